@@ -1,0 +1,191 @@
+"""Configuration: frozen pydantic models, where an unknown key is an error that suggests the right one."""
+
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from raybio.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Base of all configuration: immutable, complete, and strict about names and types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @classmethod
+    def from_mapping(cls, mapping: dict[str, Any]) -> Self:
+        """Validate a nested mapping.
+
+        Raises:
+            ConfigError: for an unknown field, a wrong type or a value out of range, with the field's path.
+        """
+        try:
+            return cls.model_validate(mapping)
+        except ValidationError as error:
+            raise ConfigError(_explain(cls, error)) from None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The configuration as plain nested dicts that JSON and YAML can hold."""
+        return self.model_dump(mode="json")
+
+
+C = TypeVar("C", bound=Config)
+
+
+class Field(NamedTuple):
+    """One configuration field, as ``--help`` shows it."""
+
+    path: str
+    type: str
+    default: str
+    range: str
+    meaning: str
+
+
+def load(model: type[C], path: str | Path, base: C | None = None) -> C:
+    """Read a YAML file over ``base`` (default: the model's own defaults).
+
+    Raises:
+        ConfigError: if the file is missing, is not a YAML mapping, or does not fit the model.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        mapping = yaml.safe_load(text) or {}
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(mapping, dict):
+        raise ConfigError(f"{path}: holds {type(mapping).__name__}, want a mapping of field names to values")
+    start = base.to_mapping() if base is not None else {}
+    try:
+        return model.from_mapping(_merge(start, mapping))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def override(config: C, path: str, value: Any) -> C:
+    """A copy of ``config`` with the field at dotted ``path`` set to ``value``.
+
+    A string value is read as YAML (``"0.1"`` is a number, ``"[1, 2]"`` a list), as it comes from ``--set``.
+
+    Raises:
+        ConfigError: if the path does not exist (with the nearest one that does) or the value does not fit.
+    """
+    known = [field.path for field in fields(type(config))]
+    if path not in known:
+        raise ConfigError(f"{path!r} is not a setting.{_did_you_mean(path, known)}")
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"{path}: {value!r} is not a YAML value") from None
+    mapping = config.to_mapping()
+    *parents, leaf = path.split(".")
+    node = mapping
+    for parent in parents:
+        node = node[parent]
+    node[leaf] = value
+    return type(config).from_mapping(mapping)
+
+
+def fingerprint(config: Config, ignore: Iterable[str] = ()) -> str:
+    """16 hex digits that change when any setting changes, except those at the dotted paths in ``ignore``."""
+    mapping = config.to_mapping()
+    for path in ignore:
+        *parents, leaf = path.split(".")
+        node = mapping
+        for parent in parents:
+            node = node[parent]
+        del node[leaf]
+    canonical = json.dumps(mapping, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Lines ``path: old -> new`` for each setting that differs between two nested mappings."""
+    lines = []
+    for key in sorted(old.keys() | new.keys()):
+        path, before, after = prefix + key, old.get(key, "(absent)"), new.get(key, "(absent)")
+        if isinstance(before, dict) and isinstance(after, dict):
+            lines += difference(before, after, path + ".")
+        elif before != after:
+            lines.append(f"{path}: {before!r} -> {after!r}")
+    return lines
+
+
+def fields(model: type[Config], prefix: str = "") -> Iterator[Field]:
+    """Every leaf field of ``model``, in order of declaration, with its dotted path."""
+    for name, info in model.model_fields.items():
+        inner = info.annotation
+        if isinstance(inner, type) and issubclass(inner, Config):
+            yield from fields(inner, f"{prefix}{name}.")
+        else:
+            default = info.get_default(call_default_factory=True)
+            yield Field(prefix + name, _type_name(inner), _show(default), _range(info), info.description or "")
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        inner = merged.get(key)
+        merged[key] = _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _explain(model: type[Config], error: ValidationError) -> str:
+    known = [field.path for field in fields(model)]
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{path!r} is not a setting.{_did_you_mean(path, known)}")
+        else:
+            got = "" if isinstance(problem["input"], dict) else f"got {problem['input']!r}; "
+            lines.append(f"{path}: {got}{problem['msg'].removeprefix('Value error, ')}" if path else problem["msg"])
+    return "; ".join(lines)
+
+
+def _did_you_mean(path: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(path, known, n=2, cutoff=0.5)
+    if not near:
+        leaf = path.rsplit(".", 1)[-1]
+        leaves = {candidate.rsplit(".", 1)[-1]: candidate for candidate in known}
+        near = [leaves[name] for name in difflib.get_close_matches(leaf, list(leaves), n=2, cutoff=0.5)]
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else " See --help for all settings."
+
+
+def _type_name(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " | ".join(str(argument) for argument in arguments)
+    if origin in (types.UnionType, typing.Union):
+        return " | ".join(_type_name(argument) for argument in arguments)
+    if annotation is type(None):
+        return "null"
+    if origin is not None:
+        return f"{origin.__name__} of {', '.join(_type_name(argument) for argument in arguments if argument is not ...)}"
+    return str(getattr(annotation, "__name__", annotation))
+
+
+def _range(info: FieldInfo) -> str:
+    symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    parts = []
+    for constraint in info.metadata:
+        for name, symbol in symbols.items():
+            if hasattr(constraint, name):
+                parts.append(f"{symbol} {getattr(constraint, name)}")
+    return ", ".join(parts)
+
+
+def _show(default: Any) -> str:
+    return "null" if default is None else str(default)

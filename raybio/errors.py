@@ -1,0 +1,28 @@
+"""Errors, named by who can act on them.
+
+Every message says what happened, what was found, what was wanted and what to do.
+"""
+
+
+class RaybioError(Exception):
+    """Base of every error that raybio raises on purpose."""
+
+
+class ConfigError(RaybioError):
+    """The user's settings are wrong: an unknown field, a bad type, a value out of range."""
+
+
+class DataError(RaybioError):
+    """The user's input is wrong: the message names the file and the record."""
+
+
+class StoreError(RaybioError):
+    """A prepared store on disk is missing, damaged or not the one that was expected."""
+
+
+class CheckpointError(RaybioError):
+    """A run's checkpoints are damaged, missing or belong to another configuration."""
+
+
+class ClusterError(RaybioError):
+    """The cluster cannot carry out what was asked: resources, storage or a lost worker."""
