@@ -1,0 +1,41 @@
+# A fresh machine needs python3 (3.11 or later, with venv and pip) and make. Every target installs what is missing first.
+# Another interpreter: make PYTHON=python3.12 test. Another build of torch than pip's default: see README.md.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help install demo test lint bench clean
+help:
+	@echo "make demo    prepare the embedded corpus, train, evaluate, print the table"
+	@echo "make test    lint, type check and run the tests"
+	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"
+	@echo "make lint    ruff and mypy alone"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing raybio and its tools into $(VENV) (minutes the first time)"
+	@$(PIP_INSTALL) -c constraints.txt -e '.[dev,bench]'
+	@touch $@
+
+demo: install
+	$(BIN)/python jobs/sppt_protein.py
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# One thread: the tests are small, and they share the machine with the workers that they start.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+
+bench: install
+	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
