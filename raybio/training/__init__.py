@@ -1,0 +1,1 @@
+"""Training in plain torch: steps, gathering, gradient caching, optimiser, checkpoints and the loop."""

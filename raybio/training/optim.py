@@ -1,0 +1,89 @@
+"""The optimiser and its learning rate, as a pure function of the step."""
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from raybio.config import Config
+
+
+class OptimConfig(Config):
+    """Settings of AdamW, its learning rate schedule and gradient clipping."""
+
+    peak_lr: float = Field(3e-4, gt=0, description="Learning rate after the warm-up.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="How the learning rate falls from its peak to final_lr_ratio of it at the last step."
+    )
+    num_warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises linearly to its peak.")
+    warmup_ratio: float = Field(
+        0.0, ge=0, le=1, description="Warm-up as a fraction of all steps; used where num_warmup_steps is 0."
+    )
+    final_lr_ratio: float = Field(0.0, ge=0, le=1, description="Learning rate at the last step over the peak.")
+    weight_decay: float = Field(0.01, ge=0, description="Decoupled weight decay; not on biases and norms.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
+    eps: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
+    max_grad_norm: float | None = Field(
+        1.0, ge=0, description="Gradients are scaled down to this global norm; null or 0 switches it off."
+    )
+
+
+def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, in their order of declaration.
+
+    Tensors of fewer than two dimensions (biases, norms, learned temperatures) get no weight decay.
+
+    Raises:
+        ValueError: if the model has nothing to train.
+    """
+    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ValueError("the model has no parameter that requires a gradient. Unfreeze some before training.")
+    decayed = [pair for pair in trainable if pair[1].ndim >= 2]
+    spared = [pair for pair in trainable if pair[1].ndim < 2]
+    groups = [
+        {"params": pairs, "weight_decay": decay}
+        for pairs, decay in ((decayed, config.weight_decay), (spared, 0.0))
+        if pairs
+    ]
+    return torch.optim.AdamW(groups, lr=config.peak_lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+
+
+def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
+    """Learning rate of update number ``step`` (from 0) of ``num_steps``.
+
+    Rises linearly over the warm-up (its first step already learns: 1/w of the peak), then stays or falls to
+    ``final_lr_ratio`` of the peak, which the last step nearly and ``step == num_steps`` exactly has.
+    """
+    num_warmup_steps = config.num_warmup_steps or round(config.warmup_ratio * num_steps)
+    if step < num_warmup_steps:
+        return config.peak_lr * (step + 1) / num_warmup_steps
+    done = min((step - num_warmup_steps) / max(num_steps - num_warmup_steps, 1), 1.0)
+    fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}[config.schedule]
+    return config.peak_lr * (1 - fall * (1 - config.final_lr_ratio))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Use ``value`` in the next update, for all parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = value
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> float:
+    """Scale gradients down so that their joint 2-norm is at most ``max_norm``; None or 0 only measures.
+
+    Returns:
+        The norm before clipping. If it is not finite, the gradients are left as they are and the caller must not
+        update with them.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return 0.0
+    norm = float(nn.utils.get_total_norm(gradients))
+    if max_norm and math.isfinite(norm) and norm > max_norm:
+        torch._foreach_mul_(gradients, max_norm / norm)
+    return norm

@@ -1,0 +1,170 @@
+"""Gathering over real processes equals one process that holds all rows."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from raybio.errors import ClusterError
+from raybio.training import gather
+from raybio.training.gather import ProcessGroup, SingleProcess, sum_gradients
+from tests.training.workers import run_workers
+
+WIDTH = 5
+ROWS_BY_WORLD = {2: [[4, 3], [3, 0], [0, 2]], 3: [[1, 4, 2], [0, 5, 0]]}
+
+
+def all_rows(num_rows: int) -> Tensor:
+    return torch.randn(num_rows, WIDTH, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+
+
+def worker_share(own_ND: Tensor, all_MD: Tensor, weight: float) -> Tensor:
+    """A coupled loss of one worker's rows against everybody's, so that each row gets gradient from all workers."""
+    return weight * (own_ND @ all_MD.T).logsumexp(1).sum() + (all_MD**3).sum() * weight / 7
+
+
+def gathered_gradient(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    for case, num_rows in enumerate(ROWS_BY_WORLD[collective.world]):
+        shard_ND = all_rows(sum(num_rows)).split(num_rows)[rank].clone().requires_grad_(num_rows[rank] > 0)
+        gathered = collective.all_gather(shard_ND)
+        assert gathered.offset == sum(num_rows[:rank])
+        assert torch.equal(gathered.row_MD, all_rows(sum(num_rows)))
+        worker_share(shard_ND, gathered.row_MD, 1.0 + rank).backward()
+        if num_rows[rank]:
+            save_file({"grad": shard_ND.grad}, folder / f"{case}-{rank}.safetensors")
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_gradients_on_several_workers_equal_those_of_one_process_with_all_rows(world: int, tmp_path: Path) -> None:
+    run_workers(gathered_gradient, world, tmp_path)
+    for case, num_rows in enumerate(ROWS_BY_WORLD[world]):
+        row_MD = all_rows(sum(num_rows)).requires_grad_()
+        shards = row_MD.split(num_rows)
+        sum(worker_share(shard, row_MD, 1.0 + rank) for rank, shard in enumerate(shards)).backward()
+        for rank, expected_ND in enumerate(row_MD.grad.split(num_rows)):
+            if len(expected_ND):
+                got_ND = load_file(tmp_path / f"{case}-{rank}.safetensors")["grad"]
+                torch.testing.assert_close(got_ND, expected_ND, rtol=1e-12, atol=1e-12)
+
+
+def integers_and_shapes(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    ids = collective.all_gather(torch.arange(rank * 10, rank * 10 + rank + 1))
+    assert ids.row_MD.tolist() == [0, 10, 11] and ids.row_MD.dtype == torch.int64 and ids.offset == rank
+    flags = collective.all_gather(torch.tensor([rank == 1]))
+    assert flags.row_MD.tolist() == [False, True] and flags.row_MD.dtype == torch.bool
+    cube = collective.all_gather(torch.full((rank, 2, 3), 1.5, dtype=torch.bfloat16))
+    assert cube.row_MD.shape == (1, 2, 3) and cube.row_MD.dtype == torch.bfloat16
+    empty = collective.all_gather(torch.zeros(0, 4, requires_grad=True))
+    assert empty.row_MD.shape == (0, 4)
+    empty.row_MD.sum().backward()
+    with torch.no_grad():
+        assert not collective.all_gather(torch.ones(1, 2, requires_grad=True)).row_MD.requires_grad
+    with pytest.raises(ValueError, match=r"widths are \(3, 4\)"):
+        collective.all_gather(torch.zeros(1, 3 + rank))
+    assert collective.all_sum(torch.tensor([rank + 1])).tolist() == [3]
+    assert collective.all_sum(torch.tensor([True, rank == 1])).tolist() == [2, 1]
+    assert collective.all_sum(torch.tensor(2**53 + rank)).item() == 2**54 + 1
+    assert collective.all_max(torch.tensor([rank, -rank])).tolist() == [1, 0]
+    kept = torch.ones(2, requires_grad=True)
+    assert not collective.all_sum(kept).requires_grad and kept.tolist() == [1, 1]
+
+
+def test_integers_booleans_and_half_precision_arrive_unchanged_and_odd_widths_are_refused(tmp_path: Path) -> None:
+    run_workers(integers_and_shapes, 2, tmp_path)
+
+
+def two_bfloat16_gradients(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    shard_ND = torch.ones(1, 1, dtype=torch.bfloat16, requires_grad=True)
+    row_MD = collective.all_gather(shard_ND).row_MD
+    # 256 + 1 + 1 is 256 where each partial sum is rounded to bfloat16 and 258 where it is not.
+    (row_MD.sum() * (256 if rank == 0 else 1)).backward()
+    assert shard_ND.grad.item() == 258
+
+
+def test_half_precision_gradients_are_summed_in_single_precision(tmp_path: Path) -> None:
+    run_workers(two_bfloat16_gradients, 3, tmp_path)
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({name: nn.Linear(3, 2) for name in ("both", "first", "nobody", "frozen")})
+    model["frozen"].requires_grad_(False)
+    return model
+
+
+def summed_gradients(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    gather.BUCKET_BYTES = 40  # two tensors a bucket, so that buckets and their borders are used
+    model = small_model()
+    (model["both"](torch.full((1, 3), float(rank + 1))).sum()).backward()
+    if rank == 0:
+        model["first"](torch.ones(1, 3)).sum().backward()
+    sum_gradients(model.parameters(), collective)
+    gradients = {name: None if p.grad is None else p.grad.tolist() for name, p in model.named_parameters()}
+    (folder / f"gradients-{rank}.json").write_text(json.dumps(gradients))
+
+
+def test_parameter_gradients_are_summed_and_missing_ones_count_as_zero(tmp_path: Path) -> None:
+    run_workers(summed_gradients, 2, tmp_path)
+    first, second = (json.loads((tmp_path / f"gradients-{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert first["both.weight"] == [[3.0] * 3] * 2 and first["both.bias"] == [2.0] * 2
+    assert first["first.weight"] == [[1.0] * 3] * 2
+    assert first["nobody.weight"] is None and first["frozen.weight"] is None
+
+
+def trained_weights(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    weights = [train_three_steps(collective) for _ in range(2)]
+    assert torch.equal(weights[0], weights[1])
+    save_file({"weights": weights[0]}, folder / f"weights-{rank}.safetensors")
+
+
+def train_three_steps(collective: SingleProcess | ProcessGroup) -> Tensor:
+    torch.manual_seed(3)
+    model = nn.Linear(WIDTH, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(3):
+        batch_BD = torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(step))
+        first, last = 7 * collective.rank // collective.world, 7 * (collective.rank + 1) // collective.world
+        embedding_ND = model(batch_BD[first:last])
+        row_MD = collective.all_gather(embedding_ND).row_MD
+        optimizer.zero_grad()
+        ((embedding_ND @ row_MD.T).logsumexp(1).sum() / 7).backward()
+        sum_gradients(model.parameters(), collective)
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_training_on_three_workers_ends_with_the_weights_of_one_and_the_same_bits_on_each(tmp_path: Path) -> None:
+    run_workers(trained_weights, 3, tmp_path)
+    weights = [load_file(tmp_path / f"weights-{rank}.safetensors")["weights"] for rank in range(3)]
+    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[1], weights[2])
+    torch.testing.assert_close(weights[0], train_three_steps(SingleProcess()), rtol=1e-5, atol=1e-6)
+
+
+def late_worker(rank: int, collective: ProcessGroup, folder: Path) -> None:
+    if rank == 1:
+        return
+    with pytest.raises(ClusterError, match="rank 0 of 2: collective 'all_sum' failed"):
+        collective.all_sum(torch.ones(1))
+
+
+def test_a_worker_that_is_gone_is_a_named_error_and_not_a_hang(tmp_path: Path) -> None:
+    run_workers(late_worker, 2, tmp_path, timeout_seconds=10)
+
+
+def test_one_process_alone_gathers_its_own_rows_with_their_gradient() -> None:
+    row_ND = torch.randn(3, 2, requires_grad=True)
+    gathered = SingleProcess().all_gather(row_ND)
+    assert gathered.row_MD is row_ND and gathered.offset == 0
+    total = SingleProcess().all_sum(row_ND)
+    assert torch.equal(total, row_ND) and not total.requires_grad
+
+
+def test_a_process_group_without_initialisation_says_what_to_call() -> None:
+    assert not dist.is_initialized()
+    with pytest.raises(ClusterError, match="init_process_group"):
+        ProcessGroup()

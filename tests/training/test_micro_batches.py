@@ -1,0 +1,60 @@
+"""Micro-batches within a token budget."""
+
+import pytest
+import torch
+
+from raybio.training.micro_batches import token_budget_micro_batches
+
+
+def oracle(lengths: list[int], max_tokens: int, multiple: int) -> list[list[int]]:
+    """One row at a time, longest first: into the open group if it still fits there, else into a new one."""
+    groups: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+        if groups:
+            padded_length = next(k for k in range(multiple, 10**6, multiple) if k >= lengths[groups[-1][0]])
+            if (len(groups[-1]) + 1) * padded_length <= max_tokens:
+                groups[-1].append(row)
+                continue
+        groups.append([row])
+    return groups
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_equal_those_of_a_row_by_row_loop(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    num_rows, longest = (int(torch.randint(1, 60, (), generator=generator)) for _ in range(2))
+    max_tokens = int(torch.randint(1, 400, (), generator=generator))
+    multiple = (1, 8, 16)[seed % 3]
+    length_R = torch.randint(1, longest + 1, (num_rows,), generator=generator)
+    groups = token_budget_micro_batches(length_R, max_tokens=max_tokens, multiple=multiple)
+    assert [group.tolist() for group in groups] == oracle(length_R.tolist(), max_tokens, multiple)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_row_is_in_one_group_and_no_group_of_two_exceeds_the_budget(seed: int) -> None:
+    length_R = torch.randint(1, 1000, (200,), generator=torch.Generator().manual_seed(seed))
+    groups = token_budget_micro_batches(length_R, max_tokens=2048)
+    assert torch.cat(groups).sort().values.tolist() == list(range(200))
+    for group in groups:
+        padded_length = -(-int(length_R[group].max()) // 8) * 8
+        assert len(group) == 1 or len(group) * padded_length <= 2048
+
+
+def test_the_longest_sequences_come_first_and_equal_lengths_keep_their_order() -> None:
+    groups = token_budget_micro_batches(torch.tensor([5, 9, 5, 5, 20]), max_tokens=24, multiple=1)
+    assert [group.tolist() for group in groups] == [[4], [1, 0], [2, 3]]
+
+
+def test_a_sequence_longer_than_the_budget_gets_its_own_group() -> None:
+    groups = token_budget_micro_batches(torch.tensor([100, 4, 100]), max_tokens=32)
+    assert [group.tolist() for group in groups] == [[0], [2], [1]]
+
+
+def test_no_sequences_make_no_groups() -> None:
+    assert token_budget_micro_batches(torch.zeros(0, dtype=torch.int64), max_tokens=8) == []
+
+
+@pytest.mark.parametrize(("max_tokens", "multiple"), [(0, 8), (8, 0)])
+def test_a_budget_without_room_is_refused(max_tokens: int, multiple: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        token_budget_micro_batches(torch.tensor([3]), max_tokens=max_tokens, multiple=multiple)
