@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from raybio.errors import ConfigError
@@ -20,6 +20,15 @@ class Config(BaseModel):
     """Base of all configuration: immutable, complete, and strict about names and types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_not_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        types_ = typing.get_args(annotation) or (annotation,)
+        if isinstance(value, bool) and bool not in types_ and (int in types_ or float in types_):
+            raise ValueError("want a number, not true or false")
+        return value
 
     @classmethod
     def from_mapping(cls, mapping: dict[str, Any]) -> Self:
@@ -58,19 +67,65 @@ def load(model: type[C], path: str | Path, base: C | None = None) -> C:
         ConfigError: if the file is missing, is not a YAML mapping, or does not fit the model.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        mapping = yaml.safe_load(text) or {}
+        return model.from_mapping(_merge(base.to_mapping() if base is not None else {}, read_mapping(path)))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping; nothing at all counts as an empty one.
+
+    Raises:
+        ConfigError: if it cannot be read, is not plain YAML (see ``parse_yaml``) or holds something else.
+    """
+    try:
+        mapping = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the configuration file ({error.strerror})") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+        raise ConfigError(f"{path}: cannot read the file ({error.strerror})") from None
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if mapping is None:
+        return {}
     if not isinstance(mapping, dict):
         raise ConfigError(f"{path}: holds {type(mapping).__name__}, want a mapping of field names to values")
-    start = base.to_mapping() if base is not None else {}
+    return mapping
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain YAML data: no tags that build objects, no key twice, no aliases (by which a small file can grow huge).
+
+    Raises:
+        ConfigError: with the line and the reason.
+    """
     try:
-        return model.from_mapping(_merge(start, mapping))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError("not valid YAML: nested too deeply; settings are a few levels deep") from None
+    except ValueError as error:  # dates that do not exist, integers of thousands of digits
+        raise ConfigError(f"not valid YAML: {error}") from None
+
+
+class _PlainLoader(yaml.SafeLoader):
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(
+                problem=f"found the alias *{event.anchor}; write the value out", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen and isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key_node.value!r} stands here twice; keep one", problem_mark=key_node.start_mark
+                )
+            if isinstance(key_node, yaml.ScalarNode):
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
 
 
 def override(config: C, path: str, value: Any) -> C:
@@ -83,12 +138,12 @@ def override(config: C, path: str, value: Any) -> C:
     """
     known = [field.path for field in fields(type(config))]
     if path not in known:
-        raise ConfigError(f"{path!r} is not a setting.{_did_you_mean(path, known)}")
+        raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
     if isinstance(value, str):
         try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"{path}: {value!r} is not a YAML value") from None
+            value = parse_yaml(value)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {value!r} is not a YAML value ({error})") from None
     mapping = config.to_mapping()
     *parents, leaf = path.split(".")
     node = mapping
@@ -148,14 +203,17 @@ def _explain(model: type[Config], error: ValidationError) -> str:
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{path!r} is not a setting.{_did_you_mean(path, known)}")
+            lines.append(f"{path!r} is not a setting.{did_you_mean(path, known)}")
         else:
             got = "" if isinstance(problem["input"], dict) else f"got {problem['input']!r}; "
             lines.append(f"{path}: {got}{problem['msg'].removeprefix('Value error, ')}" if path else problem["msg"])
     return "; ".join(lines)
 
 
-def _did_you_mean(path: str, known: list[str]) -> str:
+def did_you_mean(path: str, known: list[str]) -> str:
+    """A sentence that names the settings nearest to a misspelt ``path``, to be appended to an error."""
+    if path in known:  # a flat "a.b:" in YAML, where nesting is meant
+        return f" Write it nested: '{path.replace('.', ': {')}: ...{'}' * path.count('.')}'."
     near = difflib.get_close_matches(path, known, n=2, cutoff=0.5)
     if not near:
         leaf = path.rsplit(".", 1)[-1]
@@ -173,7 +231,9 @@ def _type_name(annotation: Any) -> str:
     if annotation is type(None):
         return "null"
     if origin is not None:
-        return f"{origin.__name__} of {', '.join(_type_name(argument) for argument in arguments if argument is not ...)}"
+        return (
+            f"{origin.__name__} of {', '.join(_type_name(argument) for argument in arguments if argument is not ...)}"
+        )
     return str(getattr(annotation, "__name__", annotation))
 
 
