@@ -1,0 +1,217 @@
+"""Protein encoders: a BERT or ESM transformer over residues, from scratch, from a folder or from the hub.
+
+Shape letters: R sequences, L padded length, D width, K selected tokens, V token ids.
+"""
+
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM, PreTrainedConfig, PreTrainedModel
+
+from raybio.batches import PaddedTokens
+from raybio.config import Config
+from raybio.encoders.pretrained import load_model, load_vocabulary
+from raybio.encoders.vocabulary import VOCABULARIES, Vocabulary
+from raybio.errors import ConfigError, DataError
+from raybio.protocols import Encoded
+
+SCRATCH = "scratch"
+
+
+class EncoderConfig(Config):
+    """Which protein encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+
+    source: str = Field(
+        default=SCRATCH,
+        min_length=1,
+        description="'scratch' for random weights, a local folder written by save_pretrained, or a hub id such as "
+        "facebook/esm2_t12_35M_UR50D; only BERT and ESM architectures, only safetensors",
+    )
+    revision: str = Field(default="main", description="branch, tag or commit of a hub id; a commit pins the weights")
+    vocabulary: Literal["tape", "esm"] = Field(
+        default="tape",
+        description="scratch only: tape is a BERT over TAPE's letters, esm an ESM-2 with rotary positions; "
+        "a checkpoint's vocabulary is read from its tokenizer",
+    )
+    num_layers: int = Field(default=12, ge=1, le=200, description="scratch only: transformer layers")
+    width: int = Field(default=768, ge=2, le=16384, description="scratch only: numbers in a hidden state")
+    num_heads: int = Field(default=12, ge=1, le=256, description="scratch only: attention heads; must divide width")
+    ffn_width: int = Field(default=3072, ge=1, le=65536, description="scratch only: width inside the feed-forward part")
+    max_positions: int = Field(
+        default=4104,
+        ge=8,
+        le=1_048_576,
+        description="most tokens of a sequence, special ones included (4104 = 4096 residues and two special tokens, "
+        "rounded up to 8); a checkpoint with a position table brings its own limit",
+    )
+    dropout: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="dropout of states and attention, for checkpoints too; 0 as in ESM-2, because a run sees each of "
+        "millions of sequences once or a few times and underfits rather than overfits",
+    )
+    pooling: Literal["cls", "mean"] = Field(
+        default="cls",
+        description="sequence embedding: the first token's last state (as published), or the mean over residues",
+    )
+    recompute_activations: bool = Field(
+        default=False, description="forget activations in the forward pass and compute them again: less memory, slower"
+    )
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them")
+        if self.vocabulary == "esm" and (self.width // self.num_heads) % 2:
+            raise ValueError(
+                f"width / num_heads is {self.width // self.num_heads}; "
+                "rotary positions (vocabulary esm) want an even number"
+            )
+        return self
+
+
+class ProteinEncoder(nn.Module):
+    """A masked language model that also embeds whole sequences; implements ``raybio.protocols.Encoder``.
+
+    An embedding does not depend on the other sequences of a batch, nor on how far it is padded. In particular ESM's
+    ``token_dropout``, which rescales a sequence by its share of masked tokens, counts within the sequence alone,
+    because the attention mask is always passed; it is kept as the checkpoint has it, and on from scratch, as in ESM-2.
+
+    Attributes:
+        model: the ``transformers`` model with its language-model head.
+        vocabulary: how residues become its token ids.
+        width: D, numbers in an embedding.
+        pad_id: token id of padding.
+        max_tokens: longest sequence it can read, special tokens included.
+        pooling: "cls" or "mean".
+    """
+
+    def __init__(self, model: PreTrainedModel, vocabulary: Vocabulary, *, max_tokens: int, pooling: str = "cls"):
+        """Wrap a ``BertForMaskedLM`` or ``EsmForMaskedLM``."""
+        super().__init__()
+        self.model = model
+        self.vocabulary = vocabulary
+        self.width: int = model.config.hidden_size
+        self.pad_id = vocabulary.pad_id
+        self.max_tokens = max_tokens
+        self.pooling = pooling
+        if model.config.model_type == "esm":
+            # The contact head takes no part in training; frozen, no optimiser or gradient sum waits for it.
+            model.esm.contact_head.requires_grad_(False)
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """Last hidden states (R, L, D) and embeddings (R, D) in float32.
+
+        Raises:
+            DataError: if a sequence is longer than ``max_tokens``.
+        """
+        token_RL, mask_RL = tokens.token_RL, tokens.mask_RL
+        num_overhanging = token_RL.shape[1] - self.max_tokens
+        if num_overhanging > 0:
+            # Padding to a multiple of 8 may stick out beyond the position table; residues may not.
+            self.check_length(int(mask_RL.sum(1).max()))
+            token_RL, mask_RL = token_RL[:, : self.max_tokens], mask_RL[:, : self.max_tokens]
+        output = self.model.base_model(input_ids=token_RL, attention_mask=mask_RL.long())
+        hidden_RLD = output.last_hidden_state
+        embedding_RD = self._pool(hidden_RLD, token_RL, mask_RL)
+        if num_overhanging > 0:
+            hidden_RLD = functional.pad(hidden_RLD, (0, 0, 0, num_overhanging))
+        return Encoded(hidden_RLD, embedding_RD)
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Scores (K, V) of the vocabulary for K hidden states."""
+        return self.model.cls(hidden_KD) if self.model.config.model_type == "bert" else self.model.lm_head(hidden_KD)
+
+    def check_length(self, num_tokens: int) -> None:
+        """Refuse sequences of ``num_tokens`` tokens that have no positions; call it before training with the longest.
+
+        Raises:
+            DataError: if ``num_tokens`` is more than ``max_tokens``.
+        """
+        if num_tokens > self.max_tokens:
+            residues = self.max_tokens - self.vocabulary.num_special_per_sequence
+            raise DataError(
+                f"a sequence has {num_tokens} tokens, special ones included; this encoder has {self.max_tokens} "
+                f"positions. Crop sequences to {residues} residues, or train an encoder with a larger max_positions."
+            )
+
+    def _pool(self, hidden_RLD: Tensor, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
+        if self.pooling == "cls":
+            return hidden_RLD[:, 0].float()
+        residue_RL = mask_RL & (token_RL != self.vocabulary.cls_id)
+        if self.vocabulary.eos_id is not None:
+            residue_RL = residue_RL & (token_RL != self.vocabulary.eos_id)
+        total_RD = torch.where(residue_RL[..., None], hidden_RLD.float(), 0.0).sum(1)
+        return total_RD / residue_RL.sum(1, keepdim=True).clamp(min=1)
+
+
+def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder:
+    """The encoder that ``config`` describes, on the CPU in float32, in training mode.
+
+    Random weights depend on ``seed`` alone, and torch's global generators are left as they were.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no usable protein encoder.
+    """
+    vocabulary = vocabulary_of(config)
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which would reseed the accelerators too.
+        torch.default_generator.manual_seed(seed)
+        if config.source == SCRATCH:
+            model = _fresh_model(config)
+        else:
+            model = load_model(config.source, config.revision, dropout=config.dropout)
+    if config.recompute_activations:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if model.config.vocab_size < vocabulary.size:
+        raise ConfigError(
+            f"encoder.source {config.source!r}: its tokenizer has {vocabulary.size} tokens and its model only "
+            f"{model.config.vocab_size}. They do not belong together; save both again from where they came."
+        )
+    encoder = ProteinEncoder(model, vocabulary, max_tokens=_max_tokens(model.config, config), pooling=config.pooling)
+    return encoder.train()
+
+
+def vocabulary_of(config: EncoderConfig) -> Vocabulary:
+    """The vocabulary of the encoder that ``config`` describes, without loading its weights.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single residues.
+    """
+    if config.source == SCRATCH:
+        return VOCABULARIES[config.vocabulary]
+    return load_vocabulary(config.source, config.revision)
+
+
+def _fresh_model(config: EncoderConfig) -> PreTrainedModel:
+    vocabulary = VOCABULARIES[config.vocabulary]
+    sizes: dict[str, Any] = {
+        "vocab_size": vocabulary.size,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.ffn_width,
+        "max_position_embeddings": config.max_positions,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout,
+        "pad_token_id": vocabulary.pad_id,
+        "attn_implementation": "sdpa",
+    }
+    if config.vocabulary == "tape":
+        return BertForMaskedLM(BertConfig(**sizes, type_vocab_size=1))
+    # The values of facebook/esm2_*.
+    esm2 = {"position_embedding_type": "rotary", "token_dropout": True, "emb_layer_norm_before": False}
+    return EsmForMaskedLM(EsmConfig(**sizes, **esm2, mask_token_id=vocabulary.mask_id, layer_norm_eps=1e-5))
+
+
+def _max_tokens(model_config: PreTrainedConfig, config: EncoderConfig) -> int:
+    if model_config.model_type == "bert":
+        return model_config.max_position_embeddings
+    if model_config.position_embedding_type == "rotary":
+        return config.max_positions
+    # ESM-1b counts positions from pad_id + 1, as fairseq does.
+    return model_config.max_position_embeddings - model_config.pad_token_id - 1
