@@ -1,0 +1,219 @@
+"""From records as they were read to the sorted rows of a store, in bounded memory.
+
+Letters go through a spool file on disk; in memory stay ids, lengths and links.
+
+Shape letters: N proteins in reading order, R rows of the store, S spooled sequences, E links.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybio.data.quarantine import Quarantine
+from raybio.data.residues import Ragged
+from raybio.data.store import Store
+from raybio.data.store_writer import Draft
+from raybio.errors import DataError
+from raybio.graphs import Graph
+from raybio.graphs.splits import hold_out_links
+
+ROWS_PER_BLOCK = 1 << 16
+
+
+class Spool:
+    """Sequences on their way to a store: appended to a file, read back in any order."""
+
+    def __init__(self, path: Path) -> None:
+        """Start an empty file."""
+        self.path = path
+        self._file = path.open("wb")
+        self._lengths: list[np.ndarray] = []
+        self.num_rows = 0
+
+    def append(self, sequence: pa.Array) -> np.ndarray:
+        """Add sequences; their numbers in the spool."""
+        ragged = Ragged.of(sequence)
+        self._file.write(memoryview(ragged.value_T))
+        self._lengths.append(np.diff(ragged.indptr_N1))
+        self.num_rows += len(sequence)
+        return np.arange(self.num_rows - len(sequence), self.num_rows)
+
+    def in_order(self, spooled_R: np.ndarray, path: Path) -> Ragged:
+        """Sequences ``spooled_R`` written end to end to the file ``path``, mapped."""
+        self._file.close()
+        length_S = np.concatenate([np.empty(0, dtype=np.int64), *self._lengths])
+        stored = Ragged(_map_bytes(self.path), _pointers(length_S)).to_arrow()
+        with path.open("wb") as file:
+            for start in range(0, len(spooled_R), ROWS_PER_BLOCK):
+                file.write(
+                    memoryview(Ragged.of(stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))).value_T)
+                )
+        return Ragged(_map_bytes(path), _pointers(length_S[spooled_R]))
+
+
+class LinkCollector:
+    """Undirected links between numbered proteins; what is no link is set aside."""
+
+    def __init__(self, quarantine: Quarantine) -> None:
+        """Start empty."""
+        self._quarantine = quarantine
+        self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, u_E: np.ndarray, v_E: np.ndarray, line_E: np.ndarray, file: str) -> None:
+        """Links between proteins ``u`` and ``v``, from the given lines; pairs of a protein with itself are dropped."""
+        is_self = u_E == v_E
+        self.set_aside(is_self, "self pair (dropped)", line_E, file, is_bad=False)
+        pair = np.stack([np.minimum(u_E, v_E), np.maximum(u_E, v_E)], axis=1)[~is_self]
+        self._blocks.append((pair.astype(np.int64), line_E[~is_self]))
+
+    def set_aside(
+        self,
+        is_here_E: np.ndarray,
+        reason: str,
+        line_E: np.ndarray,
+        file: str,
+        *,
+        is_bad: bool = True,
+        detail: str = "",
+    ) -> None:
+        """Count links that are left out."""
+        first = np.flatnonzero(is_here_E)[: self._quarantine.num_examples]
+        examples = [(int(line_E[index]), detail) for index in first]
+        self._quarantine.add_many("link", reason, file, int(is_here_E.sum()), examples, is_bad=is_bad)
+
+    def merged(self, file: str) -> np.ndarray:
+        """All distinct links (E, 2), u < v, in ascending order; repetitions are counted, in either direction."""
+        if not self._blocks:
+            return np.empty((0, 2), dtype=np.int64)
+        pair = np.concatenate([block for block, _ in self._blocks])
+        line = np.concatenate([lines for _, lines in self._blocks])
+        self._blocks.clear()
+        num_nodes = int(pair.max(initial=-1)) + 1
+        code = pair[:, 0] * num_nodes + pair[:, 1]
+        order = np.argsort(code, kind="stable")
+        is_first = np.ones(len(code), dtype=bool)
+        is_first[order[1:]] = np.diff(code[order]) != 0
+        self.set_aside(~is_first, "duplicate link (merged)", line, file, is_bad=False)
+        return pair[order[is_first[order]]]
+
+
+class Corpus(NamedTuple):
+    """What a reader hands over.
+
+    Attributes:
+        keys: protein ids (N,).
+        group_N: group number of each.
+        spooled_N: its sequence's number in the spool, -1 where there is none.
+        edge_E2: distinct links between them.
+        group_names: name (taxid) of each group.
+        group_labels: what people call it.
+    """
+
+    keys: pa.Array
+    group_N: np.ndarray
+    spooled_N: np.ndarray
+    edge_E2: np.ndarray
+    group_names: list[str]
+    group_labels: list[str]
+
+
+def assemble(
+    corpus: Corpus,
+    spool: Spool,
+    draft: Draft,
+    *,
+    heldout_share: float,
+    seed: int,
+    provenance: dict[str, Any],
+) -> Store:
+    """Keep proteins that have a sequence and a link, sort them by group, hold links out, write the store.
+
+    Args:
+        corpus: proteins and links; the order of its proteins is kept within a group.
+        spool: their sequences.
+        draft: where the store is written.
+        heldout_share: share of each group's links that is kept out of the training graph.
+        seed: which of them.
+        provenance: the manifest's account of the input.
+
+    Raises:
+        DataError: if nothing is left.
+    """
+    has_sequence_N = corpus.spooled_N >= 0
+    edge_E2 = corpus.edge_E2[has_sequence_N[corpus.edge_E2].all(axis=1)]
+    if len(edge_E2) == 0:
+        raise DataError(
+            f"no link between two proteins with a sequence is left of {len(corpus.edge_E2):,} links and "
+            f"{len(corpus.keys):,} proteins: do the ids of the two inputs match?"
+        )
+    is_linked_N = np.zeros(len(corpus.keys), dtype=bool)
+    is_linked_N[edge_E2] = True
+    protein_R = np.flatnonzero(is_linked_N)
+    protein_R = protein_R[np.argsort(corpus.group_N[protein_R], kind="stable")]
+    row_N = np.full(len(corpus.keys), -1, dtype=np.int64)
+    row_N[protein_R] = np.arange(len(protein_R))
+    used_G, group_R = np.unique(corpus.group_N[protein_R], return_inverse=True)
+    group_R = group_R.astype(np.int32)
+    edge_E2 = np.sort(row_N[edge_E2], axis=1)
+    is_heldout_E = hold_out_links(
+        edge_E2, len(protein_R), group_R, share=heldout_share, rng=np.random.default_rng(seed)
+    )
+    training_E2, heldout_E2 = edge_E2[~is_heldout_E], edge_E2[is_heldout_E]
+    graph = Graph.from_edges(training_E2, len(protein_R), group_R)
+    return draft.commit(
+        keys=corpus.keys.take(pa.array(protein_R)),
+        residues=spool.in_order(corpus.spooled_N[protein_R], draft.folder / "letters"),
+        group_N=group_R,
+        group_names=[corpus.group_names[group] for group in used_G],
+        group_labels=[corpus.group_labels[group] for group in used_G],
+        graph=graph,
+        heldout_E2=heldout_E2,
+        provenance=provenance,
+    )
+
+
+def number_groups(names: pa.Array) -> tuple[np.ndarray, list[str]]:
+    """Group number of each name, and the distinct names in order (numbers by value, then words)."""
+    encoded = names.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    ordered = sorted(distinct, key=group_order)
+    rank = {name: number for number, name in enumerate(ordered)}
+    number_of_code = np.array([rank[name] for name in distinct], dtype=np.int32)
+    return number_of_code[np.asarray(encoded.indices)] if distinct else np.empty(0, dtype=np.int32), ordered
+
+
+def group_order(name: str) -> tuple[int, int, str]:
+    """Sort key of group names: taxids by value, then anything else by text."""
+    return (0, int(name), name) if name.isascii() and name.isdigit() else (1, 0, name)
+
+
+def first_of_each(values: pa.Array) -> np.ndarray:
+    """Where a value occurs for the first time, (N,)."""
+    # Arrow numbers the values in order of appearance: a new one is larger than all before it.
+    code_N = np.asarray(values.dictionary_encode().indices, dtype=np.int64)
+    before_N = np.maximum.accumulate(np.concatenate([[-1], code_N]))[:-1]
+    return code_N > before_N
+
+
+def find(values: pa.Array, keys: pa.Array) -> np.ndarray:
+    """The position of each value among ``keys``, -1 if it is not there."""
+    found = pc.index_in(values.cast(keys.type), value_set=keys)
+    return np.asarray(pc.fill_null(found, -1)).astype(np.int64)
+
+
+def concatenated(batches: list[pa.Array], kind: pa.DataType) -> pa.Array:
+    """Arrays of strings as one, whatever their total size."""
+    return pa.concat_arrays([batch.cast(kind) for batch in batches]) if batches else pa.array([], type=kind)
+
+
+def _map_bytes(path: Path) -> np.ndarray:
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype=np.uint8)
+    return np.memmap(path, dtype=np.uint8, mode="r")
+
+
+def _pointers(length_N: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(length_N)]).astype(np.int64)

@@ -1,0 +1,100 @@
+"""Preparing a corpus: readers -> quarantine -> distinct links -> held-out links -> store. Two input layouts."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import Field
+
+from raybio.config import Config
+from raybio.data.assemble import Corpus, Spool, assemble
+from raybio.data.quarantine import Quarantine
+from raybio.data.residues import DEFAULT_MAX_LENGTH
+from raybio.data.store import Store, canonical_json, sha256_of
+from raybio.data.store_writer import Draft
+from raybio.errors import DataError
+
+
+class PrepareConfig(Config):
+    """How raw files become a store; all of it stands in the store's manifest."""
+
+    heldout_share: float = Field(0.05, ge=0, lt=1, description="share of each group's links kept out of training")
+    seed: int = Field(0, ge=0, description="which links are held out")
+    strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
+    max_length: int = Field(DEFAULT_MAX_LENGTH, ge=1, description="longer sequences are set aside, in letters")
+    max_bad_share: float = Field(0.1, ge=0, le=1, description="share of bad records beyond which the input is refused")
+
+
+class Source(Protocol):
+    """Raw files in some layout."""
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The files read, under the name of each input."""
+        ...
+
+    def read(self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int) -> Corpus:
+        """Read everything: sequences into the spool, the rest into the corpus."""
+        ...
+
+
+def prepare_proteins(
+    out: str | Path, source: Source, config: PrepareConfig | None = None, *, force: bool = False
+) -> Store:
+    """Prepare a store of protein sequences and their links.
+
+    Args:
+        out: folder of the store.
+        source: ``tables.Tables`` or ``interactomes.TreeOfLife``.
+        config: settings; their defaults if None.
+        force: replace a store that is there already.
+
+    Returns:
+        The store, open. The same files and settings give the same bytes.
+
+    Raises:
+        DataError: if the input is missing, torn, changed while it was read, has too many bad records or no links.
+        StoreError: if the store cannot be written.
+    """
+    config = config or PrepareConfig()
+    quarantine = Quarantine(config.max_bad_share)
+    for files in source.files.values():
+        _demand(files)
+    with Draft(out, force=force) as draft:
+        before = _states(source)
+        sources = {name: _describe(files) for name, files in source.files.items()}
+        spool = Spool(draft.folder / "spool")
+        corpus = source.read(spool, quarantine, strip_stop=config.strip_stop, max_length=config.max_length)
+        for file, state in _states(source).items():
+            if before.get(file) != state:
+                raise DataError(f"{file}: changed while it was being read. Prepare again when nothing writes to it.")
+        provenance = {"sources": sources, "parameters": config.to_mapping(), "quarantine": quarantine.summary()}
+        return assemble(
+            corpus,
+            spool,
+            draft,
+            heldout_share=config.heldout_share,
+            seed=config.seed,
+            provenance=provenance,
+        )
+
+
+def _demand(files: Iterable[Path]) -> None:
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file}: does not exist or is no file")
+
+
+def _states(source: Source) -> dict[Path, tuple[int, int]]:
+    return {file: (file.stat().st_size, file.stat().st_mtime_ns) for files in source.files.values() for file in files}
+
+
+def _describe(files: list[Path]) -> dict[str, Any]:
+    """Name, size and sha256 of an input; of many files together, the sha256 of the list of theirs."""
+    digests = [(file.name, sha256_of(file)) for file in files]
+    total = sum(file.stat().st_size for file in files)
+    if len(files) == 1:
+        return {"name": files[0].name, "bytes": total, "sha256": digests[0][1]}
+    combined = hashlib.sha256(canonical_json(sorted(digests))).hexdigest()
+    return {"name": files[0].parent.name if files else "", "files": len(files), "bytes": total, "sha256": combined}

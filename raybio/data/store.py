@@ -1,0 +1,205 @@
+"""The store of a prepared corpus: a folder of Arrow IPC files that are memory-mapped, and a manifest.
+
+Rows are sorted by group, so a group is one range of rows. ``manifest.json`` names every file with its size and sha256
+and is written last; a folder without it is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads
+everything.
+
+Shape letters: N rows, T residues of all rows end to end, E held-out links, M entries of the graph's CSR (two a link).
+"""
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.errors import StoreError
+from raybio.graphs import Graph
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+ROWS, GROUPS, INDPTR, INDICES, HELDOUT = "rows.arrow", "groups.arrow", "indptr.arrow", "indices.arrow", "heldout.arrow"
+FILES = (ROWS, GROUPS, INDPTR, INDICES, HELDOUT)
+PREPARE_AGAIN = "Prepare it again with jobs/prepare.py (--force replaces it)."
+
+
+class Store:
+    """An open store; every array is a read-only view of a mapped file.
+
+    It pickles as its path and digest, and each process maps it once.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any], digest: str) -> None:
+        """Use ``open_store`` instead."""
+        self.path = path
+        self.manifest = manifest
+        self.digest = digest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The path and what must still be there when it is opened again."""
+        return _reopen, (str(self.path), self.digest)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, N."""
+        return int(self.manifest["counts"]["rows"])
+
+    @cached_property
+    def residue_T(self) -> np.ndarray:
+        """Residues of all rows end to end: upper-case ASCII, uint8."""
+        return self._rows.column("residues").values.to_numpy(zero_copy_only=True)
+
+    @cached_property
+    def indptr_N1(self) -> np.ndarray:
+        """Row n is ``residue_T[indptr_N1[n] : indptr_N1[n + 1]]``; int64."""
+        return self._rows.column("residues").offsets.to_numpy(zero_copy_only=True)
+
+    @cached_property
+    def keys(self) -> pa.Array:
+        """Protein ids, Arrow strings."""
+        return self._rows.column("key")
+
+    @cached_property
+    def group_N(self) -> np.ndarray:
+        """Group number of each row, int32, ascending."""
+        return self._rows.column("group").to_numpy(zero_copy_only=True)
+
+    @cached_property
+    def group_names(self) -> list[str]:
+        """Name (taxid) of each group."""
+        return [str(name) for name in self._groups.column("name").to_pylist()]
+
+    @cached_property
+    def group_labels(self) -> list[str]:
+        """What people call each group: the species' name where a species table gave it, else the taxid."""
+        return [str(label) for label in self._groups.column("label").to_pylist()]
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The training graph, over mapped CSR arrays."""
+        return Graph(self._column(INDPTR), self._column(INDICES), self.group_N)
+
+    @cached_property
+    def heldout(self) -> np.ndarray:
+        """Held-out links (E, 2), u < v; none of them is in ``graph``."""
+        return self._column(HELDOUT).reshape(-1, 2)
+
+    def verify(self) -> None:
+        """Read every file and compare its sha256 with the manifest's.
+
+        Raises:
+            StoreError: naming the first file that differs.
+        """
+        for name, facts in self.manifest["files"].items():
+            found = sha256_of(self.path / name)
+            if found != facts["sha256"]:
+                raise StoreError(
+                    f"{self.path / name}: sha256 is {found[:16]}…, the manifest says {facts['sha256'][:16]}…: the file "
+                    f"was damaged or changed after preparing. {PREPARE_AGAIN}"
+                )
+
+    @cached_property
+    def _rows(self) -> pa.RecordBatch:
+        return _map(self.path / ROWS)
+
+    @cached_property
+    def _groups(self) -> pa.RecordBatch:
+        return _map(self.path / GROUPS)
+
+    def _column(self, name: str) -> np.ndarray:
+        return _map(self.path / name).column(0).to_numpy(zero_copy_only=True)
+
+
+_OPENED: dict[tuple[str, str], Store] = {}
+
+
+def open_store(path: str | Path, *, verify: bool = False) -> Store:
+    """Open a prepared store.
+
+    Args:
+        path: its folder.
+        verify: also read every file and check its sha256 (seconds); training does so before it starts.
+
+    Raises:
+        StoreError: if it is missing, unfinished, of another schema version, truncated or changed; the file is named.
+    """
+    folder = Path(path).resolve()
+    manifest, digest = _read_manifest(folder)
+    for name, facts in manifest["files"].items():
+        try:
+            num_bytes = (folder / name).stat().st_size
+        except OSError as error:
+            raise StoreError(f"{folder / name}: cannot be read ({error.strerror}). {PREPARE_AGAIN}") from None
+        if num_bytes != facts["bytes"]:
+            raise StoreError(
+                f"{folder / name}: holds {num_bytes:,} bytes, want {facts['bytes']:,}: it was cut short or changed. "
+                f"{PREPARE_AGAIN}"
+            )
+    store = _OPENED.setdefault((str(folder), digest), Store(folder, manifest, digest))
+    if verify:
+        store.verify()
+    return store
+
+
+def _reopen(path: str, digest: str) -> Store:
+    store = open_store(path)
+    if store.digest != digest:
+        raise StoreError(
+            f"{path}: holds store {store.digest[:16]}, want {digest[:16]}: it was prepared anew while in use. "
+            "Start the run again."
+        )
+    return store
+
+
+def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
+    path = folder / MANIFEST
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        state = "has no manifest.json, so it is no finished store" if folder.is_dir() else "does not exist"
+        raise StoreError(f"{folder}: {state}. Prepare one with jobs/prepare.py.") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
+    try:
+        manifest = json.loads(content)
+        version, checksum = manifest["schema_version"], manifest.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(f"{path}: is damaged, want JSON as the store's writer left it. {PREPARE_AGAIN}") from None
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{folder}: has store schema version {version}, this raybio reads version {SCHEMA_VERSION}. {PREPARE_AGAIN}"
+        )
+    if checksum != hashlib.sha256(canonical_json(manifest)).hexdigest():
+        raise StoreError(f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}")
+    return manifest, hashlib.sha256(content).hexdigest()
+
+
+def _map(path: Path) -> pa.RecordBatch:
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            if reader.num_record_batches != 1:
+                raise StoreError(f"{path}: holds {reader.num_record_batches} record batches, want 1. {PREPARE_AGAIN}")
+            return reader.get_batch(0)
+    except (pa.ArrowException, OSError) as error:
+        raise StoreError(f"{path}: is not a readable Arrow file ({error}). {PREPARE_AGAIN}") from None
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sha256_of(path: str | Path) -> str:
+    """Sha256 of a file, in hex.
+
+    Raises:
+        StoreError: if it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None

@@ -1,0 +1,205 @@
+"""Writing a store: everything goes into a hidden draft folder beside it, which becomes the store by one rename.
+
+A draft that a killed process left behind is never opened, and the next writer of the same store clears it.
+
+Shape letters: N rows, T residues, E held-out links.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.data.residues import Ragged
+from raybio.data.store import (
+    FILES,
+    GROUPS,
+    HELDOUT,
+    INDICES,
+    INDPTR,
+    MANIFEST,
+    ROWS,
+    SCHEMA_VERSION,
+    Store,
+    canonical_json,
+    open_store,
+    sha256_of,
+)
+from raybio.errors import StoreError
+from raybio.graphs import Graph
+
+LOCK = "lock"
+
+
+class Draft:
+    """A store in the making; as a context it removes itself unless ``commit`` was reached.
+
+    Args:
+        path: where the store will be.
+        force: replace a store that is already there.
+
+    Raises:
+        StoreError: if a store is there already, another process is writing it, or the place cannot be written.
+    """
+
+    def __init__(self, path: str | Path, *, force: bool = False) -> None:
+        """Check the place; nothing is written before the context is entered."""
+        self.path = Path(path).resolve()
+        self.folder = self.path.with_name(f".{self.path.name}.draft")
+        self.force = force
+        self._refuse_what_is_there()
+
+    def __enter__(self) -> Self:
+        """Make the draft folder and lock it; the kernel frees the lock when the process dies, however it dies."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR)
+        except OSError as error:
+            raise StoreError(f"{self.folder}: cannot be written ({error.strerror}). Choose another --out.") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise StoreError(f"{self.path}: another process is preparing this store. Wait for it.") from None
+        for leftover in self.folder.iterdir():
+            if leftover.name != LOCK:
+                leftover.unlink()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Remove the draft (after a commit there is none) and say it in our words if the disk was the trouble."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
+            raise StoreError(
+                f"{self.path}: cannot be written ({error}). Free some space or choose another --out."
+            ) from None
+
+    def commit(
+        self,
+        *,
+        keys: pa.Array,
+        residues: Ragged,
+        group_N: np.ndarray,
+        group_names: list[str],
+        group_labels: list[str],
+        graph: Graph,
+        heldout_E2: np.ndarray,
+        provenance: dict[str, Any],
+    ) -> Store:
+        """Write all files, then the manifest, then move the folder into place.
+
+        Args:
+            keys: id of each row (N,), strings.
+            residues: upper-case letters of each row; may be mapped from a file.
+            group_N: group number of each row, ascending.
+            group_names: name of each group.
+            group_labels: what people call it.
+            graph: training graph over the rows.
+            heldout_E2: links (E, 2) that are kept out of it.
+            provenance: the manifest's account of the input: ``sources``, ``parameters``, ``quarantine``.
+
+        Raises:
+            StoreError: if the rows are not sorted by group.
+        """
+        if len(group_N) and (np.diff(group_N) < 0).any():
+            raise StoreError("group_N: rows must be sorted by group before they are written")
+        for leftover in self.folder.iterdir():
+            if leftover.name != LOCK:
+                leftover.unlink()
+        sequences = pa.LargeListArray.from_arrays(
+            pa.array(residues.indptr_N1.astype(np.int64, copy=False)), pa.array(residues.value_T)
+        )
+        columns = {"key": keys.cast(pa.large_string()), "group": pa.array(_small(group_N)), "residues": sequences}
+        self._write(ROWS, columns)
+        self._write(GROUPS, {"name": pa.array(group_names, pa.string()), "label": pa.array(group_labels, pa.string())})
+        self._write(INDPTR, {"indptr": pa.array(_small(graph.indptr))})
+        self._write(INDICES, {"indices": pa.array(_small(graph.indices))})
+        self._write(HELDOUT, {"heldout": pa.array(_small(np.ascontiguousarray(heldout_E2).reshape(-1)))})
+        counts = {
+            "rows": len(keys),
+            "residues": int(residues.indptr_N1[-1]),
+            "groups": len(group_names),
+            "links": int(graph.num_edges),
+            "heldout_links": len(heldout_E2),
+        }
+        files = {
+            name: {"bytes": (self.folder / name).stat().st_size, "sha256": sha256_of(self.folder / name)}
+            for name in FILES
+        }
+        manifest = {"schema_version": SCHEMA_VERSION, "counts": counts, "files": files, **provenance}
+        self._write_manifest(manifest)
+        self._move_into_place()
+        return open_store(self.path)
+
+    def _write(self, name: str, columns: dict[str, pa.Array]) -> None:
+        batch = pa.record_batch(list(columns.values()), names=list(columns))
+        options = pa.ipc.IpcWriteOptions(allow_64bit=True)
+        with (
+            open(self.folder / name, "wb") as file,
+            pa.ipc.new_file(file, batch.schema, options=options) as writer,
+        ):
+            writer.write_batch(batch)
+        _sync(self.folder / name)
+
+    def _write_manifest(self, manifest: dict[str, Any]) -> None:
+        manifest = {**manifest, "checksum": hashlib.sha256(canonical_json(manifest)).hexdigest()}
+        unfinished = self.folder / (MANIFEST + ".unfinished")
+        unfinished.write_bytes(canonical_json(manifest))
+        _sync(unfinished)
+        unfinished.rename(self.folder / MANIFEST)
+
+    def _move_into_place(self) -> None:
+        _sync(self.folder)
+        replaced = self.path.with_name(f".{self.path.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        self._refuse_what_is_there()
+        if self.path.exists():
+            self.path.rename(replaced)
+        self.folder.rename(self.path)
+        (self.path / LOCK).unlink()
+        _sync(self.path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def _refuse_what_is_there(self) -> None:
+        """--force replaces a store (or an empty folder), never a folder of something else."""
+        if not self.path.exists():
+            return
+        if not self.path.is_dir():
+            raise StoreError(f"{self.path}: is a file, want a folder that does not exist yet. Choose another --out.")
+        names = {entry.name for entry in self.path.iterdir()}
+        if not names <= {MANIFEST, LOCK, *FILES}:
+            raise StoreError(f"{self.path}: holds files that are no store's. Choose another --out.")
+        if names and not self.force:
+            raise StoreError(
+                f"{self.path}: a store is there already. Replace it with --force, or choose another --out."
+            )
+
+
+def write_store(path: str | Path, *, force: bool = False, **parts: Any) -> Store:
+    """Write a store from parts that are at hand; ``parts`` are the arguments of ``Draft.commit``."""
+    with Draft(path, force=force) as draft:
+        return draft.commit(**parts)
+
+
+def _small(array: np.ndarray) -> np.ndarray:
+    """Int32 where the numbers fit, else int64."""
+    fits = len(array) == 0 or (array.max() < 2**31 and array.min() >= -(2**31))
+    return array.astype(np.int32 if fits else np.int64, copy=False)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
