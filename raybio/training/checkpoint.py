@@ -1,0 +1,281 @@
+"""Checkpoints that survive any kill: own format, checksums, one atomic commit, no pickle.
+
+    checkpoints/step-00000100/
+        model.safetensors      parameters and buffers
+        optimizer.safetensors  moments, by parameter name
+        state.json             step, the loop's own state, the optimiser's settings
+        manifest.json          sha256 and bytes of the files above, configuration, data digest, versions
+
+A folder is written under another name and renamed when everything in it is on the disk; a second writing of the same
+step (after the first was found damaged) becomes ``step-00000100-1``. One process writes, any number may read.
+"""
+
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from raybio.config import Config, difference, fingerprint
+from raybio.errors import CheckpointError
+from raybio.training import durable
+from raybio.training.checkpoint_folder import (
+    STATE,
+    CheckpointState,
+    Contents,
+    DamagedError,
+    Identity,
+    read_checkpoint,
+    write_checkpoint,
+)
+from raybio.training.snapshot import Staging, TrainingState, model_tensors, optimizer_tensors
+
+__all__ = ["CheckpointState", "CheckpointStore", "TrainingState"]
+
+RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
+
+_FOLDER_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
+_WRITING, _REMOVING = ".writing-", ".removing-"
+_log = logging.getLogger(__name__)
+
+
+class CheckpointStore:
+    """The checkpoints of one run in one folder.
+
+    Saving costs the training thread one copy to CPU memory; a thread does the rest, and what goes wrong in it is
+    raised by the next ``save``, ``wait`` or ``close``.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        keep: int = 3,
+        retry_delays_seconds: tuple[float, ...] = RETRY_DELAYS_SECONDS,
+    ) -> None:
+        """Use ``directory``, made when first needed, and keep the ``keep`` newest checkpoints in it."""
+        if keep < 1:
+            raise ValueError(f"got keep={keep}, want at least 1: a run needs something to resume from")
+        self.directory, self.keep = Path(directory).absolute(), keep
+        self._retry_delays_seconds = retry_delays_seconds
+        self._identity: Identity | None = None
+        self._known_damaged: set[Path] = set()
+        self._model_staging, self._optimizer_staging = Staging(), Staging()
+        self._writer: threading.Thread | None = None
+        self._failure: CheckpointError | None = None
+
+    def check_writable(self) -> None:
+        """Write, force to disk, rename and delete a file, as saving will.
+
+        Raises:
+            CheckpointError: if the storage does not allow it; call it before the first step.
+        """
+        probe = self.directory / f"{_WRITING}probe-{os.getpid()}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            probe.mkdir()
+            durable.write_json(probe / STATE, {})
+            durable.commit_folder(probe, renamed := probe.with_name(probe.name.replace(_WRITING, _REMOVING)))
+            shutil.rmtree(renamed)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.directory}: checkpoints cannot be written there ({error}). Choose another folder for the run, "
+                "or make this one writable."
+            ) from error
+
+    def load_newest(self, config: Config, data_digest: str, ignore: Iterable[str] = ()) -> CheckpointState | None:
+        """The newest checkpoint that verifies, None if there is none; later saves carry this config and digest.
+
+        A damaged one is passed over with a warning that names the file.
+
+        Args:
+            config: the run's whole configuration.
+            data_digest: sha256 of the store that the run reads.
+            ignore: dotted paths of settings that may differ.
+
+        Raises:
+            CheckpointError: if there are checkpoints and none verifies, or the newest belongs to another
+                configuration or other data (the message lists what differs).
+        """
+        self.wait()
+        self._identity = Identity(config.to_mapping(), fingerprint(config), data_digest)
+        newest = self.latest()
+        if newest is None:
+            return None
+        ignored = tuple(f"{path}: " for path in ignore)
+        changes = [
+            line
+            for line in difference(newest.manifest["config"], self._identity.config)
+            if not line.startswith(ignored)
+        ]
+        if newest.manifest["data_digest"] != data_digest:
+            changes.append(f"data digest: {newest.manifest['data_digest']} -> {data_digest}")
+        if changes:
+            raise CheckpointError(
+                f"{newest.path} belongs to other settings than this run: {'; '.join(changes)}. Resume with the old "
+                "ones, or give the run a new name."
+            )
+        return newest
+
+    def latest(self) -> CheckpointState | None:
+        """The newest checkpoint that verifies, whatever its configuration; None if there is none.
+
+        Raises:
+            CheckpointError: if there are checkpoints and none verifies, or their folder cannot be read.
+        """
+        reasons = []
+        try:
+            folders = self._committed()
+        except OSError as error:
+            raise CheckpointError(f"{self.directory}: checkpoints cannot be looked for there ({error})") from error
+        for folder in folders:
+            try:
+                state = read_checkpoint(folder)
+            except (DamagedError, OSError) as error:
+                # An unreadable disk may come back: only what is proven to be damaged may be deleted later.
+                if isinstance(error, DamagedError):
+                    self._known_damaged.add(folder)
+                _log.warning("checkpoint passed over: %s", error)
+                reasons.append(str(error))
+            else:
+                return state
+        if reasons:
+            raise CheckpointError(
+                f"{self.directory}: none of the {len(reasons)} checkpoints can be used: {'; '.join(reasons)}. Restore "
+                "one from a backup, or delete them to start again."
+            )
+        return None
+
+    def save(self, state: TrainingState, step: int) -> None:
+        """Copy ``state`` now and write it in the background as the checkpoint of ``step``.
+
+        Waits for the previous write to end, since its copy is overwritten.
+
+        Raises:
+            CheckpointError: if the previous write failed for good.
+        """
+        if self._identity is None:
+            raise CheckpointError(
+                "save was called before load_newest, which says what configuration and data the checkpoints belong to"
+            )
+        self.wait()
+        tensors, description = optimizer_tensors(state)
+        # A round trip through JSON, because the loop goes on changing these while the thread writes.
+        extra, description = json.loads(json.dumps([state.extra, description]))
+        contents = Contents(
+            step,
+            self._model_staging.copy(model_tensors(state.model)),
+            self._optimizer_staging.copy(tensors),
+            description,
+            extra,
+        )
+        self._writer = threading.Thread(
+            target=self._write_with_retries, args=(contents, self._identity), name="checkpoint-writer"
+        )
+        self._writer.start()
+
+    def wait(self) -> None:
+        """Return when nothing is being written.
+
+        Raises:
+            CheckpointError: if the last write failed for good; once.
+        """
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def close(self) -> None:
+        """Finish writing and free the memory of the copies; see ``wait`` for what it raises."""
+        self.wait()
+        self._model_staging, self._optimizer_staging = Staging(), Staging()
+
+    def _committed(self) -> list[Path]:
+        """Folders of checkpoints, newest first."""
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+        matches = [match for match in map(_FOLDER_NAME.fullmatch, names) if match]
+        matches.sort(key=lambda match: (int(match[1]), int(match[2] or 0)), reverse=True)
+        return [self.directory / match[0] for match in matches]
+
+    def _write_with_retries(self, contents: Contents, identity: Identity) -> None:
+        try:
+            for delay_seconds in (*self._retry_delays_seconds, None):
+                try:
+                    self._write(contents, identity)
+                    return
+                except OSError as error:
+                    if delay_seconds is None:
+                        self._failure = self._explain(contents.step, error)
+                        return
+                    _log.warning("checkpoint of step %d: %s; again in %g s", contents.step, error, delay_seconds)
+                    time.sleep(delay_seconds)
+        except Exception as error:
+            self._failure = CheckpointError(f"checkpoint of step {contents.step}: {type(error).__name__}: {error}")
+            self._failure.__cause__ = error
+
+    def _write(self, contents: Contents, identity: Identity) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._clean_up()
+        folder = self.directory / f"{_WRITING}step-{contents.step:08d}-{os.getpid()}"
+        folder.mkdir()
+        try:
+            write_checkpoint(folder, contents, identity)
+            durable.commit_folder(folder, final := self._free_name(contents.step))
+        except OSError:
+            # Half a checkpoint on a full disk must not take the space that the retry needs.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        try:
+            self._prune(final)
+        except OSError as error:
+            _log.warning("old checkpoints could not be deleted: %s", error)
+
+    def _free_name(self, step: int) -> Path:
+        name = f"step-{step:08d}"
+        taken = {path.name for path in self._committed()}
+        return self.directory / next(free for free in _names(name) if free not in taken)
+
+    def _prune(self, newest: Path) -> None:
+        """Delete what is proven to be damaged, and all but the ``keep`` newest."""
+        sound = [path for path in self._committed() if path not in self._known_damaged and path != newest]
+        for path in [*sound[self.keep - 1 :], *self._known_damaged]:
+            if path.exists():
+                durable.remove_folder(path, path.with_name(_REMOVING + path.name))
+        self._known_damaged.clear()
+
+    def _clean_up(self) -> None:
+        """Delete what a killed process left behind; there is one writer, so nobody is at work there."""
+        for prefix in (_WRITING, _REMOVING):
+            for path in self.directory.glob(f"{prefix}*"):
+                shutil.rmtree(path)
+
+    def _explain(self, step: int, error: OSError) -> CheckpointError:
+        try:
+            free = f"{shutil.disk_usage(self.directory).free:,} bytes are free there"
+            older = [path.name for path in self._committed()]
+        except OSError:
+            free, older = "the folder cannot be reached", ["their folder cannot be reached"]
+        failure = CheckpointError(
+            f"checkpoint of step {step} was not written, after {len(self._retry_delays_seconds) + 1} tries: {error}; "
+            f"{free}. Earlier checkpoints are untouched ({', '.join(older) or 'there are none'}). Make room or repair "
+            "the storage, then give the same command again."
+        )
+        failure.__cause__ = error
+        return failure
+
+
+def _names(name: str) -> Iterator[str]:
+    yield name
+    revision = 1
+    while True:
+        yield f"{name}-{revision}"
+        revision += 1

@@ -1,0 +1,128 @@
+"""Files and folders that are either there in full or not at all, also after a crash or power loss."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 4 * 2**20
+
+_SAFETENSORS_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+
+
+class FileRecord(NamedTuple):
+    """What a manifest says about a file."""
+
+    sha256: str
+    bytes: int
+
+
+class WriteError(OSError):
+    """A write that failed, with the file and how far it came; ``errno`` is that of the cause."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
+    """Write a safetensors file and force it to the disk.
+
+    Written here and not by the safetensors package so that hashing needs no second read, no copy of the tensors is
+    made, and both hashing and writing release the interpreter lock for the training thread.
+
+    Args:
+        path: file that must not exist.
+        tensors: contiguous CPU tensors.
+
+    Raises:
+        WriteError: with the file and the bytes written and wanted.
+    """
+    # Wide dtypes first: every tensor then starts at a multiple of its element size.
+    items = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header: dict[str, dict[str, object]] = {}
+    end = 0
+    for name, tensor in items:
+        start, end = end, end + tensor.nbytes
+        header[name] = {
+            "dtype": _SAFETENSORS_DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+
+    def pieces() -> Iterator[memoryview]:
+        yield memoryview(len(text).to_bytes(8, "little") + text)
+        for _, tensor in items:
+            if tensor.numel():
+                yield tensor.reshape(-1).view(torch.uint8).numpy().data
+
+    return _write(path, pieces(), 8 + len(text) + end)
+
+
+def write_json(path: Path, value: object) -> FileRecord:
+    """Write ``value`` as JSON and force it to the disk.
+
+    Raises:
+        WriteError: with the file and the bytes written and wanted.
+    """
+    text = json.dumps(value, indent=1, sort_keys=True).encode()
+    return _write(path, iter([memoryview(text)]), len(text))
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def commit_folder(written: Path, final: Path) -> None:
+    """Give a fully written folder its final name, in one atomic step that survives a power loss."""
+    sync_folder(written)
+    os.rename(written, final)
+    sync_folder(final.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force a folder's list of names to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_folder(folder: Path, doomed: Path) -> None:
+    """Delete a folder; it loses its name first, so that a kill in between leaves no half of it under that name."""
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed)
+
+
+def _write(path: Path, pieces: Iterator[memoryview], num_bytes: int) -> FileRecord:
+    digest, written = hashlib.sha256(), 0
+    descriptor = -1
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        for piece in pieces:
+            rest = piece.cast("B")
+            while rest:
+                count = os.write(descriptor, rest[:CHUNK_BYTES])
+                digest.update(rest[:count])
+                written += count
+                rest = rest[count:]
+        os.fsync(descriptor)
+    except OSError as error:
+        raise WriteError(
+            error.errno, f"{error.strerror} after {written:,} of {num_bytes:,} bytes", str(path)
+        ) from error
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    return FileRecord(digest.hexdigest(), written)

@@ -1,0 +1,183 @@
+"""A model and its optimiser as named tensors and JSON, and back, bit for bit.
+
+Optimiser state is keyed by the *name* of its parameter: indices would silently change meaning with the order of
+parameters or the grouping.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raybio.errors import CheckpointError
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All that the next step needs.
+
+    Attributes:
+        model: what is trained; parameters and persistent buffers are saved.
+        optimizer: over parameters of ``model``.
+        extra: whatever else the loop remembers; anything that JSON holds.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    extra: dict[str, Any]
+
+
+def model_tensors(model: nn.Module) -> Tensors:
+    """The model's own tensors (not copies) by name; of tied ones only the first name.
+
+    Raises:
+        CheckpointError: if the model's state holds something that is no tensor.
+    """
+    tensors: Tensors = {}
+    seen = set()
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, Tensor):
+            raise CheckpointError(
+                f"{name} is {type(tensor).__name__}, want a tensor: it cannot be saved without pickle"
+            )
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        tensors[name] = tensor
+    return tensors
+
+
+def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
+    """The optimiser's tensors (not copies) by ``<kind>:<parameter>``, and its other settings for JSON."""
+    tensors: Tensors = {}
+    scalars: dict[str, Any] = {}
+    names = _parameter_names(state)
+    for parameter, entries in state.optimizer.state.items():
+        for kind, value in entries.items():
+            key = f"{kind}:{names[id(parameter)]}"
+            if isinstance(value, Tensor):
+                tensors[key] = value
+            else:
+                scalars[key] = value
+    groups = [
+        {
+            "parameters": [names[id(parameter)] for parameter in group["params"]],
+            "options": {key: value for key, value in group.items() if _is_option(key, value)},
+        }
+        for group in state.optimizer.param_groups
+    ]
+    return tensors, {"groups": groups, "scalars": scalars}
+
+
+def restore_model(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+    """Copy saved tensors into the model's own.
+
+    Raises:
+        CheckpointError: if names, shapes or dtypes differ; the model is then unchanged.
+    """
+    own = model_tensors(model)
+    _refuse_other_names("the model", set(saved), set(own))
+    for name, tensor in own.items():
+        if (saved[name].shape, saved[name].dtype) != (tensor.shape, tensor.dtype):
+            raise CheckpointError(
+                f"{name}: the checkpoint has {saved[name].dtype} {tuple(saved[name].shape)}, the model {tensor.dtype} "
+                f"{tuple(tensor.shape)}. Build the model with the checkpoint's configuration."
+            )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(saved[name])
+
+
+def restore_optimizer(state: TrainingState, saved: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Put saved optimiser state into a fresh optimiser of the same parameters.
+
+    Raises:
+        CheckpointError: if the parameters or their grouping differ.
+    """
+    names = _parameter_names(state)
+    target = state.optimizer.state_dict()
+    entries: dict[str, dict[str, Any]] = {}
+    for key, value in [*saved.items(), *description["scalars"].items()]:
+        kind, name = key.split(":", 1)
+        entries.setdefault(name, {})[kind] = value
+    saved_groups = description["groups"]
+    own_groups = [[names[id(parameter)] for parameter in group["params"]] for group in state.optimizer.param_groups]
+    _refuse_other_names("the optimiser", {n for g in saved_groups for n in g["parameters"]}, set(sum(own_groups, [])))
+    if [group["parameters"] for group in saved_groups] != own_groups:
+        raise CheckpointError(
+            "the checkpoint's optimiser groups its parameters differently. Build the optimiser with the checkpoint's "
+            "configuration."
+        )
+    target["state"] = {}
+    for group, saved_group, own_names in zip(target["param_groups"], saved_groups, own_groups, strict=True):
+        # JSON has no tuples, and betas must stay one.
+        group.update(
+            {key: tuple(value) if isinstance(value, list) else value for key, value in saved_group["options"].items()}
+        )
+        for index, name in zip(group["params"], own_names, strict=True):
+            if name in entries:
+                target["state"][index] = entries[name]
+    state.optimizer.load_state_dict(target)
+
+
+class Staging:
+    """CPU copies of tensors, in memory that is reused from one snapshot to the next.
+
+    Fresh memory would cost a page fault every 4 KiB, more than the copying itself. Pinned where tensors are on a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._held: Tensors = {}
+
+    def copy(self, tensors: Mapping[str, Tensor]) -> Tensors:
+        """Copies of ``tensors``, valid until the next call."""
+        self._held = {name: self._buffer(name, tensor) for name, tensor in tensors.items()}
+        for name, tensor in tensors.items():
+            self._held[name].copy_(tensor.detach(), non_blocking=True)
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            torch.cuda.synchronize()
+        return self._held
+
+    def _buffer(self, name: str, like: Tensor) -> Tensor:
+        held = self._held.get(name)
+        if held is not None and (held.shape, held.dtype) == (like.shape, like.dtype):
+            return held
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=like.is_cuda)
+
+
+def _parameter_names(state: TrainingState) -> dict[int, str]:
+    names = {id(parameter): name for name, parameter in state.model.named_parameters()}
+    for group in state.optimizer.param_groups:
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                raise CheckpointError(
+                    f"the optimiser updates a parameter of shape {tuple(parameter.shape)} that is not in the model, so "
+                    "it has no name to be saved under. Make it part of the model."
+                )
+    return names
+
+
+def _is_option(key: str, value: Any) -> bool:
+    return key not in ("params", "param_names") and isinstance(value, bool | int | float | str | tuple | list | None)
+
+
+def _refuse_other_names(whose: str, saved: set[str], own: set[str]) -> None:
+    if saved != own:
+        raise CheckpointError(
+            f"{whose} does not fit the checkpoint: missing in the checkpoint {_few(own - saved)}, unknown to {whose} "
+            f"{_few(saved - own)}. Build it with the checkpoint's configuration."
+        )
+
+
+def _few(names: set[str]) -> str:
+    def shown() -> Iterator[str]:
+        yield from sorted(names)[:3]
+        if len(names) > 3:
+            yield f"and {len(names) - 3} more"
+
+    return ", ".join(shown()) or "nothing"

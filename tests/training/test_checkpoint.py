@@ -1,0 +1,423 @@
+"""Checkpoints: exact resume, damage, full and broken storage, kills at every system call."""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from raybio.config import Config
+from raybio.errors import CheckpointError
+from raybio.training import durable
+from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.training.optim import OptimConfig, build_optimizer
+
+FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
+DATA = "d" * 64
+
+
+class Settings(Config):
+    width: int = 4
+    max_steps: int = 10
+    optim: OptimConfig = OptimConfig()
+
+
+class SmallModel(nn.Module):
+    """Has what real models have: tied weights, a buffer, a frozen part, a part without gradient."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embed = nn.Embedding(7, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, 7)
+        self.head.weight = self.embed.weight
+        self.unused = nn.Linear(2, 2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+
+    def forward(self, token_N: Tensor) -> Tensor:
+        return self.head(self.norm(self.embed(token_N)))
+
+
+def new_state(seed: int = 0) -> TrainingState:
+    model = SmallModel(seed)
+    return TrainingState(model, build_optimizer(model, OptimConfig()), {"seen": seed})
+
+
+def train(state: TrainingState, steps: range) -> None:
+    for step in steps:
+        token_N = torch.randint(0, 7, (16,), generator=torch.Generator().manual_seed(step))
+        state.optimizer.zero_grad()
+        nn.functional.cross_entropy(state.model(token_N), token_N).backward()
+        state.optimizer.step()
+
+
+def weights_hash(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def open_store(folder: Path, **options: object) -> CheckpointStore:
+    store = CheckpointStore(folder, **{"retry_delays_seconds": (), **options})
+    store.load_newest(Settings(), DATA)
+    return store
+
+
+def save_steps(folder: Path, *steps: int, keep: int = 3) -> None:
+    store = open_store(folder, keep=keep)
+    for step in steps:
+        store.save(new_state(step), step)
+    store.close()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_five_steps_a_checkpoint_and_five_more_end_with_the_bits_of_ten_steps(tmp_path: Path) -> None:
+    unbroken = new_state()
+    train(unbroken, range(10))
+
+    broken = new_state()
+    train(broken, range(5))
+    store = open_store(tmp_path)
+    store.save(broken, 5)
+    train(broken, range(5, 8))  # while the thread writes
+    store.close()
+
+    resumed = new_state(seed=99)
+    saved = CheckpointStore(tmp_path).load_newest(Settings(), DATA)
+    assert saved.step == 5 and saved.extra == {"seen": 0}
+    saved.restore(resumed.model, resumed.optimizer)
+    train(resumed, range(5, 10))
+    assert weights_hash(resumed.model) == weights_hash(unbroken.model)
+
+
+def test_optimiser_state_is_saved_under_parameter_names_and_another_model_is_refused(tmp_path: Path) -> None:
+    state = new_state()
+    train(state, range(3))
+    store = open_store(tmp_path)
+    store.save(state, 3)
+    store.close()
+    saved = load_file(tmp_path / "step-00000003" / "optimizer.safetensors")
+    parameter = state.model.head.bias
+    assert torch.equal(saved["exp_avg:head.bias"], state.optimizer.state[parameter]["exp_avg"])
+    assert not any("unused" in name or "frozen" in name for name in saved)
+
+    model = SmallModel(1)
+    model.__delattr__("embed")
+    with pytest.raises(CheckpointError, match=r"missing in the checkpoint head.weight, unknown to the model embed"):
+        CheckpointStore(tmp_path).latest().restore(model)
+
+
+def test_a_model_of_another_shape_is_refused_and_left_alone(tmp_path: Path) -> None:
+    save_steps(tmp_path, 1)
+    other = SmallModel(1)
+    other.unused.bias = nn.Parameter(torch.zeros(3))
+    before = weights_hash(other)
+    with pytest.raises(CheckpointError, match=r"unused.bias: the checkpoint has torch.float32 \(2,\)"):
+        CheckpointStore(tmp_path).latest().restore(other)
+    assert weights_hash(other) == before
+
+
+def test_a_checkpoint_is_what_the_model_was_when_save_was_called(tmp_path: Path, monkeypatch) -> None:
+    may_write = threading.Event()
+    original = durable.write_tensors
+
+    def late(path: Path, tensors: dict[str, Tensor]) -> durable.FileRecord:
+        may_write.wait(30)
+        return original(path, tensors)
+
+    monkeypatch.setattr(durable, "write_tensors", late)
+    state = new_state()
+    train(state, range(1))
+    expected = weights_hash(state.model)
+    store = open_store(tmp_path)
+    store.save(state, 1)
+    train(state, range(1, 3))
+    state.extra["seen"] = "changed"
+    may_write.set()
+    store.wait()
+    saved = store.latest()
+    other = new_state(5)
+    saved.restore(other.model, other.optimizer)
+    assert weights_hash(other.model) == expected and saved.extra == {"seen": 0}
+
+
+def test_only_the_newest_are_kept_and_nothing_else_lies_around(tmp_path: Path) -> None:
+    (tmp_path / ".writing-step-00000001-77").mkdir()
+    (tmp_path / ".writing-step-00000001-77" / "model.safetensors").write_bytes(b"half")
+    save_steps(tmp_path, 1, 2, 3, 4, keep=2)
+    assert names(tmp_path) == ["step-00000003", "step-00000004"]
+    assert names(tmp_path / "step-00000004") == FILES
+
+
+def test_the_manifest_says_what_the_files_are_and_whose(tmp_path: Path) -> None:
+    save_steps(tmp_path, 7)
+    folder = tmp_path / "step-00000007"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["config"] == Settings().to_mapping() and manifest["data_digest"] == DATA
+    assert manifest["step"] == 7 and manifest["versions"]["torch"] == torch.__version__
+    for name in FILES[1:]:
+        content = (folder / name).read_bytes()
+        assert manifest["files"][name] == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "missing":
+        path.unlink()
+        return
+    if how == "truncated":
+        content = content[: len(content) // 2]
+    elif how == "emptied":
+        content.clear()
+    else:
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "missing", "emptied"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_newest_is_passed_over_with_a_warning_that_names_the_file(
+    name: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_steps(tmp_path, 1, 2)
+    damage(tmp_path / "step-00000002" / name, how)
+    with caplog.at_level(logging.WARNING):
+        saved = CheckpointStore(tmp_path).load_newest(Settings(), DATA)
+    assert saved.step == 1
+    assert str(tmp_path / "step-00000002" / name) in caplog.text
+
+    damage(tmp_path / "step-00000001" / name, how)
+    with pytest.raises(CheckpointError, match="none of the 2 checkpoints can be used.*backup"):
+        CheckpointStore(tmp_path).load_newest(Settings(), DATA)
+
+
+def test_no_flipped_bit_of_a_manifest_is_believed(tmp_path: Path) -> None:
+    save_steps(tmp_path, 1)
+    path = tmp_path / "step-00000001" / "manifest.json"
+    good = path.read_bytes()
+    manifest = CheckpointStore(tmp_path).latest().manifest
+    for position in range(0, len(good), 7):
+        bad = bytearray(good)
+        bad[position] ^= 1 << position % 8
+        path.write_bytes(bad)
+        try:
+            assert CheckpointStore(tmp_path).latest().manifest == manifest  # a blank became another blank
+        except CheckpointError as error:
+            assert "manifest.json" in str(error)
+
+
+def test_saving_the_same_step_again_after_damage_replaces_it_without_a_gap(tmp_path: Path) -> None:
+    save_steps(tmp_path, 1, 2, keep=2)
+    damage(tmp_path / "step-00000002" / "state.json", "flipped")
+    save_steps(tmp_path, 2, keep=2)
+    assert names(tmp_path) == ["step-00000001", "step-00000002-1"]
+    assert CheckpointStore(tmp_path).latest().step == 2
+
+
+def test_a_damaged_later_checkpoint_does_not_push_out_the_sound_ones(tmp_path: Path) -> None:
+    save_steps(tmp_path, 1, 3, keep=2)
+    damage(tmp_path / "step-00000003" / "model.safetensors", "flipped")
+    save_steps(tmp_path, 2, keep=1)
+    assert names(tmp_path) == ["step-00000002"]
+
+
+def test_changed_settings_are_refused_with_what_changed_unless_they_may(tmp_path: Path) -> None:
+    save_steps(tmp_path, 1)
+    changed = Settings.from_mapping({"max_steps": 20, "optim": {"peak_lr": 0.1}})
+    with pytest.raises(CheckpointError, match=r"max_steps: 10 -> 20; optim.peak_lr: 0.0003 -> 0.1"):
+        CheckpointStore(tmp_path).load_newest(changed, DATA)
+    allowed = CheckpointStore(tmp_path).load_newest(changed, DATA, ignore=["max_steps", "optim.peak_lr"])
+    assert allowed.step == 1
+
+
+def test_changed_data_are_refused(tmp_path: Path) -> None:
+    save_steps(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="data digest: dddd.* -> eeee"):
+        CheckpointStore(tmp_path).load_newest(Settings(), "e" * 64)
+
+
+def test_an_empty_folder_has_no_checkpoint_and_saving_needs_to_know_whose_it_is(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "none")
+    assert store.latest() is None
+    with pytest.raises(CheckpointError, match="before load_newest"):
+        store.save(new_state(), 1)
+
+
+def test_another_format_is_named_and_not_taken_for_damage(tmp_path: Path, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("raybio.training.checkpoint_folder.FORMAT_VERSION", 2)
+        save_steps(tmp_path, 1)
+    with pytest.raises(CheckpointError, match="format 2, this program reads 1"):
+        CheckpointStore(tmp_path).latest()
+
+
+def fail_writes(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> list[int]:
+    """Let ``os.write`` fail ``times`` times in the middle of a file; returns the list of sizes asked for."""
+    original, sizes = os.write, []
+
+    def write(descriptor: int, data: memoryview) -> int:
+        sizes.append(len(data))
+        if len(sizes) % 2 == 0 and len(sizes) <= 2 * times:
+            raise OSError(code, os.strerror(code))
+        return original(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+    return sizes
+
+
+def test_a_full_disk_is_an_error_with_path_and_bytes_and_the_old_checkpoint_stays(tmp_path: Path, monkeypatch) -> None:
+    save_steps(tmp_path, 1, keep=1)
+    store = open_store(tmp_path, keep=1, retry_delays_seconds=(0.01, 0.01))
+    with monkeypatch.context() as patch:
+        fail_writes(patch, errno.ENOSPC, times=100)
+        store.save(new_state(), 2)
+        with pytest.raises(CheckpointError) as failure:
+            store.save(new_state(), 3)
+    message = str(failure.value)
+    assert "No space left on device after" in message and "model.safetensors" in message and "3 tries" in message
+    assert "bytes are free there" in message and "step-00000001" in message
+    assert names(tmp_path) == ["step-00000001"]
+    assert CheckpointStore(tmp_path).latest().step == 1
+    store.save(new_state(), 4)  # room again: the same store goes on
+    store.close()
+    assert names(tmp_path) == ["step-00000004"]
+
+
+def test_storage_that_comes_back_is_retried_and_only_warned_about(tmp_path: Path, monkeypatch, caplog) -> None:
+    store = open_store(tmp_path, retry_delays_seconds=(0.01, 0.01))
+    fail_writes(monkeypatch, errno.EIO, times=2)
+    with caplog.at_level(logging.WARNING):
+        store.save(new_state(), 1)
+        store.close()
+    assert caplog.text.count("again in 0.01 s") == 2
+    assert CheckpointStore(tmp_path).latest().step == 1
+
+
+FILE_SIZE_LIMIT_SCRIPT = """
+import resource, sys
+from pathlib import Path
+from tests.training.test_checkpoint import *
+folder = Path(sys.argv[1])
+save_steps(folder, 1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
+store = open_store(folder)
+store.save(new_state(), 2)
+try:
+    store.wait()
+except CheckpointError as error:
+    print(error)
+"""
+
+
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=110, check=False
+    )
+
+
+def test_a_real_limit_on_file_size_names_the_file_and_how_far_it_came(tmp_path: Path) -> None:
+    process = run_python("-c", FILE_SIZE_LIMIT_SCRIPT, str(tmp_path))
+    assert "model.safetensors" in process.stdout, process.stderr
+    assert "File too large after 300 of " in process.stdout
+    assert names(tmp_path) == ["step-00000001"]
+    assert CheckpointStore(tmp_path).latest().step == 1
+
+
+def test_storage_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    for folder in (tmp_path / "file" / "checkpoints", Path("/proc/raybio/checkpoints")):
+        with pytest.raises(CheckpointError, match="checkpoints cannot be written there"):
+            CheckpointStore(folder).check_writable()
+    CheckpointStore(tmp_path / "new" / "checkpoints").check_writable()
+    assert names(tmp_path / "new" / "checkpoints") == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
+def test_a_read_only_folder_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(CheckpointError, match="Permission denied"):
+        CheckpointStore(tmp_path).check_writable()
+
+
+def test_storage_that_goes_away_midway_stops_the_run_at_the_next_save(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    store = open_store(folder, retry_delays_seconds=(0.01,))
+    store.save(new_state(), 1)
+    store.wait()
+    shutil.move(folder, tmp_path / "away")
+    folder.write_text("in the way")
+    store.save(new_state(), 2)
+    with pytest.raises(CheckpointError, match="step 2 was not written, after 2 tries"):
+        store.save(new_state(), 3)
+    assert CheckpointStore(tmp_path / "away").latest().step == 1
+    with pytest.raises(CheckpointError, match="cannot be looked for"):
+        CheckpointStore(folder).latest()
+
+
+def test_a_save_killed_at_any_system_call_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
+    process = run_python(str(Path(__file__).with_name("kill_points.py")), str(tmp_path))
+    assert process.returncode == 0, process.stderr[-3000:]
+    kills = [json.loads(line) for line in process.stdout.splitlines()]
+    at_calls = [kill for kill in kills if "after" in kill]
+    assert {kill["call"] for kill in at_calls} == {"open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir"}
+    assert {(kill["after"], kill["step"]) for kill in at_calls} == {(False, 1), (False, 2), (True, 1), (True, 2)}
+    assert len(kills) - len(at_calls) == 30
+
+
+def test_what_no_checkpoint_can_hold_is_refused_when_saving(tmp_path: Path) -> None:
+    state = new_state()
+    store = open_store(tmp_path)
+    foreign = torch.optim.AdamW([nn.Parameter(torch.zeros(3))])
+    with pytest.raises(CheckpointError, match=r"shape \(3,\) that is not in the model"):
+        store.save(TrainingState(state.model, foreign, {}), 1)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        store.save(TrainingState(state.model, state.optimizer, {"object": object()}), 1)
+    assert names(tmp_path) == []
+
+
+def test_zero_steps_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        CheckpointStore(tmp_path, keep=0)
+
+
+TENSORS = {
+    "half": torch.arange(6).reshape(2, 3).bfloat16(),
+    "scalar": torch.tensor(3.5),
+    "none": torch.zeros(0, 4),
+    "flags": torch.tensor([True, False, True]),
+    "wide": torch.tensor([2**60, -1]),
+    "odd": torch.tensor([1, 2, 3], dtype=torch.int16),
+    "precise": torch.tensor([1 / 3], dtype=torch.float64),
+    "gewöhnlich/ü": torch.ones(1),
+}
+
+
+def test_tensor_files_are_read_back_by_the_safetensors_package(tmp_path: Path) -> None:
+    record = durable.write_tensors(tmp_path / "x.safetensors", TENSORS)
+    loaded = load_file(tmp_path / "x.safetensors")
+    assert loaded.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        assert loaded[name].dtype == tensor.dtype and torch.equal(loaded[name], tensor), name
+    content = (tmp_path / "x.safetensors").read_bytes()
+    assert record == (hashlib.sha256(content).hexdigest(), len(content))
+
+
+def test_an_empty_tensor_file_can_be_read(tmp_path: Path) -> None:
+    durable.write_tensors(tmp_path / "x.safetensors", {})
+    assert load_file(tmp_path / "x.safetensors") == {}
