@@ -1,0 +1,54 @@
+"""P14: model FLOP utilisation of the training step on a CPU, against the matrix-product rate of the same run.
+
+MFU = FLOP of the real (unpadded) tokens / seconds / GEMM rate, with 6 × non-embedding parameters + 12 × layers ×
+width × length FLOP a token (forward and backward). The step is the whole one: micro-batches, both losses, clipping,
+AdamW.
+"""
+
+import json
+from statistics import median
+
+import torch
+from training_setup import MINILM_L6, gemm, link_batch, minilm_encoder, paired_seconds, sppt_system
+
+from raybio.training.gather import SingleProcess
+from raybio.training.precision import Precision
+from raybio.training.settings import MemoryConfig, TrainingConfig
+from raybio.training.step import TrainStep
+
+NUM_ANCHORS, MAX_LENGTH, GEMM_SIZE, NUM_PAIRS = 16, 128, 2048, 5
+
+
+def measure(precision_name: str, dtype: torch.dtype) -> None:
+    encoder = minilm_encoder()
+    batch = link_batch(encoder, NUM_ANCHORS, MAX_LENGTH)
+    config = TrainingConfig(memory=MemoryConfig(max_tokens_per_micro_batch=4096))
+    take_step = TrainStep(sppt_system(encoder), config, SingleProcess(), Precision(precision_name, "cpu"))
+    multiply, flop_multiply = gemm(GEMM_SIZE, dtype)
+
+    num_parameters = sum(p.numel() for p in encoder.model.base_model.encoder.parameters())
+    length_R = batch.length_R.double()
+    flop_attention = 12 * MINILM_L6.num_layers * MINILM_L6.width * float((length_R**2).sum())
+    flop_step = 6 * num_parameters * float(length_R.sum()) + flop_attention
+
+    pairs = paired_seconds(multiply, lambda: take_step(0, batch), NUM_PAIRS)
+    shares = [(flop_step / step) / (flop_multiply / product) for product, step in pairs]
+    rate = median(flop_multiply / product for product, _ in pairs) / 1e9
+    note = (
+        f"share of the {precision_name} GEMM rate ({rate:.0f} GFLOP/s, {GEMM_SIZE}³); {num_parameters / 1e6:.1f} M "
+        f"non-embedding parameters, {int(length_R.sum())} real tokens a step, {torch.get_num_threads()} threads"
+    )
+    result = {
+        "row": "P14",
+        "peer": f"GEMM {precision_name}",
+        "median_ratio": round(median(shares), 3),
+        "min_ratio": round(min(shares), 3),
+        "note": note,
+    }
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    measure("fp32", torch.float32)
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        measure("bf16", torch.bfloat16)

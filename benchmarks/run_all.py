@@ -1,0 +1,143 @@
+"""Runs the benchmark scripts one after the other and writes RESULTS.md; rows that are not run again are kept.
+
+python benchmarks/run_all.py [--only P1,P2] [--timeout SECONDS]
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+STORED, TABLE = HERE / "results.json", HERE / "RESULTS.md"
+PACKAGES = ("torch", "ray", "numpy", "pyarrow", "transformers", "torch-geometric", "faiss-cpu", "scikit-learn", "scipy")
+
+# What each row measures and what we want of it; a script prints which peer a result is for.
+WHAT = {
+    "P1": ("exact ranks for link retrieval", "≥ 12× argsort, ≥ 1.5× faiss"),
+    "P2": ("is (u, v) an edge?", "≥ 10× set of tuples, ≥ 5× scipy"),
+    "P3": ("exact negatives", "≥ 4× structured_negative_sampling, ≥ 50× sparse"),
+    "P4": ("link batches", "≥ 1.5×, no false negative"),
+    "P5": ("tiered species negatives", "≥ 30×, same histogram"),
+    "P6": ("batches from the store", "≥ 2× read_parquet, ≥ 3× DataLoader"),
+    "P7": ("full-range shuffle", "≥ 5×"),
+    "P10": ("gradient caching's cost", "≤ 1.4× time (ratio ≥ 0.71), ≤ 0.35× memory growth"),
+    "P12": ("a run through Ray", "≥ 0.97× steps/s"),
+    "P14": ("MFU of the training step", "≥ 0.6 CPU fp32; ≥ 0.5 one H200 bf16"),
+    "P15": ("first optimiser step after the command", "≤ 1.2× Ray Train's hello world (ratio ≥ 0.83)"),
+    "P16": ("checkpoint stall", "≤ 0.3× (ratio ≥ 3.3)"),
+    "P17": ("resume at 80 % of an epoch", "≥ 10× sooner"),
+    "P21": ("prepare a graph as large as Tree-of-life", "≤ 4 GiB RSS, linear in rows"),
+    "P22": ("plan and collate on that store", "≥ 20 k sequences/s a core, opening ≤ 1 s, ≤ 300 MiB a worker"),
+}
+
+Result = dict[str, Any]
+
+
+def scripts(only: set[str]) -> list[Path]:
+    found = [path for path in HERE.glob("p[0-9]*_*.py") if not only or row_of(path) in only]
+    missing = only - {row_of(path) for path in found}
+    if missing:
+        sys.exit(f"no script for {', '.join(sorted(missing))}; there are {', '.join(map(row_of, scripts(set())))}")
+    return sorted(found, key=lambda path: int(row_of(path)[1:]))
+
+
+def row_of(path: Path) -> str:
+    return f"P{int(path.name[1:].split('_')[0])}"
+
+
+def run(script: Path, timeout_seconds: float) -> list[Result]:
+    """The results that a script prints; one that fails gives a result that says so."""
+    print(f"{script.name} ...", flush=True)
+    environment = {"PYTHONPATH": str(HERE.parent), **os.environ}
+    command = [sys.executable, "-W", "ignore", str(script)]
+    try:
+        done = subprocess.run(
+            command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=timeout_seconds
+        )
+    except subprocess.TimeoutExpired:
+        return [{"row": row_of(script), "peer": "", "note": f"{script.name} did not end in {timeout_seconds:.0f} s"}]
+    results = []
+    for line in done.stdout.splitlines():
+        if line.startswith("{"):
+            results.append(json.loads(line))
+            print(f"  {line}", flush=True)
+    if done.returncode or not results:
+        print(done.stdout[-1000:] + done.stderr[-3000:], file=sys.stderr)
+        results.append({"row": row_of(script), "peer": "", "note": f"{script.name} failed, exit {done.returncode}"})
+    return results
+
+
+def machine() -> str:
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        cpu = names[0] if names else cpu
+    return f"{len(os.sched_getaffinity(0))} × {cpu}"
+
+
+def versions() -> str:
+    found = [f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def table(results: list[Result]) -> str:
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`; README.md beside this file says how it is measured. A ratio is the peer's time",
+        "over ours, so above 1 we are faster; the median and the smallest of the pairs of one process are given.",
+        "",
+        "| # | what | beside | median | min | goal | note |",
+        "|---|---|---|--:|--:|---|---|",
+    ]
+    for result in sorted(results, key=lambda result: int(result["row"][1:])):
+        what, goal = WHAT.get(result["row"], ("", ""))
+        ratios = [f"{result[key]:.2f}" if key in result else "–" for key in ("median_ratio", "min_ratio")]
+        cells = [result["row"], what, result["peer"], *ratios, goal, result.get("note", "")]
+        lines.append(f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |")
+    lines += ["", "Where and when:", ""]
+    places = {(result["machine"], result["date"], result["versions"]) for result in results}
+    for place, date, packages in sorted(places):
+        rows = sorted(
+            {r["row"] for r in results if (r["machine"], r["date"]) == (place, date)}, key=lambda row: int(row[1:])
+        )
+        lines.append(f"- {', '.join(rows)}: {place}, {date}; {packages}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="rows to run, such as P1,P2; the others keep their last results")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds after which a script is given up")
+    arguments = parser.parse_args()
+    kept: list[Result] = json.loads(STORED.read_text()) if STORED.exists() else []
+    failed = False
+    for script in scripts({row.strip().upper() for row in arguments.only.split(",") if row.strip()}):
+        where = {"machine": machine(), "date": datetime.now(UTC).date().isoformat(), "versions": versions()}
+        new = [result | where for result in run(script, arguments.timeout)]
+        failed = failed or any(" failed, exit" in r.get("note", "") or " did not end" in r.get("note", "") for r in new)
+        kept = [result for result in kept if result["row"] != row_of(script)] + new
+        # After each script, so that an interrupted round loses nothing.
+        STORED.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        TABLE.write_text(table(kept))
+    print(f"wrote {TABLE.relative_to(HERE.parent)}")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What the training benchmarks share: a MiniLM-L6-sized protein encoder, a step's batch, and fair pairs of timings."""
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from raybio.batches import IGNORED_LABEL, LinkBatch
+from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
+from raybio.objectives.structure_preserving import ObjectiveConfig, StructurePreserving
+from raybio.protocols import System
+
+MINILM_L6 = EncoderConfig(num_layers=6, width=384, num_heads=12, ffn_width=1536, max_positions=512)
+
+
+def link_batch(encoder: ProteinEncoder, num_anchors: int, max_length: int, seed: int = 0) -> LinkBatch:
+    """Anchors, one positive and one negative each; lengths spread as those of proteins, cropped to ``max_length``."""
+    rng = np.random.default_rng(seed)
+    vocabulary = encoder.vocabulary
+    num_rows = 3 * num_anchors
+    # Half of all proteins are longer than such a crop, the others spread below it.
+    length_R = np.minimum(rng.lognormal(np.log(max_length), 0.6, num_rows), max_length).astype(int).clip(16)
+    indptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
+    token_T = rng.choice(np.asarray(vocabulary.residue_ids), indptr_R1[-1])
+    is_masked_T = (rng.random(indptr_R1[-1]) < 0.15) & (np.arange(indptr_R1[-1]) < indptr_R1[num_anchors])
+    label_T = np.where(is_masked_T, token_T, IGNORED_LABEL)
+    linked_RG = np.zeros((num_rows, num_rows), bool)
+    anchor, positive = np.arange(num_anchors), np.arange(num_anchors) + num_anchors
+    linked_RG[anchor, positive] = linked_RG[positive, anchor] = True
+    return LinkBatch.from_arrays(
+        {
+            "token_T": np.where(is_masked_T, vocabulary.mask_id, token_T),
+            "indptr_R1": indptr_R1,
+            "label_T": label_T,
+            "row_R": np.arange(num_rows),
+            "num_anchors": np.array(num_anchors),
+            "linked_RG": linked_RG,
+            "ignore_RG": np.eye(num_rows, dtype=bool),
+            "num_fallback_negatives": np.array(0),
+        }
+    )
+
+
+def sppt_system(encoder: ProteinEncoder, lambda_spml: float = 0.5) -> System:
+    """Model and objective alone: what a step needs of a system."""
+    objective = StructurePreserving(ObjectiveConfig(lambda_spml=lambda_spml), num_positives_per_anchor=1)
+    return SimpleNamespace(model=encoder, objective=objective)  # type: ignore[return-value]
+
+
+def minilm_encoder(seed: int = 0) -> ProteinEncoder:
+    return build_protein_encoder(MINILM_L6, seed=seed)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def paired_seconds(a: Callable[[], object], b: Callable[[], object], num_pairs: int) -> list[tuple[float, float]]:
+    """(seconds of a, seconds of b) of each pair, in the order A B B A, after one untimed call of each."""
+    a(), b()
+    pairs = []
+    for _ in range(num_pairs):
+        first_a, first_b = seconds(a), seconds(b)
+        second_b, second_a = seconds(b), seconds(a)
+        pairs.append(((first_a + second_a) / 2, (first_b + second_b) / 2))
+    return pairs
+
+
+def gemm(size: int, dtype: torch.dtype = torch.float32) -> tuple[Callable[[], object], float]:
+    """A square matrix product and its number of floating-point operations."""
+    left, right = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+    out = torch.empty(size, size, dtype=dtype)
+    return lambda: torch.mm(left, right, out=out), 2.0 * size**3
