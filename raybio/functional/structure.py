@@ -1,0 +1,164 @@
+"""Structure-preserving losses: linked nodes together, unlinked nodes apart (McDermott et al., SPPT).
+
+N anchors, M candidates, D embedding width. A mask named ``linked`` is True where two nodes are linked in the graph,
+one named ``ignore`` where a pair is neither positive nor negative; every other pair is a negative.
+"""
+
+import torch
+from torch import Tensor
+
+from raybio.functional.similarity import cosine, matmul
+
+
+def multi_similarity(
+    embedding_ND: Tensor,
+    linked_NN: Tensor,
+    *,
+    positive_weight: float,
+    negative_weight: float,
+    threshold: float,
+    mining_margin: float | None = None,
+    ignore_NN: Tensor | None = None,
+) -> Tensor:
+    """Mean multi-similarity loss of the anchors that have a positive and a negative; 0 with gradient if none has.
+
+    See ``multi_similarity_per_anchor``. The diagonal is never a pair.
+
+    Args:
+        embedding_ND: embeddings; their length does not matter.
+        linked_NN: bool, symmetric for an undirected graph.
+        positive_weight: w+ > 0, sharpness of the pull.
+        negative_weight: w- > 0, sharpness of the push.
+        threshold: t, the cosine that both compare with.
+        mining_margin: None keeps all pairs.
+        ignore_NN: bool pairs to leave out besides the diagonal.
+    """
+    ignore_self_NN = torch.eye(len(embedding_ND), dtype=torch.bool, device=embedding_ND.device)
+    loss_N, is_counted_N = multi_similarity_per_anchor(
+        embedding_ND,
+        embedding_ND,
+        linked_NN,
+        ignore_self_NN if ignore_NN is None else ignore_NN | ignore_self_NN,
+        positive_weight=positive_weight,
+        negative_weight=negative_weight,
+        threshold=threshold,
+        mining_margin=mining_margin,
+    )
+    return loss_N.sum() / is_counted_N.sum().clamp(min=1)
+
+
+def multi_similarity_per_anchor(
+    anchor_ND: Tensor,
+    candidate_MD: Tensor,
+    linked_NM: Tensor,
+    ignore_NM: Tensor,
+    *,
+    positive_weight: float,
+    negative_weight: float,
+    threshold: float,
+    mining_margin: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Multi-similarity loss of each anchor against the candidates (Wang et al., 2019, eq. 10-13; SPPT's code).
+
+    With cosine s, positives P and negatives N of an anchor:
+
+        loss = 1/w+ log(1 + sum_P exp(-w+ (s - t))) + 1/w- log(1 + sum_N exp(w- (s - t)))
+
+    With a mining margin e, only negatives with s + e > min_P s and positives with s - e < max_N s enter the sums.
+    An anchor with no positive or no negative, before or after mining, is not counted.
+
+    Args:
+        anchor_ND: this worker's embeddings.
+        candidate_MD: the embeddings of all workers.
+        linked_NM: bool.
+        ignore_NM: bool; must be True where anchor and candidate are the same sequence.
+        positive_weight: w+ > 0.
+        negative_weight: w- > 0.
+        threshold: t.
+        mining_margin: e; None keeps all pairs, which e >= 2 does too.
+
+    Returns:
+        The loss (N,), 0 where not counted, and whether an anchor is counted, bool (N,).
+
+    Raises:
+        ValueError: for a weight that is not positive.
+    """
+    _check_weights(positive_weight, negative_weight)
+    similarity_NM = cosine(anchor_ND, candidate_MD)
+    positive_NM = linked_NM & ~ignore_NM
+    negative_NM = ~linked_NM & ~ignore_NM
+    is_counted_N = positive_NM.any(1) & negative_NM.any(1)
+    if mining_margin is not None:
+        seen_NM = similarity_NM.detach()
+        hardest_positive_N1 = seen_NM.masked_fill(~positive_NM, torch.inf).amin(1, keepdim=True)
+        hardest_negative_N1 = seen_NM.masked_fill(~negative_NM, -torch.inf).amax(1, keepdim=True)
+        positive_NM = positive_NM & (seen_NM - mining_margin < hardest_negative_N1)
+        negative_NM = negative_NM & (seen_NM + mining_margin > hardest_positive_N1)
+        is_counted_N = is_counted_N & positive_NM.any(1) & negative_NM.any(1)
+    pull_N = _log_one_plus_sum_exp(-positive_weight * (similarity_NM - threshold), positive_NM, 1) / positive_weight
+    push_N = _log_one_plus_sum_exp(negative_weight * (similarity_NM - threshold), negative_NM, 1) / negative_weight
+    return torch.where(is_counted_N, pull_N + push_N, 0.0), is_counted_N
+
+
+def multi_similarity_global(
+    embedding_ND: Tensor,
+    linked_NN: Tensor,
+    *,
+    positive_weight: float,
+    negative_weight: float,
+    threshold: float,
+    ignore_NN: Tensor | None = None,
+) -> Tensor:
+    """The multi-similarity loss as the SPPT paper prints it: inner products and one logarithm over all pairs.
+
+        1/(N w+) log(1 + sum_linked exp(-w+ (<f_i, f_j> - t))) + 1/(N w-) log(1 + sum_unlinked exp(w- (<f_i, f_j> - t)))
+
+    Sums run over ordered pairs, so each undirected pair counts from both ends; the diagonal is never a pair. The
+    authors' code is the per-anchor form with cosines, see ``multi_similarity``. Arguments as there.
+    """
+    _check_weights(positive_weight, negative_weight)
+    num_anchors = len(embedding_ND)
+    is_pair_NN = ~torch.eye(num_anchors, dtype=torch.bool, device=embedding_ND.device)
+    if ignore_NN is not None:
+        is_pair_NN = is_pair_NN & ~ignore_NN
+    wide_ND = embedding_ND.float() if embedding_ND.dtype in (torch.float16, torch.bfloat16) else embedding_ND
+    margin_NN = matmul(wide_ND, wide_ND.T) - threshold
+    pull = _log_one_plus_sum_exp((-positive_weight * margin_NN).flatten(), (linked_NN & is_pair_NN).flatten(), 0)
+    push = _log_one_plus_sum_exp((negative_weight * margin_NN).flatten(), (~linked_NN & is_pair_NN).flatten(), 0)
+    return (pull / positive_weight + push / negative_weight) / max(num_anchors, 1)
+
+
+def margin_contrastive(
+    anchor_ND: Tensor, positive_ND: Tensor, negative_ND: Tensor, *, positive_margin: float, negative_margin: float
+) -> Tensor:
+    """Contrastive loss with margins, the SPPT paper's two means added.
+
+        mean_i max(|anchor_i - positive_i| - positive_margin, 0)
+        + mean_i max(negative_margin - |anchor_i - negative_i|, 0)
+
+    Euclidean distances. The authors' code takes one mean over both kinds of pairs (half of this) and adds 1e-6 to each
+    coordinate of a difference; here the distance is exact and its gradient at 0 is 0, which is finite as well.
+
+    Args:
+        anchor_ND: anchors.
+        positive_ND: a neighbour of each anchor.
+        negative_ND: a non-neighbour of each anchor.
+        positive_margin: distance below which a positive costs nothing; the paper's mu+ = 0.
+        negative_margin: distance above which a negative costs nothing; the authors' mu- = 10.
+    """
+    positive_N: Tensor = torch.linalg.vector_norm(anchor_ND - positive_ND, dim=-1)
+    negative_N: Tensor = torch.linalg.vector_norm(anchor_ND - negative_ND, dim=-1)
+    return (positive_N - positive_margin).clamp(min=0).mean() + (negative_margin - negative_N).clamp(min=0).mean()
+
+
+def _log_one_plus_sum_exp(exponent: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """log(1 + sum of exp over the masked entries), finite and with a finite gradient for any input, also no entry."""
+    # A finite filling: with -inf an empty sum would have the gradient inf - inf.
+    filling = torch.finfo(exponent.dtype).min / 4
+    total = torch.logsumexp(exponent.masked_fill(~mask, filling), dim)
+    return torch.logaddexp(total, torch.zeros_like(total))
+
+
+def _check_weights(positive_weight: float, negative_weight: float) -> None:
+    if positive_weight <= 0 or negative_weight <= 0:
+        raise ValueError(f"weights are {positive_weight} and {negative_weight}, want both > 0")

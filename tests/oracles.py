@@ -1,0 +1,97 @@
+"""The slow, obvious version of every pure function: loops over scalars, straight from the definitions."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+def neighbours_of(edges: Iterable[tuple[int, int]], num_nodes: int) -> list[set[int]]:
+    """Sets of neighbours, without self pairs."""
+    neighbours: list[set[int]] = [set() for _ in range(num_nodes)]
+    for u, v in edges:
+        if u != v:
+            neighbours[u].add(v)
+            neighbours[v].add(u)
+    return neighbours
+
+
+def allowed_negatives(neighbours: list[set[int]], group: Sequence[int], node: int) -> set[int]:
+    """The non-neighbours of a node in its group; where there is none, its non-neighbours elsewhere."""
+    free = {other for other in range(len(group)) if other != node and other not in neighbours[node]}
+    inside = {other for other in free if group[other] == group[node]}
+    return inside or free
+
+
+def cosine(left: np.ndarray, right: np.ndarray) -> float:
+    """Cosine of two vectors; 0 for a zero vector."""
+    dot = sum(float(a) * float(b) for a, b in zip(left, right, strict=True))
+    length = math.sqrt(sum(float(a) ** 2 for a in left)) * math.sqrt(sum(float(b) ** 2 for b in right))
+    return dot / length if length else 0.0
+
+
+def distance(left: np.ndarray, right: np.ndarray) -> float:
+    """Euclidean distance."""
+    return math.sqrt(sum((float(a) - float(b)) ** 2 for a, b in zip(left, right, strict=True)))
+
+
+def info_nce(
+    anchor: np.ndarray, candidate: np.ndarray, positive: Sequence[int], temperature: float, ignore=None
+) -> float:
+    """Mean of -log softmax at the positive."""
+    total = 0.0
+    for i in range(len(anchor)):
+        kept = [j for j in range(len(candidate)) if j == positive[i] or ignore is None or not ignore[i][j]]
+        score = {j: cosine(anchor[i], candidate[j]) / temperature for j in kept}
+        top = max(score.values())
+        total += top + math.log(sum(math.exp(s - top) for s in score.values())) - score[positive[i]]
+    return total / len(anchor)
+
+
+def multi_similarity(
+    embedding: np.ndarray, linked, positive_weight, negative_weight, threshold, mining_margin=None, ignore=None
+) -> tuple[float, list[float | None]]:
+    """The mean, and the loss of each anchor or None where it is skipped (SPPT's code, facts 4.2 [C])."""
+    losses: list[float | None] = []
+    num = len(embedding)
+    for i in range(num):
+        pairs = [j for j in range(num) if j != i and not (ignore is not None and ignore[i][j])]
+        score = {j: cosine(embedding[i], embedding[j]) for j in pairs}
+        positives = [j for j in pairs if linked[i][j]]
+        negatives = [j for j in pairs if not linked[i][j]]
+        if mining_margin is not None and positives and negatives:
+            nearest_negative = max(score[n] for n in negatives)
+            farthest_positive = min(score[p] for p in positives)
+            negatives = [n for n in negatives if score[n] + mining_margin > farthest_positive]
+            positives = [p for p in positives if score[p] - mining_margin < nearest_negative]
+        if not positives or not negatives:
+            losses.append(None)
+            continue
+        pull = math.log(1 + sum(math.exp(-positive_weight * (score[p] - threshold)) for p in positives))
+        push = math.log(1 + sum(math.exp(negative_weight * (score[n] - threshold)) for n in negatives))
+        losses.append(pull / positive_weight + push / negative_weight)
+    counted = [loss for loss in losses if loss is not None]
+    return (sum(counted) / len(counted) if counted else 0.0), losses
+
+
+def multi_similarity_global(embedding, linked, positive_weight, negative_weight, threshold, ignore=None) -> float:
+    """The paper's printed form (facts 4.2 [P])."""
+    num, pull, push = len(embedding), 1.0, 1.0
+    for i in range(num):
+        for j in range(num):
+            if i == j or (ignore is not None and ignore[i][j]):
+                continue
+            dot = sum(float(a) * float(b) for a, b in zip(embedding[i], embedding[j], strict=True))
+            if linked[i][j]:
+                pull += math.exp(-positive_weight * (dot - threshold))
+            else:
+                push += math.exp(negative_weight * (dot - threshold))
+    return math.log(pull) / (num * positive_weight) + math.log(push) / (num * negative_weight)
+
+
+def margin_contrastive(anchor, positive, negative, positive_margin, negative_margin) -> float:
+    """The paper's two means, added (facts 4.1 [P])."""
+    num = len(anchor)
+    pull = sum(max(distance(anchor[i], positive[i]) - positive_margin, 0.0) for i in range(num))
+    push = sum(max(negative_margin - distance(anchor[i], negative[i]), 0.0) for i in range(num))
+    return pull / num + push / num
