@@ -1,0 +1,110 @@
+"""A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load without raybio."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raybio.encoders.folders import whole_folder
+from raybio.encoders.protein import ProteinEncoder
+from raybio.encoders.tokenizer import build_tokenizer
+
+_MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+]
+
+_USAGE = """```python
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModel.from_pretrained(".", add_pooling_layer=False)
+{tokenize}
+with torch.no_grad():
+    states = model(**batch).last_hidden_state
+{pool}
+```"""
+
+_TOKENIZE = 'batch = tokenizer(["MKTAYIAKQR", "MVLSPADK"], padding=True, return_tensors="pt"{options})'
+
+_USAGE_BY_POOLING = {
+    "cls": _USAGE.format(tokenize=_TOKENIZE.format(options=""), pool="embedding = states[:, 0]"),
+    "mean": _USAGE.format(
+        tokenize=_TOKENIZE.format(options=", return_special_tokens_mask=True")
+        + "\nresidue = 1 - batch.pop('special_tokens_mask')[..., None]",
+        pool="embedding = (states * residue).sum(1) / residue.sum(1)",
+    ),
+}
+
+
+def export_encoder(encoder: ProteinEncoder, directory: str | Path, *, card: Mapping[str, Any]) -> Path:
+    """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
+
+    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and ``AutoTokenizer`` load it, and
+    so does ``encoder.source``. With pooling "cls" ``SentenceTransformer`` does too; its mean pooling would count
+    special tokens, so for pooling "mean" its files are left out.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: sections of README.md by title, as values that YAML can hold, such as ``{"Data digest": "9f…",
+            "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is the heading.
+
+    Returns:
+        ``directory``.
+    """
+    tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=encoder.max_tokens)
+    with whole_folder(Path(directory)) as folder:
+        encoder.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "README.md").write_text(_model_card(encoder, card), encoding="utf-8")
+        if encoder.pooling == "cls":
+            _write_sentence_transformers_files(encoder, folder)
+    return Path(directory)
+
+
+def _write_sentence_transformers_files(encoder: ProteinEncoder, folder: Path) -> None:
+    # The names that sentence_transformers understands in all versions from 2 to 6.
+    pooling = {
+        "word_embedding_dimension": encoder.width,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": False,
+    }
+    (folder / "1_Pooling").mkdir()
+    files = {
+        "modules.json": _MODULES,
+        "1_Pooling/config.json": pooling,
+        "sentence_bert_config.json": {"max_seq_length": encoder.max_tokens, "do_lower_case": False},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any]) -> str:
+    name = card.get("name", "Protein encoder")
+    sections = [f"# {name}", _facts(encoder), _USAGE_BY_POOLING[encoder.pooling]]
+    for title, content in card.items():
+        if title != "name":
+            sections.append(f"## {title}\n\n{_show(content)}")
+    tags = ["protein", "raybio"] + (["sentence-transformers"] if encoder.pooling == "cls" else [])
+    header = yaml.safe_dump({"library_name": "transformers", "pipeline_tag": "feature-extraction", "tags": tags})
+    return f"---\n{header}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _facts(encoder: ProteinEncoder) -> str:
+    config = encoder.model.config
+    millions = sum(weight.numel() for weight in encoder.parameters()) / 1e6
+    pooled = "the first token's last state" if encoder.pooling == "cls" else "the mean of the residues' last states"
+    return (
+        f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, width {encoder.width} "
+        f"and {millions:.1f} M weights, trained with raybio. It reads upper-case residue letters, up to "
+        f"{encoder.max_tokens} tokens. A protein's embedding is {pooled}, not normalised."
+    )
+
+
+def _show(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return f"```yaml\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}```"

@@ -1,0 +1,148 @@
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForMaskedLM
+
+from raybio.batches import IGNORED_LABEL, PaddedTokens
+from raybio.encoders.export import export_encoder
+from raybio.encoders.folders import whole_folder
+from raybio.encoders.protein import EncoderConfig, build_protein_encoder
+from raybio.functional.digest import weights_digest
+
+SEQUENCES = ["MKTAYIAKQR", "MVLSPADK"]
+CARD = {
+    "name": "Tiny",
+    "Data digest": "0123abcd",
+    "Metrics": {"val/link_mrr": 0.25},
+    "Configuration": {"encoder": {"width": 32}},
+}
+BOTH = pytest.mark.parametrize("name", ["tape", "esm"])
+
+
+def tiny_encoder(name: str, pooling: str = "cls"):
+    config = EncoderConfig(
+        vocabulary=name, num_layers=2, width=32, num_heads=4, ffn_width=48, max_positions=64, pooling=pooling
+    )
+    return build_protein_encoder(config, seed=0)
+
+
+def embed(encoder, sequences) -> np.ndarray:
+    rows = [torch.from_numpy(encoder.vocabulary.encode(sequence)).long() for sequence in sequences]
+    token_RL = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=encoder.pad_id)
+    mask_RL = torch.arange(token_RL.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
+    with torch.no_grad():
+        return encoder(PaddedTokens(token_RL, mask_RL, torch.full_like(token_RL, IGNORED_LABEL))).embedding_RD.numpy()
+
+
+def run_without_raybio(code_by_folder: dict, output) -> list[np.ndarray]:
+    """Run each code in its folder, where raybio cannot be imported and the hub not be reached; their ``embedding``s."""
+    pairs = [(str(folder), code) for folder, code in code_by_folder.items()]
+    program = (
+        "import os, sys, numpy\n"
+        "sys.modules['raybio'] = None\n"
+        f"for number, (folder, code) in enumerate({pairs}):\n"
+        "    os.chdir(folder)\n"
+        "    names = {}\n"
+        "    exec(code, names)\n"
+        f"    numpy.save({str(output)!r} + f'/{{number}}.npy', names['embedding'])\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-I", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [np.load(output / f"{number}.npy") for number in range(len(code_by_folder))]
+
+
+def test_the_code_in_the_card_gives_the_same_embeddings_without_raybio(tmp_path):
+    encoders = [tiny_encoder(name, pooling) for name in ("tape", "esm") for pooling in ("cls", "mean")]
+    code_by_folder = {}
+    for number, encoder in enumerate(encoders):
+        folder = export_encoder(encoder, tmp_path / str(number), card=CARD)
+        card = (folder / "README.md").read_text()
+        code_by_folder[folder] = re.search(r"```python\n(.*?)```", card, re.DOTALL).group(1)
+    for encoder, embedding_RD in zip(encoders, run_without_raybio(code_by_folder, tmp_path), strict=True):
+        np.testing.assert_allclose(embedding_RD, embed(encoder, SEQUENCES), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sentence_transformers") is None, reason="sentence_transformers is not installed"
+)
+def test_sentence_transformers_gives_the_same_embeddings(tmp_path):
+    encoders = [tiny_encoder(name) for name in ("tape", "esm")]
+    folders = [export_encoder(encoder, tmp_path / str(number), card=CARD) for number, encoder in enumerate(encoders)]
+    code = (
+        "from sentence_transformers import SentenceTransformer\n"
+        f"embedding = SentenceTransformer('.', device='cpu').encode({SEQUENCES!r})"
+    )
+    embeddings = run_without_raybio(dict.fromkeys(folders, code), tmp_path)
+    for encoder, embedding_RD in zip(encoders, embeddings, strict=True):
+        np.testing.assert_allclose(embedding_RD, embed(encoder, SEQUENCES), rtol=1e-5, atol=1e-5)
+
+
+def test_mean_pooling_makes_no_promise_to_sentence_transformers(tmp_path):
+    folder = export_encoder(tiny_encoder("tape", "mean"), tmp_path / "out", card=CARD)
+    assert not (folder / "modules.json").exists()
+    assert "sentence-transformers" not in (folder / "README.md").read_text()
+
+
+@BOTH
+def test_an_export_is_a_source_for_the_next_run_with_all_its_weights(name, tmp_path):
+    encoder = tiny_encoder(name)
+    folder = export_encoder(encoder, tmp_path / "out", card=CARD)
+    again = build_protein_encoder(EncoderConfig(source=str(folder), max_positions=64), seed=1)
+    assert weights_digest(again.state_dict().items()) == weights_digest(encoder.state_dict().items())
+    model = AutoModelForMaskedLM.from_pretrained(folder)
+    assert weights_digest(model.state_dict().items()) == weights_digest(encoder.model.state_dict().items())
+
+
+def test_the_card_states_data_metrics_and_configuration(tmp_path):
+    folder = export_encoder(tiny_encoder("tape"), tmp_path / "out", card=CARD)
+    text = (folder / "README.md").read_text()
+    _, header, body = text.split("---\n", 2)
+    assert yaml.safe_load(header)["library_name"] == "transformers"
+    assert body.strip().startswith("# Tiny")
+    blocks = dict(re.findall(r"## (\w+)\n\n```yaml\n(.*?)```", body, re.DOTALL))
+    assert {title: yaml.safe_load(block) for title, block in blocks.items()} == {
+        title: CARD[title] for title in ("Metrics", "Configuration")
+    }
+    assert "## Data digest\n\n0123abcd" in body
+
+
+def test_the_folder_holds_no_pickle(tmp_path):
+    folder = export_encoder(tiny_encoder("esm"), tmp_path / "out", card=CARD)
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "README.md"} <= names
+    assert not [name for name in names if not name.endswith((".json", ".safetensors", ".md"))]
+    assert json.loads((folder / "config.json").read_text())["model_type"] == "esm"
+
+
+def test_a_failed_export_leaves_the_old_one_and_nothing_else(tmp_path):
+    encoder = tiny_encoder("tape")
+    folder = export_encoder(encoder, tmp_path / "out", card=CARD)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    with pytest.raises(yaml.representer.RepresenterError):
+        export_encoder(encoder, folder, card={"Metrics": {"bad": object()}})
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_new_export_replaces_the_old_one(tmp_path):
+    folder = export_encoder(tiny_encoder("tape"), tmp_path / "out", card=CARD)
+    export_encoder(tiny_encoder("tape", "mean"), folder, card=CARD)
+    assert not (folder / "modules.json").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_in_the_way_is_an_error(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(FileExistsError, match="is a file; want a folder's path"), whole_folder(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out").read_text() == "mine"
