@@ -5,6 +5,7 @@ modelling) and one that couples the embeddings of all sequences of all workers (
 trains here has that shape, which is what lets one loop do micro-batches, gradient caching and gathering for all of it.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from raybio.batches import Batch, PaddedTokens
+from raybio.batches import PaddedTokens, TokenBatch
 
 
 class Encoded(NamedTuple):
@@ -22,19 +23,24 @@ class Encoded(NamedTuple):
     embedding_RD: Tensor
 
 
-class Encoder(Protocol):
-    """A torch module that turns padded tokens into states and embeddings."""
+class Encoder(nn.Module):
+    """A torch module that turns padded tokens into states and embeddings.
+
+    Attributes:
+        width: D, numbers in an embedding.
+        pad_id: token id of padding.
+    """
 
     width: int
     pad_id: int
 
-    def __call__(self, tokens: PaddedTokens) -> Encoded:
+    @abstractmethod
+    def forward(self, tokens: PaddedTokens) -> Encoded:
         """Encode; the embedding of a sequence must not depend on the others in the batch."""
-        ...
 
+    @abstractmethod
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
         """Scores (K, V) of the vocabulary for K hidden states, by the language-model head."""
-        ...
 
 
 class Gathered(NamedTuple):
@@ -88,21 +94,14 @@ class Objective(Protocol):
         ...
 
 
-class Plan(Protocol):
-    """Which rows make up each step: a pure function of the step, the same for any number of workers."""
-
-    steps_per_epoch: int
-
-    def rows(self, step: int) -> np.ndarray:
-        """Store rows of the global batch of ``step``."""
-        ...
-
-
 Collate = Callable[[int, int, int], Mapping[str, np.ndarray]]
 """(step, rank, world) -> arrays of that worker's shard of the step; picklable, so that Ray Data can carry it."""
 
-Evaluate = Callable[[nn.Module, Collective], Mapping[str, float]]
+Evaluate = Callable[[Encoder, Collective], Mapping[str, float]]
 """(model, collective) -> metrics, equal on every worker."""
+
+FinalEvaluate = Callable[[Encoder, Collective], Mapping[str, Any]]
+"""(trained model, collective) -> what the finished run is judged by, as plain JSON, equal on every worker."""
 
 
 @dataclass(frozen=True)
@@ -115,16 +114,18 @@ class System:
         objective: what is minimised.
         batch_type: turns the arrays of ``collate`` into a typed batch.
         collate: makes this worker's shard of a step.
-        steps_per_epoch: steps in which every row is an anchor once, as a fraction where the batch does not divide it.
-        evaluate: validation metrics, or None.
+        steps_per_epoch: steps in which every row is an anchor once, a fraction where the batch does not divide them.
+        evaluate: validation metrics during training, or None.
+        final_evaluate: the whole evaluation of the finished run, or None.
         data_digest: sha256 of the store that the plan was made for.
     """
 
     name: str
-    model: nn.Module
+    model: Encoder
     objective: Objective
-    batch_type: type[Batch]
+    batch_type: type[TokenBatch]
     collate: Collate
     steps_per_epoch: float
     evaluate: Evaluate | None
+    final_evaluate: FinalEvaluate | None
     data_digest: str

@@ -16,7 +16,7 @@ from raybio.config import Config
 from raybio.encoders.pretrained import load_model, load_vocabulary
 from raybio.encoders.vocabulary import VOCABULARIES, Vocabulary
 from raybio.errors import ConfigError, DataError
-from raybio.protocols import Encoded
+from raybio.protocols import Encoded, Encoder
 
 SCRATCH = "scratch"
 
@@ -74,8 +74,8 @@ class EncoderConfig(Config):
         return self
 
 
-class ProteinEncoder(nn.Module):
-    """A masked language model that also embeds whole sequences; implements ``raybio.protocols.Encoder``.
+class ProteinEncoder(Encoder):
+    """A masked language model that also embeds whole sequences; an ``raybio.protocols.Encoder``.
 
     An embedding does not depend on the other sequences of a batch, nor on how far it is padded. In particular ESM's
     ``token_dropout``, which rescales a sequence by its share of masked tokens, counts within the sequence alone,

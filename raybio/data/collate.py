@@ -1,0 +1,219 @@
+"""Collation: the rows of a step become one worker's shard of token sequences, masks and pair masks.
+
+Crops and masks are counter-based hashes of (seed, step, position in the global batch, position in the sequence), so a
+sequence is cropped and masked alike however many workers share the step.
+
+Shape letters: R sequences of the shard, G sequences of the global batch, T tokens of the shard end to end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from raybio.batches import IGNORED_LABEL, TokenBatch
+from raybio.config import Config
+from raybio.data.plan import LinkPlan, PlanConfig, StepRows
+from raybio.data.store import Store
+from raybio.functional.hashing import derive_seed, hash_uniform
+from raybio.functional.masking import mask_tokens
+
+
+class InputConfig(Config):
+    """How a stored sequence becomes the tokens that an encoder sees."""
+
+    max_length: int = Field(4096, ge=4, description="tokens of a sequence, special ones included; longer ones are cut")
+    crop: Literal["ends", "front", "back", "random"] = Field(
+        "ends",
+        description="which part of a longer sequence is kept: the front, the back, one of these two by chance "
+        "(ends, as in the paper's code) or any window by chance (random)",
+    )
+    mask_rate: float = Field(0.15, gt=0, lt=1, description="share of an anchor's residues that are to be predicted")
+    mask_style: Literal["always", "bert"] = Field(
+        "always", description="always: the mask token; bert: 80 % mask token, 10 % random residue, 10 % unchanged"
+    )
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """What collation needs to know of an encoder's vocabulary: plain numbers."""
+
+    token_id_by_byte: np.ndarray
+    cls_id: int
+    eos_id: int | None
+    mask_id: int
+    residue_ids: np.ndarray
+
+    @property
+    def num_special(self) -> int:
+        """Special tokens that are added to each sequence."""
+        return 1 if self.eos_id is None else 2
+
+
+def tokens_of_rows(
+    store: Store, row_R: np.ndarray, table: TokenTable, max_length: int, crop: str = "front", uniform_R: object = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Token ids of stored sequences, cropped.
+
+    Args:
+        store: an open store.
+        row_R: rows to read.
+        table: the encoder's vocabulary.
+        max_length: most tokens of a sequence, special ones included.
+        crop: ``front``, ``back``, ``ends`` (by chance one of the two) or ``random`` (any window).
+        uniform_R: chance in [0, 1) of each row, for the crops that need it.
+
+    Returns:
+        tokens (T,), row pointers (R + 1,) and whether each token is a special one (T,).
+    """
+    length_R = store.indptr_N1[row_R + 1] - store.indptr_N1[row_R]
+    kept_R = np.minimum(length_R, max_length - table.num_special)
+    slack_R, chance_R = length_R - kept_R, np.broadcast_to(np.asarray(uniform_R), length_R.shape)
+    skipped_R = {
+        "front": np.zeros_like(slack_R),
+        "back": slack_R,
+        "ends": np.where(chance_R < 0.5, 0, slack_R),
+        "random": np.floor(chance_R * (slack_R + 1)).astype(np.int64),
+    }[crop]
+    indptr_R1 = np.concatenate([[0], np.cumsum(kept_R + table.num_special)])
+    token_T = np.empty(indptr_R1[-1], dtype=np.uint8)
+    is_special_T = np.zeros(indptr_R1[-1], dtype=bool)
+    is_special_T[indptr_R1[:-1]] = True
+    token_T[indptr_R1[:-1]] = table.cls_id
+    if table.eos_id is not None:
+        is_special_T[indptr_R1[1:] - 1] = True
+        token_T[indptr_R1[1:] - 1] = table.eos_id
+    source_R = store.indptr_N1[row_R] + skipped_R
+    within_T = np.arange(kept_R.sum()) - np.repeat(np.cumsum(kept_R) - kept_R, kept_R)
+    token_T[~is_special_T] = table.token_id_by_byte[store.residue_T[np.repeat(source_R, kept_R) + within_T]]
+    return token_T, indptr_R1, is_special_T
+
+
+def read_tokens(store: Store, row_R: np.ndarray, table: TokenTable, max_length: int) -> TokenBatch:
+    """Unmasked sequences for embedding, cut at the front ``max_length`` tokens."""
+    token_T, indptr_R1, _ = tokens_of_rows(store, row_R, table, max_length)
+    return TokenBatch(
+        token_T=torch.from_numpy(token_T.astype(np.int64)),
+        indptr_R1=torch.from_numpy(indptr_R1),
+        label_T=torch.full((len(token_T),), IGNORED_LABEL),
+    )
+
+
+@dataclass(frozen=True)
+class LinkCollate:
+    """(step, rank, world) -> the arrays of a ``LinkBatch``.
+
+    Pickles as its settings and the store's path; the mapped store is opened once a process.
+
+    Attributes:
+        store: rows and graph.
+        plan_config: which rows.
+        input_config: crops and masks.
+        table: the encoder's vocabulary.
+        seed: the run's seed.
+        with_pairs: whether positives, negatives and pair masks are needed (λ > 0).
+        mask_anchors: whether anchors are masked (λ < 1, or as the anchor's view in the coupling loss).
+        same_node: what copies of one node in a batch are to each other.
+    """
+
+    store: Store
+    plan_config: PlanConfig
+    input_config: InputConfig
+    table: TokenTable
+    seed: int
+    with_pairs: bool
+    mask_anchors: bool
+    same_node: Literal["ignore", "positive", "negative"]
+
+    @cached_property
+    def plan(self) -> LinkPlan:
+        """The plan over the store's training graph."""
+        return LinkPlan(self.store.graph, self.plan_config, self.seed)
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields without the cached plan, so that what travels stays small."""
+        return {name: value for name, value in self.__dict__.items() if name != "plan"}
+
+    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
+        """The arrays of worker ``rank``'s shard of ``step``."""
+        everything = self.plan.rows(step)
+        if not self.with_pairs:
+            empty = np.empty((len(everything.anchor_B), 0), dtype=np.int64)
+            everything = StepRows(everything.anchor_B, empty, empty)
+        shard = everything.shard(rank, world)
+        row_R = shard.flat
+        position_R = _global_positions(everything).shard(rank, world).flat
+        crop_key, num_anchors = derive_seed(self.seed, "crop", step), len(shard.anchor_B)
+        token_T, indptr_R1, is_special_T = tokens_of_rows(
+            self.store,
+            row_R,
+            self.table,
+            self.input_config.max_length,
+            self.input_config.crop,
+            hash_uniform(crop_key, position_R),
+        )
+        label_T = np.full(len(token_T), IGNORED_LABEL, dtype=np.int16)
+        if self.mask_anchors and num_anchors:
+            end = indptr_R1[num_anchors]
+            token_T[:end], label_T[:end] = self._mask(
+                token_T[:end], is_special_T[:end], indptr_R1[: num_anchors + 1], position_R[:num_anchors], step
+            )
+        return {
+            "token_T": token_T,
+            "indptr_R1": indptr_R1,
+            "label_T": label_T,
+            "row_R": row_R,
+            "num_anchors": np.asarray(num_anchors),
+            **self._pairs(everything, row_R, rank, world),
+            "num_fallback_negatives": np.asarray(self._count_fallbacks(shard)),
+        }
+
+    def _mask(
+        self, token_T: np.ndarray, is_special_T: np.ndarray, indptr_R1: np.ndarray, position_R: np.ndarray, step: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        length_R = np.diff(indptr_R1)
+        position_T = np.repeat(position_R, length_R)
+        offset_T = np.arange(len(token_T)) - np.repeat(indptr_R1[:-1], length_R)
+        chances = [
+            hash_uniform(derive_seed(self.seed, purpose, step), position_T, offset_T)
+            for purpose in ("mask", "mask-choice", "mask-residue")
+        ]
+        return mask_tokens(
+            token_T,
+            is_special_T,
+            *chances,
+            rate=self.input_config.mask_rate,
+            mask_id=self.table.mask_id,
+            style=self.input_config.mask_style,
+            random_token_ids=self.table.residue_ids,
+        )
+
+    def _pairs(self, everything: StepRows, row_R: np.ndarray, rank: int, world: int) -> dict[str, np.ndarray]:
+        if not self.with_pairs:
+            nothing = np.zeros((len(row_R), 0), dtype=bool)
+            return {"linked_RG": nothing, "ignore_RG": nothing}
+        shards = [everything.shard(other, world).flat for other in range(world)]
+        column_G = np.concatenate(shards)
+        offset = sum(len(shard) for shard in shards[:rank])
+        linked_RG = self.store.graph.linked(row_R, column_G)
+        same_RG = row_R[:, None] == column_G
+        itself_RG = np.zeros_like(same_RG)
+        itself_RG[np.arange(len(row_R)), offset + np.arange(len(row_R))] = True
+        if self.same_node == "positive":
+            linked_RG |= same_RG & ~itself_RG
+        return {"linked_RG": linked_RG, "ignore_RG": same_RG if self.same_node == "ignore" else itself_RG}
+
+    def _count_fallbacks(self, shard: StepRows) -> int:
+        group_N = self.store.group_N
+        return int((group_N[shard.negative_BQ] != group_N[shard.anchor_B][:, None]).sum())
+
+
+def _global_positions(rows: StepRows) -> StepRows:
+    """The number of each sequence in the global batch, in a layout that does not depend on the workers."""
+    sizes = [rows.anchor_B.size, rows.positive_BP.size, rows.negative_BQ.size]
+    anchor, positive, negative = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:2])
+    return StepRows(anchor, positive.reshape(rows.positive_BP.shape), negative.reshape(rows.negative_BQ.shape))

@@ -1,0 +1,133 @@
+"""The plan: which rows make up each step, as a pure function of (seed, step).
+
+No state, no lists, no buffers: a run resumes at any step by arithmetic, and the rows of a step do not depend on how
+many workers share it.
+
+Shape letters: B anchors of a step, P positives and Q negatives of an anchor.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from raybio.config import Config
+from raybio.errors import ConfigError, DataError
+from raybio.functional.hashing import derive_seed, keyed_permutation
+from raybio.graphs import Graph
+
+
+class PlanConfig(Config):
+    """Which rows make up a step."""
+
+    global_batch_rows: int = Field(64, ge=1, description="anchors of a step, over all workers")
+    anchor_order: Literal["uniform", "group_first"] = Field(
+        "uniform",
+        description="uniform: every node is an anchor once an epoch; group_first: a group, drawn in proportion to its "
+        "nodes, then anchors of that group without replacement",
+    )
+    num_positives_per_anchor: int = Field(1, ge=1, description="linked nodes drawn for each anchor")
+    num_negatives_per_anchor: int = Field(1, ge=0, description="unlinked nodes of the anchor's group drawn for it")
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The rows of a step's global batch: anchors (B,), positives (B, P), negatives (B, Q)."""
+
+    anchor_B: np.ndarray
+    positive_BP: np.ndarray
+    negative_BQ: np.ndarray
+
+    def shard(self, rank: int, world: int) -> "StepRows":
+        """The slice of worker ``rank`` of ``world``: consecutive anchors with their positives and negatives."""
+        num_anchors = len(self.anchor_B)
+        part = slice(num_anchors * rank // world, num_anchors * (rank + 1) // world)
+        return StepRows(self.anchor_B[part], self.positive_BP[part], self.negative_BQ[part])
+
+    @property
+    def flat(self) -> np.ndarray:
+        """All rows in the layout of a batch: anchors, then positives, then negatives."""
+        return np.concatenate([self.anchor_B, self.positive_BP.ravel(), self.negative_BQ.ravel()])
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    """Anchors with their linked positives and tier-1 negatives (SPPT, facts on tiered sampling).
+
+    In ``uniform`` order the anchors of all steps are one endless stream, the k-th of which is node number
+    ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and every epoch holds each node
+    exactly once, also where the batch does not divide the epoch.
+
+    Raises:
+        DataError: if the graph has no links.
+        ConfigError: if a ``group_first`` batch is larger than the graph.
+    """
+
+    graph: Graph
+    config: PlanConfig
+    seed: int
+    num_anchor_nodes: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self._nodes) == 0:
+            raise DataError("the graph has no links, want at least one: nothing can be pre-trained on it")
+        object.__setattr__(self, "num_anchor_nodes", len(self._nodes))
+        if self.config.anchor_order == "group_first" and self.config.global_batch_rows > len(self._nodes):
+            raise ConfigError(
+                f"plan.global_batch_rows = {self.config.global_batch_rows}, but only {len(self._nodes)} nodes have a "
+                "link and group_first draws without replacement: make the batch smaller"
+            )
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which every linked node is an anchor once; a fraction where the batch does not divide them."""
+        return self.num_anchor_nodes / self.config.global_batch_rows
+
+    def rows(self, step: int) -> StepRows:
+        """The rows of the global batch of ``step``."""
+        anchor_B = self._uniform(step) if self.config.anchor_order == "uniform" else self._group_first(step)
+        rng = np.random.default_rng(derive_seed(self.seed, "neighbours", step))
+        return StepRows(
+            anchor_B,
+            self.graph.sample_neighbours(anchor_B, self.config.num_positives_per_anchor, rng),
+            self.graph.sample_negatives(anchor_B, self.config.num_negatives_per_anchor, rng),
+        )
+
+    @cached_property
+    def _nodes(self) -> np.ndarray:
+        """Nodes that have a link, sorted by group so that a group is one range of them."""
+        linked = np.flatnonzero(self.graph.degree_N > 0)
+        return linked[np.argsort(self.graph.group_N[linked], kind="stable")]
+
+    @cached_property
+    def _group_bounds(self) -> np.ndarray:
+        """Group g (numbered among the groups that have links) is ``_nodes[bounds[g] : bounds[g + 1]]``."""
+        changes = np.flatnonzero(np.diff(self.graph.group_N[self._nodes])) + 1
+        return np.concatenate([[0], changes, [len(self._nodes)]])
+
+    def _uniform(self, step: int) -> np.ndarray:
+        num_nodes, batch = len(self._nodes), self.config.global_batch_rows
+        position_B = np.arange(step * batch, (step + 1) * batch, dtype=np.int64)
+        epoch_B, offset_B = position_B // num_nodes, position_B % num_nodes
+        drawn_B = np.empty(batch, dtype=np.int64)
+        for epoch in range(int(epoch_B[0]), int(epoch_B[-1]) + 1):
+            here = epoch_B == epoch
+            key = derive_seed(self.seed, "anchors", epoch)
+            drawn_B[here] = keyed_permutation(offset_B[here], num_rows=num_nodes, key=key)
+        return self._nodes[drawn_B].astype(np.int64)
+
+    def _group_first(self, step: int) -> np.ndarray:
+        """Whole groups are drawn until the batch is full, so a batch larger than its first group takes a second."""
+        rng = np.random.default_rng(derive_seed(self.seed, "groups", step))
+        sizes = np.diff(self._group_bounds).astype(float)
+        chosen: list[np.ndarray] = []
+        missing = self.config.global_batch_rows
+        while missing > 0:
+            group = int(rng.choice(len(sizes), p=sizes / sizes.sum()))
+            members = self._nodes[self._group_bounds[group] : self._group_bounds[group + 1]]
+            chosen.append(rng.permutation(members)[:missing])
+            missing -= len(chosen[-1])
+            sizes[group] = 0.0
+        return np.concatenate(chosen).astype(np.int64)

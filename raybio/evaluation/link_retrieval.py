@@ -1,0 +1,133 @@
+"""Link retrieval: does the nearest neighbour in embedding space tell who is linked in the graph?
+
+Two protocols. *Training links* is the paper's own (transductive: the model saw these links). *Held-out links* scores
+links that it never saw, and leaves each node's training links out of its candidates, so that knowing those is no
+hindrance.
+
+Shape letters: S nodes of an evaluation, D embedding width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from raybio.functional.ranking import LinkRetrieval, bootstrap_intervals, link_retrieval
+from torch import Tensor
+
+from raybio.config import Config
+from raybio.graphs import Graph
+
+
+class LinkEvaluationConfig(Config):
+    """How link retrieval is measured during training; the final table takes whole groups."""
+
+    num_nodes_per_group: int = Field(
+        50, ge=0, description="nodes drawn from each group, to which all their neighbours are added; 0: whole groups"
+    )
+    metric: Literal["euclidean", "cosine"] = Field("euclidean", description="what is near in embedding space")
+    block_rows: int = Field(1024, ge=1, description="nodes whose candidates are scored at once")
+
+
+@dataclass(frozen=True)
+class LinkQuestions:
+    """The nodes of an evaluation with the links among them.
+
+    Attributes:
+        node_S: store rows, sorted.
+        group_S: their groups; candidates of a node are the other nodes of its group.
+        training: links among them that the model was trained on.
+        heldout: links among them that were kept out of training.
+    """
+
+    node_S: np.ndarray
+    group_S: np.ndarray
+    training: Graph
+    heldout: Graph
+
+
+def link_questions(graph: Graph, heldout_E2: np.ndarray, num_nodes_per_group: int, seed: int) -> LinkQuestions:
+    """Choose the nodes of an evaluation.
+
+    Args:
+        graph: the training graph.
+        heldout_E2: held-out links.
+        num_nodes_per_group: nodes drawn from each group; all neighbours of each, along training and held-out links,
+            join them (the authors' protocol), and the links among all of these are asked for. 0: every node.
+        seed: of the draw.
+    """
+    heldout = Graph.from_edges(np.asarray(heldout_E2), graph.num_nodes, graph.group_N)
+    if num_nodes_per_group == 0:
+        return LinkQuestions(np.arange(graph.num_nodes), np.asarray(graph.group_N), graph, heldout)
+    chance_N = np.random.default_rng(seed).random(graph.num_nodes)
+    by_group = np.lexsort([chance_N, graph.group_N])
+    group_sizes = np.bincount(graph.group_N)
+    place_N = np.arange(graph.num_nodes) - np.repeat(np.cumsum(group_sizes) - group_sizes, group_sizes)
+    drawn = by_group[place_N < num_nodes_per_group]
+    node_S = np.unique(np.concatenate([drawn, _neighbours(graph, drawn), _neighbours(heldout, drawn)]))
+    group_S = np.asarray(graph.group_N)[node_S]
+    return LinkQuestions(node_S, group_S, _induce(graph, node_S, group_S), _induce(heldout, node_S, group_S))
+
+
+def ask(
+    questions: LinkQuestions, embedding_SD: Tensor, config: LinkEvaluationConfig
+) -> tuple[LinkRetrieval, LinkRetrieval | None]:
+    """Retrieval of the training links and, where there are any, of the held-out links."""
+    settings = {"group_N": questions.group_S, "metric": config.metric, "block_rows": config.block_rows}
+    training, heldout = questions.training, questions.heldout
+    seen = link_retrieval(embedding_SD, training.indptr, training.indices, **settings)
+    if heldout.num_edges == 0:
+        return seen, None
+    return seen, link_retrieval(
+        embedding_SD, heldout.indptr, heldout.indices, ignore=(training.indptr, training.indices), **settings
+    )
+
+
+def metrics_of(retrieval: LinkRetrieval, prefix: str) -> dict[str, float]:
+    """The scalars of a retrieval under the names that reports and search spaces use."""
+    return {
+        f"{prefix}/link_lrap": retrieval.lrap,
+        f"{prefix}/link_ndcg": retrieval.ndcg,
+        f"{prefix}/link_average_precision": retrieval.average_precision,
+        f"{prefix}/link_mrr": retrieval.mrr,
+    } | {f"{prefix}/link_recall_at_{k}": value for k, value in retrieval.recall_at.items()}
+
+
+Embed = Callable[[np.ndarray], Tensor]
+
+
+def evaluate_links(questions: LinkQuestions, embed: Embed, config: LinkEvaluationConfig) -> dict[str, float]:
+    """Metrics ``train/link_*`` (training links) and ``val/link_*`` (held-out links)."""
+    seen, heldout = ask(questions, embed(questions.node_S), config)
+    return metrics_of(seen, "train") | (metrics_of(heldout, "val") if heldout is not None else {})
+
+
+def scores_with_intervals(
+    seen: LinkRetrieval, heldout: LinkRetrieval | None, rng: np.random.Generator
+) -> dict[str, dict[str, dict[str, float]]]:
+    """``{"train" | "val": {metric: {"value", "low", "high"}}}`` with 95 % bootstrap intervals over the nodes asked."""
+    retrievals = {"train": seen} | ({"val": heldout} if heldout is not None else {})
+    return {
+        name: {
+            metric: {"value": interval.value, "low": interval.low, "high": interval.high}
+            for metric, interval in bootstrap_intervals(retrieval, rng).items()
+        }
+        for name, retrieval in retrievals.items()
+    }
+
+
+def _neighbours(graph: Graph, node_M: np.ndarray) -> np.ndarray:
+    start_M, degree_M = graph.indptr[node_M].astype(np.int64), graph.degree_N[node_M].astype(np.int64)
+    within = np.arange(degree_M.sum()) - np.repeat(np.cumsum(degree_M) - degree_M, degree_M)
+    return np.asarray(graph.indices)[np.repeat(start_M, degree_M) + within].astype(np.int64)
+
+
+def _induce(graph: Graph, node_S: np.ndarray, group_S: np.ndarray) -> Graph:
+    """The subgraph on sorted ``node_S``, renumbered 0..S-1."""
+    degree_S = graph.degree_N[node_S].astype(np.int64)
+    source_E = np.repeat(np.arange(len(node_S)), degree_S)
+    target_E = _neighbours(graph, node_S)
+    place_E = np.searchsorted(node_S, target_E).clip(max=len(node_S) - 1)
+    inside_E = node_S[place_E] == target_E
+    return Graph.from_edges(np.stack([source_E[inside_E], place_E[inside_E]], axis=1), len(node_S), group_S)

@@ -1,0 +1,32 @@
+"""Masked language modelling, as the part of an objective that is separable over sequences."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from raybio.batches import IGNORED_LABEL, PaddedTokens, TokenBatch
+from raybio.protocols import Collective, Encoded, Encoder, LossReport
+
+
+def count_labels(batch: TokenBatch, collective: Collective) -> Tensor:
+    """Masked tokens of the global batch, at least 1, shape ()."""
+    return collective.all_sum((batch.label_T != IGNORED_LABEL).sum()).clamp(min=1)
+
+
+def masked_language_model(
+    encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, num_labels: Tensor, *, weight: float = 1.0
+) -> LossReport:
+    """This micro-batch's share of the mean cross entropy over all masked tokens of the global batch.
+
+    The vocabulary's scores are computed at masked positions only, which at a mask rate of 15 % saves 85 % of the head.
+
+    Args:
+        encoder: gives the scores of the vocabulary.
+        encoded: its output for ``tokens``.
+        tokens: the micro-batch with its labels.
+        num_labels: masked tokens of the global batch, from ``count_labels``.
+        weight: factor on the loss, but not on the logged term.
+    """
+    is_label_RL = tokens.label_RL != IGNORED_LABEL
+    logits_KV = encoder.token_logits(encoded.hidden_RLD[is_label_RL])
+    cross_entropy = F.cross_entropy(logits_KV.float(), tokens.label_RL[is_label_RL], reduction="sum") / num_labels
+    return LossReport(weight * cross_entropy, {"mlm": cross_entropy.detach()})

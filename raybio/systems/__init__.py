@@ -1,0 +1,40 @@
+"""The systems: one module a published method, and the one table that names them all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybio.protocols import System
+from raybio.systems import structure_preserving
+from raybio.training.settings import TrainingConfig
+
+
+@dataclass(frozen=True)
+class SystemEntry:
+    """What a system's module offers.
+
+    Attributes:
+        config: its settings; the defaults are the paper's.
+        demo: settings for the embedded default corpus on a laptop.
+        build: (config, store path) -> the wired system.
+        baseline: the settings of the run that a result is compared with.
+        prepare_demo: folder -> path of the embedded default corpus, prepared there once.
+    """
+
+    config: type[TrainingConfig]
+    demo: TrainingConfig
+    build: Callable[[Any, str | Path], System]
+    baseline: Callable[[Any], TrainingConfig]
+    prepare_demo: Callable[[str | Path], Path]
+
+
+SYSTEMS: dict[str, SystemEntry] = {
+    "structure_preserving": SystemEntry(
+        config=structure_preserving.Config,
+        demo=structure_preserving.DEMO,
+        build=structure_preserving.build,
+        baseline=structure_preserving.language_model_baseline,
+        prepare_demo=structure_preserving.prepare_demo,
+    ),
+}

@@ -1,0 +1,243 @@
+"""The training loop: a generator of reports, the same in a test, on a laptop and on a cluster.
+
+It owns time (when to log, evaluate, checkpoint, stop) and nothing else: the step knows how to learn, the checkpoint
+store how to save, and whoever walks the generator what to do with a report.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from raybio.batches import TokenBatch
+from raybio.errors import ConfigError
+from raybio.protocols import Collective, System
+from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.training.gather import SingleProcess
+from raybio.training.precision import PrecisionName, resolve_precision
+from raybio.training.settings import TrainingConfig
+from raybio.training.step import TrainStep
+
+Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
+"""first step -> that worker's shards of the steps from there on, in order."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened up to a step.
+
+    Attributes:
+        step: optimiser updates so far.
+        metrics: losses of the step, means since the last report where that is meant, and evaluation results.
+        is_evaluation: whether the metrics hold an evaluation.
+        is_checkpoint: whether a checkpoint of this step was taken.
+        is_last: whether the run ends here.
+        reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
+    """
+
+    step: int
+    metrics: dict[str, float]
+    is_evaluation: bool = False
+    is_checkpoint: bool = False
+    is_last: bool = False
+    reason: str = ""
+
+
+@dataclass
+class Progress:
+    """What the loop itself remembers across a restart."""
+
+    step: int = 0
+    best_metric: float | None = None
+    num_evaluations_without_rise: int = 0
+    num_skipped: int = 0
+    precision: PrecisionName | None = None
+
+
+def local_batches(system: System, max_steps: int, collective: Collective | None = None) -> Batches:
+    """Batches made in this process, without Ray; for tests, measurements and machines without it."""
+    collective = collective or SingleProcess()
+
+    def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+        for step in range(first_step, max_steps):
+            yield step, system.batch_type.from_arrays(system.collate(step, collective.rank, collective.world))
+
+    return batches
+
+
+def fit(
+    system: System,
+    config: TrainingConfig,
+    *,
+    batches: Batches | None = None,
+    collective: Collective | None = None,
+    device: torch.device | str = "cpu",
+    checkpoints: CheckpointStore | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[Report]:
+    """Train ``system`` from its newest checkpoint, or from the start, to ``schedule.max_steps``.
+
+    Every worker walks its own copy in step; all of them yield the same reports.
+
+    Args:
+        system: what is trained; its model is moved to ``device`` and changed in place.
+        config: the system's whole configuration.
+        batches: this worker's batches; default: ``local_batches``.
+        collective: the other workers; default: none.
+        device: where the model lives.
+        checkpoints: where to save and to resume from; None: nowhere.
+        should_stop: asked before each step; if it says yes on any worker, all checkpoint and end.
+
+    Yields:
+        a report every ``log_every_steps``, at each evaluation and checkpoint, and at the end.
+
+    Raises:
+        CheckpointError: if the checkpoints belong to another configuration or data, or none of them verifies.
+        TrainingDivergedError: see ``TrainStep``.
+    """
+    collective = collective or SingleProcess()
+    batches = batches or local_batches(system, config.schedule.max_steps, collective)
+    run = _Run(system, config, collective, torch.device(device), checkpoints)
+    yield from run.reports(batches, should_stop)
+
+
+class _Run:
+    """The state of one walk through ``fit``."""
+
+    def __init__(
+        self,
+        system: System,
+        config: TrainingConfig,
+        collective: Collective,
+        device: torch.device,
+        checkpoints: CheckpointStore | None,
+    ) -> None:
+        self.system, self.config, self.collective, self.device = system, config, collective, device
+        self.checkpoints = checkpoints
+        self.schedule = config.schedule
+        system.model.to(device)
+        saved = self._newest_checkpoint()
+        self.progress = Progress(**saved.extra) if saved else Progress()
+        precision = resolve_precision(self.progress.precision or config.precision, device, collective)
+        self.progress.precision = cast(PrecisionName, precision.name)
+        self.train_step = TrainStep(system, config, collective, precision)
+        if saved:
+            saved.restore(system.model, self.train_step.optimizer)
+            self.train_step.num_skipped = self.progress.num_skipped
+
+    def reports(self, batches: Batches, should_stop: Callable[[], bool]) -> Iterator[Report]:
+        first_step = self.progress.step
+        if first_step == 0 and self.schedule.evaluate_every_steps and self.system.evaluate:
+            yield Report(0, self._evaluate(), is_evaluation=True)
+        if first_step >= self.schedule.max_steps:
+            yield Report(first_step, {}, is_last=True, reason="finished")
+            return
+        meter = _Meter()
+        self.system.model.train()
+        for step, batch in batches(first_step):
+            if step != self.progress.step:
+                raise ConfigError(f"the stream brought step {step}, want {self.progress.step}: steps come in order")
+            meter.add(self.train_step(step, batch.to(self.device)))
+            self.progress.step = step + 1
+            reason = self._reason_to_end(should_stop)
+            report = self._report(meter, reason)
+            if report is not None:
+                yield report
+            if reason or (report is not None and report.is_last):
+                break
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+
+    def _report(self, meter: "_Meter", reason: str) -> Report | None:
+        step, schedule = self.progress.step, self.schedule
+        is_evaluation = bool(self.system.evaluate and schedule.evaluate_every_steps) and (
+            step % schedule.evaluate_every_steps == 0 or reason == "finished"
+        )
+        is_checkpoint = self.checkpoints is not None and (step % schedule.checkpoint_every_steps == 0 or bool(reason))
+        if not (is_evaluation or is_checkpoint or reason or step % schedule.log_every_steps == 0):
+            return None
+        metrics = meter.read() | {"epoch": step / self.system.steps_per_epoch}
+        if is_evaluation:
+            metrics |= self._evaluate()
+            if not reason and self._stops_early(metrics):
+                reason, is_checkpoint = "early_stopping", self.checkpoints is not None
+            meter.restart_clock()
+        if is_checkpoint:
+            self._save()
+        return Report(step, metrics, is_evaluation, is_checkpoint, bool(reason), reason)
+
+    def _reason_to_end(self, should_stop: Callable[[], bool]) -> str:
+        """The same on every worker: whether anybody wants to stop is summed over them."""
+        if self.progress.step >= self.schedule.max_steps:
+            return "finished"
+        wants = torch.tensor(int(should_stop()), device=self.device)
+        return "stopped" if int(self.collective.all_sum(wants)) else ""
+
+    def _evaluate(self) -> dict[str, float]:
+        assert self.system.evaluate is not None
+        self.system.model.eval()
+        with torch.no_grad():
+            metrics = dict(self.system.evaluate(self.system.model, self.collective))
+        self.system.model.train()
+        return metrics
+
+    def _stops_early(self, metrics: dict[str, float]) -> bool:
+        name = self.schedule.early_stopping_metric
+        if name is None:
+            return False
+        if name not in metrics:
+            raise ConfigError(f"schedule.early_stopping_metric {name!r} is not evaluated; there are {sorted(metrics)}")
+        best = self.progress.best_metric
+        if best is None or metrics[name] > best:
+            self.progress.best_metric, self.progress.num_evaluations_without_rise = metrics[name], 0
+        else:
+            self.progress.num_evaluations_without_rise += 1
+        return self.progress.num_evaluations_without_rise >= self.schedule.early_stopping_patience
+
+    def _newest_checkpoint(self) -> Any:
+        if self.checkpoints is None:
+            return None
+        return self.checkpoints.load_newest(self.config, self.system.data_digest, ignore=free_settings(self.config))
+
+    def _save(self) -> None:
+        """Rank 0 holds all there is to save: weights and optimiser are equal on every worker."""
+        if self.checkpoints is None or self.collective.rank != 0:
+            return
+        self.progress.num_skipped = self.train_step.num_skipped
+        self.checkpoints.save(
+            TrainingState(self.system.model, self.train_step.optimizer, vars(self.progress)), self.progress.step
+        )
+
+
+class _Meter:
+    """Losses of the last step, and real tokens a second since the last reading."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._tokens = 0.0
+        self._steps = 0
+        self._since = time.perf_counter()
+
+    def add(self, metrics: dict[str, float]) -> None:
+        self._last = metrics
+        self._tokens += metrics["tokens"]
+        self._steps += 1
+
+    def read(self) -> dict[str, float]:
+        seconds = time.perf_counter() - self._since
+        rates = {"tokens_per_second": self._tokens / seconds, "steps_per_second": self._steps / seconds}
+        self._tokens, self._steps = 0.0, 0
+        self.restart_clock()
+        return self._last | rates
+
+    def restart_clock(self) -> None:
+        self._since = time.perf_counter()
+
+
+def free_settings(config: TrainingConfig) -> tuple[str, ...]:
+    """Settings that may change when a run is continued, since no finished step depends on them."""
+    always = ("schedule.keep_checkpoints", "schedule.log_every_steps")
+    rate_needs_the_end = config.optim.schedule != "constant" or config.optim.warmup_ratio > 0
+    return always if rate_needs_the_end else (*always, "schedule.max_steps")

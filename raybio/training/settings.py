@@ -1,0 +1,52 @@
+"""The settings that every training has, whatever the system."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from raybio.config import Config
+from raybio.training.optim import OptimConfig
+from raybio.training.precision import PrecisionName
+
+
+class ScheduleConfig(Config):
+    """When things happen, in steps (optimiser updates)."""
+
+    max_steps: int = Field(100_000, ge=1, description="steps of the whole run")
+    log_every_steps: int = Field(10, ge=1, description="steps between two reports of losses")
+    checkpoint_every_steps: int = Field(500, ge=1, description="steps between two checkpoints")
+    evaluate_every_steps: int = Field(1000, ge=0, description="steps between two evaluations; 0: none")
+    keep_checkpoints: int = Field(3, ge=1, description="newest checkpoints that are kept")
+    early_stopping_metric: str | None = Field(
+        None, description="evaluation metric, higher is better, that stops the run when it no longer rises"
+    )
+    early_stopping_patience: int = Field(5, ge=1, description="evaluations without a rise before the run stops")
+
+    @model_validator(mode="after")
+    def _early_stopping_needs_evaluations(self) -> "ScheduleConfig":
+        if self.early_stopping_metric and not self.evaluate_every_steps:
+            raise ValueError("early_stopping_metric needs evaluations: set evaluate_every_steps above 0")
+        return self
+
+
+class MemoryConfig(Config):
+    """How much is computed at once; it changes memory and time, not the result."""
+
+    max_tokens_per_micro_batch: int = Field(16_384, ge=8, description="padded tokens encoded at once on a worker")
+    gradient_caching: bool = Field(
+        False, description="encode twice and keep the activations of one micro-batch at a time (large global batches)"
+    )
+
+
+class TrainingConfig(Config):
+    """Base of every system's configuration."""
+
+    seed: int = Field(0, ge=0, description="of weights, order, crops, masks and dropout")
+    schedule: ScheduleConfig = ScheduleConfig()
+    optim: OptimConfig = OptimConfig()
+    memory: MemoryConfig = MemoryConfig()
+    precision: PrecisionName = Field("auto", description="arithmetic of the encoder; auto measures what is faster")
+    on_nonfinite: Literal["stop", "skip"] = Field(
+        "stop",
+        description="a loss or gradient that is NaN or infinite ends the run, or its step is skipped and counted",
+    )

@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+
+from raybio.data.plan import LinkPlan, PlanConfig
+from raybio.data.store import Store
+from raybio.errors import ConfigError, DataError
+from raybio.graphs import Graph
+
+
+def plan_of(store: Store, **settings: object) -> LinkPlan:
+    return LinkPlan(store.graph, PlanConfig(**settings), seed=3)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64, 150])
+def test_every_epoch_holds_each_node_exactly_once_whatever_the_batch(tiny_store: Store, batch: int) -> None:
+    plan = plan_of(tiny_store, global_batch_rows=batch)
+    num_nodes = tiny_store.num_rows
+    stream = np.concatenate([plan.rows(step).anchor_B for step in range(3 * num_nodes // batch + 1)])
+    for epoch in range(2):
+        assert sorted(stream[epoch * num_nodes : (epoch + 1) * num_nodes]) == list(range(num_nodes))
+
+
+def test_epochs_are_ordered_differently(tiny_store: Store) -> None:
+    plan = plan_of(tiny_store, global_batch_rows=tiny_store.num_rows)
+    assert not np.array_equal(plan.rows(0).anchor_B, plan.rows(1).anchor_B)
+
+
+def test_positives_are_linked_and_negatives_are_of_the_group_and_not_linked(tiny_store: Store) -> None:
+    plan = plan_of(tiny_store, global_batch_rows=40, num_positives_per_anchor=3, num_negatives_per_anchor=2)
+    graph, group_N = tiny_store.graph, tiny_store.group_N
+    for step in range(5):
+        rows = plan.rows(step)
+        assert graph.has_edge(np.repeat(rows.anchor_B, 3), rows.positive_BP.ravel()).all()
+        assert not graph.has_edge(np.repeat(rows.anchor_B, 2), rows.negative_BQ.ravel()).any()
+        assert (group_N[rows.negative_BQ] == group_N[rows.anchor_B][:, None]).all()
+        assert (rows.negative_BQ != rows.anchor_B[:, None]).all()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_the_shards_of_all_workers_are_the_global_batch(tiny_store: Store, world: int) -> None:
+    rows = plan_of(tiny_store, global_batch_rows=13, num_positives_per_anchor=2).rows(4)
+    shards = [rows.shard(rank, world) for rank in range(world)]
+    for name in ("anchor_B", "positive_BP", "negative_BQ"):
+        np.testing.assert_array_equal(np.concatenate([getattr(shard, name) for shard in shards]), getattr(rows, name))
+    assert max(len(shard.anchor_B) for shard in shards) - min(len(shard.anchor_B) for shard in shards) <= 1
+
+
+def test_group_first_fills_a_batch_from_one_group_without_repetition(tiny_store: Store) -> None:
+    plan = plan_of(tiny_store, global_batch_rows=16, anchor_order="group_first")
+    seen = set()
+    for step in range(30):
+        anchors = plan.rows(step).anchor_B
+        assert len(set(anchors)) == 16
+        assert len(set(tiny_store.group_N[anchors])) == 1
+        seen.add(int(tiny_store.group_N[anchors[0]]))
+    assert seen == {0, 1}
+
+
+def test_group_first_takes_a_second_group_where_the_first_is_too_small(tiny_store: Store) -> None:
+    anchors = plan_of(tiny_store, global_batch_rows=40, anchor_order="group_first").rows(0).anchor_B
+    assert len(set(anchors)) == 40
+
+
+def test_isolated_nodes_are_no_anchors() -> None:
+    graph = Graph.from_edges(np.array([[0, 1], [1, 3]]), 5, np.zeros(5, dtype=np.int32))
+    plan = LinkPlan(graph, PlanConfig(global_batch_rows=3), seed=0)
+    assert sorted(plan.rows(0).anchor_B) == [0, 1, 3]
+    assert plan.steps_per_epoch == 1
+
+
+def test_a_graph_without_links_is_refused() -> None:
+    graph = Graph.from_edges(np.empty((0, 2), dtype=np.int64), 3, np.zeros(3, dtype=np.int32))
+    with pytest.raises(DataError, match="no links"):
+        LinkPlan(graph, PlanConfig(), seed=0)
+
+
+def test_group_first_refuses_a_batch_larger_than_the_graph(tiny_store: Store) -> None:
+    with pytest.raises(ConfigError, match="only 64 nodes"):
+        plan_of(tiny_store, global_batch_rows=65, anchor_order="group_first")

@@ -1,0 +1,171 @@
+"""What every system must do, on a tiny store, whatever its method."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raybio.config import Config, override
+from raybio.data.store import Store
+from raybio.functional.digest import weights_digest
+from raybio.protocols import Collective, System
+from raybio.systems import SYSTEMS
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.gather import SingleProcess, sum_gradients
+from raybio.training.grad_cache import compute_gradients
+from raybio.training.loop import Report, fit
+from raybio.training.precision import Precision
+from raybio.training.settings import TrainingConfig
+from tests.training.workers import run_workers
+
+TINY = {
+    "structure_preserving": {
+        "encoder.num_layers": 2,
+        "encoder.width": 32,
+        "encoder.num_heads": 2,
+        "encoder.ffn_width": 64,
+        "encoder.max_positions": 64,
+        "encoder.pooling": "mean",
+        "input.max_length": 40,
+        "plan.global_batch_rows": 12,
+        "objective.lambda_spml": 0.5,
+        "optim.peak_lr": 3e-3,
+        "precision": "fp32",
+        "schedule.max_steps": 6,
+        "schedule.checkpoint_every_steps": 2,
+        "schedule.evaluate_every_steps": 0,
+        "schedule.log_every_steps": 1,
+        "memory.max_tokens_per_micro_batch": 256,
+    }
+}
+"""The settings that make each system small enough to test."""
+
+
+def tiny_config(name: str, **more: object) -> TrainingConfig:
+    config = SYSTEMS[name].config()
+    for path, value in (TINY[name] | more).items():
+        config = override(config, path, value)
+    return config
+
+
+@pytest.fixture(params=list(SYSTEMS))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def gradients(system: System, collective: Collective, step: int, **memory: object) -> dict[str, torch.Tensor]:
+    batch = system.batch_type.from_arrays(system.collate(step, collective.rank, collective.world))
+    settings = {"max_tokens": 256, "gradient_caching": False} | memory
+    system.model.train()
+    compute_gradients(
+        system, batch, collective, precision=Precision("fp32", "cpu"), seed_of=lambda number: number, **settings
+    )
+    return {
+        key: parameter.grad.clone() for key, parameter in system.model.named_parameters() if parameter.grad is not None
+    }
+
+
+def assert_equal_gradients(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == expected.keys()
+    for key, gradient in expected.items():
+        torch.testing.assert_close(
+            ours[key], gradient, rtol=1e-4, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
+        )
+
+
+def test_every_system_has_tiny_settings() -> None:
+    assert TINY.keys() == SYSTEMS.keys()
+
+
+def test_the_configuration_survives_a_round_trip(name: str) -> None:
+    for config in (SYSTEMS[name].config(), SYSTEMS[name].demo):
+        assert SYSTEMS[name].config.from_mapping(config.to_mapping()) == config
+        assert isinstance(config, Config)
+
+
+def test_it_overfits_a_tiny_store(name: str, tiny_store: Store) -> None:
+    config = tiny_config(name, **{"schedule.max_steps": 120, "plan.global_batch_rows": 32, "input.mask_rate": 0.05})
+    system = SYSTEMS[name].build(config, tiny_store.path)
+    reports = list(fit(system, config))
+    assert reports[-1].metrics["loss"] < 0.6 * reports[0].metrics["loss"]
+    judged = system.final_evaluate(system.model, SingleProcess())
+    scores = {who: row["train"]["mrr"]["value"] for who, row in judged.items()}
+    assert scores["trained"] > 1.5 * scores["random"], scores
+
+
+def test_gradient_caching_gives_the_gradient_of_the_plain_step_with_dropout_on(name: str, tiny_store: Store) -> None:
+    config = tiny_config(name, **{"encoder.dropout": 0.2})
+    system = SYSTEMS[name].build(config, tiny_store.path)
+    plain = gradients(system, SingleProcess(), 1)
+    system.model.zero_grad(set_to_none=True)
+    cached = gradients(system, SingleProcess(), 1, gradient_caching=True)
+    assert_equal_gradients(cached, plain)
+
+
+def test_the_size_of_micro_batches_does_not_change_the_gradient(name: str, tiny_store: Store) -> None:
+    system = SYSTEMS[name].build(tiny_config(name), tiny_store.path)
+    small = gradients(system, SingleProcess(), 2, max_tokens=80)
+    system.model.zero_grad(set_to_none=True)
+    assert_equal_gradients(small, gradients(system, SingleProcess(), 2, max_tokens=100_000))
+
+
+def save_gradients(rank: int, collective: Collective, folder: Path, name: str, store: str) -> None:
+    system = SYSTEMS[name].build(tiny_config(name, **{"plan.global_batch_rows": 11}), store)
+    gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
+    parameters = [parameter for parameter in system.model.parameters() if parameter.requires_grad]
+    sum_gradients(parameters, collective)
+    found = {key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None}
+    save_file(found, folder / f"{rank}.safetensors")
+
+
+def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
+    name: str, tiny_store: Store, tmp_path: Path
+) -> None:
+    system = SYSTEMS[name].build(tiny_config(name, **{"plan.global_batch_rows": 11}), tiny_store.path)
+    alone = gradients(system, SingleProcess(), 3)
+    run_workers(partial(save_gradients, name=name, store=str(tiny_store.path)), 2, tmp_path)
+    for rank in range(2):
+        assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
+def walk(
+    name: str, config: TrainingConfig, store: Store, folder: Path, stop_after: int | None = None
+) -> tuple[str, list[Report]]:
+    """Train into ``folder``; leave the loop after some step as a killed process does, without closing anything."""
+    system = SYSTEMS[name].build(config, store.path)
+    checkpoints = CheckpointStore(folder)
+    reports = list(_until(fit(system, config, checkpoints=checkpoints), stop_after))
+    checkpoints.wait()
+    return weights_digest(system.model.named_parameters()), reports
+
+
+def _until(reports: Iterator[Report], last_step: int | None) -> Iterator[Report]:
+    for report in reports:
+        yield report
+        if last_step is not None and report.step >= last_step:
+            return
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
+def test_a_run_left_at_any_step_and_started_again_ends_with_bit_identical_weights(
+    name: str, tiny_store: Store, tmp_path: Path, stop_after: int
+) -> None:
+    config = tiny_config(name, **{"encoder.dropout": 0.1})
+    expected, unbroken = walk(name, config, tiny_store, tmp_path / "unbroken")
+    walk(name, config, tiny_store, tmp_path / "broken", stop_after)
+    digest, rest = walk(name, config, tiny_store, tmp_path / "broken")
+    assert digest == expected
+    assert rest[0].step == stop_after // 2 * 2 + 1
+    losses = {report.step: report.metrics["loss"] for report in unbroken}
+    assert all(report.metrics["loss"] == losses[report.step] for report in rest)
+
+
+def test_random_vectors_retrieve_links_at_the_level_of_chance(name: str, tiny_store: Store) -> None:
+    system = SYSTEMS[name].build(tiny_config(name), tiny_store.path)
+    judged = system.final_evaluate(system.model, SingleProcess())
+    graph = tiny_store.graph
+    density = 2 * graph.num_edges / (graph.num_nodes * (graph.num_nodes / 2 - 1))
+    assert judged["random"]["train"]["average_precision"]["value"] == pytest.approx(density, rel=0.5)

@@ -1,0 +1,120 @@
+import math
+
+import pytest
+import torch
+
+from raybio.config import override
+from raybio.data.store import Store
+from raybio.errors import ConfigError
+from raybio.systems.structure_preserving import Config, build, language_model_baseline
+from raybio.training.gather import SingleProcess
+from raybio.training.loop import fit, free_settings
+from raybio.training.step import TrainingDivergedError
+from tests.systems.test_conformance import gradients, tiny_config
+
+NAME = "structure_preserving"
+
+
+def losses(config: Config, store: Store) -> list[dict[str, float]]:
+    return [report.metrics for report in fit(build(config, store.path), config)]
+
+
+def test_lambda_zero_reads_no_pairs_and_lambda_one_computes_no_vocabulary_scores(tiny_store: Store) -> None:
+    without_graph = build(tiny_config(NAME, **{"objective.lambda_spml": 0.0}), tiny_store.path)
+    assert len(without_graph.collate(0, 0, 1)["row_R"]) == 12
+    assert set(losses(tiny_config(NAME, **{"objective.lambda_spml": 0.0}), tiny_store)[0]) >= {"loss", "mlm"}
+    without_text = build(tiny_config(NAME, **{"objective.lambda_spml": 1.0}), tiny_store.path)
+    found = gradients(without_text, SingleProcess(), 0)
+    assert not any("cls.predictions" in key for key in found)
+    assert "mlm" not in losses(tiny_config(NAME, **{"objective.lambda_spml": 1.0}), tiny_store)[0]
+
+
+@pytest.mark.parametrize("loss", ["multi_similarity", "margin_contrastive"])
+@pytest.mark.parametrize("weight", [0.1, 0.9])
+def test_the_loss_is_the_weighted_sum_of_its_two_parts(tiny_store: Store, loss: str, weight: float) -> None:
+    config = tiny_config(NAME, **{"objective.loss": loss, "objective.lambda_spml": weight})
+    for metrics in losses(config, tiny_store):
+        expected = (1 - weight) * metrics["mlm"] + weight * metrics["spml"]
+        assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_language_model_loss_of_an_untrained_encoder_is_that_of_a_uniform_guess(tiny_store: Store) -> None:
+    config = tiny_config(NAME, **{"objective.lambda_spml": 0.0, "schedule.max_steps": 1})
+    assert losses(config, tiny_store)[0]["mlm"] == pytest.approx(math.log(30), rel=0.1)
+
+
+def test_the_baseline_differs_in_lambda_alone() -> None:
+    config = tiny_config(NAME)
+    assert override(config, "objective.lambda_spml", 0.0).plan == language_model_baseline(config).plan
+    assert language_model_baseline(config).objective.lambda_spml == 0
+    twins = [override(config, "objective.lambda_spml", value) for value in (0.1, 0.9)]
+    assert language_model_baseline(twins[0]) == language_model_baseline(twins[1])
+
+
+def test_a_length_beyond_the_positions_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match="4096.*64"):
+        override(Config(), "encoder.max_positions", 64)
+
+
+def test_margin_contrastive_wants_as_many_negatives_as_positives() -> None:
+    config = override(Config(), "objective.loss", "margin_contrastive")
+    with pytest.raises(ConfigError, match="want equal numbers"):
+        override(config, "plan.num_positives_per_anchor", 2)
+
+
+def test_several_positives_and_negatives_train_with_either_loss(tiny_store: Store) -> None:
+    for loss in ("multi_similarity", "margin_contrastive"):
+        config = tiny_config(NAME, **{"plan.num_positives_per_anchor": 1, "objective.loss": loss})
+        config = Config.from_mapping(
+            config.to_mapping()
+            | {"plan": config.plan.to_mapping() | {"num_positives_per_anchor": 2, "num_negatives_per_anchor": 2}}
+        )
+        assert all(math.isfinite(metrics["loss"]) for metrics in losses(config, tiny_store))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_weights(tiny_store: Store) -> None:
+    config = tiny_config(NAME)
+    system = build(config, tiny_store.path)
+    with torch.no_grad():
+        next(system.model.parameters())[:] = math.nan
+    before = {key: value.clone() for key, value in system.model.state_dict().items()}
+    with pytest.raises(TrainingDivergedError, match="step 0: loss nan"):
+        list(fit(system, config))
+    for key, value in system.model.state_dict().items():
+        assert torch.equal(value.nan_to_num(), before[key].nan_to_num())
+
+
+def test_skipped_steps_are_counted(tiny_store: Store) -> None:
+    config = tiny_config(NAME, on_nonfinite="skip")
+    system = build(config, tiny_store.path)
+    with torch.no_grad():
+        next(system.model.parameters())[:] = math.nan
+    assert list(fit(system, config))[-1].metrics["skipped_steps"] == 6
+
+
+def test_early_stopping_ends_a_run_whose_metric_no_longer_rises(tiny_store: Store) -> None:
+    config = tiny_config(
+        NAME,
+        **{
+            "schedule.evaluate_every_steps": 1,
+            "schedule.early_stopping_metric": "val/link_mrr",
+            "schedule.early_stopping_patience": 2,
+            "schedule.max_steps": 40,
+            "optim.peak_lr": 1e-12,
+        },
+    )
+    reports = list(fit(build(config, tiny_store.path), config))
+    assert reports[-1].reason == "early_stopping"
+    assert reports[-1].step == 3
+
+
+def test_a_stop_request_ends_the_run_after_the_step(tiny_store: Store) -> None:
+    config = tiny_config(NAME)
+    answers = iter([False, False, True])
+    reports = list(fit(build(config, tiny_store.path), config, should_stop=lambda: next(answers)))
+    assert (reports[-1].step, reports[-1].reason, reports[-1].is_last) == (3, "stopped", True)
+
+
+def test_the_end_may_move_when_the_learning_rate_does_not_depend_on_it() -> None:
+    assert "schedule.max_steps" in free_settings(Config())
+    assert "schedule.max_steps" not in free_settings(override(Config(), "optim.schedule", "linear"))
