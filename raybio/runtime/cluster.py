@@ -1,0 +1,237 @@
+"""Joining or starting a Ray cluster, and refusing plans that it could not carry out."""
+
+import contextlib
+import logging
+import math
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybio.errors import ClusterError
+
+DATA_CPUS_PER_WORKER = 0.2
+"""CPUs that Ray Data needs beside each training worker; without them its tasks never start and the run hangs."""
+
+MAX_TEMPORARY_PATH = 60
+"""Ray puts sockets some 45 letters below its temporary folder, and a socket's path holds 107 bytes."""
+
+_TRAIN_DEFAULTS = {
+    # Ray's own: 600 s, none at all, and 2 s.
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "600",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "180",
+    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "300",
+    # Relative paths in a configuration keep their meaning in the workers.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+_QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
+_LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a run reserves.
+
+    Attributes:
+        num_workers: training workers.
+        cpus_per_worker: logical CPUs that each reserves.
+        gpus_per_worker: 0 or 1.
+        threads_per_worker: threads that each computes with.
+    """
+
+    num_workers: int
+    cpus_per_worker: float
+    gpus_per_worker: int
+    threads_per_worker: int
+
+
+def check_resources(
+    num_workers: int, cpus_per_worker: float | None, num_cpus: float, num_gpus: float = 0, use_gpu: bool = False
+) -> Resources:
+    """Choose or check what each worker reserves, so that Ray Data keeps CPUs of its own.
+
+    Args:
+        num_workers: training workers.
+        cpus_per_worker: logical CPUs that each reserves; None: as many as leave Ray Data its share, at most
+            an equal part.
+        num_cpus: CPUs of the cluster.
+        num_gpus: GPUs of the cluster.
+        use_gpu: whether each worker needs a GPU.
+
+    Raises:
+        ClusterError: with the arithmetic, if the plan could not run or would hang.
+    """
+    if num_workers < 1:
+        raise ClusterError(f"--workers: got {num_workers}, want at least 1")
+    if use_gpu and num_gpus < num_workers:
+        raise ClusterError(
+            f"{num_workers} workers x 1 GPU = {num_workers} GPUs, and the cluster has {num_gpus:g}. Use at most "
+            f"{num_gpus:g} workers, or train on the CPU with --device cpu"
+        )
+    share = num_cpus / num_workers
+    if cpus_per_worker is None:
+        most = share - DATA_CPUS_PER_WORKER
+        cpus_per_worker = float(math.floor(most)) if most >= 1 else math.floor(most * 10 + 1e-9) / 10
+    needed = num_workers * (cpus_per_worker + DATA_CPUS_PER_WORKER)
+    if cpus_per_worker <= 0 or needed > num_cpus + 1e-9:
+        fitting = math.floor((share - DATA_CPUS_PER_WORKER) * 10 + 1e-9) / 10
+        advice = f"Use --cpus-per-worker {fitting:g}" if fitting > 0 else f"Use fewer workers than {num_workers}"
+        raise ClusterError(
+            f"{num_workers} workers x {max(cpus_per_worker, 0):g} CPU = {num_workers * max(cpus_per_worker, 0):g}, and "
+            f"Ray Data needs {DATA_CPUS_PER_WORKER:g} CPU beside each ({num_workers * DATA_CPUS_PER_WORKER:g}): "
+            f"{max(needed, num_workers * DATA_CPUS_PER_WORKER):g} in all, but the cluster has {num_cpus:g}; the run "
+            f"would wait for ever. {advice}"
+        )
+    threads = max(1, int(share))
+    return Resources(num_workers, cpus_per_worker, int(use_gpu), threads)
+
+
+def local_cpus() -> int:
+    """CPUs that this process may use: affinity and the container's quota, not what the machine has."""
+    cpus = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cpus = min(cpus, max(1, int(quota) // int(period)))
+    return cpus
+
+
+@contextlib.contextmanager
+def connected(
+    num_workers: int = 1,
+    cpus_per_worker: float | None = None,
+    *,
+    use_gpu: bool = False,
+    verbose: bool = False,
+    dashboard: bool = False,
+) -> Iterator[Resources]:
+    """A connection to the cluster that ``RAY_ADDRESS`` names, or a cluster of this machine alone, for a ``with`` block.
+
+    Args:
+        num_workers: training workers that will be started.
+        cpus_per_worker: see ``check_resources``.
+        use_gpu: whether each worker needs a GPU.
+        verbose: show Ray's own logs and progress bars.
+        dashboard: start the dashboard of a local cluster, on the loopback address (sweeps need it).
+
+    Raises:
+        ClusterError: for a plan that does not fit, before Ray starts where that can be known; or if Ray cannot start.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    joins = address not in ("", "local")
+    if not joins:
+        gpus = _local_gpus() if use_gpu else 0
+        resources = check_resources(num_workers, cpus_per_worker, local_cpus(), gpus, use_gpu)
+        threads = resources.threads_per_worker
+    _set_environment(verbose, joins)
+    import ray
+
+    options: dict[str, Any] = {
+        "log_to_driver": verbose,
+        "logging_level": logging.INFO if verbose else logging.ERROR,
+        "runtime_env": {"env_vars": _worker_environment(None if joins else threads)},
+    }
+    if not joins:
+        options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": dashboard}
+        options |= {"dashboard_host": "127.0.0.1"}
+    try:
+        ray.init(**options)
+    except (OSError, RuntimeError, ConnectionError, ValueError, ray.exceptions.RayError) as error:
+        where = f"the cluster at {address}" if joins else "a local cluster"
+        raise ClusterError(f"cannot reach {where}: {_first_line(error)}. {_advice(joins)}") from error
+    try:
+        if joins:
+            total = ray.cluster_resources()
+            cpus, gpus = total.get("CPU", 0), total.get("GPU", 0)
+            resources = check_resources(num_workers, cpus_per_worker, cpus, gpus, use_gpu)
+        yield resources
+    finally:
+        ray.shutdown()
+
+
+def ensure_token() -> None:
+    """Make token authentication explicit, with a token file that only its owner can read.
+
+    Ray turns it on by itself but writes the file readable for everybody. Where the home folder cannot be written, the
+    token lies in a private temporary folder for the life of this process.
+
+    Raises:
+        ClusterError: if a token file exists that others can read and that cannot be closed to them.
+    """
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if os.environ["RAY_AUTH_MODE"].lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    try:
+        _write_token(path)
+    except FileExistsError:
+        _close_to_others(path)
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="rb")) / "auth_token"
+        _write_token(path)
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+
+
+def _write_token(path: Path) -> None:
+    import secrets
+
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+
+
+def _close_to_others(path: Path) -> None:
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        try:
+            path.chmod(0o600)
+        except OSError as error:
+            raise ClusterError(
+                f"{path}: others can read this token ({error.strerror}); run `chmod 600` on it"
+            ) from None
+
+
+def _set_environment(verbose: bool, joins: bool) -> None:
+    for name, value in {**_TRAIN_DEFAULTS, **({} if verbose else _QUIET)}.items():
+        os.environ.setdefault(name, value)
+    if joins:
+        return
+    ensure_token()
+    folder = os.environ.get("RAY_TMPDIR", "")
+    if len(os.fsencode(folder)) > MAX_TEMPORARY_PATH:
+        raise ClusterError(
+            f"RAY_TMPDIR is {len(os.fsencode(folder))} bytes long ({folder}), want at most {MAX_TEMPORARY_PATH}: Ray's "
+            "sockets lie below it, and a socket's path holds 107. Choose a shorter one, such as /tmp/ray-me"
+        )
+    host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
+    if host not in _LOCAL_ONLY and os.environ["RAY_AUTH_MODE"].lower() != "token":
+        raise ClusterError(f"RAY_DASHBOARD_HOST is {host} without RAY_AUTH_MODE=token: anybody could run code here")
+
+
+def _worker_environment(threads: int | None) -> dict[str, str]:
+    names = (*_TRAIN_DEFAULTS, *_QUIET)
+    carried = {name: os.environ[name] for name in names if name in os.environ}
+    # Before torch is imported; a cluster's own machines know their CPUs only later, so there the worker sets them.
+    return carried | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
+
+
+def _local_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _advice(joins: bool) -> str:
+    if joins:
+        return "Check RAY_ADDRESS, and that RAY_AUTH_MODE=token and the cluster's token are set (RAY_AUTH_TOKEN_PATH)"
+    return "Unset RAY_ADDRESS, check that the temporary folder is writable, and see --verbose"

@@ -1,0 +1,85 @@
+"""``metrics.jsonl``: one line a report, written by rank 0, followed by whoever wants to see the run.
+
+The file is the spool between training and tracking: training only ever appends a line to a local file.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+
+class MetricsLog:
+    """The writing end. Each step stands in the file once, however often the run was killed and resumed."""
+
+    def __init__(self, path: Path) -> None:
+        """Write to ``path``, which may hold the reports of an earlier start."""
+        self.path = path
+        self._last_step: int | None = None
+
+    def rewind(self, step: int) -> None:
+        """Forget reports after ``step``, the step that the run resumes from; they will come again."""
+        kept = [line for line in _lines(self.path) if json.loads(line)["step"] <= step]
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary.write_text("".join(kept), encoding="utf-8")
+        # A new file, not a shorter one: a follower sees that it has to begin again.
+        os.replace(temporary, self.path)
+        self._last_step = json.loads(kept[-1])["step"] if kept else -1
+
+    def append(self, step: int, metrics: dict[str, float], **facts: Any) -> None:
+        """Add one report; one of a step that is in the file already is left out."""
+        if self._last_step is None:
+            self.rewind(step)
+        if self._last_step is not None and step <= self._last_step:
+            return
+        finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+        broken = {name: str(value) for name, value in metrics.items() if not math.isfinite(value)}
+        line = {"step": step, "metrics": finite, **({"not_finite": broken} if broken else {}), **facts}
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self._last_step = step
+
+
+class MetricsTail:
+    """The reading end: whole lines that are new since the last look, each step once."""
+
+    def __init__(self, path: Path, after_step: int = -1) -> None:
+        """Follow ``path``, which need not exist yet, from the first report after ``after_step``."""
+        self.path, self.last_step = path, after_step
+        self._offset, self._file_number = 0, -1
+
+    def read(self) -> list[dict[str, Any]]:
+        """New reports, in order of step."""
+        try:
+            with open(self.path, "rb") as file:
+                number = os.fstat(file.fileno()).st_ino
+                if number != self._file_number:
+                    self._offset, self._file_number = 0, number
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        end = text.rfind(b"\n") + 1
+        self._offset += end
+        reports = [json.loads(line) for line in text[:end].splitlines()]
+        new = []
+        for report in reports:
+            if report["step"] > self.last_step:
+                new.append(report)
+                self.last_step = report["step"]
+        return new
+
+
+def read_reports(path: Path) -> list[dict[str, Any]]:
+    """All reports of a run so far."""
+    return MetricsTail(path).read()
+
+
+def _lines(path: Path) -> list[str]:
+    """Whole lines; a torn last one, left by a kill, is dropped."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    return text[: text.rfind("\n") + 1].splitlines(keepends=True)

@@ -1,0 +1,139 @@
+"""A run's folder: where its files lie, who may write into it, and what must stay the same between two starts."""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from raybio.config import difference
+from raybio.errors import CheckpointError, ClusterError, ConfigError
+
+_NAME = re.compile(r"\w[\w.+-]{0,99}")
+
+
+class RunFolder:
+    """``runs/<name>``; workers and driver see it under one path."""
+
+    def __init__(self, runs: str | Path, name: str) -> None:
+        """Name the folder without touching it.
+
+        Raises:
+            ConfigError: for a name that is no plain word.
+        """
+        if not _NAME.fullmatch(name) or ".." in name:
+            raise ConfigError(
+                f"--name: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', beginning with a letter "
+                "or digit and without '..'"
+            )
+        self.name, self.path = name, Path(runs).expanduser().absolute() / name
+        self.config = self.path / "config.yaml"
+        self.identity = self.path / "run.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.outcome = self.path / "outcome.json"
+        self.failure = self.path / "failure.json"
+        self.result = self.path / "result.json"
+        self.tracking = self.path / "tracking.json"
+        self.plots = self.path / "plots"
+        self.export = self.path / "export"
+        self.stop = self.path / ".stop"
+        self.ray = self.path / ".ray"
+
+    def open(self, system: str, config: dict[str, Any], data_digest: str, free_settings: tuple[str, ...]) -> bool:
+        """Make the folder, or check that the run in it is this one; returns whether it was there already.
+
+        Args:
+            system: its name in ``SYSTEMS``.
+            config: the whole configuration as plain values.
+            data_digest: digest of the store.
+            free_settings: dotted paths that may differ from the last start.
+
+        Raises:
+            CheckpointError: if the folder holds a run of another system, configuration or store, with the difference.
+            ClusterError: if the folder cannot be written.
+        """
+        identity = {"system": system, "data_digest": data_digest, "config": config}
+        old = read_json(self.identity)
+        if old is not None:
+            skipped = tuple(f"config.{path}: " for path in free_settings)
+            changes = [line for line in difference(old, identity) if not line.startswith(skipped)]
+            if changes:
+                raise CheckpointError(
+                    f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> now). Give the same "
+                    "settings to continue it, or choose another --name"
+                )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.identity, identity)
+            _replace(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        except OSError as error:
+            raise ClusterError(
+                f"{self.path}: the run's folder cannot be written ({error.strerror or error}). Choose a writable one "
+                "with --runs or RAYBIO_RUNS"
+            ) from None
+        return old is not None
+
+    @contextlib.contextmanager
+    def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:
+        """Hold the folder as ``who`` (``driver`` or ``writer``); the lock ends with the process, however it ends.
+
+        Raises:
+            ClusterError: if another process holds it for longer than ``timeout_seconds``.
+        """
+        with _open_lock(self.path / f".{who}.lock") as file:
+            deadline = time.monotonic() + timeout_seconds
+            while not _try_lock(file):
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"{self.path}: another process is at work on this run (its {who} holds the lock for more than "
+                        f"{timeout_seconds:.0f} s). Wait until it ends, stop it, or choose another --name"
+                    )
+                time.sleep(0.2)
+            yield
+
+
+def read_json(path: Path) -> Any:
+    """The file's content, None if there is no such file or it is no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` so that readers see the old file or the new one, never half of it."""
+    _replace(path, json.dumps(content, indent=1, default=float, ensure_ascii=False) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _open_lock(path: Path) -> IO[str]:
+    try:
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:
+        raise ClusterError(
+            f"{path}: cannot be written ({error.strerror}): workers and driver must share the runs folder. Choose one "
+            "that all of them can write with --runs"
+        ) from None
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
