@@ -1,6 +1,7 @@
 """Real gloo processes for tests: each runs a function of (rank, collective, folder)."""
 
 import datetime
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,12 @@ Work = Callable[[int, ProcessGroup, Path], None]
 
 def run_workers(work: Work, world: int, folder: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     """Run ``work`` in ``world`` processes; an exception in any of them is raised here."""
-    mp.spawn(_worker, args=(work, world, str(folder), timeout_seconds), nprocs=world)
+    # A server that has imported torch forks the workers, in a tenth of the time that new interpreters take; forking
+    # the test process itself would take its autograd threads along, which torch refuses.
+    multiprocessing.set_forkserver_preload(["torch.distributed", "raybio.training.gather"])
+    mp.start_processes(
+        _worker, args=(work, world, str(folder), timeout_seconds), nprocs=world, start_method="forkserver"
+    )
 
 
 def _worker(rank: int, work: Work, world: int, folder: str, timeout_seconds: float) -> None:
