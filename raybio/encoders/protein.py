@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM, PreTrainedConfig, PreTrainedModel
 
