@@ -36,7 +36,7 @@ class Spool:
     def append(self, sequence: pa.Array) -> np.ndarray:
         """Add sequences; their numbers in the spool."""
         ragged = Ragged.of(sequence)
-        self._file.write(memoryview(ragged.value_T))
+        self._file.write(ragged.value_T.data)
         self._lengths.append(np.diff(ragged.indptr_N1))
         self.num_rows += len(sequence)
         return np.arange(self.num_rows - len(sequence), self.num_rows)
@@ -48,9 +48,7 @@ class Spool:
         stored = Ragged(_map_bytes(self.path), _pointers(length_S)).to_arrow()
         with path.open("wb") as file:
             for start in range(0, len(spooled_R), ROWS_PER_BLOCK):
-                file.write(
-                    memoryview(Ragged.of(stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))).value_T)
-                )
+                file.write(Ragged.of(stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))).value_T.data)
         return Ragged(_map_bytes(path), _pointers(length_S[spooled_R]))
 
 

@@ -1,0 +1,142 @@
+"""Proteomes that evolve: genes of one to four domains, substitutions, indels, gene loss and duplication.
+
+Vectorised over a whole proteome, so that a branch of the species tree costs milliseconds.
+
+Shape letters: G genes, T residues of all genes end to end, F domain families.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raybio.data.substitution import random_residues, substitute
+
+# Relative speed of a site: the core of a domain, its middle, its surface, and the linkers between domains.
+SPEEDS = (0.1, 0.5, 1.5, 3.0)
+LINKER = len(SPEEDS) - 1
+SHARE_OF_SPEED = (0.45, 0.35, 0.2)
+SHARE_OF_DOMAIN_COUNT = (0.55, 0.3, 0.1, 0.05)
+INDELS_PER_SUBSTITUTION = 0.05
+MEAN_INDEL_LENGTH = 2.0
+
+
+class Proteome(NamedTuple):
+    """Genes of one species.
+
+    Attributes:
+        residue_T: codes 0..19 of all genes end to end.
+        speed_T: class of speed of each site.
+        indptr_G1: gene g is ``residue_T[indptr_G1[g] : indptr_G1[g + 1]]``.
+        ancestor_G: number of the root's gene from which each one descends; copies share it.
+    """
+
+    residue_T: NDArray[np.uint8]
+    speed_T: NDArray[np.uint8]
+    indptr_G1: NDArray[np.int64]
+    ancestor_G: NDArray[np.int64]
+
+    def take(self, gene_K: NDArray[np.int64]) -> "Proteome":
+        """Genes ``gene_K``, in that order."""
+        start_K, length_K = self.indptr_G1[gene_K], np.diff(self.indptr_G1)[gene_K]
+        indptr_K1 = np.concatenate([[0], np.cumsum(length_K)])
+        position_T = np.arange(indptr_K1[-1]) + np.repeat(start_K - indptr_K1[:-1], length_K)
+        return Proteome(self.residue_T[position_T], self.speed_T[position_T], indptr_K1, self.ancestor_G[gene_K])
+
+
+def found_proteome(
+    family_G4: NDArray[np.int64], domain_length: int, divergence: float, rng: np.random.Generator
+) -> Proteome:
+    """The root's proteome: each gene a chain of diverged copies of its families' domains, with linkers around them.
+
+    Args:
+        family_G4: families of each gene's domains (G, 4), -1 where there is none.
+        domain_length: mean letters of a domain.
+        divergence: substitutions a site between a family's founder and each of its copies.
+        rng: the draws.
+    """
+    num_families = int(family_G4.max()) + 1
+    length_F = np.maximum(rng.normal(domain_length, 0.15 * domain_length, num_families).astype(np.int64), 8)
+    founder_F = [random_residues(int(length), rng) for length in length_F]
+    speed_F = [rng.choice(len(SHARE_OF_SPEED), int(length), p=SHARE_OF_SPEED).astype(np.uint8) for length in length_F]
+    residues, speeds, indptr = [], [], [0]
+    longest_linker = max(domain_length // 4, 2)
+    for families in family_G4:
+        length = 0
+        for family in [*families[families >= 0], -1]:
+            linker = random_residues(int(rng.integers(1, longest_linker + 1)), rng)
+            residues.append(linker)
+            speeds.append(np.full(len(linker), LINKER, dtype=np.uint8))
+            length += len(linker)
+            if family >= 0:
+                residues.append(founder_F[family])
+                speeds.append(speed_F[family])
+                length += len(founder_F[family])
+        indptr.append(indptr[-1] + length)
+    residue_T, speed_T = np.concatenate(residues), np.concatenate(speeds)
+    diverged_T = substitute(residue_T, speed_T, SPEEDS, divergence, rng)
+    return Proteome(diverged_T, speed_T, np.asarray(indptr, dtype=np.int64), np.arange(len(family_G4)))
+
+
+def draw_families(
+    num_genes: int, num_families: int, num_first_families: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Families of each gene's one to four domains (G, 4), -1 where there is none.
+
+    The first domain is of one of the first ``num_first_families`` families, each about equally often; further ones are
+    of any family.
+    """
+    count_G = rng.choice(len(SHARE_OF_DOMAIN_COUNT), num_genes, p=SHARE_OF_DOMAIN_COUNT) + 1
+    family_G4 = rng.integers(0, num_families, (num_genes, len(SHARE_OF_DOMAIN_COUNT)))
+    family_G4[:, 0] = rng.permutation(np.arange(num_genes) % num_first_families)
+    family_G4[np.arange(family_G4.shape[1]) >= count_G[:, None]] = -1
+    return family_G4
+
+
+def evolve(
+    proteome: Proteome, time: float, rng: np.random.Generator, *, loss_rate: float, duplication_rate: float
+) -> Proteome:
+    """A proteome ``time`` substitutions a site later.
+
+    Args:
+        proteome: the start.
+        time: length of the branch.
+        rng: the draws.
+        loss_rate: losses a gene and unit of time.
+        duplication_rate: duplications a gene and unit of time.
+    """
+    residue_T = substitute(proteome.residue_T, proteome.speed_T, SPEEDS, time, rng)
+    proteome = _with_indels(proteome._replace(residue_T=residue_T), time, rng)
+    num_genes = len(proteome.ancestor_G)
+    stays = rng.random(num_genes) >= -np.expm1(-loss_rate * time)
+    doubles = stays & (rng.random(num_genes) < -np.expm1(-duplication_rate * time))
+    if stays.all() and not doubles.any():
+        return proteome
+    return proteome.take(np.concatenate([np.flatnonzero(stays), np.flatnonzero(doubles)]))
+
+
+def _with_indels(proteome: Proteome, time: float, rng: np.random.Generator) -> Proteome:
+    """Insertions and deletions, in linkers only: a domain keeps its length and no gene vanishes."""
+    residue_T, speed_T, indptr_G1, ancestor_G = proteome
+    linker = np.flatnonzero(speed_T == LINKER)
+    expected = INDELS_PER_SUBSTITUTION * time * SPEEDS[LINKER] * len(linker)
+    deleted = np.unique(_runs(linker[rng.integers(0, len(linker), rng.poisson(expected / 2))], rng))
+    deleted = deleted[deleted < len(residue_T)]
+    deleted = deleted[speed_T[deleted] == LINKER]
+    inserted = np.sort(linker[rng.integers(0, len(linker), rng.poisson(expected / 2))])
+    inserted = np.repeat(inserted, rng.geometric(1 / MEAN_INDEL_LENGTH, len(inserted)))
+    gone = np.zeros(len(residue_T), dtype=bool)
+    gone[deleted] = True
+    # An insertion before position p belongs to the gene that holds p.
+    shift_G1 = np.searchsorted(inserted, indptr_G1) - np.concatenate([[0], np.cumsum(gone)])[indptr_G1]
+    gone = np.insert(gone, inserted, False)
+    residue_T = np.insert(residue_T, inserted, random_residues(len(inserted), rng))[~gone]
+    speed_T = np.insert(speed_T, inserted, np.uint8(LINKER))[~gone]
+    return Proteome(residue_T, speed_T, indptr_G1 + shift_G1, ancestor_G)
+
+
+def _runs(start_K: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Positions of runs of geometric length that begin at ``start_K``."""
+    length_K = rng.geometric(1 / MEAN_INDEL_LENGTH, len(start_K))
+    within = np.arange(length_K.sum()) - np.repeat(np.cumsum(length_K) - length_K, length_K)
+    return np.repeat(start_K, length_K) + within
