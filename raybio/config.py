@@ -5,7 +5,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -129,28 +129,36 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def override(config: C, path: str, value: Any) -> C:
-    """A copy of ``config`` with the field at dotted ``path`` set to ``value``.
+    """A copy of ``config`` with the field at dotted ``path`` set to ``value``; see ``override_all``."""
+    return override_all(config, {path: value})
+
+
+def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
+    """A copy of ``config`` with several fields set at once, so that values that only fit together can be given.
 
     A string value is read as YAML (``"0.1"`` is a number, ``"[1, 2]"`` a list), as it comes from ``--set``.
 
     Raises:
-        ConfigError: if the path does not exist (with the nearest one that does) or the value does not fit.
+        ConfigError: if a path does not exist (with the nearest one that does) or a value does not fit.
     """
     known = [field.path for field in fields(type(config))]
-    if path not in known:
-        raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
-    if isinstance(value, str):
-        try:
-            value = parse_yaml(value)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {value!r} is not a YAML value ({error})") from None
     mapping = config.to_mapping()
-    *parents, leaf = path.split(".")
-    node = mapping
-    for parent in parents:
-        node = node[parent]
-    node[leaf] = value
+    for path, value in value_by_path.items():
+        if path not in known:
+            raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
+        *parents, leaf = path.split(".")
+        node = mapping
+        for parent in parents:
+            node = node[parent]
+        node[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
     return type(config).from_mapping(mapping)
+
+
+def _read_yaml(path: str, text: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {text!r} is not a YAML value ({error})") from None
 
 
 def fingerprint(config: Config, ignore: Iterable[str] = ()) -> str:

@@ -26,3 +26,7 @@ class CheckpointError(RaybioError):
 
 class ClusterError(RaybioError):
     """The cluster cannot carry out what was asked: resources, storage or a lost worker."""
+
+
+class DivergedError(RaybioError):
+    """The loss or its gradient is no longer finite."""

@@ -4,9 +4,9 @@ import time
 from typing import Literal
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from raybio.config import Config, difference, fields, fingerprint, load, override, parse_yaml
+from raybio.config import Config, difference, fields, fingerprint, load, override, override_all, parse_yaml
 from raybio.errors import ConfigError
 
 
@@ -184,3 +184,19 @@ def test_fields_lists_every_leaf_with_type_default_range_and_meaning():
     assert by_path["margin"].type == "float | null"
     assert by_path["margin"].default == "null"
     assert by_path["optim.betas"].type == "tuple of float, float"
+
+
+def test_settings_that_only_fit_together_can_be_overridden_together() -> None:
+    class Pair(Config):
+        low: int = 0
+        high: int = 1
+
+        @model_validator(mode="after")
+        def _ordered(self) -> "Pair":
+            if self.low >= self.high:
+                raise ValueError("low must be below high")
+            return self
+
+    assert override_all(Pair(), {"low": 5, "high": "9"}) == Pair(low=5, high=9)
+    with pytest.raises(ConfigError, match="low must be below high"):
+        override(Pair(), "low", 5)

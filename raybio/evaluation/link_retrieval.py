@@ -7,17 +7,18 @@ hindrance.
 Shape letters: S nodes of an evaluation, D embedding width.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
-from raybio.functional.ranking import LinkRetrieval, bootstrap_intervals, link_retrieval
+from raybio.functional.bootstrap import bootstrap_intervals
+from raybio.functional.ranking import LinkRetrieval, link_retrieval
 from torch import Tensor
 
 from raybio.config import Config
 from raybio.graphs import Graph
+from raybio.protocols import Collective
 
 
 class LinkEvaluationConfig(Config):
@@ -71,10 +72,22 @@ def link_questions(graph: Graph, heldout_E2: np.ndarray, num_nodes_per_group: in
 
 
 def ask(
-    questions: LinkQuestions, embedding_SD: Tensor, config: LinkEvaluationConfig
+    questions: LinkQuestions, embedding_SD: Tensor, config: LinkEvaluationConfig, collective: Collective | None = None
 ) -> tuple[LinkRetrieval, LinkRetrieval | None]:
-    """Retrieval of the training links and, where there are any, of the held-out links."""
-    settings = {"group_N": questions.group_S, "metric": config.metric, "block_rows": config.block_rows}
+    """Retrieval of the training links and, where there are any, of the held-out links.
+
+    Args:
+        questions: nodes and links.
+        embedding_SD: embeddings of the nodes, the same on every worker.
+        config: metric and block size.
+        collective: workers to divide the rows over.
+    """
+    settings: dict[str, Any] = {
+        "group_N": questions.group_S,
+        "metric": config.metric,
+        "block_rows": config.block_rows,
+        "collective": collective,
+    }
     training, heldout = questions.training, questions.heldout
     seen = link_retrieval(embedding_SD, training.indptr, training.indices, **settings)
     if heldout.num_edges == 0:
@@ -94,12 +107,11 @@ def metrics_of(retrieval: LinkRetrieval, prefix: str) -> dict[str, float]:
     } | {f"{prefix}/link_recall_at_{k}": value for k, value in retrieval.recall_at.items()}
 
 
-Embed = Callable[[np.ndarray], Tensor]
-
-
-def evaluate_links(questions: LinkQuestions, embed: Embed, config: LinkEvaluationConfig) -> dict[str, float]:
-    """Metrics ``train/link_*`` (training links) and ``val/link_*`` (held-out links)."""
-    seen, heldout = ask(questions, embed(questions.node_S), config)
+def evaluate_links(
+    questions: LinkQuestions, embedding_SD: Tensor, config: LinkEvaluationConfig, collective: Collective | None = None
+) -> dict[str, float]:
+    """Metrics ``train/link_*`` (training links) and ``val/link_*`` (held-out links); arguments as for ``ask``."""
+    seen, heldout = ask(questions, embedding_SD, config, collective)
     return metrics_of(seen, "train") | (metrics_of(heldout, "val") if heldout is not None else {})
 
 

@@ -12,7 +12,7 @@ it, counted; pairs run over the sequences of all workers; and held-out links are
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ DEMO = Config(
 
 def prepare_demo(directory: str | Path) -> Path:
     """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
-    return default_corpus(directory)
+    return default_corpus(directory).path
 
 
 def build(config: Config, store_path: str | Path) -> System:
@@ -141,7 +141,9 @@ class _Judge:
     table: TokenTable
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        return evaluate_links(self._sampled_questions, partial(self._embed, model, collective), self.config.evaluation)
+        questions = self._sampled_questions
+        embedding_SD = self._embed(model, collective, questions.node_S)
+        return evaluate_links(questions, embedding_SD, self.config.evaluation, collective)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Whole species: random vectors, the initial weights and the trained ones, with bootstrap intervals."""
@@ -156,7 +158,7 @@ class _Judge:
         }
         rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
         return {
-            name: scores_with_intervals(*ask(questions, embedding_ND, self.config.evaluation), rng)
+            name: scores_with_intervals(*ask(questions, embedding_ND, self.config.evaluation, collective), rng)
             for name, embedding_ND in embeddings.items()
         }
 

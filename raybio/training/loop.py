@@ -95,7 +95,7 @@ def fit(
 
     Raises:
         CheckpointError: if the checkpoints belong to another configuration or data, or none of them verifies.
-        TrainingDivergedError: see ``TrainStep``.
+        DivergedError: see ``TrainStep``.
     """
     collective = collective or SingleProcess()
     batches = batches or local_batches(system, config.schedule.max_steps, collective)

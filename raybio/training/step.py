@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from raybio.batches import TokenBatch
-from raybio.errors import RaybioError
+from raybio.errors import DivergedError
 from raybio.functional.hashing import derive_seed
 from raybio.protocols import Collective, System
 from raybio.training.gather import sum_gradients
@@ -15,10 +15,6 @@ from raybio.training.grad_cache import compute_gradients
 from raybio.training.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
-
-
-class TrainingDivergedError(RaybioError):
-    """The loss or its gradient is no longer finite."""
 
 
 class TrainStep:
@@ -41,7 +37,7 @@ class TrainStep:
         """Take step number ``step`` (from 0) with this worker's shard; returns metrics of the global batch.
 
         Raises:
-            TrainingDivergedError: for a non-finite loss or gradient, unless ``on_nonfinite`` is ``skip``. The weights
+            DivergedError: for a non-finite loss or gradient, unless ``on_nonfinite`` is ``skip``. The weights
                 are those of the step before.
         """
         started = time.perf_counter()
@@ -81,7 +77,7 @@ class TrainStep:
 
     def _refuse(self, step: int, loss: float, gradient_norm: float) -> None:
         if self.config.on_nonfinite == "stop":
-            raise TrainingDivergedError(
+            raise DivergedError(
                 f"step {step}: loss {loss}, gradient norm {gradient_norm}, want finite numbers. The last checkpoint is "
                 "intact. Lower optim.peak_lr, lengthen the warm-up, or set on_nonfinite=skip"
             )

@@ -54,11 +54,11 @@ def test_training_links_do_not_hide_heldout_ones() -> None:
 def test_metrics_have_the_names_that_search_spaces_use() -> None:
     graph = random_graph()
     questions = link_questions(graph, np.array([[0, 1]]), 0, seed=0)
-    found = evaluate_links(questions, lambda rows: torch.randn(len(rows), 4), LinkEvaluationConfig())
+    found = evaluate_links(questions, torch.randn(len(questions.node_S), 4), LinkEvaluationConfig())
     assert {"train/link_average_precision", "val/link_average_precision", "val/link_mrr"} <= found.keys()
 
 
 def test_without_heldout_links_only_training_links_are_asked() -> None:
     questions = link_questions(random_graph(), np.empty((0, 2), dtype=np.int64), 0, seed=0)
-    found = evaluate_links(questions, lambda rows: torch.randn(len(rows), 4), LinkEvaluationConfig())
+    found = evaluate_links(questions, torch.randn(len(questions.node_S), 4), LinkEvaluationConfig())
     assert not any(name.startswith("val/") for name in found)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from raybio.config import Config, override
+from raybio.config import Config, override_all
 from raybio.data.store import Store
 from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
@@ -45,10 +45,7 @@ TINY = {
 
 
 def tiny_config(name: str, **more: object) -> TrainingConfig:
-    config = SYSTEMS[name].config()
-    for path, value in (TINY[name] | more).items():
-        config = override(config, path, value)
-    return config
+    return override_all(SYSTEMS[name].config(), TINY[name] | more)
 
 
 @pytest.fixture(params=list(SYSTEMS))
