@@ -95,3 +95,64 @@ def margin_contrastive(anchor, positive, negative, positive_margin, negative_mar
     pull = sum(max(distance(anchor[i], positive[i]) - positive_margin, 0.0) for i in range(num))
     push = sum(max(negative_margin - distance(anchor[i], negative[i]), 0.0) for i in range(num))
     return pull / num + push / num
+
+
+def retrieval_of_group(score: np.ndarray, linked: np.ndarray, ignore: np.ndarray | None = None) -> dict[int, dict]:
+    """Per anchor of one group: lrap, ndcg, reciprocal_rank, num_links, precision_sum and ranks (facts 6).
+
+    ``score`` and ``linked`` are (n, n); the diagonal and ``ignore`` are no candidates.
+    """
+    num = len(score)
+    candidates = [[j for j in range(num) if j != i and not (ignore is not None and ignore[i][j])] for i in range(num)]
+    pairs = [(float(score[i][j]), bool(linked[i][j])) for i in range(num) for j in candidates[i]]
+    result = {}
+    for i in range(num):
+        links = [j for j in candidates[i] if linked[i][j]]
+        if not links:
+            continue
+        precisions, reciprocal_ranks, ranks, pooled = [], [], [], []
+        for j in links:
+            mine = score[i][j]
+            at_least = [k for k in candidates[i] if score[i][k] >= mine]
+            above = sum(1 for k in candidates[i] if score[i][k] > mine)
+            tied = len(at_least) - above
+            precisions.append(sum(1 for k in at_least if linked[i][k]) / len(at_least))
+            reciprocal_ranks.append(1 / (above + (tied + 1) / 2))
+            ranks.append(above + sum(1 for k in candidates[i] if score[i][k] == mine and k < j) + 1)
+            reached = [is_link for value, is_link in pairs if value >= mine]
+            pooled.append(sum(reached) / len(reached))
+        ideal = sum(1 / math.log2(rank + 1) for rank in range(1, len(links) + 1))
+        result[i] = {
+            "lrap": sum(precisions) / len(links),
+            "ndcg": sum(1 / math.log2(rank + 1) for rank in ranks) / ideal,
+            "reciprocal_rank": max(reciprocal_ranks),
+            "num_links": len(links),
+            "precision_sum": sum(pooled),
+            "ranks": ranks,
+        }
+    return result
+
+
+def link_retrieval(scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], ignores=None) -> dict[str, float]:
+    """The aggregated metrics over groups, given as square matrices."""
+    ignores = ignores or [None] * len(scores)
+    groups = [retrieval_of_group(*group) for group in zip(scores, linkeds, ignores, strict=True)]
+    anchors = [anchor for group in groups for anchor in group.values()]
+    ranks = [rank for anchor in anchors for rank in anchor["ranks"]]
+    average_precision = sum(
+        len(group)
+        * sum(anchor["precision_sum"] for anchor in group.values())
+        / sum(anchor["num_links"] for anchor in group.values())
+        for group in groups
+        if group
+    )
+    metrics = {
+        "lrap": sum(anchor["lrap"] for anchor in anchors) / len(anchors),
+        "ndcg": sum(anchor["ndcg"] for anchor in anchors) / len(anchors),
+        "mrr": sum(anchor["reciprocal_rank"] for anchor in anchors) / len(anchors),
+        "average_precision": average_precision / len(anchors),
+    }
+    for k in (1, 5, 10, 25, 100):
+        metrics[f"precision_at_{k}"] = sum(1 for rank in ranks if rank <= k) / k / len(anchors)
+        metrics[f"recall_at_{k}"] = sum(1 for rank in ranks if rank <= k) / len(ranks)
+    return metrics

@@ -1,0 +1,265 @@
+"""Link retrieval: how well nearness of embeddings tells who is linked, exactly, in bounded memory.
+
+N nodes, D embedding width, A anchors (nodes with a link), P directed links, K cut-offs. Definitions follow the SPPT
+authors' evaluation, with ties treated as written at ``LinkRetrieval``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from raybio.functional.rank_counts import count_at_least, count_ranks
+from raybio.functional.scores import Metric, Scorer, scorer
+from raybio.graphs.rows import expand
+from raybio.protocols import Collective
+
+CUTOFFS = (1, 5, 10, 25, 100)
+_ENTRIES_AT_ONCE = 1 << 24
+Integers = NDArray[np.integer[Any]]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LinkRetrieval:
+    """Link retrieval per anchor, and its means.
+
+    Nodes without a link are no anchors. Means run over anchors, which weights groups by their number of anchors;
+    recall runs over directed links.
+
+    Attributes:
+        anchor_A: node ids, by group and then by id.
+        group_A: their groups.
+        num_links_A: links of each.
+        lrap_A: label ranking average precision: mean over links of (links that score at least as high) / (candidates
+            that do).
+        ndcg_A: normalised discounted cumulative gain, log2, over the whole list; ties in order of candidate index.
+        reciprocal_rank_A: 1 / rank of the nearest link; ties share their average rank.
+        precision_sum_A: sum over the anchor's links of the precision at their score, when all ordered pairs of the
+            group are ranked in one list.
+        hits_AK: links among the first ``CUTOFFS[k]`` candidates; ties in order of candidate index.
+    """
+
+    anchor_A: Integers
+    group_A: Integers
+    num_links_A: Integers
+    lrap_A: Floats
+    ndcg_A: Floats
+    reciprocal_rank_A: Floats
+    precision_sum_A: Floats
+    hits_AK: Integers
+
+    @property
+    def lrap(self) -> float:
+        """Mean label ranking average precision."""
+        return float(self.lrap_A.mean())
+
+    @property
+    def ndcg(self) -> float:
+        """Mean nDCG."""
+        return float(self.ndcg_A.mean())
+
+    @property
+    def mrr(self) -> float:
+        """Mean reciprocal rank of the nearest link."""
+        return float(self.reciprocal_rank_A.mean())
+
+    @property
+    def average_precision(self) -> float:
+        """Average precision over all ordered pairs of a group (micro), mean over groups weighted by anchors."""
+        start = np.flatnonzero(np.diff(self.group_A, prepend=self.group_A[0] - 1))
+        precision_G = np.add.reduceat(self.precision_sum_A, start) / np.add.reduceat(self.num_links_A, start)
+        return float(np.average(precision_G, weights=np.diff(np.append(start, len(self.group_A)))))
+
+    @property
+    def precision_at(self) -> dict[int, float]:
+        """Links among the first k, divided by k, for each k of ``CUTOFFS``."""
+        return {k: float(self.hits_AK[:, place].mean() / k) for place, k in enumerate(CUTOFFS)}
+
+    @property
+    def recall_at(self) -> dict[int, float]:
+        """Share of all directed links that are among the first k of their anchor, for each k of ``CUTOFFS``."""
+        return {k: float(self.hits_AK[:, place].sum() / self.num_links_A.sum()) for place, k in enumerate(CUTOFFS)}
+
+
+def link_retrieval(
+    embedding_ND: Tensor,
+    indptr: Integers,
+    indices: Integers,
+    *,
+    group_N: ArrayLike | None = None,
+    metric: Metric = "euclidean",
+    block_rows: int = 1024,
+    ignore: tuple[Integers, Integers] | None = None,
+    collective: Collective | None = None,
+    score_dtype: torch.dtype = torch.float64,
+) -> LinkRetrieval:
+    """Rank, for each node, the other nodes of its group by nearness, and score the ranks of its links.
+
+    Memory beyond the embeddings and links: some blocks of ``block_rows`` x (size of the largest group) numbers.
+
+    Args:
+        embedding_ND: embeddings, on the device that is to do the work.
+        indptr: (N + 1,) rows of links, as in ``raybio.graphs.Graph``. Links between groups are left out.
+        indices: (P,) their other ends.
+        group_N: (N,) group of each node; None: all are one group.
+        metric: "euclidean", "cosine" or "dot".
+        block_rows: anchors scored at once, at most.
+        ignore: (indptr, indices) of pairs that are neither candidates nor links: training links, when held-out links
+            are asked for.
+        collective: divides the rows over workers, each of which must hold all embeddings. Every worker returns the
+            whole result. Only sums with zeros cross the wire, so nothing is lost or rounded.
+        score_dtype: ``torch.float32`` is twice as fast, but then equal distances may not tie.
+
+    Raises:
+        ValueError: for embeddings that are not finite, arrays that do not fit together, or if there is no link.
+    """
+    indptr, indices, num_nodes = np.asarray(indptr), np.asarray(indices), len(embedding_ND)
+    group = np.zeros(num_nodes, dtype=np.int64) if group_N is None else np.asarray(group_N)
+    _check(embedding_ND, indptr, group)
+    order = np.argsort(group, kind="stable")
+    head = np.flatnonzero(np.diff(group[order], prepend=group[order[:1]] - 1)) if num_nodes else np.zeros(0, np.int64)
+    place_N = np.empty(num_nodes, dtype=np.int64)
+    place_N[order] = np.arange(num_nodes)
+    parts = []
+    for first, end in zip(head.tolist(), [*head[1:].tolist(), num_nodes], strict=False):
+        row_P, column_P = _pairs(indptr, indices, order[first:end], place_N, first)
+        ignored = None if ignore is None else _pairs(ignore[0], ignore[1], order[first:end], place_N, first)
+        if ignored is not None:
+            is_asked_P = ~np.isin(row_P * num_nodes + column_P, ignored[0] * num_nodes + ignored[1])
+            row_P, column_P = row_P[is_asked_P], column_P[is_asked_P]
+        if len(row_P):
+            node = torch.from_numpy(order[first:end]).to(embedding_ND.device)
+            candidates = scorer(embedding_ND[node], metric, score_dtype)
+            work = _Work(candidates, row_P, column_P, ignored, block_rows, collective)
+            parts.append(_retrieve(work, order[first:end], int(group[order[first]])))
+    if not parts:
+        raise ValueError("there is no link to retrieve: every link is ignored, crosses groups, or there was none")
+    return LinkRetrieval(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(LinkRetrieval)))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One group: its links (P) in order of row, pairs to ignore, and which rows this worker scores."""
+
+    candidates: Scorer
+    row_P: Integers
+    column_P: Integers
+    ignored: tuple[Integers, Integers] | None
+    block_rows: int
+    collective: Collective | None
+
+    def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
+        """(first row, end, scores) of this worker's blocks."""
+        size = len(self.candidates.vector_ND)
+        rank, world = (0, 1) if self.collective is None else (self.collective.rank, self.collective.world)
+        first, last = size * rank // world, size * (rank + 1) // world
+        rows = max(1, min(self.block_rows, _ENTRIES_AT_ONCE // size))
+        for start in range(first, last, rows):
+            end = min(start + rows, last)
+            score_BN = self.candidates.block(start, end)
+            if self.ignored is not None:
+                low, high = np.searchsorted(self.ignored[0], [start, end])
+                row, column = (torch.from_numpy(side[low:high]).to(score_BN.device) for side in self.ignored)
+                score_BN[row - start, column] = -torch.inf
+            yield start, end, score_BN
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Sum over workers."""
+        return tensor if self.collective is None else self.collective.all_sum(tensor)
+
+
+def _retrieve(work: _Work, node_N: Integers, group: int) -> LinkRetrieval:
+    device = work.candidates.vector_ND.device
+    # One row each: score, above, at least, tied before. Other workers' links stay 0, so that sums put them together.
+    link_4P = torch.zeros((4, len(work.row_P)), dtype=torch.float64, device=device)
+    # Blocks are scored twice, but a group of one block keeps it.
+    held = list(work.blocks()) if len(node_N) <= work.block_rows and len(node_N) ** 2 <= _ENTRIES_AT_ONCE else None
+    for start, end, score_BN in held or work.blocks():
+        low, high = np.searchsorted(work.row_P, [start, end])
+        row_P = torch.from_numpy(work.row_P[low:high] - start).to(device)
+        column_P = torch.from_numpy(work.column_P[low:high]).to(device)
+        link_4P[0, low:high] = score_BN[row_P, column_P].double()
+        link_4P[1:, low:high] = torch.stack(count_ranks(score_BN, row_P, column_P)).double()
+    link_4P = work.sum(link_4P)
+    score_P = link_4P[0].cpu().numpy()
+    threshold_U, place_P = np.unique(score_P, return_inverse=True)
+    threshold = torch.from_numpy(threshold_U).to(device, work.candidates.vector_ND.dtype)
+    pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
+    for _, _, score_BN in held or work.blocks():
+        pairs_U += count_at_least(score_BN, threshold)
+    pairs_P = work.sum(pairs_U).cpu().numpy()[place_P]
+    precision_P = _links_at_least(np.zeros_like(work.row_P), score_P) / pairs_P
+    above_P, at_least_P, tied_before_P = link_4P[1:].cpu().numpy().astype(np.int64)
+    return _per_anchor(work.row_P, node_N, group, score_P, precision_P, above_P, at_least_P, tied_before_P)
+
+
+def _per_anchor(
+    row_P: Integers,
+    node_N: Integers,
+    group: int,
+    score_P: Floats,
+    precision_P: Floats,
+    above_P: Integers,
+    at_least_P: Integers,
+    tied_before_P: Integers,
+) -> LinkRetrieval:
+    start_A = np.flatnonzero(np.diff(row_P, prepend=-1))
+    num_links_A = np.diff(np.append(start_A, len(row_P)))
+    rank_P = above_P + tied_before_P + 1
+    ideal = np.cumsum(1 / np.log2(np.arange(2, num_links_A.max() + 2)))
+    return LinkRetrieval(
+        anchor_A=node_N[row_P[start_A]],
+        group_A=np.full(len(start_A), group),
+        num_links_A=num_links_A,
+        lrap_A=np.add.reduceat(_links_at_least(row_P, score_P) / at_least_P, start_A) / num_links_A,
+        ndcg_A=np.add.reduceat(1 / np.log2(rank_P + 1), start_A) / ideal[num_links_A - 1],
+        # The average rank falls with the score, so the best one is that of the nearest link.
+        reciprocal_rank_A=np.maximum.reduceat(2 / (above_P + at_least_P + 1), start_A),
+        precision_sum_A=np.add.reduceat(precision_P, start_A),
+        hits_AK=np.add.reduceat((rank_P[:, None] <= np.array(CUTOFFS)).astype(np.int64), start_A, axis=0),
+    )
+
+
+def _links_at_least(owner_P: Integers, score_P: Floats) -> Integers:
+    """For each link, how many links of its owner score at least as high."""
+    order = np.lexsort([score_P, owner_P])
+    owner, score = owner_P[order], score_P[order]
+    is_owner_head = np.diff(owner, prepend=-1) != 0
+    is_tie_head = is_owner_head | np.append(True, score[1:] != score[:-1])
+    first_of_tie = np.maximum.accumulate(np.where(is_tie_head, np.arange(len(order)), 0))
+    owner_end = np.append(np.flatnonzero(is_owner_head)[1:], len(order))[np.cumsum(is_owner_head) - 1]
+    count_P = np.empty_like(order)
+    count_P[order] = owner_end - first_of_tie
+    return count_P
+
+
+def _pairs(
+    indptr: Integers, indices: Integers, node_G: Integers, place_N: Integers, first: int
+) -> tuple[Integers, Integers]:
+    """Links inside the group of ``node_G``, which holds the places from ``first`` on; places count from there."""
+    start_G = indptr[node_G].astype(np.int64)
+    position, owner = expand(start_G, indptr[node_G + 1] - start_G)
+    column = place_N[indices[position]] - first
+    is_inside = (column >= 0) & (column < len(node_G)) & (column != owner)
+    return owner[is_inside], column[is_inside]
+
+
+def _check(embedding_ND: Tensor, indptr: Integers, group_N: Integers) -> None:
+    num_nodes = len(embedding_ND)
+    if len(indptr) != num_nodes + 1 or len(group_N) != num_nodes:
+        raise ValueError(
+            f"{num_nodes} embeddings do not fit indptr ({len(indptr)} entries, want {num_nodes + 1}) "
+            f"and group_N ({len(group_N)} entries, want {num_nodes})"
+        )
+    is_bad_N = ~torch.isfinite(embedding_ND).all(1)
+    if bool(is_bad_N.any()):
+        first = int(torch.nonzero(is_bad_N)[0, 0])
+        raise ValueError(
+            f"{int(is_bad_N.sum())} of {num_nodes} embeddings hold NaN or Inf (the first: row {first}); "
+            "has training diverged?"
+        )
