@@ -53,7 +53,7 @@ class Resources:
 
 
 def check_resources(
-    num_workers: int, cpus_per_worker: float | None, num_cpus: float, num_gpus: float = 0, use_gpu: bool = False
+    num_workers: int, cpus_per_worker: float | None, num_cpus: float, num_gpus: float = 0, use_gpu: bool | None = None
 ) -> Resources:
     """Choose or check what each worker reserves, so that Ray Data keeps CPUs of its own.
 
@@ -63,13 +63,15 @@ def check_resources(
             an equal part.
         num_cpus: CPUs of the cluster.
         num_gpus: GPUs of the cluster.
-        use_gpu: whether each worker needs a GPU.
+        use_gpu: whether each worker needs a GPU; None: if there is one for each.
 
     Raises:
         ClusterError: with the arithmetic, if the plan could not run or would hang.
     """
     if num_workers < 1:
         raise ClusterError(f"--workers: got {num_workers}, want at least 1")
+    if use_gpu is None:
+        use_gpu = num_gpus >= num_workers
     if use_gpu and num_gpus < num_workers:
         raise ClusterError(
             f"{num_workers} workers x 1 GPU = {num_workers} GPUs, and the cluster has {num_gpus:g}. Use at most "
@@ -107,7 +109,7 @@ def connected(
     num_workers: int = 1,
     cpus_per_worker: float | None = None,
     *,
-    use_gpu: bool = False,
+    use_gpu: bool | None = None,
     verbose: bool = False,
     dashboard: bool = False,
 ) -> Iterator[Resources]:
@@ -116,7 +118,7 @@ def connected(
     Args:
         num_workers: training workers that will be started.
         cpus_per_worker: see ``check_resources``.
-        use_gpu: whether each worker needs a GPU.
+        use_gpu: see ``check_resources``.
         verbose: show Ray's own logs and progress bars.
         dashboard: start the dashboard of a local cluster, on the loopback address (sweeps need it).
 
@@ -126,7 +128,7 @@ def connected(
     address = os.environ.get("RAY_ADDRESS", "")
     joins = address not in ("", "local")
     if not joins:
-        gpus = _local_gpus() if use_gpu else 0
+        gpus = 0 if use_gpu is False else _local_gpus()
         resources = check_resources(num_workers, cpus_per_worker, local_cpus(), gpus, use_gpu)
         threads = resources.threads_per_worker
     _set_environment(verbose, joins)

@@ -6,6 +6,7 @@ The file is the spool between training and tracking: training only ever appends 
 import json
 import math
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,13 @@ class MetricsLog:
             return
         finite = {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
         broken = {name: str(value) for name, value in metrics.items() if not math.isfinite(value)}
-        line = {"step": step, "metrics": finite, **({"not_finite": broken} if broken else {}), **facts}
+        line = {
+            "step": step,
+            "time_ms": int(time.time() * 1000),
+            "metrics": finite,
+            **({"not_finite": broken} if broken else {}),
+            **facts,
+        }
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         self._last_step = step

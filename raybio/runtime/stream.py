@@ -73,7 +73,8 @@ def stream_batches(
     if num_steps <= 0:
         return
     end = first_step + num_steps
-    arrays = collate(first_step, rank, world)
+    arrays: Mapping[str, np.ndarray] | None = collate(first_step, rank, world)
+    assert arrays is not None
     pump = _Pump(collate, _blocks(first_step + 1, num_steps - 1, _steps_per_block(arrays)), rank, world, prefetch)
     try:
         step = first_step

@@ -1,0 +1,133 @@
+"""Plots of a run, as PNG files: readable in print, and with colours that the colour-blind can tell apart."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
+"""Okabe and Ito's palette."""
+
+MARKERS = "o^sDvPX*"
+_NOT_LOSSES = ("tokens", "tokens_per_second", "steps_per_second", "step_seconds", "epoch", "skipped_steps")
+_MOST_GROUPS = 16
+
+
+def plot_run(reports: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
+    """Loss curves and evaluation results over steps, from the lines of ``metrics.jsonl``; returns the files."""
+    losses = [name for name in _names(reports) if "loss" in name and "/" not in name]
+    evaluations = [name for name in _names(reports) if "/" in name]
+    files = []
+    if losses:
+        files.append(_curves(reports, losses, "loss", folder / "losses.png"))
+    if evaluations:
+        files.append(_panels(reports, evaluations, folder / "evaluation.png"))
+    return files
+
+
+def plot_embedding_map(
+    coordinate_N2: np.ndarray, group_N: Sequence[str], path: Path, *, title: str = "Embedding map"
+) -> Path:
+    """A scatter plot of embedded rows, coloured by group; the rarest groups beyond 16 share a grey.
+
+    Args:
+        coordinate_N2: two coordinates a row, from t-SNE for example.
+        group_N: each row's group, such as its species.
+        path: the PNG file.
+        title: above the plot.
+    """
+    groups, count = np.unique(np.asarray(group_N), return_counts=True)
+    shown = groups[np.argsort(-count, kind="stable")][:_MOST_GROUPS]
+    figure, axes = _figure(8, 7)
+    rest = ~np.isin(group_N, shown)
+    if rest.any():
+        axes.scatter(*coordinate_N2[rest].T, s=6, c="#BBBBBB", label=f"{len(groups) - len(shown)} others")
+    for number, group in enumerate(shown):
+        chosen = np.asarray(group_N) == group
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+        axes.scatter(*coordinate_N2[chosen].T, s=9, c=colour, marker=marker, label=str(group), linewidths=0)
+    axes.set(title=title, xticks=[], yticks=[])
+    axes.legend(markerscale=2.5, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return _save(figure, path)
+
+
+def plot_table(header: Sequence[str], rows: Sequence[Sequence[str]], path: Path, *, title: str = "") -> Path:
+    """A table as a picture, for the README and for MLflow."""
+    figure, axes = _figure(1.5 + 1.45 * len(header), 0.9 + 0.36 * len(rows))
+    axes.axis("off")
+    table = axes.table(cellText=[list(row) for row in rows], colLabels=list(header), loc="center", cellLoc="center")
+    table.auto_set_font_size(False)
+    table.set_fontsize(9)
+    table.auto_set_column_width(list(range(len(header))))
+    table.scale(1, 1.4)
+    axes.set_title(title)
+    return _save(figure, path)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A GitHub table; the first column to the left, the others to the right."""
+    lines = [" | ".join(header), " | ".join([":--", *["--:"] * (len(header) - 1)]), *(" | ".join(row) for row in rows)]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _curves(reports: Sequence[Mapping[str, Any]], names: Sequence[str], label: str, path: Path) -> Path:
+    figure, axes = _figure(8, 4.5)
+    for number, name in enumerate(names):
+        step, value = _series(reports, name)
+        colour, style = COLOURS[number % len(COLOURS)], ("-", "--")[number // len(COLOURS) % 2]
+        axes.plot(step, value, color=colour, linewidth=1.4, linestyle=style, label=name)
+    axes.set(xlabel="step", ylabel=label, title=label.capitalize())
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return _save(figure, path)
+
+
+def _panels(reports: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> Path:
+    """One panel a measure (the part after the last '/' or '_'), one line a question."""
+    by_measure: dict[str, list[str]] = {}
+    for name in names:
+        by_measure.setdefault(_measure(name), []).append(name)
+    columns = min(3, len(by_measure))
+    rows = -(-len(by_measure) // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.2 * rows), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (measure, members) in zip(np.ravel(figure.subplots(rows, columns)), by_measure.items(), strict=False):
+        for number, name in enumerate(members):
+            step, value = _series(reports, name)
+            marker = MARKERS[number % len(MARKERS)]
+            axes.plot(step, value, marker=marker, ms=4, color=COLOURS[number % len(COLOURS)], label=name)
+        axes.set(title=measure, xlabel="step")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, frameon=False)
+    for axes in figure.axes[len(by_measure) :]:
+        axes.axis("off")
+    return _save(figure, path)
+
+
+def _measure(name: str) -> str:
+    return name.rsplit("/", 1)[-1].rsplit("_", 1)[-1]
+
+
+def _names(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for report in reports for name in report["metrics"]))
+
+
+def _series(reports: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    pairs = [(report["step"], report["metrics"][name]) for report in reports if name in report["metrics"]]
+    return [step for step, _ in pairs], [value for _, value in pairs]
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
+    # Not pyplot: it keeps every figure in a global list, and asks the display for a backend.
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path

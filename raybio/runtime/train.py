@@ -1,0 +1,317 @@
+"""One training run, seen from the driver: start or continue it in Ray Train, follow it, give it its true status."""
+
+import contextlib
+import shutil
+import signal
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from raybio import errors
+from raybio.data.store import open_store
+from raybio.errors import ClusterError, RaybioError
+from raybio.runtime.cluster import Resources, connected
+from raybio.runtime.metrics_log import MetricsTail, read_reports
+from raybio.runtime.plots import plot_run
+from raybio.runtime.progress import ProgressView
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.track import Tracker, tracking_uri
+from raybio.training.loop import free_settings
+from raybio.training.settings import TrainingConfig
+
+COLLECTIVE_TIMEOUT_SECONDS = 300
+MAX_WORKER_FAILURES = 3
+MAX_CONTROLLER_FAILURES = 5
+
+_COMPLETE = ("finished", "early_stopping")
+_MLFLOW_STATUS = {"finished": "FINISHED", "early_stopping": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What to train, where, and with how much.
+
+    Attributes:
+        system: its name in ``SYSTEMS``.
+        config: the system's whole configuration.
+        store: path of the prepared store.
+        name: the run's name; the same name goes on with the same run.
+        runs: folder of all runs, shared by driver and workers.
+        tracking: MLflow tracking URI; None: ``mlflow.db`` beside ``runs``.
+        workers: training workers.
+        cpus_per_worker: logical CPUs that each reserves; None: chosen.
+        use_gpu: None: if there is a GPU for each worker.
+        verbose: show Ray's own logs.
+        parent_run_id: MLflow run that this one belongs to, as a trial or a baseline.
+        setup: called in each worker first; tests plant their faults with it.
+    """
+
+    system: str
+    config: TrainingConfig
+    store: str | Path
+    name: str
+    runs: str | Path
+    tracking: str | None = None
+    workers: int = 1
+    cpus_per_worker: float | None = None
+    use_gpu: bool | None = None
+    verbose: bool = False
+    parent_run_id: str | None = None
+    setup: Callable[[int, Path], None] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run stands; what ``result.json`` holds.
+
+    Attributes:
+        status: ``finished``, ``early_stopping``, ``stopped`` (by a signal) or ``failed``.
+        step: optimiser updates.
+        metrics: the newest value of each metric.
+        final: the whole evaluation of a finished run, as its system gives it.
+        config: the whole configuration.
+        checkpoint: path of the newest one.
+        weights_sha256: over parameter names and bytes.
+        mlflow_run_id: None if tracking could not be reached.
+        was_finished: the run was complete before this start; nothing was trained.
+        folder: where all of it lies.
+    """
+
+    status: str
+    step: int
+    metrics: dict[str, float]
+    final: dict[str, Any]
+    config: dict[str, Any]
+    checkpoint: str | None
+    weights_sha256: str | None
+    mlflow_run_id: str | None
+    was_finished: bool
+    folder: RunFolder
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether training reached its end."""
+        return self.status in _COMPLETE
+
+
+class InterruptedRunError(RaybioError):
+    """A signal ended the run; its newest checkpoint is committed and the same command goes on from there."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        """Remember the signal: the process ends with 128 + its number."""
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def train(request: TrainRequest) -> Result:
+    """Start a run, go on with the one of that name, or return the result of one that is finished.
+
+    Raises:
+        CheckpointError: if the run of that name has other settings or another store, or no sound checkpoint.
+        ConfigError: for a bad name or tracking URI.
+        ClusterError: if the plan does not fit the cluster, the storage does not hold, or the workers kept failing.
+        DivergedError: if the loss is no longer finite.
+        InterruptedRunError: if SIGINT or SIGTERM asked the run to end.
+    """
+    folder = RunFolder(request.runs, request.name)
+    uri = tracking_uri(request.tracking, Path(request.runs))
+    digest = open_store(request.store).digest
+    is_old = folder.open(request.system, request.config.to_mapping(), digest, free_settings(request.config))
+    with folder.lock("driver", timeout_seconds=5):
+        finished = _finished(folder, request.config) if is_old else None
+        tracker = Tracker(folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id)
+        if finished is not None:
+            tracker.catch_up()
+            return finished
+        for path in (folder.stop, folder.failure, folder.outcome):
+            path.unlink(missing_ok=True)
+        with _Signals(folder.stop) as signals:
+            return _run(request, folder, tracker, signals)
+
+
+def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "_Signals") -> Result:
+    tracker.start()
+    status = "failed"
+    try:
+        with connected(
+            request.workers, request.cpus_per_worker, use_gpu=request.use_gpu, verbose=request.verbose
+        ) as resources:
+            signals.install()
+            error = _fit_and_follow(request, folder, resources, tracker, signals.caught)
+        status = _status(folder, signals.caught)
+        if status == "failed":
+            raise _explain(folder, error)
+        if status == "stopped":
+            step = (read_json(folder.outcome) or {}).get("step", 0)
+            number = signals.caught[0]
+            name = signal.Signals(number).name
+            raise InterruptedRunError(number, f"{name}: stopped at step {step}; the same command goes on from there")
+    finally:
+        write_json(folder.result, _summary(folder, request, status, tracker.run_id))
+        if status in _COMPLETE:
+            with contextlib.suppress(OSError, ValueError):
+                plot_run(read_reports(folder.metrics), folder.plots)
+        tracker.finish(_MLFLOW_STATUS[status])
+        # The id may have come late, from a tracking server that was away.
+        write_json(folder.result, _summary(folder, request, status, tracker.run_id))
+    return _result(read_json(folder.result), folder, was_finished=False)
+
+
+def _fit_and_follow(
+    request: TrainRequest, folder: RunFolder, resources: Resources, tracker: Tracker, caught: list[int]
+) -> BaseException | None:
+    """Ray Train works in a thread; this one shows progress and turns a signal into a stopped run."""
+    errors_of_thread: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            _trainer(request, folder, resources).fit()
+        except BaseException as error:  # reported by whoever waits for the thread
+            errors_of_thread.append(error)
+
+    thread = threading.Thread(target=fit, name="raybio-train", daemon=True)
+    thread.start()
+    tail = MetricsTail(folder.metrics)
+    with ProgressView(request.name, request.config.schedule.max_steps) as view:
+        while thread.is_alive():
+            thread.join(timeout=0.2)
+            view.update(tail.read())
+            if caught:
+                tracker.kill()
+                view.say("stopping at the next step; a checkpoint is written first (once more: at once)")
+            if len(caught) > 1:
+                break
+        view.update(tail.read())
+    return errors_of_thread[0] if errors_of_thread else None
+
+
+def _trainer(request: TrainRequest, folder: RunFolder, resources: Resources) -> Any:
+    import ray.train
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from raybio.runtime.worker import Order, work
+
+    order = Order(
+        system=request.system,
+        config=request.config.to_mapping(),
+        store=str(Path(request.store).absolute()),
+        runs=str(folder.path.parent),
+        name=request.name,
+        threads=resources.threads_per_worker,
+        setup=request.setup,
+    )
+    shutil.rmtree(folder.ray, ignore_errors=True)
+    per_worker: dict[str, float] = {"CPU": resources.cpus_per_worker}
+    if resources.gpus_per_worker:
+        per_worker["GPU"] = resources.gpus_per_worker
+    return TorchTrainer(
+        lambda: work(order),
+        torch_config=TorchConfig(
+            backend="nccl" if resources.gpus_per_worker else "gloo", timeout_s=COLLECTIVE_TIMEOUT_SECONDS
+        ),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=resources.num_workers,
+            use_gpu=bool(resources.gpus_per_worker),
+            resources_per_worker=per_worker,
+        ),
+        run_config=ray.train.RunConfig(
+            # A new name each time: Ray's own snapshot of an earlier start, perhaps torn, is of no use to us.
+            name=f"{request.name}-{uuid.uuid4().hex[:8]}",
+            storage_path=str(folder.ray),
+            failure_config=ray.train.FailureConfig(
+                max_failures=MAX_WORKER_FAILURES,
+                max_preemption_failures=-1,
+                controller_failure_limit=MAX_CONTROLLER_FAILURES,
+                relax_collectives_on_preemption=True,
+                preemption_grace_s=60,
+            ),
+        ),
+    )
+
+
+def _finished(folder: RunFolder, config: TrainingConfig) -> Result | None:
+    content = read_json(folder.result)
+    if content is None or content["status"] not in _COMPLETE:
+        return None
+    if content["status"] == "finished" and content["step"] < config.schedule.max_steps:
+        return None  # the run was made longer
+    return _result(content, folder, was_finished=True)
+
+
+def _result(content: dict[str, Any], folder: RunFolder, was_finished: bool) -> Result:
+    names = ("status", "step", "metrics", "final", "config", "checkpoint", "weights_sha256", "mlflow_run_id")
+    return Result(**{name: content[name] for name in names}, was_finished=was_finished, folder=folder)
+
+
+def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str | None) -> dict[str, Any]:
+    outcome = read_json(folder.outcome) or {}
+    reports = read_reports(folder.metrics)
+    newest: dict[str, float] = {}
+    for report in reports:
+        newest |= report["metrics"]
+    return {
+        "status": status,
+        "step": outcome.get("step", reports[-1]["step"] if reports else 0),
+        "metrics": newest,
+        "final": outcome.get("final", {}),
+        "config": request.config.to_mapping(),
+        "checkpoint": outcome.get("checkpoint"),
+        "weights_sha256": outcome.get("weights_sha256"),
+        "mlflow_run_id": run_id,
+    }
+
+
+def _status(folder: RunFolder, caught: list[int]) -> str:
+    outcome = read_json(folder.outcome)
+    if outcome is not None and outcome["status"] in _COMPLETE:
+        return str(outcome["status"])
+    return "stopped" if caught else "failed"
+
+
+def _explain(folder: RunFolder, error: BaseException | None) -> RaybioError:
+    """The error that ended the run, as itself where a worker wrote it down."""
+    failure = read_json(folder.failure)
+    if failure is not None:
+        kind = getattr(errors, failure["kind"], RaybioError)
+        return kind(failure["message"])  # type: ignore[no-any-return]
+    reason = str(error).strip() or type(error).__name__
+    return ClusterError(
+        f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time with: {reason}. The same "
+        "command goes on from the newest checkpoint"
+    )
+
+
+class _Signals:
+    """Turns SIGINT and SIGTERM into a file that the workers see, for a ``with`` block.
+
+    Attributes:
+        caught: the signals that came.
+    """
+
+    def __init__(self, stop_file: Path) -> None:
+        self.stop_file, self.caught = stop_file, list[int]()
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "_Signals":
+        self.install()
+        return self
+
+    def install(self) -> None:
+        """Take the handlers; again after ``ray.init``, which puts one of its own on SIGTERM."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.signal(number, self._handle)
+                self._before.setdefault(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.caught.append(number)
+        self.stop_file.touch()
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.stop_file.unlink(missing_ok=True)

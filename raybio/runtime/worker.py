@@ -1,0 +1,182 @@
+"""What runs in each Ray Train worker: the training loop, walked, with its files."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import ray.train
+import ray.train.torch
+import torch
+
+from raybio.batches import TokenBatch
+from raybio.encoders.export import export_encoder
+from raybio.encoders.protein import ProteinEncoder
+from raybio.errors import ClusterError, RaybioError
+from raybio.functional.digest import weights_digest
+from raybio.protocols import Collective, System
+from raybio.runtime.metrics_log import MetricsLog
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.stream import stream_batches
+from raybio.systems import SYSTEMS
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.gather import ProcessGroup, SingleProcess
+from raybio.training.loop import Report, fit
+from raybio.training.settings import TrainingConfig
+
+WRITER_LOCK_SECONDS = 60.0
+"""How long the workers of a killed driver may live on; two seconds is usual."""
+
+STOP_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the driver asks of every worker; plain values, so that it travels.
+
+    Attributes:
+        system: its name in ``SYSTEMS``.
+        config: the whole configuration as plain values.
+        store: path of the prepared store.
+        runs: folder of all runs.
+        name: the run's name.
+        threads: threads to compute with; None: the CPUs of this machine divided by its workers.
+        setup: called as ``setup(rank, attempt folder)`` before anything else; tests plant their faults with it.
+    """
+
+    system: str
+    config: dict[str, Any]
+    store: str
+    runs: str
+    name: str
+    threads: int | None
+    setup: Callable[[int, Path], None] | None = None
+
+
+def work(order: Order) -> None:
+    """Train, and leave ``outcome.json``, or ``failure.json`` for an error that trying again would not cure."""
+    folder = RunFolder(order.runs, order.name)
+    rank = ray.train.get_context().get_world_rank()
+    if read_json(folder.failure) is not None:
+        return  # a restarted group: the driver has what it needs
+    try:
+        if order.setup is not None:
+            order.setup(rank, folder.path)
+        _train(order, folder)
+    except ClusterError:
+        raise  # another worker is gone, or the storage is: Ray starts all of them again
+    except RaybioError as error:
+        write_json(folder.failure, {"kind": type(error).__name__, "message": str(error)})
+        raise
+
+
+def _train(order: Order, folder: RunFolder) -> None:
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    torch.set_num_threads(order.threads or max(1, torch.get_num_threads() // context.get_local_world_size()))
+    collective: Collective = ProcessGroup() if world > 1 else SingleProcess()
+    entry = SYSTEMS[order.system]
+    config = entry.config.from_mapping(order.config)
+    checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
+    if rank != 0:
+        collective.all_sum(torch.zeros(1))  # rank 0 holds the folder now
+        _walk(order, folder, config, collective, checkpoints, log=None)
+        return
+    with folder.lock("writer", WRITER_LOCK_SECONDS):
+        checkpoints.check_writable()
+        collective.all_sum(torch.zeros(1))
+        _walk(order, folder, config, collective, checkpoints, MetricsLog(folder.metrics))
+        checkpoints.close()
+
+
+def _walk(
+    order: Order,
+    folder: RunFolder,
+    config: TrainingConfig,
+    collective: Collective,
+    checkpoints: CheckpointStore,
+    log: MetricsLog | None,
+) -> None:
+    system = SYSTEMS[order.system].build(config, order.store)
+
+    def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+        if log is not None:
+            log.rewind(first_step)
+        return stream_batches(
+            system.collate,
+            first_step=first_step,
+            num_steps=config.schedule.max_steps - first_step,
+            rank=collective.rank,
+            world=collective.world,
+            batch_type=system.batch_type,
+        )
+
+    last, metrics = Report(0, {}), dict[str, float]()
+    reports = fit(
+        system,
+        config,
+        batches=batches,
+        collective=collective,
+        device=ray.train.torch.get_device(),
+        checkpoints=checkpoints,
+        should_stop=_StopFlag(folder.stop),
+    )
+    for report in reports:
+        last, metrics = report, metrics | report.metrics
+        if log is not None and report.metrics:
+            log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
+        if report.is_evaluation or report.is_checkpoint or report.is_last:
+            # A barrier of all workers, so not for each line of the log; reports are the same on all of them.
+            ray.train.report({"step": report.step, **report.metrics})
+    checkpoints.wait()
+    _finish(folder, system, config, collective, last, metrics, is_writer=log is not None)
+
+
+def _finish(
+    folder: RunFolder,
+    system: System,
+    config: TrainingConfig,
+    collective: Collective,
+    last: Report,
+    metrics: dict[str, float],
+    is_writer: bool,
+) -> None:
+    """Judge and export a finished model; say where a stopped one stands."""
+    is_complete = last.reason in ("finished", "early_stopping")
+    final: dict[str, Any] = {}
+    if is_complete and system.final_evaluate is not None:
+        final = dict(system.final_evaluate(system.model, collective))
+    if not is_writer:
+        return
+    if is_complete:
+        card = {
+            "name": folder.name,
+            "Data digest": system.data_digest,
+            "Metrics": metrics,
+            "Configuration": config.to_mapping(),
+        }
+        export_encoder(cast(ProteinEncoder, system.model), folder.export, card=card)
+    newest = sorted(path.name for path in folder.checkpoints.glob("step-*"))
+    outcome = {
+        "status": last.reason,
+        "step": last.step,
+        "metrics": metrics,
+        "final": final,
+        "weights_sha256": weights_digest(system.model.state_dict().items()),
+        "checkpoint": str(folder.checkpoints / newest[-1]) if newest else None,
+    }
+    write_json(folder.outcome, outcome)
+
+
+class _StopFlag:
+    """Whether the driver wants the run to end; looks at the file a few times a second, however short the steps."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._is_set, self._next_look = path, False, 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if not self._is_set and now >= self._next_look:
+            self._is_set, self._next_look = self.path.exists(), now + STOP_POLL_SECONDS
+        return self._is_set
