@@ -29,4 +29,4 @@ def masked_language_model(
     is_label_RL = tokens.label_RL != IGNORED_LABEL
     logits_KV = encoder.token_logits(encoded.hidden_RLD[is_label_RL])
     cross_entropy = F.cross_entropy(logits_KV.float(), tokens.label_RL[is_label_RL], reduction="sum") / num_labels
-    return LossReport(weight * cross_entropy, {"mlm": cross_entropy.detach()})
+    return LossReport(weight * cross_entropy, {"mlm_loss": cross_entropy.detach()})

@@ -90,7 +90,7 @@ class StructurePreserving:
             share, terms = self._multi_similarity(embedding_RD, batch, collective)
         else:
             share, terms = self._margin_contrastive(embedding_RD, batch, collective)
-        return LossReport(self.config.lambda_spml * share, {"spml": share.detach(), **terms})
+        return LossReport(self.config.lambda_spml * share, {"spml_loss": share.detach(), **terms})
 
     def _multi_similarity(
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective

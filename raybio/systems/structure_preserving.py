@@ -28,6 +28,7 @@ from raybio.data.simulate import default_corpus
 from raybio.data.store import Store, open_store
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.errors import ConfigError
+from raybio.evaluation.embedding_map import embedding_map
 from raybio.evaluation.link_retrieval import (
     LinkEvaluationConfig,
     LinkQuestions,
@@ -80,6 +81,9 @@ DEMO = Config(
     optim=OptimConfig(peak_lr=1e-3, num_warmup_steps=50),
 )
 """Settings for the embedded miniature tree of life on two CPU cores: minutes, not days."""
+
+
+MAX_MAP_ROWS = 1500
 
 
 def prepare_demo(directory: str | Path) -> Path:
@@ -146,7 +150,7 @@ class _Judge:
         return evaluate_links(questions, embedding_SD, self.config.evaluation, collective)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """Whole species: random vectors, the initial weights and the trained ones, with bootstrap intervals."""
+        """Whole species: random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
         questions = link_questions(self.store.graph, self.store.heldout, 0, seed=0)
         initial = build_protein_encoder(self.config.encoder, seed=derive_seed(self.config.seed, "weights"))
         device = next(model.parameters()).device
@@ -157,9 +161,18 @@ class _Judge:
             "trained": self._embed(model, collective, questions.node_S),
         }
         rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
-        return {
+        scores = {
             name: scores_with_intervals(*ask(questions, embedding_ND, self.config.evaluation, collective), rng)
             for name, embedding_ND in embeddings.items()
+        }
+        positions = embedding_map(embeddings["trained"].cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
+        labels = self.store.group_labels
+        return {
+            "scores": scores,
+            "embedding_map": {
+                "positions": positions.position_S2.tolist(),
+                "groups": [labels[group] for group in self.store.group_N[positions.row_S]],
+            },
         }
 
     @cached_property

@@ -84,13 +84,13 @@ def test_the_configuration_survives_a_round_trip(name: str) -> None:
 
 
 def test_it_overfits_a_tiny_store(name: str, tiny_store: Store) -> None:
-    config = tiny_config(name, **{"schedule.max_steps": 120, "plan.global_batch_rows": 32, "input.mask_rate": 0.05})
+    config = tiny_config(name, **{"schedule.max_steps": 200, "plan.global_batch_rows": 32, "input.mask_rate": 0.05})
     system = SYSTEMS[name].build(config, tiny_store.path)
     reports = list(fit(system, config))
-    assert reports[-1].metrics["loss"] < 0.6 * reports[0].metrics["loss"]
-    judged = system.final_evaluate(system.model, SingleProcess())
-    scores = {who: row["train"]["mrr"]["value"] for who, row in judged.items()}
-    assert scores["trained"] > 1.5 * scores["random"], scores
+    assert reports[-1].metrics["loss"] < 0.65 * reports[0].metrics["loss"]
+    judged = system.final_evaluate(system.model, SingleProcess())["scores"]
+    lrap = {who: row["train"]["lrap"]["value"] for who, row in judged.items()}
+    assert lrap["trained"] > max(0.9, 1.5 * lrap["initial"]), lrap
 
 
 def test_gradient_caching_gives_the_gradient_of_the_plain_step_with_dropout_on(name: str, tiny_store: Store) -> None:
@@ -162,7 +162,7 @@ def test_a_run_left_at_any_step_and_started_again_ends_with_bit_identical_weight
 
 def test_random_vectors_retrieve_links_at_the_level_of_chance(name: str, tiny_store: Store) -> None:
     system = SYSTEMS[name].build(tiny_config(name), tiny_store.path)
-    judged = system.final_evaluate(system.model, SingleProcess())
+    judged = system.final_evaluate(system.model, SingleProcess())["scores"]
     graph = tiny_store.graph
     density = 2 * graph.num_edges / (graph.num_nodes * (graph.num_nodes / 2 - 1))
     assert judged["random"]["train"]["average_precision"]["value"] == pytest.approx(density, rel=0.5)

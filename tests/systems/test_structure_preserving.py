@@ -21,11 +21,11 @@ def losses(config: Config, store: Store) -> list[dict[str, float]]:
 def test_lambda_zero_reads_no_pairs_and_lambda_one_computes_no_vocabulary_scores(tiny_store: Store) -> None:
     without_graph = build(tiny_config(NAME, **{"objective.lambda_spml": 0.0}), tiny_store.path)
     assert len(without_graph.collate(0, 0, 1)["row_R"]) == 12
-    assert set(losses(tiny_config(NAME, **{"objective.lambda_spml": 0.0}), tiny_store)[0]) >= {"loss", "mlm"}
+    assert set(losses(tiny_config(NAME, **{"objective.lambda_spml": 0.0}), tiny_store)[0]) >= {"loss", "mlm_loss"}
     without_text = build(tiny_config(NAME, **{"objective.lambda_spml": 1.0}), tiny_store.path)
     found = gradients(without_text, SingleProcess(), 0)
     assert not any("cls.predictions" in key for key in found)
-    assert "mlm" not in losses(tiny_config(NAME, **{"objective.lambda_spml": 1.0}), tiny_store)[0]
+    assert "mlm_loss" not in losses(tiny_config(NAME, **{"objective.lambda_spml": 1.0}), tiny_store)[0]
 
 
 @pytest.mark.parametrize("loss", ["multi_similarity", "margin_contrastive"])
@@ -33,13 +33,13 @@ def test_lambda_zero_reads_no_pairs_and_lambda_one_computes_no_vocabulary_scores
 def test_the_loss_is_the_weighted_sum_of_its_two_parts(tiny_store: Store, loss: str, weight: float) -> None:
     config = tiny_config(NAME, **{"objective.loss": loss, "objective.lambda_spml": weight})
     for metrics in losses(config, tiny_store):
-        expected = (1 - weight) * metrics["mlm"] + weight * metrics["spml"]
+        expected = (1 - weight) * metrics["mlm_loss"] + weight * metrics["spml_loss"]
         assert metrics["loss"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_language_model_loss_of_an_untrained_encoder_is_that_of_a_uniform_guess(tiny_store: Store) -> None:
     config = tiny_config(NAME, **{"objective.lambda_spml": 0.0, "schedule.max_steps": 1})
-    assert losses(config, tiny_store)[0]["mlm"] == pytest.approx(math.log(30), rel=0.1)
+    assert losses(config, tiny_store)[0]["mlm_loss"] == pytest.approx(math.log(30), rel=0.1)
 
 
 def test_the_baseline_differs_in_lambda_alone() -> None:
