@@ -18,8 +18,8 @@ from raybio.training.gather import SingleProcess
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.precision import Precision
 
-MAX_TOKENS, MAX_LENGTH, NUM_PAIRS = 1024, 64, 5
-FEW_ANCHORS, MANY_ANCHORS = 12, 48
+MAX_TOKENS, MAX_LENGTH, NUM_PAIRS = 512, 48, 5
+FEW_ANCHORS, MANY_ANCHORS = 6, 24
 
 
 def step(num_anchors: int, gradient_caching: bool) -> tuple[Callable[[], None], torch.nn.Module]:

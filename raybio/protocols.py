@@ -78,8 +78,15 @@ class LossReport(NamedTuple):
 class Objective(Protocol):
     """A loss over a batch, in a part that is separable over sequences and a part that couples them."""
 
-    uses_rows: bool
-    uses_embeddings: bool
+    @property
+    def uses_rows(self) -> bool:
+        """Whether the separable part counts."""
+        ...
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the coupling part counts."""
+        ...
 
     def normaliser(self, batch: Any, collective: Collective) -> Tensor:
         """The global count by which the separable part is divided; called once a step, before encoding."""
