@@ -4,7 +4,6 @@ Time: one process, A B B A. Memory: a fresh process each, peak resident bytes of
 batch and for one four times as large; the growth from one to the other is what is compared.
 """
 
-import json
 import resource
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
+from _measure import report
 from training_setup import link_batch, minilm_encoder, paired_seconds, sppt_system
 
 from raybio.training.gather import SingleProcess
@@ -85,14 +85,7 @@ def main() -> None:
         f"{growth[True] / 2**20:.0f} MiB against {growth[False] / 2**20:.0f} MiB "
         f"({max(growth[True], 0) / growth[False]:.2f}×); gradients differ by {worst:.0e} at most"
     )
-    result = {
-        "row": "P10",
-        "peer": "our step without caching",
-        "median_ratio": round(median(ratios), 3),
-        "min_ratio": round(min(ratios), 3),
-        "note": note,
-    }
-    print(json.dumps(result), flush=True)
+    report("P10", "our step without caching", median(ratios), min(ratios), note)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ width × length FLOP a token (forward and backward). The step is the whole one: 
 AdamW.
 """
 
-import json
 from statistics import median
 
 import torch
+from _measure import report
 from training_setup import MINILM_L6, gemm, link_batch, minilm_encoder, paired_seconds, sppt_system
 
 from raybio.training.gather import SingleProcess
@@ -38,14 +38,7 @@ def measure(precision_name: str, dtype: torch.dtype) -> None:
         f"share of the {precision_name} GEMM rate ({rate:.0f} GFLOP/s, {GEMM_SIZE}³); {num_parameters / 1e6:.1f} M "
         f"non-embedding parameters, {int(length_R.sum())} real tokens a step, {torch.get_num_threads()} threads"
     )
-    result = {
-        "row": "P14",
-        "peer": f"GEMM {precision_name}",
-        "median_ratio": round(median(shares), 3),
-        "min_ratio": round(min(shares), 3),
-        "note": note,
-    }
-    print(json.dumps(result), flush=True)
+    report("P14", f"GEMM {precision_name}", median(shares), min(shares), note)
 
 
 if __name__ == "__main__":

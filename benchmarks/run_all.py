@@ -28,7 +28,9 @@ WHAT = {
     "P6": ("batches from the store", "≥ 2× read_parquet, ≥ 3× DataLoader"),
     "P7": ("full-range shuffle", "≥ 5×"),
     "P10": ("gradient caching's cost", "≤ 1.4× time (ratio ≥ 0.71), ≤ 0.35× memory growth"),
+    "P11": ("tiled contrastive loss, 8,192 × 256", "≤ 1.15× time (ratio ≥ 0.87), ≤ ⅛ memory"),
     "P12": ("a run through Ray", "≥ 0.97× steps/s"),
+    "P13": ("bf16 on this CPU", "≥ 1.5× with AVX512-bf16 or AMX, else switched off"),
     "P14": ("MFU of the training step", "≥ 0.6 CPU fp32; ≥ 0.5 one H200 bf16"),
     "P15": ("first optimiser step after the command", "≤ 1.2× Ray Train's hello world (ratio ≥ 0.83)"),
     "P16": ("checkpoint stall", "≤ 0.3× (ratio ≥ 3.3)"),
@@ -107,7 +109,7 @@ def table(results: list[Result]) -> str:
     ]
     for result in sorted(results, key=lambda result: int(result["row"][1:])):
         what, goal = WHAT.get(result["row"], ("", ""))
-        ratios = [f"{result[key]:.2f}" if key in result else "–" for key in ("median_ratio", "min_ratio")]
+        ratios = ["–" if result.get(key) is None else f"{result[key]:.3g}" for key in ("median_ratio", "min_ratio")]
         cells = [result["row"], what, result["peer"], *ratios, goal, result.get("note", "")]
         lines.append(f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |")
     lines += ["", "Where and when:", ""]

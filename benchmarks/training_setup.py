@@ -1,11 +1,11 @@
 """What the training benchmarks share: a MiniLM-L6-sized protein encoder, a step's batch, and fair pairs of timings."""
 
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import torch
+from _measure import seconds_of
 
 from raybio.batches import IGNORED_LABEL, LinkBatch
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
@@ -53,19 +53,13 @@ def minilm_encoder(seed: int = 0) -> ProteinEncoder:
     return build_protein_encoder(MINILM_L6, seed=seed)
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def paired_seconds(a: Callable[[], object], b: Callable[[], object], num_pairs: int) -> list[tuple[float, float]]:
     """(seconds of a, seconds of b) of each pair, in the order A B B A, after one untimed call of each."""
     a(), b()
     pairs = []
     for _ in range(num_pairs):
-        first_a, first_b = seconds(a), seconds(b)
-        second_b, second_a = seconds(b), seconds(a)
+        first_a, first_b = seconds_of(a), seconds_of(b)
+        second_b, second_a = seconds_of(b), seconds_of(a)
         pairs.append(((first_a + second_a) / 2, (first_b + second_b) / 2))
     return pairs
 
