@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raybio.batches import PaddedTokens, TokenBatch
-from raybio.protocols import Collective, Encoded, Encoder, LossReport, System
+from raybio.protocols import Collective, Encoded, LossReport, System
 from raybio.training.micro_batches import token_budget_micro_batches
 from raybio.training.precision import Precision
 
@@ -47,80 +47,96 @@ def compute_gradients(
     Returns:
         this worker's shares of the loss and of its named terms, detached.
     """
-    model, objective = system.model, system.objective
-    micro_batches = [rows.to(batch.token_T.device) for rows in _split(batch, max_tokens)]
-    normaliser = objective.normaliser(batch, collective)
-    ledger = _Ledger(batch.token_T.device)
-
-    def encode(number: int) -> tuple[PaddedTokens, Encoded]:
-        tokens = batch.pad(micro_batches[number], model.pad_id)
-        with _seeded(seed_of(number), batch.token_T.device), precision.autocast():
-            encoded = model(tokens)
-        return tokens, Encoded(encoded.hidden_RLD, encoded.embedding_RD.float())
-
-    def row_loss(tokens: PaddedTokens, encoded: Encoded) -> Tensor:
-        with precision.autocast():
-            return ledger.add(objective.row_loss(model, encoded, tokens, normaliser))
-
-    if not objective.uses_embeddings:
-        for number in range(len(micro_batches)):
-            row_loss(*encode(number)).backward()
-        return ledger.loss, ledger.terms
-
-    order = torch.cat(micro_batches) if micro_batches else torch.empty(0, dtype=torch.long)
-    if gradient_caching and len(micro_batches) > 1:
-        with torch.no_grad():
-            embeddings = [encode(number)[1].embedding_RD for number in range(len(micro_batches))]
-        embedding_RD = _restore_order(embeddings, order).requires_grad_()
-        ledger.add(objective.embedding_loss(embedding_RD, batch, collective)).backward()
-        gradient_RD = torch.zeros_like(embedding_RD) if embedding_RD.grad is None else embedding_RD.grad
-        for number, rows in enumerate(micro_batches):
-            tokens, encoded = encode(number)
-            surrogate = (encoded.embedding_RD * gradient_RD[rows]).sum()
-            (surrogate + row_loss(tokens, encoded) if objective.uses_rows else surrogate).backward()
-        return ledger.loss, ledger.terms
-
-    embeddings, losses = [], []
-    for number in range(len(micro_batches)):
-        tokens, encoded = encode(number)
-        embeddings.append(encoded.embedding_RD)
-        if objective.uses_rows:
-            losses.append(row_loss(tokens, encoded))
-    # A worker without rows still takes part in the gathers, of which the embedding loss consists.
-    embedding_RD = _restore_order(embeddings, order) if embeddings else _no_embeddings(model, batch)
-    losses.append(ledger.add(objective.embedding_loss(embedding_RD, batch, collective)))
-    torch.stack(losses).sum().backward()
-    return ledger.loss, ledger.terms
+    step = _Step(system, batch, collective, _split(batch, max_tokens), precision, seed_of)
+    if not system.objective.uses_embeddings:
+        step.separable()
+    elif gradient_caching and len(step.micro_batches) > 1:
+        step.cached()
+    else:
+        step.plain()
+    return step.loss, step.terms
 
 
-class _Ledger:
-    """Running sums of the losses and terms of a step."""
+class _Step:
+    """One step's passes over its micro-batches, and the running sums of its losses and terms."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.loss = torch.zeros((), device=device)
+    def __init__(
+        self,
+        system: System,
+        batch: TokenBatch,
+        collective: Collective,
+        micro_batches: list[Tensor],
+        precision: Precision,
+        seed_of: Callable[[int], int],
+    ) -> None:
+        self.model, self.objective = system.model, system.objective
+        self.batch, self.collective, self.precision, self.seed_of = batch, collective, precision, seed_of
+        self.device = batch.token_T.device
+        self.micro_batches = [rows.to(self.device) for rows in micro_batches]
+        self.normaliser = self.objective.normaliser(batch, collective)
+        self.loss = torch.zeros((), device=self.device)
         self.terms: Terms = {}
 
-    def add(self, report: LossReport) -> Tensor:
+    def separable(self) -> None:
+        """Nothing couples the sequences: each micro-batch is done with at once."""
+        for number in range(len(self.micro_batches)):
+            self._row_loss(*self._encode(number)).backward()
+
+    def plain(self) -> None:
+        """The graphs of all micro-batches are kept until the coupling loss is known."""
+        embeddings, losses = [], []
+        for number in range(len(self.micro_batches)):
+            tokens, encoded = self._encode(number)
+            embeddings.append(encoded.embedding_RD)
+            if self.objective.uses_rows:
+                losses.append(self._row_loss(tokens, encoded))
+        losses.append(self._embedding_loss(self._in_order(embeddings)))
+        torch.stack(losses).sum().backward()
+
+    def cached(self) -> None:
+        """Everything is encoded twice, the graph of one micro-batch is kept at a time."""
+        with torch.no_grad():
+            embeddings = [self._encode(number)[1].embedding_RD for number in range(len(self.micro_batches))]
+        embedding_RD = self._in_order(embeddings).requires_grad_()
+        self._embedding_loss(embedding_RD).backward()
+        gradient_RD = torch.zeros_like(embedding_RD) if embedding_RD.grad is None else embedding_RD.grad
+        for number, rows in enumerate(self.micro_batches):
+            tokens, encoded = self._encode(number)
+            surrogate = (encoded.embedding_RD * gradient_RD[rows]).sum()
+            (surrogate + self._row_loss(tokens, encoded) if self.objective.uses_rows else surrogate).backward()
+
+    def _encode(self, number: int) -> tuple[PaddedTokens, Encoded]:
+        tokens = self.batch.pad(self.micro_batches[number], self.model.pad_id)
+        with _seeded(self.seed_of(number), self.device), self.precision.autocast():
+            encoded = self.model(tokens)
+        return tokens, Encoded(encoded.hidden_RLD, encoded.embedding_RD.float())
+
+    def _row_loss(self, tokens: PaddedTokens, encoded: Encoded) -> Tensor:
+        with self.precision.autocast():
+            return self._note(self.objective.row_loss(self.model, encoded, tokens, self.normaliser))
+
+    def _embedding_loss(self, embedding_RD: Tensor) -> Tensor:
+        return self._note(self.objective.embedding_loss(embedding_RD, self.batch, self.collective))
+
+    def _note(self, report: LossReport) -> Tensor:
         self.loss = self.loss + report.loss.detach().float()
         for name, value in report.terms.items():
             self.terms[name] = self.terms.get(name, 0) + value.float()
         return report.loss
 
+    def _in_order(self, embeddings: list[Tensor]) -> Tensor:
+        """Embeddings in the batch's own order: micro-batches are sorted by length."""
+        if not embeddings:
+            # A worker without rows still takes part in the gathers of the coupling loss.
+            return torch.zeros(0, self.model.width, device=self.device, requires_grad=True)
+        order_R = torch.cat(self.micro_batches)
+        position_R = torch.empty_like(order_R)
+        position_R[order_R] = torch.arange(len(order_R), device=self.device)
+        return torch.cat(embeddings)[position_R]
+
 
 def _split(batch: TokenBatch, max_tokens: int) -> list[Tensor]:
     return token_budget_micro_batches(batch.length_R, max_tokens=max_tokens) if batch.num_rows else []
-
-
-def _restore_order(parts: list[Tensor], order_R: Tensor) -> Tensor:
-    """Embeddings in the batch's own order: micro-batches are sorted by length."""
-    stacked_RD = torch.cat(parts)
-    position_R = torch.empty_like(order_R)
-    position_R[order_R] = torch.arange(len(order_R), device=order_R.device)
-    return stacked_RD[position_R]
-
-
-def _no_embeddings(model: Encoder, batch: TokenBatch) -> Tensor:
-    return torch.zeros(0, model.width, device=batch.token_T.device, requires_grad=True)
 
 
 @contextmanager
