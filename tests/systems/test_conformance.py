@@ -160,9 +160,13 @@ def test_a_run_left_at_any_step_and_started_again_ends_with_bit_identical_weight
     assert all(report.metrics["loss"] == losses[report.step] for report in rest)
 
 
-def test_random_vectors_retrieve_links_at_the_level_of_chance(name: str, tiny_store: Store) -> None:
+def test_a_constant_encoder_and_random_vectors_score_at_the_level_of_chance(name: str, tiny_store: Store) -> None:
     system = SYSTEMS[name].build(tiny_config(name), tiny_store.path)
+    with torch.no_grad():
+        for parameter in system.model.parameters():
+            parameter.zero_()
     judged = system.final_evaluate(system.model, SingleProcess())["scores"]
     graph = tiny_store.graph
     density = 2 * graph.num_edges / (graph.num_nodes * (graph.num_nodes / 2 - 1))
+    assert judged["trained"]["train"]["average_precision"]["value"] == pytest.approx(density, rel=1e-6)
     assert judged["random"]["train"]["average_precision"]["value"] == pytest.approx(density, rel=0.5)
