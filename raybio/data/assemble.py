@@ -6,7 +6,7 @@ Shape letters: N proteins in reading order, R rows of the store, S spooled seque
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ ROWS_PER_BLOCK = 1 << 16
 
 
 class Spool:
-    """Sequences on their way to a store: appended to a file, read back in any order."""
+    """Sequences on their way to a store: appended to a file, read back in any order; a context that closes it."""
 
     def __init__(self, path: Path) -> None:
         """Start an empty file."""
@@ -32,6 +32,12 @@ class Spool:
         self._file = path.open("wb")
         self._lengths: list[np.ndarray] = []
         self.num_rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
     def append(self, sequence: pa.Array) -> np.ndarray:
         """Add sequences; their numbers in the spool."""

@@ -61,22 +61,16 @@ def prepare_proteins(
     quarantine = Quarantine(config.max_bad_share)
     for files in source.files.values():
         _demand(files)
-    with Draft(out, force=force) as draft:
+    with Draft(out, force=force) as draft, Spool(draft.folder / "spool") as spool:
         before = _states(source)
         sources = {name: _describe(files) for name, files in source.files.items()}
-        spool = Spool(draft.folder / "spool")
         corpus = source.read(spool, quarantine, strip_stop=config.strip_stop, max_length=config.max_length)
         for file, state in _states(source).items():
             if before.get(file) != state:
                 raise DataError(f"{file}: changed while it was being read. Prepare again when nothing writes to it.")
         provenance = {"sources": sources, "parameters": config.to_mapping(), "quarantine": quarantine.summary()}
         return assemble(
-            corpus,
-            spool,
-            draft,
-            heldout_share=config.heldout_share,
-            seed=config.seed,
-            provenance=provenance,
+            corpus, spool, draft, heldout_share=config.heldout_share, seed=config.seed, provenance=provenance
         )
 
 

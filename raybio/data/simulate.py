@@ -1,7 +1,7 @@
 """The embedded default corpus: a miniature tree of life, seeded, written in the real file formats.
 
-An ancestral proteome of domain families evolves down a random species tree (``evolution.py``); proteins interact
-by rules between families, which all species share, so that links held out in one species can be told from sequence by what
+An ancestral proteome of domain families evolves down a random species tree (``evolution.py``); proteins interact by
+rules between families that all species share, so that a link held out in one species can be told from sequence by what
 was seen in the others. A share of each species' links is noise. Nothing here is biology; it is a task of the same shape.
 
 Shape letters: A genes of the root, G genes of a species, F families, K candidate pairs of root genes, E links.

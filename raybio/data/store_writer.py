@@ -5,6 +5,7 @@ A draft that a killed process left behind is never opened, and the next writer o
 Shape letters: N rows, T residues, E held-out links.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -35,6 +36,7 @@ from raybio.errors import StoreError
 from raybio.graphs import Graph
 
 LOCK = "lock"
+DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 
 
 class Draft:
@@ -79,7 +81,7 @@ class Draft:
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
-        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
+        if isinstance(error, OSError) and error.errno in DISK_TROUBLE:
             raise StoreError(
                 f"{self.path}: cannot be written ({error}). Free some space or choose another --out."
             ) from None
