@@ -2,7 +2,7 @@
 
 An ancestral proteome of domain families evolves down a random species tree (``evolution.py``); proteins interact by
 rules between families that all species share, so that a link held out in one species can be told from sequence by what
-was seen in the others. A share of each species' links is noise. Nothing here is biology; it is a task of the same shape.
+was seen in the others. A share of each species' links is noise. Nothing here is biology: it is a task of that shape.
 
 Shape letters: A genes of the root, G genes of a species, F families, K candidate pairs of root genes, E links.
 """
@@ -227,7 +227,7 @@ def _expand(ancestor_G: NDArray[np.int64], rules: _Rules) -> tuple[NDArray[np.in
 def _network(ids: pa.Array, links: NDArray[np.int64], rng: np.random.Generator) -> bytes:
     """Lines "A B", CRLF, in random order and direction; some links in both directions, a few self pairs."""
     twice = links[rng.random(len(links)) < SHARE_LISTED_TWICE]
-    itself = np.repeat(rng.integers(0, len(ids), int(SHARE_SELF_PAIRS * len(links)))[:, None], 2, axis=1)
+    itself = np.repeat(rng.integers(0, len(ids), max(int(SHARE_SELF_PAIRS * len(links)), 1))[:, None], 2, axis=1)
     flipped = np.where(rng.random(len(links))[:, None] < 0.5, links, links[:, ::-1])
     lines = rng.permutation(np.concatenate([flipped, twice, twice[:, ::-1], itself]))
     text = pc.binary_join_element_wise(ids.take(pa.array(lines[:, 0])), ids.take(pa.array(lines[:, 1])), " ")
