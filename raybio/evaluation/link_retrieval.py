@@ -104,7 +104,8 @@ def metrics_of(retrieval: LinkRetrieval, prefix: str) -> dict[str, float]:
         f"{prefix}/link_ndcg": retrieval.ndcg,
         f"{prefix}/link_average_precision": retrieval.average_precision,
         f"{prefix}/link_mrr": retrieval.mrr,
-    } | {f"{prefix}/link_recall_at_{k}": value for k, value in retrieval.recall_at.items()}
+        f"{prefix}/link_recall_at_10": retrieval.recall_at[10],
+    }
 
 
 def evaluate_links(

@@ -18,14 +18,14 @@ class SystemEntry:
         config: its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
         build: (config, store path) -> the wired system.
-        baseline: the settings of the run that a result is compared with.
+        comparison: the values of a setting that a run is compared with, as ``--compare`` takes them.
         prepare_demo: folder -> path of the embedded default corpus, prepared there once.
     """
 
     config: type[TrainingConfig]
     demo: TrainingConfig
     build: Callable[[Any, str | Path], System]
-    baseline: Callable[[Any], TrainingConfig]
+    comparison: str
     prepare_demo: Callable[[str | Path], Path]
 
 
@@ -34,7 +34,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         config=structure_preserving.Config,
         demo=structure_preserving.DEMO,
         build=structure_preserving.build,
-        baseline=structure_preserving.language_model_baseline,
+        comparison="objective.lambda_spml=0",
         prepare_demo=structure_preserving.prepare_demo,
     ),
 }

@@ -131,11 +131,6 @@ def build(config: Config, store_path: str | Path) -> System:
     )
 
 
-def language_model_baseline(config: Config) -> Config:
-    """The same run without the graph: λ = 0, the paper's LMPT."""
-    return config.model_copy(update={"objective": ObjectiveConfig(lambda_spml=0.0)})
-
-
 @dataclass(frozen=True)
 class _Judge:
     """Link retrieval of a model over the store."""

@@ -6,7 +6,7 @@ import torch
 from raybio.config import override
 from raybio.data.store import Store
 from raybio.errors import ConfigError, DivergedError
-from raybio.systems.structure_preserving import Config, build, language_model_baseline
+from raybio.systems.structure_preserving import Config, build
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit, free_settings
 from tests.systems.test_conformance import gradients, tiny_config
@@ -40,14 +40,6 @@ def test_the_loss_is_the_weighted_sum_of_its_two_parts(tiny_store: Store, loss: 
 def test_the_language_model_loss_of_an_untrained_encoder_is_that_of_a_uniform_guess(tiny_store: Store) -> None:
     config = tiny_config(NAME, **{"objective.lambda_spml": 0.0, "schedule.max_steps": 1})
     assert losses(config, tiny_store)[0]["mlm_loss"] == pytest.approx(math.log(30), rel=0.1)
-
-
-def test_the_baseline_differs_in_lambda_alone() -> None:
-    config = tiny_config(NAME)
-    assert override(config, "objective.lambda_spml", 0.0).plan == language_model_baseline(config).plan
-    assert language_model_baseline(config).objective.lambda_spml == 0
-    twins = [override(config, "objective.lambda_spml", value) for value in (0.1, 0.9)]
-    assert language_model_baseline(twins[0]) == language_model_baseline(twins[1])
 
 
 def test_a_length_beyond_the_positions_is_refused_with_both_numbers() -> None:

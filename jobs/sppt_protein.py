@@ -1,0 +1,9 @@
+"""Structure-preserving pre-training of a protein encoder on interaction graphs: train, compare, show the table.
+
+Without a store it uses the embedded miniature tree of life. The same command again goes on where it stopped.
+"""
+
+from raybio.runtime.launch import training_job
+
+if __name__ == "__main__":
+    training_job("structure_preserving", __doc__ or "", compare="objective.lambda_spml=0")

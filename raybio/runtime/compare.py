@@ -1,0 +1,148 @@
+"""Comparing a run with its kin: the same configuration with other values of one setting, and the table of all.
+
+SPPT's Table 6 is such a comparison: random vectors, the initial encoder, λ = 0, and the λ of the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raybio.config import override
+from raybio.errors import ConfigError
+from raybio.runtime.plots import markdown_table, plot_table
+from raybio.runtime.run_folder import RunFolder, write_json
+from raybio.runtime.track import add_artifacts
+from raybio.runtime.train import Result, TrainRequest, train
+
+METRICS = {"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"}
+SPLITS = {"train": "training links", "val": "held-out links"}
+
+
+@dataclass(frozen=True)
+class Variation:
+    """One setting and the other values of it that a run is compared with."""
+
+    path: str
+    values: tuple[Any, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "Variation":
+        """Read ``objective.lambda_spml=0,0.1,0.5``.
+
+        Raises:
+            ConfigError: if it does not have that form.
+        """
+        path, separator, values = text.partition("=")
+        if not separator or not path or not values:
+            raise ConfigError(f"--compare {text!r}: want SETTING=VALUE,VALUE such as objective.lambda_spml=0,0.1")
+        return cls(path.strip(), tuple(yaml.safe_load(f"[{values}]")))
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Scores with intervals, a row a model.
+
+    Attributes:
+        rows: label -> split -> metric -> {"value", "low", "high"}.
+    """
+
+    rows: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+
+    @property
+    def splits(self) -> list[str]:
+        """Splits that any row has."""
+        return [split for split in SPLITS if any(split in scores for scores in self.rows.values())]
+
+    def cells(self, split: str) -> tuple[list[str], list[list[str]]]:
+        """Header and text cells of a split: value and 95 % interval, in percent except MRR."""
+        body = []
+        for label, scores in self.rows.items():
+            if split in scores:
+                body.append([label, *(_cell(scores[split][metric], metric) for metric in METRICS)])
+        return ["model", *METRICS.values()], body
+
+
+def kin_of(request: TrainRequest, variation: Variation) -> dict[str, TrainRequest]:
+    """The runs to compare with, by label; the run's own value is left out.
+
+    Raises:
+        ConfigError: if the setting does not exist or a value does not fit.
+    """
+    kin = {}
+    leaf = variation.path.rsplit(".", 1)[-1]
+    for value in variation.values:
+        config = override(request.config, variation.path, value)
+        if config != request.config:
+            kin[f"{leaf} = {value}"] = replace(request, config=config, name=f"{request.name}.{leaf}-{value}")
+    return kin
+
+
+def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result, ResultTable]:
+    """Train the run and its kin, each resumable by itself, and put their final evaluations side by side.
+
+    Whatever is finished already is not trained again. The table goes into the run's folder (``table.md``,
+    ``table.json``, ``plots/table-*.png``) and among its MLflow artifacts.
+
+    Raises:
+        RaybioError: as ``train``.
+    """
+    kin = kin_of(request, variation) if variation is not None else {}
+    result = train(request)
+    others = {label: train(replace(other, parent_run_id=result.mlflow_run_id)) for label, other in kin.items()}
+    table = ResultTable(_rows(request, result, others, variation))
+    add_artifacts(result.folder, _write(table, result.folder))
+    return result, table
+
+
+def _rows(
+    request: TrainRequest, result: Result, others: Mapping[str, Result], variation: Variation | None
+) -> dict[str, Any]:
+    own = result.final["scores"]
+    rows = {label: own[label] for label in ("random", "initial")}
+    rows |= {label: other.final["scores"]["trained"] for label, other in others.items()}
+    label = request.name
+    if variation is not None:
+        *parents, leaf = variation.path.split(".")
+        node = request.config.to_mapping()
+        for parent in parents:
+            node = node[parent]
+        label = f"{leaf} = {node[leaf]} (this run)"
+    return rows | {label: own["trained"]}
+
+
+def _write(table: ResultTable, folder: RunFolder) -> list[Path]:
+    paths = [folder.path / "table.json", folder.path / "table.md"]
+    write_json(paths[0], dict(table.rows))
+    sections = []
+    for split in table.splits:
+        header, body = table.cells(split)
+        sections.append(f"Link retrieval, {SPLITS[split]}\n\n{markdown_table(header, body)}")
+        paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=SPLITS[split]))
+    paths[1].write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    return paths
+
+
+def _cell(score: Mapping[str, float], metric: str) -> str:
+    if metric == "mrr":
+        return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**score)
+    percent = {name: 100 * value for name, value in score.items()}
+    return "{value:.2f} [{low:.2f}, {high:.2f}]".format(**percent)
+
+
+def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
+    """The table as rich renderables, one a split."""
+    from rich.table import Table
+
+    renderables = []
+    for split in table.splits:
+        header, body = table.cells(split)
+        drawn = Table(title=f"Link retrieval, {SPLITS[split]} (95 % bootstrap intervals; all but MRR in %)")
+        for number, name in enumerate(header):
+            drawn.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
+        for cells in body:
+            drawn.add_row(*cells)
+        renderables.append(drawn)
+    return renderables

@@ -1,0 +1,202 @@
+"""The jobs' shared argument parsing: arguments -> a validated request, with nothing started and Ray not imported."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from raybio.config import fields, fingerprint, load, override_all
+from raybio.data.store import open_store
+from raybio.errors import ConfigError, RaybioError
+from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.systems import SYSTEMS, SystemEntry
+from raybio.training.settings import TrainingConfig
+
+_DEVICES = {"auto": None, "cpu": False, "gpu": True}
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A job's arguments, as they were given."""
+
+    store: Path | None = None
+    config: Path | None = None
+    settings: tuple[str, ...] = ()
+    workers: int = 1
+    cpus_per_worker: float | None = None
+    device: str = "auto"
+    name: str | None = None
+    runs: Path | None = None
+    tracking_uri: str | None = None
+    compare: str | None = None
+    verbose: bool = False
+
+
+def training_job(system: str, description: str, *, compare: str | None = None) -> NoReturn:
+    """Run a training job's command line: parse, train, compare, print the table, exit.
+
+    Args:
+        system: its name in ``SYSTEMS``.
+        description: what ``--help`` says first.
+        compare: default of ``--compare``.
+    """
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+    @app.command(help=description, context_settings={"help_option_names": []})
+    def command(
+        store: Annotated[Path | None, typer.Option(help="prepared store; default: the embedded corpus")] = None,
+        config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
+        settings: Annotated[list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")] = None,
+        workers: Annotated[int, typer.Option(help="training workers")] = 1,
+        cpus_per_worker: Annotated[
+            float | None, typer.Option(help="logical CPUs of each; default: what leaves Ray Data its share")
+        ] = None,
+        device: Annotated[str, typer.Option(help="auto, cpu or gpu")] = "auto",
+        name: Annotated[str | None, typer.Option(help="the run's name; the same name goes on with that run")] = None,
+        runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
+        tracking_uri: Annotated[
+            str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the runs")
+        ] = None,
+        compare_with: Annotated[
+            str | None, typer.Option("--compare", help="train these too, for the table: SETTING=VALUE,VALUE")
+        ] = compare,
+        no_baseline: Annotated[bool, typer.Option("--no-baseline", help="train this run alone")] = False,
+        verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")] = False,
+        help_: Annotated[
+            bool,
+            typer.Option("--help", is_eager=True, callback=_help_of(system), help="show this and all settings"),
+        ] = False,
+    ) -> None:
+        comparison = None if no_baseline else compare_with
+        given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device, name, runs, tracking_uri)
+        _train_and_show(system, Arguments(*given, compare=comparison, verbose=verbose))
+
+    run_app(app)
+
+
+def run_app(app: Callable[[], Any]) -> NoReturn:
+    """Call a Typer app; a ``RaybioError`` becomes one message and exit code 2, or 130/143 after a signal."""
+    try:
+        app()
+    except RaybioError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 2))
+    sys.exit(0)
+
+
+def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any]:
+    """Turn arguments into the fields of a ``TrainRequest``.
+
+    The settings are the system's defaults (its demo's without a store), then ``--config``, then ``--set``. A name that
+    exists, given without store and config, continues with what that run has.
+
+    Raises:
+        ConfigError: for anything that is wrong with the arguments.
+        StoreError: if the store is missing or damaged.
+    """
+    entry = SYSTEMS[system]
+    if arguments.device not in _DEVICES:
+        raise ConfigError(f"--device: got {arguments.device!r}, want auto, cpu or gpu")
+    runs = default_folder("runs", "RAYBIO_RUNS") if arguments.runs is None else arguments.runs
+    store, base = _store_and_base(entry, arguments, runs)
+    config = base if arguments.config is None else load(entry.config, arguments.config, base)
+    config = override_all(config, _parse_settings(arguments.settings))
+    if store is None:
+        store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
+    digest = open_store(store).digest
+    return {
+        "system": system,
+        "config": config,
+        "store": Path(store).absolute(),
+        "name": arguments.name or f"{job}-{fingerprint(config)[:8]}{digest[:4]}",
+        "runs": runs,
+        "tracking": arguments.tracking_uri,
+        "workers": arguments.workers,
+        "cpus_per_worker": arguments.cpus_per_worker,
+        "use_gpu": _DEVICES[arguments.device],
+        "verbose": arguments.verbose,
+    }
+
+
+def default_folder(kind: str, variable: str) -> Path:
+    """``kind`` in the working directory; in a Ray job, whose working directory is thrown away, in ``~/raybio``."""
+    if variable in os.environ:
+        return Path(os.environ[variable]).expanduser()
+    if "runtime_resources" not in Path.cwd().parts:
+        return Path(kind)
+    place = Path.home() / "raybio" / kind
+    print(f"{kind} go to {place}, since a job's working directory does not last; {variable} changes that")
+    return place
+
+
+def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tuple[Path | None, TrainingConfig]:
+    if arguments.store is not None:
+        return arguments.store, entry.config()
+    if arguments.name is not None and arguments.config is None:
+        old = read_json(RunFolder(runs, arguments.name).identity)
+        if old is not None:
+            return Path(old["store"]), entry.config.from_mapping(old["config"])
+    return None, entry.demo
+
+
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
+    parsed = {}
+    for text in settings:
+        path, separator, value = text.partition("=")
+        if not separator or not path:
+            raise ConfigError(f"--set {text!r}: want SETTING=VALUE, such as optim.peak_lr=1e-4")
+        parsed[path.strip()] = value
+    return parsed
+
+
+def _train_and_show(system: str, arguments: Arguments) -> None:
+    fields_of_request = settle(system, arguments, Path(sys.argv[0]).stem)
+    # Only now: these import Ray and MLflow, which takes seconds.
+    from raybio.runtime.compare import Variation, compare, lines_for_terminal
+    from raybio.runtime.train import TrainRequest
+
+    variation = None if arguments.compare is None else Variation.parse(arguments.compare)
+    result, table = compare(TrainRequest(**fields_of_request), variation)
+    console = Console()
+    if result.was_finished:
+        console.print(f"{result.folder.name} was finished already, at step {result.step:,}", highlight=False)
+    for renderable in lines_for_terminal(table):
+        console.print(renderable)
+    uri = (read_json(result.folder.tracking) or {}).get("uri", "")
+    for what, where in {
+        "result": result.folder.result,
+        "model": result.folder.export,
+        "plots": result.folder.plots,
+        "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {uri.split('@')[-1]}",
+    }.items():
+        console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _help_of(system: str) -> Callable[[typer.Context, bool], None]:
+    def show(context: typer.Context, value: bool) -> None:
+        if not value:
+            return
+        typer.echo(context.get_help())
+        _print_settings(system)
+        raise typer.Exit
+
+    return show
+
+
+def _print_settings(system: str) -> None:
+    entry = SYSTEMS[system]
+    if not sys.stdout.isatty():
+        print("\nSettings (--set or YAML): path, type, default, range, meaning")
+        for field in fields(entry.config):
+            print(f"  {field.path}  {field.type}  {field.default}  {field.range}\n      {field.meaning}")
+        return
+    table = Table("setting", "type", "default", "range", "meaning", title="Settings, for --set or a YAML file")
+    for field in fields(entry.config):
+        table.add_row(*field)
+    Console().print(table, markup=False)
