@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,9 +63,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
         yield memoryview(len(text).to_bytes(8, "little") + text)
         for _, tensor in items:
             if tensor.numel():
-                yield tensor.reshape(-1).view(torch.uint8).numpy().data
+                yield tensor_bytes(tensor).data
 
     return _write(path, pieces(), 8 + len(text) + end)
+
+
+def tensor_bytes(tensor: Tensor) -> np.ndarray:
+    """The memory of a contiguous CPU tensor of any dtype, as uint8."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
 
 
 def write_json(path: Path, value: object) -> FileRecord:

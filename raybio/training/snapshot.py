@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raybio.errors import CheckpointError
+from raybio.training.durable import tensor_bytes
 
 Tensors = dict[str, Tensor]
 
@@ -138,7 +140,11 @@ class Staging:
         """Copies of ``tensors``, valid until the next call."""
         self._held = {name: self._buffer(name, tensor) for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
-            self._held[name].copy_(tensor.detach(), non_blocking=True)
+            if tensor.is_cpu and tensor.is_contiguous():
+                # One thread saturates the memory; torch's copy would wait for all of its threads to be scheduled.
+                np.copyto(tensor_bytes(self._held[name]), tensor_bytes(tensor))
+            else:
+                self._held[name].copy_(tensor.detach(), non_blocking=True)
         if any(tensor.is_cuda for tensor in tensors.values()):
             torch.cuda.synchronize()
         return self._held
