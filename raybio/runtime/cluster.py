@@ -115,6 +115,8 @@ def connected(
 ) -> Iterator[Resources]:
     """A connection to the cluster that ``RAY_ADDRESS`` names, or a cluster of this machine alone, for a ``with`` block.
 
+    A connection that is there already is used and left.
+
     Args:
         num_workers: training workers that will be started.
         cpus_per_worker: see ``check_resources``.
@@ -133,6 +135,11 @@ def connected(
         threads = resources.threads_per_worker
     _set_environment(verbose, joins)
     import ray
+
+    if ray.is_initialized():
+        total = ray.cluster_resources()
+        yield check_resources(num_workers, cpus_per_worker, total.get("CPU", 0), total.get("GPU", 0), use_gpu)
+        return
 
     options: dict[str, Any] = {
         "log_to_driver": verbose,

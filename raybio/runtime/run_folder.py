@@ -46,13 +46,21 @@ class RunFolder:
         self.stop = self.path / ".stop"
         self.ray = self.path / ".ray"
 
-    def open(self, system: str, config: dict[str, Any], data_digest: str, free_settings: tuple[str, ...]) -> bool:
+    def open(
+        self,
+        system: str,
+        config: dict[str, Any],
+        store: Path,
+        data_digest: str,
+        free_settings: tuple[str, ...],
+    ) -> bool:
         """Make the folder, or check that the run in it is this one; returns whether it was there already.
 
         Args:
             system: its name in ``SYSTEMS``.
             config: the whole configuration as plain values.
-            data_digest: digest of the store.
+            store: where the store lies now.
+            data_digest: its digest.
             free_settings: dotted paths that may differ from the last start.
 
         Raises:
@@ -62,6 +70,7 @@ class RunFolder:
         identity = {"system": system, "data_digest": data_digest, "config": config}
         old = read_json(self.identity)
         if old is not None:
+            old.pop("store", None)
             skipped = tuple(f"config.{path}: " for path in free_settings)
             changes = [line for line in difference(old, identity) if not line.startswith(skipped)]
             if changes:
@@ -71,7 +80,7 @@ class RunFolder:
                 )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_json(self.identity, identity)
+            write_json(self.identity, identity | {"store": str(store)})
             _replace(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise ClusterError(

@@ -120,7 +120,8 @@ def train(request: TrainRequest) -> Result:
     folder = RunFolder(request.runs, request.name)
     uri = tracking_uri(request.tracking, Path(request.runs))
     digest = open_store(request.store).digest
-    is_old = folder.open(request.system, request.config.to_mapping(), digest, free_settings(request.config))
+    store = Path(request.store).absolute()
+    is_old = folder.open(request.system, request.config.to_mapping(), store, digest, free_settings(request.config))
     with folder.lock("driver", timeout_seconds=5):
         finished = _finished(folder, request.config) if is_old else None
         tracker = Tracker(folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id)
