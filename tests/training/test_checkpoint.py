@@ -22,6 +22,7 @@ from raybio.errors import CheckpointError
 from raybio.training import durable
 from raybio.training.checkpoint import CheckpointStore, TrainingState
 from raybio.training.optim import OptimConfig, build_optimizer
+from raybio.training.snapshot import Staging
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 DATA = "d" * 64
@@ -431,3 +432,16 @@ def test_tensor_files_are_read_back_by_the_safetensors_package(tmp_path: Path) -
 def test_an_empty_tensor_file_can_be_read(tmp_path: Path) -> None:
     durable.write_tensors(tmp_path / "x.safetensors", {})
     assert load_file(tmp_path / "x.safetensors") == {}
+
+
+def test_copies_equal_tensors_of_any_layout_and_use_the_same_memory_again() -> None:
+    tensors = TENSORS | {"turned": torch.arange(6.0).reshape(2, 3).T}
+    staging = Staging()
+    places = []
+    for _ in range(2):
+        copies = staging.copy(tensors)
+        for name, tensor in tensors.items():
+            assert torch.equal(copies[name], tensor) and copies[name].is_contiguous(), name
+            assert not tensor.numel() or copies[name].data_ptr() != tensor.data_ptr()
+        places.append([copy.data_ptr() for copy in copies.values()])
+    assert places[0] == places[1]
