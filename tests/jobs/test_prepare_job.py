@@ -1,0 +1,66 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs import prepare
+from raybio.config import fields
+from raybio.data.prepare import PrepareConfig
+from raybio.data.simulate import SimulationConfig, write_tree_of_life
+from raybio.data.store import open_store
+from raybio.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_lists_every_setting_with_meaning_and_default():
+    shown = re.sub(r"[│\s]+", " ", CliRunner().invoke(prepare.app, ["proteins", "--help"]).output)
+    for field in fields(PrepareConfig):
+        assert f"--{field.path.replace('_', '-')}" in shown
+    assert "share of each group's links kept out of training" in shown
+    assert "[default: 0.05]" in shown
+
+
+def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp_path):
+    source = write_tree_of_life(tmp_path / "raw", SimulationConfig(num_species=2, num_proteins=60, num_links=150))
+    command = ["proteins", "--interactomes", str(source.interactomes), "--species", str(source.species)]
+    command += ["--sequences", str(source.sequences), "--out", str(tmp_path / "store"), "--heldout-share", "0.1"]
+    result = CliRunner().invoke(prepare.app, command, catch_exceptions=False)
+    assert result.exit_code == 0
+    store = open_store(tmp_path / "store", verify=True)
+    assert store.manifest["parameters"]["heldout_share"] == 0.1
+    assert store.manifest["counts"]["links"] + store.manifest["counts"]["heldout_links"] == 150
+    assert "set aside: duplicate link (merged)" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--edges", "e.tsv"], [], ["--edges", "e", "--proteins", "p", "--species", "s"], ["--interactomes", "i"]],
+)
+def test_half_a_layout_or_two_are_refused(arguments, tmp_path):
+    result = CliRunner().invoke(prepare.app, ["proteins", "--out", str(tmp_path / "store"), *arguments])
+    assert isinstance(result.exception, ConfigError)
+    assert "either --interactomes, --species and --sequences, or --edges and --proteins" in str(result.exception)
+
+
+def test_a_value_out_of_range_is_refused_before_anything_is_read(tmp_path):
+    command = ["proteins", "--out", str(tmp_path / "store"), "--edges", "e", "--proteins", "p", "--heldout-share", "2"]
+    with pytest.raises(ConfigError, match=r"heldout_share: got 2\.0"):
+        CliRunner().invoke(prepare.app, command, catch_exceptions=False)
+
+
+def test_an_error_is_one_line_and_exit_code_2(tmp_path):
+    command = [sys.executable, "jobs/prepare.py", "proteins", "--out", str(tmp_path / "store")]
+    command += ["--edges", str(tmp_path / "e.tsv"), "--proteins", str(tmp_path / "p.tsv")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [f"DataError: {tmp_path / 'e.tsv'}: does not exist or is no file"]
+
+
+def test_a_mistyped_option_is_refused_with_the_one_that_was_meant():
+    result = CliRunner().invoke(prepare.app, ["proteins", "--heldout-shar", "0.1"])
+    assert result.exit_code == 2
+    assert "--heldout-share" in result.output
