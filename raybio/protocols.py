@@ -64,6 +64,10 @@ class Collective(Protocol):
         """Sum over workers, without gradient."""
         ...
 
+    def all_max(self, tensor: Tensor) -> Tensor:
+        """Greatest over workers, element by element, without gradient."""
+        ...
+
 
 class LossReport(NamedTuple):
     """This worker's *share* of a loss: the loss of the global batch is the sum of the shares of all workers.

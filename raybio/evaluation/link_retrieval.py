@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
-from raybio.functional.bootstrap import bootstrap_intervals
-from raybio.functional.ranking import LinkRetrieval, link_retrieval
 from torch import Tensor
 
 from raybio.config import Config
+from raybio.functional.bootstrap import bootstrap_intervals
+from raybio.functional.ranking import LinkRetrieval, link_retrieval
 from raybio.graphs import Graph
 from raybio.protocols import Collective
 

@@ -141,7 +141,8 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
         header, body = table.cells(split)
         drawn = Table(title=f"Link retrieval, {SPLITS[split]} (95 % bootstrap intervals; all but MRR in %)")
         for number, name in enumerate(header):
-            drawn.add_column(name, justify="left" if number == 0 else "right", no_wrap=True)
+            # Where the terminal is narrow, an interval goes to a second line; nothing is cut off.
+            drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
         for cells in body:
             drawn.add_row(*cells)
         renderables.append(drawn)

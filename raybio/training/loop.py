@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 
 from raybio.batches import TokenBatch
-from raybio.errors import ConfigError
+from raybio.errors import CheckpointError, ConfigError
 from raybio.protocols import Collective, System
 from raybio.training.checkpoint import CheckpointStore, TrainingState
 from raybio.training.gather import SingleProcess
@@ -119,6 +119,7 @@ class _Run:
         self.schedule = config.schedule
         system.model.to(device)
         saved = self._newest_checkpoint()
+        self._agree_on(saved.step if saved else 0)
         self.progress = Progress(**saved.extra) if saved else Progress()
         precision = resolve_precision(self.progress.precision or config.precision, device, collective)
         self.progress.precision = cast(PrecisionName, precision.name)
@@ -200,6 +201,15 @@ class _Run:
         if self.checkpoints is None:
             return None
         return self.checkpoints.load_newest(self.config, self.system.data_digest, ignore=free_settings(self.config))
+
+    def _agree_on(self, step: int) -> None:
+        """Workers that read different checkpoints (a folder that is not the same everywhere) would drift apart."""
+        highest = int(self.collective.all_max(torch.tensor(step, device=self.device)))
+        if int(self.collective.all_sum(torch.tensor(int(step != highest), device=self.device))):
+            raise CheckpointError(
+                f"worker {self.collective.rank} found a checkpoint of step {step}, another one of step {highest}: the "
+                "run's folder is not the same for all workers. Put it on storage that all of them share"
+            )
 
     def _save(self) -> None:
         """Rank 0 holds all there is to save: weights and optimiser are equal on every worker."""

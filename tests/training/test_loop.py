@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import pytest
+
+from raybio.data.store import Store
+from raybio.errors import CheckpointError
+from raybio.protocols import Collective
+from raybio.systems import SYSTEMS
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.loop import fit
+from tests.systems.test_conformance import tiny_config
+from tests.training.workers import run_workers
+
+NAME = "structure_preserving"
+
+
+class Walk:
+    """Two workers whose folders differ: only rank 0 has the checkpoint of an earlier start."""
+
+    def __init__(self, store: str, folder: Path) -> None:
+        self.store, self.folder = store, folder
+
+    def __call__(self, rank: int, collective: Collective, folder: Path) -> None:
+        config = tiny_config(NAME)
+        checkpoints = CheckpointStore(self.folder / str(rank))
+        with pytest.raises(CheckpointError, match="step 0.*step 4|step 4.*step 4"):
+            list(fit(SYSTEMS[NAME].build(config, self.store), config, collective=collective, checkpoints=checkpoints))
+
+
+def test_workers_that_find_different_checkpoints_refuse_to_go_on(tiny_store: Store, tmp_path: Path) -> None:
+    config = tiny_config(NAME)
+    checkpoints = CheckpointStore(tmp_path / "0")
+    for report in fit(SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=checkpoints):
+        if report.step == 4:
+            break
+    checkpoints.close()
+    run_workers(Walk(str(tiny_store.path), tmp_path), 2, tmp_path)
+
+
+def test_every_step_is_reported_once_and_in_order(tiny_store: Store) -> None:
+    config = tiny_config(NAME, **{"schedule.evaluate_every_steps": 3, "schedule.log_every_steps": 2})
+    reports = list(fit(SYSTEMS[NAME].build(config, tiny_store.path), config))
+    assert [report.step for report in reports] == [0, 2, 3, 4, 6]
+    assert [report.step for report in reports if report.is_evaluation] == [0, 3, 6]
+    assert [report.is_last for report in reports] == [False] * 4 + [True]
+
+
+def test_a_finished_run_takes_no_step_and_a_longer_one_goes_on(tiny_store: Store, tmp_path: Path) -> None:
+    def steps(max_steps: int) -> list[int]:
+        config = tiny_config(NAME, **{"schedule.max_steps": max_steps})
+        system = SYSTEMS[NAME].build(config, tiny_store.path)
+        return [report.step for report in fit(system, config, checkpoints=CheckpointStore(tmp_path))]
+
+    assert steps(4) == [1, 2, 3, 4]
+    assert steps(4) == [4]
+    assert steps(6) == [5, 6]
+
+
+def test_changed_settings_are_refused_with_the_difference(tiny_store: Store, tmp_path: Path) -> None:
+    for changes in ({}, {"objective.lambda_spml": 0.25}):
+        config = tiny_config(NAME, **changes)
+        run = fit(SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=CheckpointStore(tmp_path))
+        if not changes:
+            list(run)
+            continue
+        with pytest.raises(CheckpointError, match=r"objective.lambda_spml: 0.5 -> 0.25"):
+            next(run)
