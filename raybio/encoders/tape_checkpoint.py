@@ -152,10 +152,16 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     return dict(tensors)
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("usage: python -m raybio.encoders.tape_checkpoint SOURCE_FOLDER OUTPUT_FOLDER")
+def main(arguments: list[str]) -> str | None:
+    """The command: convert ``[source, output]``; returns what went wrong, if anything did."""
+    if len(arguments) != 2:
+        return "usage: python -m raybio.encoders.tape_checkpoint SOURCE_FOLDER OUTPUT_FOLDER"
     try:
-        sys.stdout.write(f"{convert_tape_checkpoint(sys.argv[1], sys.argv[2])}\n")
+        sys.stdout.write(f"{convert_tape_checkpoint(*arguments)}\n")
     except DataError as error:
-        sys.exit(f"error: {error}")
+        return f"error: {error}"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

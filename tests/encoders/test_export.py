@@ -61,7 +61,7 @@ def run_without_raybio(code_by_folder: dict, output) -> list[np.ndarray]:
     return [np.load(output / f"{number}.npy") for number in range(len(code_by_folder))]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_code_in_the_card_gives_the_same_embeddings_without_raybio(tmp_path):
     encoders = [tiny_encoder(name, pooling) for name in ("tape", "esm") for pooling in ("cls", "mean")]
     code_by_folder = {}
@@ -73,7 +73,7 @@ def test_the_code_in_the_card_gives_the_same_embeddings_without_raybio(tmp_path)
         np.testing.assert_allclose(embedding_RD, embed(encoder, SEQUENCES), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(
     importlib.util.find_spec("sentence_transformers") is None, reason="sentence_transformers is not installed"
 )

@@ -106,7 +106,7 @@ def load(places: list[str], cache: Path, address: str | None) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.timeout(300)  # two imports of transformers on a busy machine
+@pytest.mark.timeout(600)  # two imports of transformers on a busy machine
 def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, tmp_path):
     address, digest = hub
     by_branch, by_commit, unknown = load(["tiny/esm@main", f"tiny/esm@{COMMIT}", "tiny/other@main"], tmp_path, address)

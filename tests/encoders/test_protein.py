@@ -4,6 +4,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens, TokenBatch
@@ -199,6 +200,20 @@ def save_model(model, vocabulary, folder) -> str:
     model.save_pretrained(folder)
     build_tokenizer(vocabulary, max_tokens=62).save_pretrained(folder)
     return str(folder)
+
+
+def test_the_tensor_names_of_the_published_esm2_files_are_understood(tmp_path):
+    encoder = build_protein_encoder(tiny("esm"), seed=0)
+    folder = save(encoder, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["esm.embeddings.position_ids"] = torch.arange(64)[None]
+    tensors["esm.embeddings.position_embeddings.weight"] = torch.zeros(64, 32)
+    for layer in range(2):
+        name = f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq"
+        tensors[name] = encoder.model.esm.rotary_embeddings.inv_freq.clone()
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded = build_protein_encoder(EncoderConfig(source=folder), seed=1)
+    assert weights_digest(loaded.state_dict().items()) == weights_digest(encoder.state_dict().items())
 
 
 def test_missing_and_unusable_sources_are_config_errors_that_say_what_to_do(tmp_path, monkeypatch):

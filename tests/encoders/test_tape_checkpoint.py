@@ -2,8 +2,6 @@ import json
 import math
 import os
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
-from raybio.encoders.tape_checkpoint import convert_tape_checkpoint, rename_tape_tensors
+from raybio.encoders.tape_checkpoint import convert_tape_checkpoint, main, rename_tape_tensors
 from raybio.encoders.vocabulary import TAPE
 from raybio.errors import DataError
 
@@ -237,14 +235,10 @@ def test_a_pickle_that_runs_code_is_refused_and_its_code_not_run(tmp_path):
     assert not canary.exists()
 
 
-def test_the_module_is_a_command(tmp_path):
-    source = write_tape(tmp_path / "tape", tape_tensors())
-    command = [sys.executable, "-m", "raybio.encoders.tape_checkpoint", source]
-    done = subprocess.run([*command, str(tmp_path / "out")], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(tmp_path / "out")
-    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {
-        path.name for path in (tmp_path / "out").iterdir()
-    }
-    failed = subprocess.run([*command[:-1], str(tmp_path), "x"], capture_output=True, text=True, check=False)
-    assert failed.returncode == 1
-    assert failed.stderr.startswith("error: ")
+def test_the_module_is_a_command(tmp_path, capsys):
+    source, output = write_tape(tmp_path / "tape", tape_tensors()), tmp_path / "out"
+    assert main([source, str(output)]) is None
+    assert capsys.readouterr().out == f"{output}\n"
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= {path.name for path in output.iterdir()}
+    assert main([str(tmp_path), "x"]).startswith("error: ")
+    assert main([source]).startswith("usage: ")
