@@ -2,14 +2,16 @@
 
 MFU = FLOP of the real (unpadded) tokens / seconds / GEMM rate, with 6 × non-embedding parameters + 12 × layers ×
 width × length FLOP a token (forward and backward). The step is the whole one: micro-batches, both losses, clipping,
-AdamW.
+AdamW. Measured twice: by the clock with all threads, and by processor time with one, which other processes do not
+disturb.
 """
 
+from collections.abc import Callable
 from statistics import median
 
 import torch
-from _measure import report
-from training_setup import MINILM_L6, gemm, link_batch, minilm_encoder, paired_seconds, sppt_system
+from _measure import report, seconds_of
+from training_setup import MINILM_L6, core_seconds_of, gemm, link_batch, minilm_encoder, paired_seconds, sppt_system
 
 from raybio.training.gather import SingleProcess
 from raybio.training.precision import Precision
@@ -19,7 +21,7 @@ from raybio.training.step import TrainStep
 NUM_ANCHORS, MAX_LENGTH, GEMM_SIZE, NUM_PAIRS = 16, 128, 2048, 5
 
 
-def measure(precision_name: str, dtype: torch.dtype) -> None:
+def measure(precision_name: str, dtype: torch.dtype, seconds_of: Callable[[Callable[[], object]], float]) -> None:
     encoder = minilm_encoder()
     batch = link_batch(encoder, NUM_ANCHORS, MAX_LENGTH)
     config = TrainingConfig(memory=MemoryConfig(max_tokens_per_micro_batch=4096))
@@ -31,17 +33,23 @@ def measure(precision_name: str, dtype: torch.dtype) -> None:
     flop_attention = 12 * MINILM_L6.num_layers * MINILM_L6.width * float((length_R**2).sum())
     flop_step = 6 * num_parameters * float(length_R.sum()) + flop_attention
 
-    pairs = paired_seconds(multiply, lambda: take_step(0, batch), NUM_PAIRS)
+    pairs = paired_seconds(multiply, lambda: take_step(0, batch), NUM_PAIRS, seconds_of)
     shares = [(flop_step / step) / (flop_multiply / product) for product, step in pairs]
     rate = median(flop_multiply / product for product, _ in pairs) / 1e9
     note = (
         f"share of the {precision_name} GEMM rate ({rate:.0f} GFLOP/s, {GEMM_SIZE}³); {num_parameters / 1e6:.1f} M "
-        f"non-embedding parameters, {int(length_R.sum())} real tokens a step, {torch.get_num_threads()} threads"
+        f"non-embedding parameters, {int(length_R.sum())} real tokens a step, {torch.get_num_threads()} threads, "
+        f"{'processor time' if seconds_of is core_seconds_of else 'wall clock'}"
     )
     report("P14", f"GEMM {precision_name}", median(shares), min(shares), note)
 
 
 if __name__ == "__main__":
-    measure("fp32", torch.float32)
+    precisions = [("fp32", torch.float32)]
     if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
-        measure("bf16", torch.bfloat16)
+        precisions.append(("bf16", torch.bfloat16))
+    for name, dtype in precisions:
+        measure(name, dtype, seconds_of)
+    torch.set_num_threads(1)
+    for name, dtype in precisions:
+        measure(name, dtype, core_seconds_of)

@@ -1,5 +1,6 @@
 """What the training benchmarks share: a MiniLM-L6-sized protein encoder, a step's batch, and fair pairs of timings."""
 
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -53,7 +54,19 @@ def minilm_encoder(seed: int = 0) -> ProteinEncoder:
     return build_protein_encoder(MINILM_L6, seed=seed)
 
 
-def paired_seconds(a: Callable[[], object], b: Callable[[], object], num_pairs: int) -> list[tuple[float, float]]:
+def core_seconds_of(work: Callable[[], object]) -> float:
+    """Processor time, which other processes on the machine do not stretch; meant for one thread."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def paired_seconds(
+    a: Callable[[], object],
+    b: Callable[[], object],
+    num_pairs: int,
+    seconds_of: Callable[[Callable[[], object]], float] = seconds_of,
+) -> list[tuple[float, float]]:
     """(seconds of a, seconds of b) of each pair, in the order A B B A, after one untimed call of each."""
     a(), b()
     pairs = []
