@@ -151,7 +151,8 @@ def connected(
         options |= {"dashboard_host": "127.0.0.1"}
     try:
         ray.init(**options)
-    except (OSError, RuntimeError, ConnectionError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises this very class when its raylet is not up within 30 s
+        ray.shutdown()
         where = f"the cluster at {address}" if joins else "a local cluster"
         raise ClusterError(f"cannot reach {where}: {_first_line(error)}. {_advice(joins)}") from error
     try:

@@ -28,6 +28,14 @@ def plot_run(reports: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     return files
 
 
+def plot_final(final: Mapping[str, Any], folder: Path) -> list[Path]:
+    """What a final evaluation brings to look at: the map of the embedding space, if there is one; returns the files."""
+    if "embedding_map" not in final:
+        return []
+    points = final["embedding_map"]
+    return [plot_embedding_map(np.asarray(points["positions"]), points["groups"], folder / "embedding_map.png")]
+
+
 def plot_embedding_map(
     coordinate_N2: np.ndarray, group_N: Sequence[str], path: Path, *, title: str = "Embedding map"
 ) -> Path:

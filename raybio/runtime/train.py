@@ -16,7 +16,7 @@ from raybio.data.store import open_store
 from raybio.errors import ClusterError, RaybioError
 from raybio.runtime.cluster import Resources, connected
 from raybio.runtime.metrics_log import MetricsTail, read_reports
-from raybio.runtime.plots import plot_run
+from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.track import Tracker, tracking_uri
@@ -156,6 +156,7 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "_
         if status in _COMPLETE:
             with contextlib.suppress(OSError, ValueError):
                 plot_run(read_reports(folder.metrics), folder.plots)
+                plot_final((read_json(folder.outcome) or {}).get("final", {}), folder.plots)
         tracker.finish(_MLFLOW_STATUS[status])
         # The id may have come late, from a tracking server that was away.
         write_json(folder.result, _summary(folder, request, status, tracker.run_id))
@@ -258,7 +259,8 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
         "status": status,
         "step": outcome.get("step", reports[-1]["step"] if reports else 0),
         "metrics": newest,
-        "final": outcome.get("final", {}),
+        # The map has some thousand points: it stays in outcome.json and becomes a picture.
+        "final": {name: part for name, part in outcome.get("final", {}).items() if name != "embedding_map"},
         "config": request.config.to_mapping(),
         "checkpoint": outcome.get("checkpoint"),
         "weights_sha256": outcome.get("weights_sha256"),
