@@ -1,0 +1,1 @@
+"""Readers, the store, the plan and collation: files in, batches out."""

@@ -1,0 +1,1 @@
+"""What a trained encoder is judged by."""

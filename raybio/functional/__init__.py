@@ -1,0 +1,1 @@
+"""Pure functions of tensors and arrays: losses, rankings, masks, hashes."""

@@ -1,0 +1,1 @@
+"""What is minimised: losses over batches, from the functions of the floor below."""

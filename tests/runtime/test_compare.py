@@ -1,0 +1,60 @@
+"""Comparisons: which runs they ask for, and how their table reads. The training itself is tested with the jobs."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from raybio.errors import ConfigError
+from raybio.runtime.compare import ResultTable, Variation, kin_of, lines_for_terminal
+from raybio.runtime.train import TrainRequest
+from raybio.systems import SYSTEMS
+
+SCORE = {"value": 0.1234, "low": 0.1, "high": 0.15}
+SCORES = dict.fromkeys(("lrap", "ndcg", "average_precision", "mrr"), SCORE)
+
+
+def request(tmp_path: Path) -> TrainRequest:
+    entry = SYSTEMS["structure_preserving"]
+    return TrainRequest("structure_preserving", entry.demo, tmp_path / "store", "first", tmp_path / "runs")
+
+
+def test_a_comparison_reads_a_setting_and_its_values() -> None:
+    assert Variation.parse("objective.lambda_spml=0,0.1") == Variation("objective.lambda_spml", (0, 0.1))
+    assert Variation.parse("objective.loss=margin_contrastive").values == ("margin_contrastive",)
+
+
+@pytest.mark.parametrize("text", ["objective.lambda_spml", "=1", "objective.lambda_spml="])
+def test_a_comparison_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="want SETTING=VALUE"):
+        Variation.parse(text)
+
+
+def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    own = first.config.objective.lambda_spml
+    kin = kin_of(first, Variation("objective.lambda_spml", (0, 0.1, own)))
+    assert list(kin) == ["lambda_spml = 0", "lambda_spml = 0.1"]
+    assert [other.name for other in kin.values()] == ["first.lambda_spml-0", "first.lambda_spml-0.1"]
+    assert [other.config.objective.lambda_spml for other in kin.values()] == [0, 0.1]
+    assert all(other.config.plan == first.config.plan for other in kin.values())
+
+
+def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="objective.lambda_spml"):
+        kin_of(request(tmp_path), Variation("objective.lambda_smpl", (0,)))
+
+
+def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
+    table = ResultTable({"random": {"train": SCORES, "val": SCORES}, "lambda_spml = 0.5 (this run)": {"train": SCORES}})
+    assert table.splits == ["train", "val"]
+    header, body = table.cells("train")
+    assert header == ["model", "LRAP", "nDCG", "AP", "MRR"]
+    assert body[0] == ["random", *["12.34 [10.00, 15.00]"] * 3, "0.123 [0.100, 0.150]"]
+    assert len(table.cells("val")[1]) == 1
+    console = Console(width=80, record=True)
+    for renderable in lines_for_terminal(table):
+        console.print(renderable)
+    shown = console.export_text()
+    assert "…" not in shown
+    assert shown.count("15.00]") == 9
