@@ -30,6 +30,8 @@ _TRAIN_DEFAULTS = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # Training is what the machine is for; Ray would run its workers at 15.
+    "RAY_worker_niceness": "0",
 }
 _QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
 _LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
