@@ -1,14 +1,8 @@
-"""Checkpoints: exact resume, damage, full and broken storage, kills at every system call."""
+"""Checkpoints: exact resume, damage, identity."""
 
-import errno
 import hashlib
 import json
 import logging
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
 from pathlib import Path
 
@@ -17,75 +11,22 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from raybio.config import Config
 from raybio.errors import CheckpointError
 from raybio.training import durable
 from raybio.training.checkpoint import CheckpointStore, TrainingState
-from raybio.training.optim import OptimConfig, build_optimizer
 from raybio.training.snapshot import Staging
-
-FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
-DATA = "d" * 64
-
-
-class Settings(Config):
-    width: int = 4
-    max_steps: int = 10
-    optim: OptimConfig = OptimConfig()
-
-
-class SmallModel(nn.Module):
-    """Has what real models have: tied weights, a buffer, a frozen part, a part without gradient."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.embed = nn.Embedding(7, 4)
-        self.norm = nn.BatchNorm1d(4)
-        self.head = nn.Linear(4, 7)
-        self.head.weight = self.embed.weight
-        self.unused = nn.Linear(2, 2)
-        self.frozen = nn.Linear(2, 2).requires_grad_(False)
-
-    def forward(self, token_N: Tensor) -> Tensor:
-        return self.head(self.norm(self.embed(token_N)))
-
-
-def new_state(seed: int = 0) -> TrainingState:
-    model = SmallModel(seed)
-    return TrainingState(model, build_optimizer(model, OptimConfig()), {"seen": seed})
-
-
-def train(state: TrainingState, steps: range) -> None:
-    for step in steps:
-        token_N = torch.randint(0, 7, (16,), generator=torch.Generator().manual_seed(step))
-        state.optimizer.zero_grad()
-        nn.functional.cross_entropy(state.model(token_N), token_N).backward()
-        state.optimizer.step()
-
-
-def weights_hash(model: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
-        digest.update(tensor.numpy().tobytes())
-    return digest.hexdigest()
-
-
-def open_store(folder: Path, **options: object) -> CheckpointStore:
-    store = CheckpointStore(folder, **{"retry_delays_seconds": (), **options})
-    store.load_newest(Settings(), DATA)
-    return store
-
-
-def save_steps(folder: Path, *steps: int, keep: int = 3) -> None:
-    store = open_store(folder, keep=keep)
-    for step in steps:
-        store.save(new_state(step), step)
-    store.close()
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+from tests.training.small_checkpoints import (
+    DATA,
+    FILES,
+    Settings,
+    SmallModel,
+    names,
+    new_state,
+    open_store,
+    save_steps,
+    train,
+    weights_hash,
+)
 
 
 def test_five_steps_a_checkpoint_and_five_more_end_with_the_bits_of_ten_steps(tmp_path: Path) -> None:
@@ -266,129 +207,6 @@ def test_another_format_is_named_and_not_taken_for_damage(tmp_path: Path, monkey
         save_steps(tmp_path, 1)
     with pytest.raises(CheckpointError, match="format 2, this program reads 1"):
         CheckpointStore(tmp_path).latest()
-
-
-def fail_writes(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> list[int]:
-    """Let ``os.write`` fail ``times`` times in the middle of a file; returns the list of sizes asked for."""
-    original, sizes = os.write, []
-
-    def write(descriptor: int, data: memoryview) -> int:
-        sizes.append(len(data))
-        if len(sizes) % 2 == 0 and len(sizes) <= 2 * times:
-            raise OSError(code, os.strerror(code))
-        return original(descriptor, data)
-
-    monkeypatch.setattr(os, "write", write)
-    return sizes
-
-
-def test_a_full_disk_is_an_error_with_path_and_bytes_and_the_old_checkpoint_stays(tmp_path: Path, monkeypatch) -> None:
-    save_steps(tmp_path, 1, keep=1)
-    store = open_store(tmp_path, keep=1, retry_delays_seconds=(0.01, 0.01))
-    with monkeypatch.context() as patch:
-        fail_writes(patch, errno.ENOSPC, times=100)
-        store.save(new_state(), 2)
-        with pytest.raises(CheckpointError) as failure:
-            store.save(new_state(), 3)
-    message = str(failure.value)
-    assert "No space left on device after" in message and "model.safetensors" in message and "3 tries" in message
-    assert "bytes are free there" in message and "step-00000001" in message
-    assert names(tmp_path) == ["step-00000001"]
-    assert CheckpointStore(tmp_path).latest().step == 1
-    store.save(new_state(), 4)  # room again: the same store goes on
-    store.close()
-    assert names(tmp_path) == ["step-00000004"]
-
-
-def test_storage_that_comes_back_is_retried_and_only_warned_about(tmp_path: Path, monkeypatch, caplog) -> None:
-    store = open_store(tmp_path, retry_delays_seconds=(0.01, 0.01))
-    fail_writes(monkeypatch, errno.EIO, times=2)
-    with caplog.at_level(logging.WARNING):
-        store.save(new_state(), 1)
-        store.close()
-    assert caplog.text.count("again in 0.01 s") == 2
-    assert CheckpointStore(tmp_path).latest().step == 1
-
-
-FILE_SIZE_LIMIT_SCRIPT = """
-import resource, sys
-from pathlib import Path
-from tests.training.test_checkpoint import *
-folder = Path(sys.argv[1])
-save_steps(folder, 1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
-store = open_store(folder)
-store.save(new_state(), 2)
-try:
-    store.wait()
-except CheckpointError as error:
-    print(error)
-"""
-
-
-def run_python(*arguments: str, timeout_seconds: float = 110) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=timeout_seconds,
-        check=False,
-    )
-
-
-def test_a_real_limit_on_file_size_names_the_file_and_how_far_it_came(tmp_path: Path) -> None:
-    process = run_python("-c", FILE_SIZE_LIMIT_SCRIPT, str(tmp_path))
-    assert "model.safetensors" in process.stdout, process.stderr
-    assert "File too large after 300 of " in process.stdout
-    assert names(tmp_path) == ["step-00000001"]
-    assert CheckpointStore(tmp_path).latest().step == 1
-
-
-def test_storage_that_cannot_be_written_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    for folder in (tmp_path / "file" / "checkpoints", Path("/proc/raybio/checkpoints")):
-        with pytest.raises(CheckpointError, match="checkpoints cannot be written there"):
-            CheckpointStore(folder).check_writable()
-    CheckpointStore(tmp_path / "new" / "checkpoints").check_writable()
-    assert names(tmp_path / "new" / "checkpoints") == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
-def test_a_read_only_folder_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(CheckpointError, match="Permission denied"):
-        CheckpointStore(tmp_path).check_writable()
-
-
-def test_storage_that_goes_away_midway_stops_the_run_at_the_next_save(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
-    store = open_store(folder, retry_delays_seconds=(0.01,))
-    store.save(new_state(), 1)
-    store.wait()
-    shutil.move(folder, tmp_path / "away")
-    folder.write_text("in the way")
-    store.save(new_state(), 2)
-    with pytest.raises(CheckpointError, match="step 2 was not written, after 2 tries"):
-        store.save(new_state(), 3)
-    assert CheckpointStore(tmp_path / "away").latest().step == 1
-    with pytest.raises(CheckpointError, match="cannot be looked for"):
-        CheckpointStore(folder).latest()
-
-
-@pytest.mark.timeout(300)
-def test_a_save_killed_at_any_system_call_leaves_a_checkpoint_that_loads() -> None:
-    # Hundreds of saves: in memory where that exists, since what a kill leaves behind does not depend on the disk.
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        process = run_python(str(Path(__file__).with_name("kill_points.py")), folder, timeout_seconds=280)
-    assert process.returncode == 0, process.stderr[-3000:]
-    kills = [json.loads(line) for line in process.stdout.splitlines()]
-    at_calls = [kill for kill in kills if "after" in kill]
-    assert {kill["call"] for kill in at_calls} == {"open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir"}
-    assert {(kill["after"], kill["step"]) for kill in at_calls} == {(False, 1), (False, 2), (True, 1), (True, 2)}
-    assert len(kills) - len(at_calls) == 30
 
 
 def test_what_no_checkpoint_can_hold_is_refused_when_saving(tmp_path: Path) -> None:
