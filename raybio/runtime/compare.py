@@ -12,7 +12,7 @@ import yaml
 
 from raybio.config import override
 from raybio.errors import ConfigError
-from raybio.runtime.plots import markdown_table, plot_table
+from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, train
@@ -121,6 +121,8 @@ def _write(table: ResultTable, folder: RunFolder) -> list[Path]:
         header, body = table.cells(split)
         sections.append(f"Link retrieval, {SPLITS[split]}\n\n{markdown_table(header, body)}")
         paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=SPLITS[split]))
+    splits = {split: SPLITS[split] for split in table.splits}
+    paths.append(plot_comparison(table.rows, splits, METRICS, folder.plots / "comparison.png"))
     paths[1].write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return paths
 

@@ -62,6 +62,50 @@ def plot_embedding_map(
     return _save(figure, path)
 
 
+def plot_comparison(
+    rows: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]],
+    splits: Mapping[str, str],
+    metrics: Mapping[str, str],
+    path: Path,
+) -> Path:
+    """Scores of several models with their intervals: a row of panels a split, a panel a metric.
+
+    Args:
+        rows: label -> split -> metric -> {"value", "low", "high"}; the last row is drawn in the accent colour.
+        splits: split -> what it is called.
+        metrics: metric -> what it is called.
+        path: the PNG file.
+    """
+    figure = Figure(
+        figsize=(3.1 * len(metrics), 0.9 + (0.5 + 0.28 * len(rows)) * len(splits)), dpi=130, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(splits), len(metrics), squeeze=False, sharey=True)
+    labels = list(rows)
+    for panel_row, (split, split_name) in zip(panels, splits.items(), strict=True):
+        for axes, (metric, metric_name) in zip(panel_row, metrics.items(), strict=True):
+            for place, label in enumerate(labels):
+                if split not in rows[label]:
+                    continue
+                score = rows[label][split][metric]
+                is_last = place == len(labels) - 1
+                axes.errorbar(
+                    score["value"],
+                    place,
+                    xerr=[[score["value"] - score["low"]], [score["high"] - score["value"]]],
+                    fmt="D" if is_last else "o",
+                    color=COLOURS[5] if is_last else COLOURS[0],
+                    capsize=3,
+                )
+            highest = max(scores[split][metric]["high"] for scores in rows.values() if split in scores)
+            axes.set(title=f"{metric_name}, {split_name}", xlim=(0, 1.1 * highest or 1))
+            axes.title.set_fontsize(9)
+            axes.grid(alpha=0.3)
+        panel_row[0].set_yticks(range(len(labels)), labels)
+        panel_row[0].set_ylim(len(labels) - 0.5, -0.5)
+    return _save(figure, path)
+
+
 def plot_table(header: Sequence[str], rows: Sequence[Sequence[str]], path: Path, *, title: str = "") -> Path:
     """A table as a picture, for the README and for MLflow."""
     figure, axes = _figure(1.5 + 1.45 * len(header), 0.9 + 0.36 * len(rows))
@@ -94,7 +138,7 @@ def _curves(reports: Sequence[Mapping[str, Any]], names: Sequence[str], label: s
 
 
 def _panels(reports: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> Path:
-    """One panel a measure (the part after the last '/' or '_'), one line a question."""
+    """One panel a measure (the part after the '/'), one line a question."""
     by_measure: dict[str, list[str]] = {}
     for name in names:
         by_measure.setdefault(_measure(name), []).append(name)
@@ -116,7 +160,7 @@ def _panels(reports: Sequence[Mapping[str, Any]], names: Sequence[str], path: Pa
 
 
 def _measure(name: str) -> str:
-    return name.rsplit("/", 1)[-1].rsplit("_", 1)[-1]
+    return name.rsplit("/", 1)[-1].replace("_", " ")
 
 
 def _names(reports: Sequence[Mapping[str, Any]]) -> list[str]:

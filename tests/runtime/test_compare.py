@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 from rich.console import Console
 
 from raybio.errors import ConfigError
-from raybio.runtime.compare import ResultTable, Variation, kin_of, lines_for_terminal
+from raybio.runtime.compare import METRICS, SPLITS, ResultTable, Variation, kin_of, lines_for_terminal
+from raybio.runtime.plots import plot_comparison
 from raybio.runtime.train import TrainRequest
 from raybio.systems import SYSTEMS
 
@@ -58,3 +60,9 @@ def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
     shown = console.export_text()
     assert "…" not in shown
     assert shown.count("15.00]") == 9
+
+
+def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path) -> None:
+    rows = {"random": {"train": SCORES, "val": SCORES}, "this run": {"train": SCORES}}
+    path = plot_comparison(rows, SPLITS, METRICS, tmp_path / "plots" / "comparison.png")
+    assert imread(path).shape[1] > imread(path).shape[0] > 100
