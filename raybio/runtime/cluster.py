@@ -16,6 +16,8 @@ from raybio.errors import ClusterError
 DATA_CPUS_PER_WORKER = 0.2
 """CPUs that Ray Data needs beside each training worker; without them its tasks never start and the run hangs."""
 
+LOCAL_STARTS = 3
+
 MAX_TEMPORARY_PATH = 60
 """Ray puts sockets some 45 letters below its temporary folder, and a socket's path holds 107 bytes."""
 
@@ -151,12 +153,7 @@ def connected(
     if not joins:
         options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": dashboard}
         options |= {"dashboard_host": "127.0.0.1"}
-    try:
-        ray.init(**options)
-    except Exception as error:  # Ray raises this very class when its raylet is not up within 30 s
-        ray.shutdown()
-        where = f"the cluster at {address}" if joins else "a local cluster"
-        raise ClusterError(f"cannot reach {where}: {_first_line(error)}. {_advice(joins)}") from error
+    _init_ray(options, address if joins else "")
     try:
         if joins:
             total = ray.cluster_resources()
@@ -165,6 +162,23 @@ def connected(
         yield resources
     finally:
         ray.shutdown()
+
+
+def _init_ray(options: dict[str, Any], address: str) -> None:
+    """``ray.init``; a local cluster is tried for again, since a busy machine may not start one within Ray's 30 s."""
+    import ray
+
+    tries = 1 if address else LOCAL_STARTS
+    for attempt in range(1, tries + 1):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:  # Ray raises this very class when its raylet is not up in time
+            ray.shutdown()
+            if attempt < tries and "timed out" in str(error):
+                continue
+            where = f"the cluster at {address}" if address else "a local cluster"
+            raise ClusterError(f"cannot reach {where}: {_first_line(error)}. {_advice(bool(address))}") from error
 
 
 def ensure_token() -> None:
@@ -180,10 +194,11 @@ def ensure_token() -> None:
     if os.environ["RAY_AUTH_MODE"].lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if path.is_file():
+        _close_to_others(path)
+        return
     try:
         _write_token(path)
-    except FileExistsError:
-        _close_to_others(path)
     except OSError:
         path = Path(tempfile.mkdtemp(prefix="rb")) / "auth_token"
         _write_token(path)

@@ -1,0 +1,67 @@
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from raybio.config import override_all
+from raybio.systems import SYSTEMS
+from raybio.training.settings import TrainingConfig
+
+TINY = {
+    "encoder.num_layers": 1,
+    "encoder.width": 16,
+    "encoder.num_heads": 2,
+    "encoder.ffn_width": 32,
+    "encoder.max_positions": 40,
+    "input.max_length": 40,
+    "objective.lambda_spml": 0.5,
+    "plan.global_batch_rows": 11,
+    "schedule.max_steps": 24,
+    "schedule.checkpoint_every_steps": 5,
+    "schedule.evaluate_every_steps": 12,
+    "schedule.log_every_steps": 1,
+    "precision": "fp32",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_home() -> Iterator[Path]:
+    """A home and a temporary folder of Ray's own, with a short path: Ray's sockets lie deep below it."""
+    folder = Path(tempfile.mkdtemp(prefix="rb", dir="/tmp"))
+    before = dict(os.environ)
+    os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        os.environ.pop(name, None)
+    yield folder
+    os.environ.clear()
+    os.environ |= before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(private_home: Path) -> Iterator[None]:
+    """One local cluster for all tests; when it ends, no process of ours is left."""
+    from raybio.runtime.cluster import connected
+
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+    with connected():
+        yield
+    _, alive = psutil.wait_procs([child for child in me.children(recursive=True) if child.pid not in before], 60)
+    names = [process.name() for process in alive if process.is_running() and process.status() != "zombie"]
+    # Python's own helper of multiprocessing stays as long as the tests run.
+    assert not [name for name in names if "ray" in name or "gcs" in name], names
+
+
+@pytest.fixture
+def tiny_settings() -> dict[str, object]:
+    return dict(TINY)
+
+
+@pytest.fixture
+def tiny_training(tiny_settings: dict[str, object]) -> TrainingConfig:
+    return override_all(SYSTEMS["structure_preserving"].config(), tiny_settings)
