@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -190,7 +191,13 @@ def ensure_token() -> None:
     Raises:
         ClusterError: if a token file exists that others can read and that cannot be closed to them.
     """
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        if "ray" in sys.modules:
+            # Ray read the mode when it was imported; this is how it looks again when it turns tokens on by itself.
+            from ray._raylet import Config
+
+            Config.initialize("")
     if os.environ["RAY_AUTH_MODE"].lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")

@@ -112,7 +112,7 @@ def read_json(path: Path) -> Any:
     """The file's content, None if there is no such file or it is no JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
         return None
 
 

@@ -1,0 +1,33 @@
+from pathlib import Path
+
+import numpy as np
+
+from raybio.runtime.plots import markdown_table, plot_embedding_map, plot_run, plot_table
+
+PNG = b"\x89PNG"
+
+
+def test_a_run_gets_its_loss_curves_and_evaluations(tmp_path: Path) -> None:
+    reports = [
+        {"step": step, "metrics": {"loss": 1 / step, "mlm_loss": 2 / step, "val/link_mrr": 0.1, "train/link_mrr": 0.2}}
+        for step in range(1, 9)
+    ]
+    files = plot_run(reports, tmp_path / "plots")
+    assert [file.name for file in files] == ["losses.png", "evaluation.png"]
+    assert all(file.read_bytes().startswith(PNG) for file in files)
+
+
+def test_a_run_without_reports_gets_no_plots(tmp_path: Path) -> None:
+    assert plot_run([], tmp_path) == []
+
+
+def test_a_map_of_more_groups_than_colours_is_drawn(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = plot_embedding_map(rng.normal(size=(200, 2)), [str(n % 40) for n in range(200)], tmp_path / "map.png")
+    assert path.read_bytes().startswith(PNG)
+
+
+def test_tables_as_picture_and_as_markdown(tmp_path: Path) -> None:
+    header, rows = ["model", "MRR"], [["random", "0.01"], ["this run", "0.12"]]
+    assert plot_table(header, rows, tmp_path / "table.png", title="links").read_bytes().startswith(PNG)
+    assert markdown_table(header, rows) == "| model | MRR |\n| :-- | --: |\n| random | 0.01 |\n| this run | 0.12 |\n"

@@ -1,0 +1,45 @@
+import io
+
+from rich.console import Console
+
+from raybio.runtime.progress import ProgressView
+
+
+def report(step: int, **metrics: float) -> dict:
+    return {"step": step, "metrics": {"loss": 2.5, "tokens_per_second": 1234.0, **metrics}}
+
+
+def test_without_a_terminal_it_prints_plain_lines_with_step_rate_losses_and_evaluation() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 100, Console(file=text, force_terminal=False, width=200)) as view:
+        view.update([report(10)])
+        view.update([report(20, **{"val/mrr": 0.25})])
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "first: starting"
+    assert lines[1].startswith("first: step 10/100 | 1,234 tokens/s | loss 2.5")
+    assert "left" in lines[2] and "val/mrr 0.25" in lines[2]
+
+
+def test_plain_lines_do_not_flood_a_log() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 1000, Console(file=text, force_terminal=False)) as view:
+        for step in range(1, 500):
+            view.update([report(step)])
+    assert len(text.getvalue().splitlines()) < 10
+
+
+def test_a_message_is_said_once() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 10, Console(file=text, force_terminal=False)) as view:
+        for _ in range(5):
+            view.say("stopping")
+    assert text.getvalue().count("stopping") == 1
+
+
+def test_a_terminal_gets_one_live_panel() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 100, Console(file=text, force_terminal=True, width=120)) as view:
+        view.update([report(10), report(50, **{"val/mrr": 0.5})])
+    shown = text.getvalue()
+    assert "50/100" in shown
+    assert "evaluation at step 50" in shown

@@ -1,0 +1,78 @@
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raybio.errors import CheckpointError, ClusterError, ConfigError
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
+
+CONFIG = {"seed": 0, "optim": {"peak_lr": 0.1}, "schedule": {"max_steps": 5}}
+
+
+def open_folder(folder: RunFolder, config: dict = CONFIG, digest: str = "d", free: tuple[str, ...] = ()) -> bool:
+    return folder.open("sppt", config, Path("/store"), digest, free)
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a#b", "a\0b", "a b", "x" * 101, "a..b", "-x"])
+def test_a_name_that_could_leave_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="--name"):
+        RunFolder(tmp_path, name)
+
+
+def test_the_same_settings_continue_a_run(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    assert not open_folder(folder)
+    assert open_folder(folder)
+
+
+def test_changed_settings_and_data_are_refused_with_the_difference(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    changed = CONFIG | {"optim": {"peak_lr": 0.2}}
+    with pytest.raises(CheckpointError, match=r"config.optim.peak_lr: 0.1 -> 0.2"):
+        open_folder(folder, changed)
+    with pytest.raises(CheckpointError, match=r"data_digest: 'd' -> 'e'"):
+        open_folder(folder, digest="e")
+
+
+def test_a_free_setting_may_change(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    longer = CONFIG | {"schedule": {"max_steps": 9}}
+    assert open_folder(folder, longer, free=("schedule.max_steps",))
+    assert read_json(folder.identity)["config"] == longer
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(ClusterError, match="runs/first.*--runs"):
+        open_folder(RunFolder(tmp_path / "runs", "first"))
+
+
+def test_the_lock_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    code = (
+        f"from raybio.runtime.run_folder import RunFolder; import time\n"
+        f"with RunFolder({str(tmp_path)!r}, 'first').lock('driver', 1):\n    print('held', flush=True); time.sleep(60)"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=root) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(ClusterError, match="another process is at work"), folder.lock("driver", 0.3):
+            pass
+        other.kill()
+        other.wait()
+    started = time.monotonic()
+    with folder.lock("driver", 5):
+        assert time.monotonic() - started < 2
+
+
+def test_a_torn_json_file_counts_as_none(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"step": 1})
+    assert read_json(tmp_path / "a.json") == {"step": 1}
+    (tmp_path / "a.json").write_text('{"step"')
+    assert read_json(tmp_path / "a.json") is None
