@@ -1,0 +1,238 @@
+"""Kill a run of two workers N times, each time in a fresh folder, and give the same command again until it is finished.
+
+    python benchmarks/kill_and_resume.py N [--seed SEED] [--steps STEPS]
+
+Each time it is chosen by chance whether the driver with its whole process group or one training worker gets SIGKILL,
+and at which step. A line a kill says whether the final weights equal those of an unbroken run, to the bit. Home,
+temporary folder and runs are private; processes are found as descendants of the driver that was started here, and
+none other is touched. Exit status 1 if any weights differ or a run does not come to its end.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import yaml
+
+from raybio.config import override_all
+from raybio.runtime.metrics_log import read_reports
+from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.systems import SYSTEMS
+
+JOB = Path(__file__).parents[1] / "jobs" / "sppt_protein.py"
+MAX_STARTS = 6
+START_SECONDS = 900
+LEFTOVER_SECONDS = 180
+"""Ray's own agents outlive a killed driver by up to two or three minutes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs share."""
+
+    folder: Path
+    store: Path
+    config: Path
+    num_steps: int
+
+    def command(self, run: RunFolder) -> list[str]:
+        command = [sys.executable, "-W", "ignore", str(JOB), "--no-baseline", "--workers", "2"]
+        command += ["--store", str(self.store), "--config", str(self.config)]
+        return [*command, "--runs", str(run.path.parent), "--name", run.name]
+
+    def start(self, run: RunFolder) -> subprocess.Popen[bytes]:
+        """The command in a process group of its own; what it prints goes to a file beside the runs."""
+        with open(self.folder / f"{run.name}.log", "ab") as log:
+            return subprocess.Popen(
+                self.command(run), stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=self.folder
+            )
+
+    def tail(self, run: RunFolder) -> str:
+        return (self.folder / f"{run.name}.log").read_text(errors="replace")[-1500:]
+
+
+def prepare(folder: Path, num_steps: int) -> Setting:
+    """The demo's store and a short run of its settings; checkpoints and steps do not fall together."""
+    entry = SYSTEMS["structure_preserving"]
+    settings = {
+        "schedule.max_steps": num_steps,
+        "schedule.checkpoint_every_steps": 7,
+        "schedule.evaluate_every_steps": 20,
+        "schedule.log_every_steps": 1,
+        "optim.num_warmup_steps": 5,
+        # What auto measures may differ between two starts, and is fixed by a checkpoint only from then on.
+        "precision": "fp32",
+    }
+    config = folder / "settings.yaml"
+    config.write_text(yaml.safe_dump(override_all(entry.demo, settings).to_mapping()))
+    return Setting(folder, entry.prepare_demo(folder / "stores"), config, num_steps)
+
+
+def newest_step(run: RunFolder) -> int:
+    reports = read_reports(run.metrics)
+    return reports[-1]["step"] if reports else 0
+
+
+def wait_for_step(process: subprocess.Popen[bytes], run: RunFolder, step: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while newest_step(run) < step and process.poll() is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{run.name} did not reach step {step} in {START_SECONDS} s")
+        time.sleep(0.01)
+
+
+def training_workers(driver: int) -> list[psutil.Process]:
+    """Ray Train's worker processes among the driver's descendants."""
+    found = []
+    for process in descendants(driver):
+        with contextlib.suppress(psutil.Error):
+            title = " ".join(process.cmdline())
+            if title.startswith("ray::") and "TrainWorker" in title:
+                found.append(process)
+    return found
+
+
+def descendants(driver: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(driver).children(recursive=True)
+    return []
+
+
+def kill(what: str, process: subprocess.Popen[bytes], rng: random.Random) -> str:
+    """SIGKILL the driver's group or one training worker; what it was, or an empty string if it was gone already."""
+    if process.poll() is not None:
+        return ""
+    if what == "driver":
+        os.killpg(process.pid, signal.SIGKILL)
+        return f"driver {process.pid} and its group"
+    workers = training_workers(process.pid)
+    if not workers:
+        return ""
+    victim = rng.choice(workers)
+    try:
+        victim.kill()
+    except psutil.NoSuchProcess:
+        return ""
+    return f"worker {victim.pid}, one of {len(workers)}"
+
+
+def run_to_the_end(setting: Setting, run: RunFolder, process: subprocess.Popen[bytes]) -> tuple[int, bool]:
+    """Wait, and give the command again while the run is unfinished; number of starts, and whether it finished."""
+    for start in range(1, MAX_STARTS + 1):
+        # Its family is remembered now: when the driver is gone, nobody could say which processes were its own.
+        family = []
+        deadline = time.monotonic() + START_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            family = descendants(process.pid) or family
+            time.sleep(0.5)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        end_leftovers(family)
+        if is_finished(run):
+            return start, True
+        if start < MAX_STARTS:
+            process = setting.start(run)
+    return MAX_STARTS, False
+
+
+def is_finished(run: RunFolder) -> bool:
+    return (read_json(run.result) or {}).get("status") == "finished"
+
+
+def end_leftovers(family: list[psutil.Process], patience_seconds: float = 0) -> int:
+    """Wait for processes that we started, then end those that are left; psutil never mistakes a reused id for them."""
+    _, alive = psutil.wait_procs(family, timeout=patience_seconds)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=10)
+    return len(alive)
+
+
+def unbroken(setting: Setting) -> str:
+    run = RunFolder(setting.folder / "runs-unbroken", "unbroken")
+    starts, finished = run_to_the_end(setting, run, setting.start(run))
+    if not finished:
+        sys.exit(f"the unbroken run did not finish in {starts} starts\n{setting.tail(run)}")
+    weights = str(read_json(run.result)["weights_sha256"])
+    print(f"unbroken run: {setting.num_steps} steps, {starts} start, weights {weights[:16]}", flush=True)
+    return weights
+
+
+def broken(setting: Setting, number: int, rng: random.Random, expected: str) -> bool:
+    """One run with one kill; whether its weights are the expected ones."""
+    run = RunFolder(setting.folder / f"runs-{number}", f"killed-{number}")
+    what, step = rng.choice(["driver", "worker"]), rng.randrange(1, setting.num_steps)
+    began = time.monotonic()
+    process = setting.start(run)
+    wait_for_step(process, run, step)
+    time.sleep(rng.uniform(0, 0.2))
+    family, at_step = descendants(process.pid), newest_step(run)
+    victim = kill(what, process, rng)
+    starts = 1
+    if what == "driver" and victim:
+        process.wait()
+        finished = is_finished(run)
+        if not finished:
+            # At once, as a user would: what is left of the first start has to get out of the way by itself.
+            more, finished = run_to_the_end(setting, run, setting.start(run))
+            starts += more
+        end_leftovers(family, LEFTOVER_SECONDS)
+    else:
+        starts, finished = run_to_the_end(setting, run, process)
+    weights = (read_json(run.result) or {}).get("weights_sha256")
+    steps = [report["step"] for report in read_reports(run.metrics)]
+    each_once = steps == sorted(set(steps)) and set(range(1, setting.num_steps + 1)) <= set(steps)
+    is_equal = finished and weights == expected
+    print(
+        f"{number}: {victim or 'nothing (it had ended)'} killed at step {at_step}; {starts} start(s), "
+        f"{time.monotonic() - began:.0f} s; weights {'equal' if is_equal else f'DIFFER ({weights})'}; "
+        f"{'each step logged once' if each_once else 'LOG HAS GAPS OR REPEATS'}",
+        flush=True,
+    )
+    if not is_equal:
+        print(setting.tail(run), file=sys.stderr)
+    return is_equal and each_once
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("number", type=int, help="how many kills")
+    parser.add_argument("--seed", type=int, default=0, help="of the choice of victims and steps")
+    parser.add_argument("--steps", type=int, default=60, help="steps of a run")
+    parser.add_argument("--keep", action="store_true", help="keep the runs' folder")
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
+    folder = Path(tempfile.mkdtemp(prefix="rb"))
+    for variable in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        os.environ.pop(variable, None)
+    os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder)}
+    try:
+        setting = prepare(folder, arguments.steps)
+        expected = unbroken(setting)
+        equal = sum(broken(setting, number, rng, expected) for number in range(1, arguments.number + 1))
+    finally:
+        end_leftovers(descendants(os.getpid()))
+        if arguments.keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(json.dumps({"kills": arguments.number, "equal": equal, "seed": arguments.seed}))
+    print(f"{equal} of {arguments.number} killed runs ended with the unbroken run's weights")
+    sys.exit(equal != arguments.number)
+
+
+if __name__ == "__main__":
+    main()
