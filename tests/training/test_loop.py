@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,24 @@ def test_changed_settings_are_refused_with_the_difference(tiny_store: Store, tmp
             continue
         with pytest.raises(CheckpointError, match=r"objective.lambda_spml: 0.5 -> 0.25"):
             next(run)
+
+
+def train_on_two(rank: int, collective: Collective, folder: Path, store: str) -> None:
+    config = tiny_config(NAME, **{"schedule.max_steps": 4})
+    checkpoints = CheckpointStore(folder / "run")
+    list(fit(SYSTEMS[NAME].build(config, store), config, collective=collective, checkpoints=checkpoints))
+    checkpoints.close()
+
+
+def test_one_worker_goes_on_where_two_stopped_with_the_same_samples_and_nearly_the_same_losses(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    config = tiny_config(NAME)
+    alone = [report.metrics for report in fit(SYSTEMS[NAME].build(config, tiny_store.path), config)]
+    run_workers(partial(train_on_two, store=str(tiny_store.path)), 2, tmp_path)
+    system = SYSTEMS[NAME].build(config, tiny_store.path)
+    rest = [report.metrics for report in fit(system, config, checkpoints=CheckpointStore(tmp_path / "run"))]
+    assert len(rest) == 2
+    for found, expected in zip(rest, alone[4:], strict=True):
+        assert found["tokens"] == expected["tokens"]
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)

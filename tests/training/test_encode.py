@@ -1,0 +1,68 @@
+"""Embedding rows on several workers loses none, repeats none, and gives what one process gives."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raybio.data.store import Store
+from raybio.protocols import Collective
+from raybio.systems import SYSTEMS
+from raybio.training import encode
+from raybio.training.encode import embed_rows
+from raybio.training.gather import SingleProcess
+from tests.systems.test_conformance import tiny_config
+from tests.training.workers import run_workers
+
+NAME = "structure_preserving"
+# 1,001 rows as reliability.md R10 has it: odd, more than are read at once, and with repetitions.
+ROWS = np.resize(np.arange(64), 1001)[::-1].copy()
+
+
+def embed(store: str | Path, rows: np.ndarray, collective: Collective, max_tokens: int = 4096) -> torch.Tensor:
+    from raybio.data.collate import read_tokens
+    from raybio.data.store import open_store
+    from raybio.systems.structure_preserving import _token_table
+
+    model = SYSTEMS[NAME].build(tiny_config(NAME), store).model
+    read = partial(_read, open_store(store), _token_table(model), read_tokens)
+    return embed_rows(model, read, rows, collective, max_tokens=max_tokens)
+
+
+def _read(store: Store, table: object, read_tokens: object, rows: np.ndarray) -> object:
+    return read_tokens(store, rows, table, 40)
+
+
+def save_embeddings(rank: int, collective: Collective, folder: Path, store: str) -> None:
+    save_file({"embedding": embed(store, ROWS, collective)}, folder / f"{rank}.safetensors")
+
+
+def test_a_thousand_and_one_rows_over_three_workers_are_embedded_as_by_one(tiny_store: Store, tmp_path: Path) -> None:
+    alone = embed(tiny_store.path, ROWS, SingleProcess())
+    run_workers(partial(save_embeddings, store=str(tiny_store.path)), 3, tmp_path)
+    for rank in range(3):
+        found = load_file(tmp_path / f"{rank}.safetensors")["embedding"]
+        assert found.shape == (1001, 32)
+        torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_the_order_of_rows_is_kept_whatever_is_encoded_at_once(
+    tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = embed(tiny_store.path, np.arange(64), SingleProcess())
+    monkeypatch.setattr(encode, "ROWS_AT_ONCE", 7)
+    pieces = embed(tiny_store.path, np.arange(64), SingleProcess(), max_tokens=100)
+    torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-5)
+    shuffled = np.random.default_rng(0).permutation(64)
+    torch.testing.assert_close(embed(tiny_store.path, shuffled, SingleProcess()), whole[shuffled], rtol=1e-5, atol=1e-5)
+
+
+def test_the_encoder_is_left_in_the_mode_it_was_in(tiny_store: Store) -> None:
+    model = SYSTEMS[NAME].build(tiny_config(NAME), tiny_store.path).model
+    for mode in (True, False):
+        model.train(mode)
+        embed_rows(model, lambda rows: pytest.fail("nothing to read"), np.arange(0), SingleProcess(), max_tokens=9)
+        assert model.training is mode
