@@ -17,7 +17,6 @@ from raybio.runtime.stream import _blocks, pack, stream_batches, unpack
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
 
-
 pytestmark = pytest.mark.timeout(300)  # Ray on a busy machine
 
 

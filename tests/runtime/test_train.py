@@ -1,0 +1,243 @@
+"""Runs through Ray Train, with faults planted in their workers: what must happen is in each test's name."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.config import override_all
+from raybio.data.store import Store
+from raybio.errors import CheckpointError, DivergedError
+from raybio.runtime.metrics_log import read_reports
+from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.runtime.train import InterruptedRunError, Result, TrainRequest, train
+from raybio.systems import SYSTEMS
+from raybio.training.loop import fit
+from raybio.training.settings import TrainingConfig
+
+pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]
+
+Fault = Callable[[int, Path], None]
+
+
+@pytest.fixture(autouse=True)
+def by_value() -> None:
+    """Workers cannot import this file, so what is defined here travels with its code."""
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def crash(rank: int, step: int, how: str) -> Fault:
+    """The worker of ``rank`` raises, or is killed, once, when it is about to take ``step``."""
+
+    def setup(own_rank: int, folder: Path) -> None:
+        from raybio.training.step import TrainStep
+
+        original, marker = TrainStep.__call__, folder / "crashed"
+
+        def broken(self, number, batch):
+            if own_rank == rank and number == step and not marker.exists():
+                marker.touch()
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise RuntimeError("planted")
+            return original(self, number, batch)
+
+        TrainStep.__call__ = broken
+
+    return setup
+
+
+def poison(step: int) -> Fault:
+    """One weight becomes NaN before ``step``, on every start."""
+
+    def setup(own_rank: int, folder: Path) -> None:
+        import torch
+
+        from raybio.training.step import TrainStep
+
+        original = TrainStep.__call__
+
+        def broken(self, number, batch):
+            if number == step:
+                with torch.no_grad():
+                    next(self.system.model.parameters()).fill_(float("nan"))
+            return original(self, number, batch)
+
+        TrainStep.__call__ = broken
+
+    return setup
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """R25: a path with a space and letters beyond ASCII."""
+    return tmp_path_factory.mktemp("läufe ü") / "meine runs"
+
+
+@pytest.fixture
+def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
+    """Two workers; each test gives it a name."""
+    return TrainRequest("structure_preserving", tiny_training, tiny_store.path, "unbroken", runs, workers=2)
+
+
+@pytest.fixture
+def unbroken(request_two: TrainRequest) -> Result:
+    """Trained by the first test that asks; the others find it finished."""
+    return train(request_two)
+
+
+def logged_steps(result: Result) -> list[int]:
+    return [report["step"] for report in read_reports(result.folder.metrics)]
+
+
+def test_a_run_ends_with_its_result_its_log_and_a_model(unbroken: Result) -> None:
+    assert unbroken.status == "finished"
+    content = json.loads(unbroken.folder.result.read_text())
+    assert {"metrics", "config", "step", "checkpoint", "weights_sha256", "mlflow_run_id", "status"} <= content.keys()
+    assert content["step"] == 24
+    assert Path(content["checkpoint"]).name == "step-00000024"
+    assert len(content["weights_sha256"]) == 64
+    assert logged_steps(unbroken) == list(range(25))
+    assert (unbroken.folder.export / "model.safetensors").exists()
+    assert (unbroken.folder.plots / "losses.png").exists()
+
+
+def test_the_same_command_finds_a_finished_run(unbroken: Result, request_two: TrainRequest) -> None:
+    started = time.monotonic()
+    again = train(request_two)
+    assert again.was_finished
+    assert again.weights_sha256 == unbroken.weights_sha256
+    assert time.monotonic() - started < 10
+
+
+def test_two_workers_stay_near_the_losses_of_one_process_without_ray(
+    unbroken: Result, tiny_training: TrainingConfig, tiny_store: Store
+) -> None:
+    system = SYSTEMS["structure_preserving"].build(tiny_training, tiny_store.path)
+    plain = {report.step: report.metrics["loss"] for report in fit(system, tiny_training) if "loss" in report.metrics}
+    logged = {report["step"]: report["metrics"] for report in read_reports(unbroken.folder.metrics)}
+    for step in range(1, 25):
+        assert logged[step]["loss"] == pytest.approx(plain[step], rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(("how", "step"), [("raise", 13), ("kill", 5)])
+def test_a_worker_that_dies_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
+    how: str, step: int, unbroken: Result, request_two: TrainRequest
+) -> None:
+    result = train(replace(request_two, name=f"{how}-{step}", setup=crash(1, step, how)))
+    assert (result.folder.path / "crashed").exists()
+    assert result.weights_sha256 == unbroken.weights_sha256
+    assert logged_steps(result) == list(range(25))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(10))
+def test_a_worker_killed_at_any_step_changes_nothing(seed: int, unbroken: Result, request_two: TrainRequest) -> None:
+    rng = np.random.default_rng(seed)
+    fault = crash(int(rng.integers(2)), int(rng.integers(24)), rng.choice(["raise", "kill"]))
+    result = train(replace(request_two, name=f"seed-{seed}", setup=fault))
+    assert result.weights_sha256 == unbroken.weights_sha256
+    assert logged_steps(result) == list(range(25))
+
+
+def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_order(
+    unbroken: Result, request_two: TrainRequest, tiny_training: TrainingConfig
+) -> None:
+    longer = override_all(tiny_training, {"schedule.max_steps": 100_000, "optim.schedule": "constant"})
+    request = replace(request_two, name="stopped", config=longer)
+    folder = RunFolder(request.runs, "stopped")
+
+    def stop() -> None:
+        while len(read_reports(folder.metrics)) < 3:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(InterruptedRunError, match="SIGTERM: stopped at step") as error:
+        train(request)
+    assert error.value.exit_code == 143
+    stopped = read_json(folder.result)
+    assert stopped["status"] == "stopped"
+    assert Path(stopped["checkpoint"]).name == f"step-{stopped['step']:08d}"
+    assert mlflow_status(folder) == "KILLED"
+
+    steps = stopped["step"] + 6
+    shorter = override_all(longer, {"schedule.max_steps": steps})
+    result = train(replace(request, config=shorter, workers=1))
+    assert result.status == "finished"
+    assert result.mlflow_run_id == stopped["mlflow_run_id"]
+    assert mlflow_status(folder) == "FINISHED"
+    assert logged_steps(result) == list(range(steps + 1))
+    system = SYSTEMS["structure_preserving"].build(shorter, request.store)
+    plain = {report.step: report.metrics["loss"] for report in fit(system, shorter) if "loss" in report.metrics}
+    assert result.metrics["loss"] == pytest.approx(plain[steps], rel=1e-2)
+
+
+def mlflow_status(folder: RunFolder) -> str:
+    from mlflow import MlflowClient
+
+    saved = read_json(folder.tracking)
+    return str(MlflowClient(tracking_uri=saved["uri"]).get_run(saved["run_id"]).info.status)
+
+
+def test_changed_settings_are_refused_before_anything_starts(unbroken: Result, request_two: TrainRequest) -> None:
+    changed = override_all(request_two.config, {"optim.peak_lr": 0.5})
+    with pytest.raises(CheckpointError, match=r"config\.optim\.peak_lr: .* -> 0\.5"):
+        train(replace(request_two, config=changed))
+    assert train(request_two).weights_sha256 == unbroken.weights_sha256
+
+
+def test_another_store_is_refused_before_anything_starts(
+    unbroken: Result, request_two: TrainRequest, tmp_path: Path
+) -> None:
+    from raybio.data.prepare import PrepareConfig, prepare_proteins
+    from raybio.data.tables import Tables
+
+    (tmp_path / "proteins.tsv").write_text(
+        "protein_id\tspecies_taxid\tsequence\na\t1\tMKV\nb\t1\tMKT\nc\t1\tMKA\nd\t1\tMKL\n"
+    )
+    (tmp_path / "edges.tsv").write_text("protein_a\tprotein_b\na\tb\nb\tc\nc\td\n")
+    tables = Tables(tmp_path / "edges.tsv", tmp_path / "proteins.tsv")
+    other = prepare_proteins(tmp_path / "store", tables, PrepareConfig(heldout_share=0.0))
+    with pytest.raises(CheckpointError, match="data_digest"):
+        train(replace(request_two, store=other.path))
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoint(request_two: TrainRequest) -> None:
+    request = replace(request_two, name="poisoned", setup=poison(8), workers=1)
+    with pytest.raises(DivergedError, match="step 8"):
+        train(request)
+    folder = RunFolder(request.runs, "poisoned")
+    assert read_json(folder.result)["status"] == "failed"
+    assert [path.name for path in folder.checkpoints.glob("step-*")] == ["step-00000005"]
+    assert mlflow_status(folder) == "FAILED"
+
+
+def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
+    request_two: TrainRequest, tiny_training: TrainingConfig, tmp_path: Path
+) -> None:
+    from raybio.data.prepare import PrepareConfig, prepare_proteins
+    from tests.conftest import write_tables
+
+    tables = write_tables(tmp_path / "raw", num_groups=7, rows_per_group=143)
+    store = prepare_proteins(tmp_path / "store", tables, PrepareConfig(heldout_share=0.1))
+    assert store.num_rows == 1001
+    short = override_all(tiny_training, {"schedule.max_steps": 2, "evaluation.num_nodes_per_group": 0})
+    result = train(replace(request_two, name="odd", store=store.path, config=short, workers=3))
+    at_start = read_reports(result.folder.metrics)[0]["metrics"]
+    system = SYSTEMS["structure_preserving"].build(short, store.path)
+    plain = next(iter(fit(system, short))).metrics
+    assert at_start.keys() == plain.keys()
+    for name, value in plain.items():
+        assert at_start[name] == pytest.approx(value, rel=1e-4), name
