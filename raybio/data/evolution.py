@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.data.substitution import random_residues, substitute
+from raybio.data.substitution import frequencies, random_residues, substitute
 
 # Relative speed of a site: the core of a domain, its middle, its surface, and the linkers between domains.
 SPEEDS = (0.1, 0.5, 1.5, 3.0)
 LINKER = len(SPEEDS) - 1
 SHARE_OF_SPEED = (0.45, 0.35, 0.2)
 SHARE_OF_DOMAIN_COUNT = (0.55, 0.3, 0.1, 0.05)
+FOUNDER_CONCENTRATION = 20.0  # of a Dirichlet around the overall frequencies: the lower, the more distinct
 INDELS_PER_SUBSTITUTION = 0.05
 MEAN_INDEL_LENGTH = 2.0
 
@@ -57,7 +58,7 @@ def found_proteome(
     """
     num_families = int(family_G4.max()) + 1
     length_F = np.maximum(rng.normal(domain_length, 0.15 * domain_length, num_families).astype(np.int64), 8)
-    founder_F = [random_residues(int(length), rng) for length in length_F]
+    founder_F = [_founder(int(length), rng) for length in length_F]
     speed_F = [rng.choice(len(SHARE_OF_SPEED), int(length), p=SHARE_OF_SPEED).astype(np.uint8) for length in length_F]
     residues, speeds, indptr = [], [], [0]
     longest_linker = max(domain_length // 4, 2)
@@ -113,6 +114,12 @@ def evolve(
     if stays.all() and not doubles.any():
         return proteome
     return proteome.take(np.concatenate([np.flatnonzero(stays), np.flatnonzero(doubles)]))
+
+
+def _founder(length: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A domain that prefers some amino acids, as families do (leucine in coiled coils, glycine in collagen)."""
+    preferred = rng.dirichlet(FOUNDER_CONCENTRATION * frequencies())
+    return rng.choice(len(preferred), length, p=preferred).astype(np.uint8)
 
 
 def _with_indels(proteome: Proteome, time: float, rng: np.random.Generator) -> Proteome:

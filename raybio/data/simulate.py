@@ -32,7 +32,7 @@ LINE_WIDTH = 60
 SHARE_LISTED_TWICE = 0.02
 SHARE_SELF_PAIRS = 0.002
 SPARE_GENES = 1.15
-FAMILIES_PER_MODULE = 3
+FAMILIES_PER_MODULE = 2
 
 
 class SimulationConfig(Config):
@@ -41,10 +41,10 @@ class SimulationConfig(Config):
     num_species: int = Field(14, ge=1, description="leaves of the species tree")
     num_proteins: int = Field(1960, ge=4, description="proteins of all species together")
     num_links: int = Field(7840, ge=2, description="distinct links of all species together")
-    num_families: int = Field(30, ge=3, description="domain families; every fifth has no rule")
+    num_families: int = Field(50, ge=3, description="domain families; every fifth has no rule")
     domain_length: int = Field(36, ge=8, description="mean letters of a domain")
-    family_divergence: float = Field(0.5, ge=0, description="substitutions a site between a family's genes at the root")
-    tree_depth: float = Field(0.4, ge=0, description="substitutions a site from the root to each species")
+    family_divergence: float = Field(0.3, ge=0, description="substitutions a site between a family's genes at the root")
+    tree_depth: float = Field(0.3, ge=0, description="substitutions a site from the root to each species")
     loss_rate: float = Field(0.3, ge=0, description="losses a gene and unit of the tree's depth")
     duplication_rate: float = Field(0.2, ge=0, description="duplications a gene and unit of the tree's depth")
     noise_share: float = Field(0.05, ge=0, lt=1, description="share of links between random proteins")
@@ -154,8 +154,8 @@ def _rules(
 ) -> _Rules:
     """Pairs of root genes that a rule between two of their families allows, the strongest first.
 
-    Families form modules of three, whose members interact with each other and a third of them with themselves: so
-    there are rules between different families, and what interacts can lie together in a space of embeddings.
+    Families form pairs that interact; a third of the families interact with themselves as well. So there are rules
+    between different families, and what interacts can still lie together in a space of embeddings.
     """
     weight_FF = np.zeros((family_A4.max() + 1,) * 2)
     module = rng.permutation(num_with_rules) // FAMILIES_PER_MODULE
