@@ -1,0 +1,78 @@
+"""The whole way: the job is started as a user would, and its MLflow store is opened afterwards."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from raybio.data.store import Store
+from raybio.runtime.run_folder import read_json
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "encoder": {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 40},
+    "input": {"max_length": 40},
+    "objective": {"lambda_spml": 0.5},
+    "plan": {"global_batch_rows": 16},
+    "schedule": {"max_steps": 20, "checkpoint_every_steps": 10, "evaluate_every_steps": 10, "log_every_steps": 2},
+    "precision": "fp32",
+}
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("h")
+
+
+def run(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"HOME": str(home), "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"), "COLUMNS": "160"}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=home, env=environment)
+
+
+def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path) -> None:
+    from mlflow import MlflowClient
+
+    (home / "my.yaml").write_text(yaml.safe_dump(SETTINGS))
+    job = ROOT / "jobs" / "sppt_protein.py"
+    arguments = [job, "--store", tiny_store.path, "--config", "my.yaml", "--name", "first"]
+    trained = run(home, *arguments)
+    assert trained.returncode == 0, trained.stderr[-3000:]
+    assert "held-out links" in trained.stdout
+    for label in ("random", "initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"):
+        assert label in trained.stdout
+    assert "step 20/20" in trained.stderr
+    assert "(raylet)" not in trained.stdout + trained.stderr
+
+    folder = home / "runs" / "first"
+    result = read_json(folder / "result.json")
+    assert (result["status"], result["step"]) == ("finished", 20)
+    client = MlflowClient(f"sqlite:///{home}/mlflow.db")
+    tracked = client.get_run(result["mlflow_run_id"])
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.params["objective.lambda_spml"] == "0.5"
+    assert tracked.data.metrics["loss"] == pytest.approx(result["metrics"]["loss"])
+    assert "val/link_mrr" in tracked.data.metrics
+    assert tracked.inputs.dataset_inputs[0].dataset.digest == tiny_store.digest[:36]
+    names = {file.path for file in client.list_artifacts(tracked.info.run_id)}
+    assert {"config.yaml", "result.json", "table.md", "plots", "export"} <= names
+    experiment = client.get_experiment_by_name("structure_preserving")
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 2
+    baseline = next(other for other in runs if other.info.run_id != tracked.info.run_id)
+    assert baseline.data.tags["mlflow.parentRunId"] == tracked.info.run_id
+
+    again = run(home, job, "--name", "first")
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "first was finished already, at step 20" in again.stdout
+
+    (home / "new.fasta").write_text(">a\nMKTAYIAKQR\n>b\nMVLSPADK\n")
+    embedded = run(home, ROOT / "jobs" / "embed.py", "--run", "first", "--input", "new.fasta", "--out", "new.parquet")
+    assert embedded.returncode == 0, embedded.stderr[-3000:]
+    assert pq.read_table(home / "new.parquet").column("key").to_pylist() == ["a", "b"]

@@ -1,0 +1,92 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raybio.config import fields
+from raybio.data.store import Store
+from raybio.errors import ConfigError
+from raybio.runtime.launch import Arguments, default_folder, settle
+from raybio.runtime.run_folder import RunFolder
+from raybio.systems import SYSTEMS
+
+ROOT = Path(__file__).parents[2]
+NAME = "structure_preserving"
+pytestmark = pytest.mark.timeout(300)
+
+
+def run_job(*arguments: str, job: str = "sppt_protein.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "jobs" / job), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"COLUMNS": "200"})
+
+
+def test_help_lists_every_setting_with_type_default_range_and_meaning() -> None:
+    shown = run_job("--help")
+    assert shown.returncode == 0, shown.stderr
+    for field in fields(SYSTEMS[NAME].config):
+        assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
+        assert field.meaning in shown.stdout
+    for option in ("--store", "--config", "--set", "--workers", "--name", "--runs", "--tracking-uri", "--verbose"):
+        assert option in shown.stdout
+
+
+def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2() -> None:
+    refused = run_job("--set", "objective.lambda_smpl=0.1")
+    assert refused.returncode == 2
+    assert "Did you mean 'objective.lambda_spml'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("objective.lambda_spml=2", "objective.lambda_spml: got 2"),
+        ("seed=abc", "seed: got 'abc'"),
+        ("nothing", "want SETTING=VALUE"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_starts(setting: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settle(NAME, Arguments(settings=(setting,), runs=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_come_from_defaults_then_the_file_then_the_command(tiny_store: Store, tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("seed: 3\nobjective: {lambda_spml: 0.25}\n")
+    arguments = Arguments(tiny_store.path, tmp_path / "my.yaml", ("seed=4",), runs=tmp_path)
+    config = settle(NAME, arguments)["config"]
+    assert (config.seed, config.objective.lambda_spml, config.encoder.width) == (4, 0.25, 768)
+
+
+def test_without_a_name_the_same_command_means_the_same_run(tiny_store: Store, tmp_path: Path) -> None:
+    first, same = (settle(NAME, Arguments(tiny_store.path, runs=tmp_path))["name"] for _ in range(2))
+    other = settle(NAME, Arguments(tiny_store.path, settings=("seed=1",), runs=tmp_path))["name"]
+    assert first == same != other
+
+
+def test_a_name_alone_continues_with_the_runs_own_settings_and_store(tiny_store: Store, tmp_path: Path) -> None:
+    request = settle(NAME, Arguments(tiny_store.path, settings=("seed=5",), name="first", runs=tmp_path))
+    folder = RunFolder(tmp_path, "first")
+    folder.open(NAME, request["config"].to_mapping(), request["store"], tiny_store.digest, ())
+    again = settle(NAME, Arguments(name="first", runs=tmp_path))
+    assert (again["config"], again["store"]) == (request["config"], request["store"])
+
+
+def test_runs_of_a_job_go_where_they_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+    monkeypatch.delenv("RAYBIO_RUNS", raising=False)
+    assert default_folder("runs", "RAYBIO_RUNS") == Path("runs")
+    throw_away = tmp_path / "runtime_resources" / "working_dir_files" / "x"
+    throw_away.mkdir(parents=True)
+    monkeypatch.chdir(throw_away)
+    assert default_folder("runs", "RAYBIO_RUNS") == Path.home() / "raybio" / "runs"
+    assert "RAYBIO_RUNS" in capsys.readouterr().out
+    monkeypatch.setenv("RAYBIO_RUNS", str(tmp_path))
+    assert default_folder("runs", "RAYBIO_RUNS") == tmp_path
+
+
+def test_embedding_wants_a_run_or_a_model() -> None:
+    refused = run_job("--input", "a.fasta", "--out", "b.parquet", job="embed.py")
+    assert refused.returncode == 2
+    assert "either --run or --model" in refused.stderr
