@@ -187,6 +187,10 @@ def _fit_and_follow(
                 view.say("stopping at the next step; a checkpoint is written first (once more: at once)")
             if len(caught) > 1:
                 break
+            if folder.failure.exists():
+                # Ray would start the workers again for nothing; a checkpoint that is being written gets its time.
+                thread.join(timeout=10)
+                break
         view.update(tail.read())
     return errors_of_thread[0] if errors_of_thread else None
 
