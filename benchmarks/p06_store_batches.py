@@ -1,24 +1,28 @@
 """P6: padded batches of 256 rows from the store, beside torch's DataLoader and Ray Data's reading of Parquet.
 
-The peers read rows that were tokenised, padded and shuffled before; ours make them from the store's letters. Beside
-``read_parquet`` ours run through Ray Data too, beside the DataLoader in this process; both with their start.
+Ours are made from the store's letters. A DataLoader reads the same letters a row at a time, or tokens that were made,
+padded and shuffled before; ``read_parquet`` always gets such ready-made tokens. Each is timed with its start.
 """
 
 import tempfile
 from pathlib import Path
 
+import numpy as np
 from _measure import compare
 from store_setup import (
     BATCH_ROWS,
     NUM_PAIRS,
     SMALL,
+    EpochRows,
     ReadyRows,
+    StoreRows,
     check_equal,
     corpus,
     epoch_rows,
     exhaust,
     our_local_batches,
     our_ray_batches,
+    pad_rows,
     peer_array,
     read_parquet,
     write_parquet,
@@ -27,7 +31,25 @@ from torch.utils.data import DataLoader
 
 from raybio.runtime.cluster import connected
 
-NUM_STEPS = 40 if SMALL else 1500
+NUM_STEPS = 40 if SMALL else 1000
+
+
+def beside_data_loader(collate: EpochRows, array: np.ndarray, note: str) -> None:
+    for num_workers in (0, 2):
+        from_store = DataLoader(
+            StoreRows(collate, NUM_STEPS), batch_size=BATCH_ROWS, num_workers=num_workers, collate_fn=pad_rows
+        )
+        ready = DataLoader(ReadyRows(array), batch_size=BATCH_ROWS, num_workers=num_workers)
+        for name, loader in {"the store's rows": from_store, "ready-made tokens": ready}.items():
+            check_equal(our_local_batches(collate, NUM_STEPS), iter(loader))
+            compare(
+                "P6",
+                f"torch DataLoader, {num_workers} workers, {name}",
+                lambda: exhaust(our_local_batches(collate, NUM_STEPS)),
+                lambda loader=loader: exhaust(iter(loader)),
+                pairs=NUM_PAIRS,
+                note=f"{note}; ours in this process, from the store's letters",
+            )
 
 
 def main() -> None:
@@ -36,26 +58,14 @@ def main() -> None:
         array = peer_array(collate, NUM_STEPS, shuffled=True)
         note = f"{NUM_STEPS * BATCH_ROWS:,} rows of {array.shape[1] - 1} tokens"
 
-        # Before Ray: its threads would not survive the fork of the loader's workers.
-        for num_workers in (0, 2):
-            loader = DataLoader(ReadyRows(array), batch_size=BATCH_ROWS, num_workers=num_workers)
-            check_equal(our_local_batches(collate, NUM_STEPS), iter(loader))
-            compare(
-                "P6",
-                f"torch DataLoader, {num_workers} workers",
-                lambda: exhaust(our_local_batches(collate, NUM_STEPS)),
-                lambda loader=loader: exhaust(iter(loader)),
-                pairs=NUM_PAIRS,
-                note=f"{note}; ours in this process, shuffled and tokenised on the way",
-            )
-
+        beside_data_loader(collate, array, note)  # before Ray: its threads do not survive the fork of workers
         with connected():
             path = write_parquet(array, Path(folder) / "parquet")
             check_equal(our_ray_batches(collate, NUM_STEPS), read_parquet(path))
             for name, ours in {"through Ray Data": our_ray_batches, "in this process": our_local_batches}.items():
                 compare(
                     "P6",
-                    "ray.data.read_parquet().iter_torch_batches(256)",
+                    "ray.data.read_parquet().iter_torch_batches(256), ready-made tokens",
                     lambda ours=ours: exhaust(ours(collate, NUM_STEPS)),
                     lambda: exhaust(read_parquet(path)),
                     pairs=NUM_PAIRS,

@@ -1,6 +1,6 @@
 """What the data benchmarks share: a corpus, our batches of its rows, and the same rows as a peer would hold them.
 
-The peers get their rows tokenised, padded and, where it says so, shuffled beforehand. Ours begin with the store's
+Where it says "ready-made", a peer gets its rows tokenised, padded and shuffled beforehand. Ours begin with the store's
 letters each time: permute, gather, crop, look up tokens, pad.
 """
 
@@ -122,6 +122,33 @@ class ReadyRows(Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.from_numpy(self.array[index])
+
+
+class StoreRows(Dataset):
+    """The textbook map-style dataset over the store itself: a row is read, cropped and looked up when it is asked for.
+
+    Items have the layout of ``peer_array``, place in the stream first; ``pad_rows`` makes batches of them.
+    """
+
+    def __init__(self, collate: EpochRows, num_steps: int) -> None:
+        self.store, self.table = collate.store, collate.table
+        self.rows = np.concatenate([collate.rows(step) for step in range(num_steps)])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Tensor:
+        start, end = self.store.indptr_N1[self.rows[index] : self.rows[index] + 2]
+        letters = self.store.residue_T[start : min(end, start + MAX_LENGTH - self.table.num_special)]
+        ends = [] if self.table.eos_id is None else [self.table.eos_id]
+        tokens = self.table.token_id_by_byte[letters]
+        return torch.from_numpy(np.concatenate([[index, self.table.cls_id], tokens, ends]).astype(np.int64))
+
+
+def pad_rows(rows: list[Tensor]) -> Tensor:
+    """(R, 1 + L), L the whole ``MAX_LENGTH``, so that batches can be compared."""
+    padded_rows = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return torch.nn.functional.pad(padded_rows, (0, 1 + MAX_LENGTH - padded_rows.shape[1]))
 
 
 def write_parquet(array: np.ndarray, folder: Path, num_files: int = 8) -> str:
