@@ -195,7 +195,7 @@ def ensure_token() -> None:
         os.environ["RAY_AUTH_MODE"] = "token"
         if "ray" in sys.modules:
             # Ray read the mode when it was imported; this is how it looks again when it turns tokens on by itself.
-            from ray._raylet import Config
+            from ray._raylet import Config  # type: ignore[attr-defined]
 
             Config.initialize("")
     if os.environ["RAY_AUTH_MODE"].lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):

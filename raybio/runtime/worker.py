@@ -1,5 +1,6 @@
 """What runs in each Ray Train worker: the training loop, walked, with its files."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -60,6 +61,11 @@ def work(order: Order) -> None:
     rank = ray.train.get_context().get_world_rank()
     if read_json(folder.failure) is not None:
         return  # a restarted group: the driver has what it needs
+    if not folder.identity.exists():
+        raise ClusterError(
+            f"rank {rank} on {socket.gethostname()} does not see {folder.path}, which the driver made: workers and "
+            "driver must share the runs folder. Choose one that all of them see with --runs or RAYBIO_RUNS"
+        )
     try:
         if order.setup is not None:
             order.setup(rank, folder.path)
@@ -103,6 +109,7 @@ def _walk(
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
         if log is not None:
             log.rewind(first_step)
+        _agree(first_step, collective)
         return stream_batches(
             system.collate,
             first_step=first_step,
@@ -131,6 +138,16 @@ def _walk(
             ray.train.report({"step": report.step, **report.metrics})
     checkpoints.wait()
     _finish(folder, system, config, collective, last, metrics, is_writer=log is not None)
+
+
+def _agree(first_step: int, collective: Collective) -> None:
+    """All workers must resume from one checkpoint; a slow shared disk may show the newest to some of them only."""
+    total = int(collective.all_sum(torch.tensor(first_step)))
+    if total != first_step * collective.world:
+        raise ClusterError(
+            f"rank {collective.rank} resumes from step {first_step}, and the mean over {collective.world} workers is "
+            f"{total / collective.world:g}: they see different checkpoints. They are started again"
+        )
 
 
 def _finish(
