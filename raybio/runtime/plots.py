@@ -133,7 +133,7 @@ def _curves(reports: Sequence[Mapping[str, Any]], names: Sequence[str], label: s
         axes.plot(step, value, color=colour, linewidth=1.4, linestyle=style, label=name)
     axes.set(xlabel="step", ylabel=label, title=label.capitalize())
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper right")
     return _save(figure, path)
 
 
@@ -153,7 +153,7 @@ def _panels(reports: Sequence[Mapping[str, Any]], names: Sequence[str], path: Pa
             axes.plot(step, value, marker=marker, ms=4, color=COLOURS[number % len(COLOURS)], label=name)
         axes.set(title=measure, xlabel="step")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, frameon=False)
+        axes.legend(fontsize=7, frameon=False, loc="lower right")
     for axes in figure.axes[len(by_measure) :]:
         axes.axis("off")
     return _save(figure, path)
