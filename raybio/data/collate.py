@@ -140,10 +140,7 @@ class LinkCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """The arrays of worker ``rank``'s shard of ``step``."""
-        everything = self.plan.rows(step)
-        if not self.with_pairs:
-            empty = np.empty((len(everything.anchor_B), 0), dtype=np.int64)
-            everything = StepRows(everything.anchor_B, empty, empty)
+        everything = self.plan.rows(step) if self.with_pairs else self.plan.anchors(step)
         shard = everything.shard(rank, world)
         row_R = shard.flat
         position_R = _global_positions(everything).shard(rank, world).flat

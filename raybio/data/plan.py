@@ -68,12 +68,10 @@ class LinkPlan:
     graph: Graph
     config: PlanConfig
     seed: int
-    num_anchor_nodes: int = 0
 
     def __post_init__(self) -> None:
         if len(self._nodes) == 0:
             raise DataError("the graph has no links, want at least one: nothing can be pre-trained on it")
-        object.__setattr__(self, "num_anchor_nodes", len(self._nodes))
         if self.config.anchor_order == "group_first" and self.config.global_batch_rows > len(self._nodes):
             raise ConfigError(
                 f"plan.global_batch_rows = {self.config.global_batch_rows}, but only {len(self._nodes)} nodes have a "
@@ -83,17 +81,28 @@ class LinkPlan:
     @property
     def steps_per_epoch(self) -> float:
         """Steps in which every linked node is an anchor once; a fraction where the batch does not divide them."""
-        return self.num_anchor_nodes / self.config.global_batch_rows
+        return len(self._nodes) / self.config.global_batch_rows
+
+    def anchors(self, step: int) -> StepRows:
+        """The anchors of ``step`` alone, for training without the graph."""
+        anchor_B = self._uniform(step) if self.config.anchor_order == "uniform" else self._group_first(step)
+        nothing = np.empty((len(anchor_B), 0), dtype=np.int64)
+        return StepRows(anchor_B, nothing, nothing)
 
     def rows(self, step: int) -> StepRows:
-        """The rows of the global batch of ``step``."""
-        anchor_B = self._uniform(step) if self.config.anchor_order == "uniform" else self._group_first(step)
+        """The rows of the global batch of ``step``.
+
+        Raises:
+            DataError: if negatives are wanted of a node that is linked to all others.
+        """
+        anchor_B = self.anchors(step).anchor_B
         rng = np.random.default_rng(derive_seed(self.seed, "neighbours", step))
-        return StepRows(
-            anchor_B,
-            self.graph.sample_neighbours(anchor_B, self.config.num_positives_per_anchor, rng),
-            self.graph.sample_negatives(anchor_B, self.config.num_negatives_per_anchor, rng),
-        )
+        positive_BP = self.graph.sample_neighbours(anchor_B, self.config.num_positives_per_anchor, rng)
+        try:
+            negative_BQ = self.graph.sample_negatives(anchor_B, self.config.num_negatives_per_anchor, rng)
+        except ValueError as error:
+            raise DataError(f"step {step}: {error}, or set plan.num_negatives_per_anchor=0") from None
+        return StepRows(anchor_B, positive_BP, negative_BQ)
 
     @cached_property
     def _nodes(self) -> np.ndarray:

@@ -34,6 +34,8 @@ def sample_non_neighbours(
     Raises:
         ValueError: for a node that is linked to all others.
     """
+    if num == 0:
+        return np.empty((len(node_Q), 0), dtype=np.int64)
     num_nodes = len(indptr) - 1
     low_Q = indptr[node_Q].astype(np.int64)
     high_Q = indptr[node_Q + 1].astype(np.int64)

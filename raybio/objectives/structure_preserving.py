@@ -50,7 +50,9 @@ class ObjectiveConfig(Config):
         "ignore", description="what two copies of a node in one batch are (negative: as in the authors' code)"
     )
     masked_anchors: bool = Field(
-        True, description="the graph loss sees the anchors' masked view, so that one forward pass serves both losses"
+        True,
+        description="the graph loss sees the anchors' masked view, so that one forward pass serves both losses; false "
+        "only with lambda_spml 1",
     )
 
     def multi_similarity(self) -> dict[str, float]:
@@ -90,7 +92,8 @@ class StructurePreserving:
             share, terms = self._multi_similarity(embedding_RD, batch, collective)
         else:
             share, terms = self._margin_contrastive(embedding_RD, batch, collective)
-        return LossReport(self.config.lambda_spml * share, {"spml_loss": share.detach(), **terms})
+        terms |= {"spml_loss": share.detach(), "fallback_negatives": batch.num_fallback_negatives.float()}
+        return LossReport(self.config.lambda_spml * share, terms)
 
     def _multi_similarity(
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective

@@ -62,6 +62,11 @@ class Config(TrainingConfig):
                 f"{self.encoder.max_positions}: raise the second or lower the first"
             )
         plan, objective = self.plan, self.objective
+        if not objective.masked_anchors and objective.lambda_spml < 1:
+            raise ValueError(
+                f"objective.masked_anchors is false with lambda_spml {objective.lambda_spml}: the language model needs "
+                "masked anchors, and one forward pass serves both losses. Set it with lambda_spml = 1 only"
+            )
         unequal = plan.num_positives_per_anchor != plan.num_negatives_per_anchor
         if unequal and objective.lambda_spml > 0 and objective.loss == "margin_contrastive":
             raise ValueError(
@@ -153,17 +158,19 @@ class _Judge:
         initial = build_protein_encoder(self.config.encoder, seed=derive_seed(self.config.seed, "weights"))
         device = next(model.parameters()).device
         generator = torch.Generator().manual_seed(derive_seed(self.config.seed, "random-vectors") % 2**63)
-        embeddings = {
-            "random": torch.randn(self.store.num_rows, model.width, generator=generator).to(device),
-            "initial": self._embed(initial.to(device), collective, questions.node_S),
-            "trained": self._embed(model, collective, questions.node_S),
-        }
         rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
-        scores = {
-            name: scores_with_intervals(*ask(questions, embedding_ND, self.config.evaluation, collective), rng)
-            for name, embedding_ND in embeddings.items()
-        }
-        positions = embedding_map(embeddings["trained"].cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
+
+        def score(embedding_ND: Tensor) -> dict[str, Any]:
+            return scores_with_intervals(*ask(questions, embedding_ND, self.config.evaluation, collective), rng)
+
+        # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
+        noise_ND = torch.randn(self.store.num_rows, model.width, generator=generator).to(device)
+        scores = {"random": score(noise_ND)}
+        del noise_ND
+        scores["initial"] = score(self._embed(initial.to(device), collective, questions.node_S))
+        embedding_ND = self._embed(model, collective, questions.node_S)
+        scores["trained"] = score(embedding_ND)
+        positions = embedding_map(embedding_ND.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.store.group_labels
         return {
             "scores": scores,

@@ -25,8 +25,8 @@ def embed_rows(
 ) -> Tensor:
     """Embeddings (N, D) of ``row_N``, float32, the same on every worker.
 
-    Each worker encodes a consecutive share of the rows and gathers the others': no row is dropped or padded, however
-    many workers there are.
+    Each worker encodes a share of the rows and gathers the others': no row is dropped or padded, however many workers
+    there are.
 
     Args:
         encoder: a ``protocols.Encoder``; used in evaluation mode and left in the mode it was in.
@@ -37,21 +37,29 @@ def embed_rows(
         precision: the arithmetic; default float32.
     """
     precision = precision or Precision("fp32", "cpu")
-    num_rows = len(row_N)
-    mine = row_N[num_rows * collective.rank // collective.world : num_rows * (collective.rank + 1) // collective.world]
     device = next(encoder.parameters()).device
     was_training = encoder.training
     encoder.eval()
-    embedding_MD = torch.empty(len(mine), encoder.width, device=device)
+    embedding_ND = torch.empty(len(row_N), encoder.width, device=device)
     with torch.no_grad():
-        for start in range(0, len(mine), ROWS_AT_ONCE):
-            tokens = read(mine[start : start + ROWS_AT_ONCE])
-            for rows in token_budget_micro_batches(tokens.length_R, max_tokens=max_tokens):
-                with precision.autocast():
-                    encoded = encoder(_on(tokens, rows, encoder.pad_id, device))
-                embedding_MD[start + rows] = encoded.embedding_RD.float()
-        encoder.train(was_training)
-        return collective.all_gather(embedding_MD).row_MD
+        # The workers meet often: over millions of rows of unlike length none waits for another until a timeout.
+        for start in range(0, len(row_N), ROWS_AT_ONCE * collective.world):
+            row_M = row_N[start : start + ROWS_AT_ONCE * collective.world]
+            bounds = [len(row_M) * rank // collective.world for rank in (collective.rank, collective.rank + 1)]
+            embedding_MD = _embed(encoder, read(row_M[slice(*bounds)]), max_tokens, precision, device)
+            embedding_ND[start : start + len(row_M)] = collective.all_gather(embedding_MD).row_MD
+    encoder.train(was_training)
+    return embedding_ND
+
+
+def _embed(encoder: Encoder, tokens: TokenBatch, max_tokens: int, precision: Precision, device: torch.device) -> Tensor:
+    embedding_MD = torch.empty(tokens.num_rows, encoder.width, device=device)
+    if tokens.num_rows:
+        for rows in token_budget_micro_batches(tokens.length_R, max_tokens=max_tokens):
+            with precision.autocast():
+                encoded = encoder(_on(tokens, rows, encoder.pad_id, device))
+            embedding_MD[rows] = encoded.embedding_RD.float()
+    return embedding_MD
 
 
 def _on(tokens: TokenBatch, rows: Tensor, pad_id: int, device: torch.device) -> PaddedTokens:

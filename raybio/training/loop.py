@@ -50,6 +50,7 @@ class Progress:
     """What the loop itself remembers across a restart."""
 
     step: int = 0
+    evaluated_step: int = -1
     best_metric: float | None = None
     num_evaluations_without_rise: int = 0
     num_skipped: int = 0
@@ -130,10 +131,14 @@ class _Run:
 
     def reports(self, batches: Batches, should_stop: Callable[[], bool]) -> Iterator[Report]:
         first_step = self.progress.step
-        if first_step == 0 and self.schedule.evaluate_every_steps and self.system.evaluate:
-            yield Report(0, self._evaluate(), is_evaluation=True)
+        if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
+            # At the very start; or a signal came between an update and its evaluation.
+            yield Report(first_step, self._evaluate(), is_evaluation=True)
+        reason = "early_stopping" if self._has_stopped_rising() else ""
         if first_step >= self.schedule.max_steps:
-            yield Report(first_step, {}, is_last=True, reason="finished")
+            reason = "finished"
+        if reason:
+            yield Report(first_step, {}, is_last=True, reason=reason)
             return
         meter = _Meter()
         self.system.model.train()
@@ -153,16 +158,15 @@ class _Run:
 
     def _report(self, meter: "_Meter", reason: str) -> Report | None:
         step, schedule = self.progress.step, self.schedule
-        is_evaluation = bool(self.system.evaluate and schedule.evaluate_every_steps) and (
-            step % schedule.evaluate_every_steps == 0 or reason == "finished"
-        )
+        # Somebody who wants the run to end does not wait for an evaluation; the next start makes up for it.
+        is_evaluation = reason != "stopped" and self._is_evaluation_due(at_the_end=reason == "finished")
         is_checkpoint = self.checkpoints is not None and (step % schedule.checkpoint_every_steps == 0 or bool(reason))
         if not (is_evaluation or is_checkpoint or reason or step % schedule.log_every_steps == 0):
             return None
         metrics = meter.read() | {"epoch": step / self.system.steps_per_epoch}
         if is_evaluation:
             metrics |= self._evaluate()
-            if not reason and self._stops_early(metrics):
+            if not reason and self._has_stopped_rising():
                 reason, is_checkpoint = "early_stopping", self.checkpoints is not None
             meter.restart_clock()
         if is_checkpoint:
@@ -182,12 +186,22 @@ class _Run:
         with torch.no_grad():
             metrics = dict(self.system.evaluate(self.system.model, self.collective))
         self.system.model.train()
+        self.progress.evaluated_step = self.progress.step
+        self._note_rise(metrics)
         return metrics
 
-    def _stops_early(self, metrics: dict[str, float]) -> bool:
+    def _is_evaluation_due(self, at_the_end: bool = False) -> bool:
+        every = self.schedule.evaluate_every_steps
+        return bool(self.system.evaluate and every) and (at_the_end or self.progress.step % every == 0)
+
+    def _has_stopped_rising(self) -> bool:
+        is_watched = self.schedule.early_stopping_metric is not None
+        return is_watched and self.progress.num_evaluations_without_rise >= self.schedule.early_stopping_patience
+
+    def _note_rise(self, metrics: dict[str, float]) -> None:
         name = self.schedule.early_stopping_metric
         if name is None:
-            return False
+            return
         if name not in metrics:
             raise ConfigError(f"schedule.early_stopping_metric {name!r} is not evaluated; there are {sorted(metrics)}")
         best = self.progress.best_metric
@@ -195,7 +209,6 @@ class _Run:
             self.progress.best_metric, self.progress.num_evaluations_without_rise = metrics[name], 0
         else:
             self.progress.num_evaluations_without_rise += 1
-        return self.progress.num_evaluations_without_rise >= self.schedule.early_stopping_patience
 
     def _newest_checkpoint(self) -> Any:
         if self.checkpoints is None:
@@ -204,11 +217,11 @@ class _Run:
 
     def _agree_on(self, step: int) -> None:
         """Workers that read different checkpoints (a folder that is not the same everywhere) would drift apart."""
-        highest = int(self.collective.all_max(torch.tensor(step, device=self.device)))
-        if int(self.collective.all_sum(torch.tensor(int(step != highest), device=self.device))):
+        highest, lowest = self.collective.all_max(torch.tensor([step, -step], device=self.device)).tolist()
+        if highest != -lowest:
             raise CheckpointError(
-                f"worker {self.collective.rank} found a checkpoint of step {step}, another one of step {highest}: the "
-                "run's folder is not the same for all workers. Put it on storage that all of them share"
+                f"the workers found checkpoints of steps {-lowest} to {highest}, want the same one: the run's folder "
+                "differs between them. Put it on storage that they share"
             )
 
     def _save(self) -> None:

@@ -77,3 +77,25 @@ def test_a_graph_without_links_is_refused() -> None:
 def test_group_first_refuses_a_batch_larger_than_the_graph(tiny_store: Store) -> None:
     with pytest.raises(ConfigError, match="only 64 nodes"):
         plan_of(tiny_store, global_batch_rows=65, anchor_order="group_first")
+
+
+def test_a_hub_without_a_negative_is_an_error_only_where_negatives_are_wanted() -> None:
+    triangle = Graph.from_edges(np.array([[0, 1], [1, 2], [0, 2]]), 3, np.zeros(3, dtype=np.int32))
+    with pytest.raises(DataError, match="num_negatives_per_anchor=0"):
+        LinkPlan(triangle, PlanConfig(global_batch_rows=2), seed=0).rows(0)
+    plan = LinkPlan(triangle, PlanConfig(global_batch_rows=2, num_negatives_per_anchor=0), seed=0)
+    assert plan.rows(0).negative_BQ.shape == (2, 0)
+
+
+def test_anchors_alone_are_those_of_the_whole_step(tiny_store: Store) -> None:
+    plan = plan_of(tiny_store, global_batch_rows=7)
+    np.testing.assert_array_equal(plan.anchors(5).anchor_B, plan.rows(5).anchor_B)
+    assert plan.anchors(5).flat.shape == (7,)
+
+
+def test_where_a_species_has_no_negative_it_comes_from_another_one_and_is_counted() -> None:
+    edges = np.array([[0, 1], [1, 2], [0, 2], [3, 4], [4, 5], [5, 6]])
+    group_N = np.array([0, 0, 0, 1, 1, 1, 1], dtype=np.int32)
+    rows = LinkPlan(Graph.from_edges(edges, 7, group_N), PlanConfig(global_batch_rows=7), seed=0).rows(0)
+    outside = group_N[rows.negative_BQ[:, 0]] != group_N[rows.anchor_B]
+    assert (outside == (group_N[rows.anchor_B] == 0)).all()

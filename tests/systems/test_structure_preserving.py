@@ -47,6 +47,18 @@ def test_a_length_beyond_the_positions_is_refused_with_both_numbers() -> None:
         override(Config(), "encoder.max_positions", 64)
 
 
+def test_clean_anchors_are_refused_where_the_language_model_needs_masked_ones() -> None:
+    with pytest.raises(ConfigError, match="lambda_spml = 1 only"):
+        tiny_config(NAME, **{"objective.masked_anchors": False})
+    assert not tiny_config(
+        NAME, **{"objective.masked_anchors": False, "objective.lambda_spml": 1.0}
+    ).objective.masked_anchors
+
+
+def test_negatives_from_outside_the_group_are_counted(tiny_store: Store) -> None:
+    assert losses(tiny_config(NAME), tiny_store)[0]["fallback_negatives"] == 0
+
+
 def test_margin_contrastive_wants_as_many_negatives_as_positives() -> None:
     config = override(Config(), "objective.loss", "margin_contrastive")
     with pytest.raises(ConfigError, match="want equal numbers"):
@@ -69,6 +81,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_weights(tiny_sto
     with pytest.raises(DivergedError, match="step 0: loss nan"):
         list(fit(system, config))
     for key, value in system.model.state_dict().items():
+        assert torch.equal(value.isnan(), before[key].isnan())
         assert torch.equal(value.nan_to_num(), before[key].nan_to_num())
 
 
@@ -93,7 +106,7 @@ def test_early_stopping_ends_a_run_whose_metric_no_longer_rises(tiny_store: Stor
     )
     reports = list(fit(build(config, tiny_store.path), config))
     assert reports[-1].reason == "early_stopping"
-    assert reports[-1].step == 3
+    assert reports[-1].step == 2
 
 
 def test_a_stop_request_ends_the_run_after_the_step(tiny_store: Store) -> None:
