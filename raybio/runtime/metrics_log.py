@@ -8,7 +8,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
 class MetricsLog:
@@ -21,7 +21,11 @@ class MetricsLog:
 
     def rewind(self, step: int) -> None:
         """Forget reports after ``step``, the step that the run resumes from; they will come again."""
-        kept = [line for line in _lines(self.path) if json.loads(line)["step"] <= step]
+        lines = _lines(self.path)
+        kept = [line for line in lines if json.loads(line)["step"] <= step]
+        if kept and sum(len(line.encode()) for line in kept) == self.path.stat().st_size:
+            self._last_step = json.loads(kept[-1])["step"]
+            return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         temporary.write_text("".join(kept), encoding="utf-8")
         # A new file, not a shorter one: a follower sees that it has to begin again.
@@ -54,28 +58,50 @@ class MetricsTail:
     def __init__(self, path: Path, after_step: int = -1) -> None:
         """Follow ``path``, which need not exist yet, from the first report after ``after_step``."""
         self.path, self.last_step = path, after_step
-        self._offset, self._file_number = 0, -1
+        self._file: BinaryIO | None = None
+        self._offset = 0
 
     def read(self) -> list[dict[str, Any]]:
         """New reports, in order of step."""
-        try:
-            with open(self.path, "rb") as file:
-                number = os.fstat(file.fileno()).st_ino
-                if number != self._file_number:
-                    self._offset, self._file_number = 0, number
-                file.seek(self._offset)
-                text = file.read()
-        except FileNotFoundError:
+        file = self._current_file()
+        if file is None:
             return []
+        file.seek(self._offset)
+        text = file.read()
         end = text.rfind(b"\n") + 1
-        self._offset += end
         reports = [json.loads(line) for line in text[:end].splitlines()]
+        self._offset += end
         new = []
         for report in reports:
             if report["step"] > self.last_step:
                 new.append(report)
                 self.last_step = report["step"]
         return new
+
+    def close(self) -> None:
+        """Let go of the file; the next look begins at its start and gives what is new all the same."""
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+
+    def __del__(self) -> None:
+        """Close the file of a tail that nobody has any more."""
+        self.close()
+
+    def _current_file(self) -> BinaryIO | None:
+        """The file that the path names now, held open: as long as it is, no other file can get its inode number."""
+        try:
+            now = os.stat(self.path)
+            if self._file is not None:
+                held = os.fstat(self._file.fileno())
+                is_same = (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
+                if is_same and now.st_size >= self._offset:
+                    return self._file
+            self.close()
+            self._file, self._offset = self.path.open("rb", buffering=0), 0  # noqa: SIM115
+        except FileNotFoundError:
+            return None
+        return self._file
 
 
 def read_reports(path: Path) -> list[dict[str, Any]]:

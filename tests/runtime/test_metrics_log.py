@@ -55,6 +55,45 @@ def test_a_tail_sees_each_step_once_across_rewinds(tmp_path: Path) -> None:
     assert [report["step"] for report in seen] == list(range(1, 9))
 
 
+def test_a_tail_sees_each_step_once_also_when_a_new_file_gets_the_inode_of_an_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in range(1, 6):
+        log.append(step, {"loss": 0.123456789})
+    tail = MetricsTail(path)
+    seen = tail.read()
+    for resumed_from in (3, 2):  # the file of the second rewind may well lie where the tail's one did
+        log = MetricsLog(path)
+        log.rewind(resumed_from)
+    for step in range(3, 9):
+        log.append(step, {"loss": 0.5, "a metric with a longer name": 0.25})
+    seen += tail.read()
+    assert [report["step"] for report in seen] == list(range(1, 9))
+
+
+def test_a_tail_begins_again_in_a_file_that_became_shorter(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "metrics": {}}\n{"step": 2, "metrics": {}}\n')
+    tail = MetricsTail(path)
+    assert len(tail.read()) == 2
+    path.write_text('{"step": 3, "metrics": {}}\n')
+    assert [report["step"] for report in tail.read()] == [3]
+
+
+def test_a_rewind_to_the_step_that_the_log_ends_with_leaves_the_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in range(4):
+        log.append(step, {"loss": 1.0})
+    log.rewind(2)
+    number = path.stat().st_ino
+    MetricsLog(path).rewind(2)
+    assert path.stat().st_ino == number
+    path.write_text(path.read_text() + '{"step": 3, "me')  # a torn line must go
+    MetricsLog(path).rewind(2)
+    assert steps(path) == [0, 1, 2]
+
+
 def test_a_tail_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "metrics": {}}\n{"step": 2, "me')
