@@ -128,7 +128,7 @@ class System:
         steps_per_epoch: steps in which every row is an anchor once, a fraction where the batch does not divide them.
         evaluate: validation metrics during training, or None.
         final_evaluate: the whole evaluation of the finished run, or None.
-        data_digest: sha256 of the store that the plan was made for.
+        data_digest: names the store and the tokenizer that the batches are made from; a run goes on with these alone.
     """
 
     name: str

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raybio.batches import LinkBatch, PaddedTokens
 from raybio.config import Config
-from raybio.functional.structure import margin_contrastive, multi_similarity_per_anchor
+from raybio.functional.structure import margin_contrastive, multi_similarity_global, multi_similarity_per_anchor
 from raybio.objectives.language_model import count_labels, masked_language_model
 from raybio.protocols import Collective, Encoded, Encoder, LossReport
 
@@ -34,7 +34,11 @@ class ObjectiveConfig(Config):
     """What is minimised."""
 
     lambda_spml: float = Field(0.1, ge=0, le=1, description="weight λ of the graph loss; the language model has 1 - λ")
-    loss: Literal["multi_similarity", "margin_contrastive"] = Field("multi_similarity", description="the graph loss")
+    loss: Literal["multi_similarity", "multi_similarity_global", "margin_contrastive"] = Field(
+        "multi_similarity",
+        description="the graph loss; multi_similarity_global is the formula as the paper prints it, with inner "
+        "products and one logarithm over all pairs",
+    )
     preset: Literal["metric_learning", "authors", "authors_2_2", "authors_2_40"] = Field(
         "metric_learning", description="named settings of the Multi-Similarity loss: w+, w-, threshold, mining margin"
     )
@@ -88,10 +92,12 @@ class StructurePreserving:
 
     def embedding_loss(self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective) -> LossReport:
         """λ times this worker's share of the graph loss."""
-        if self.config.loss == "multi_similarity":
-            share, terms = self._multi_similarity(embedding_RD, batch, collective)
-        else:
-            share, terms = self._margin_contrastive(embedding_RD, batch, collective)
+        graph_loss = {
+            "multi_similarity": self._multi_similarity,
+            "multi_similarity_global": self._multi_similarity_global,
+            "margin_contrastive": self._margin_contrastive,
+        }[self.config.loss]
+        share, terms = graph_loss(embedding_RD, batch, collective)
         terms |= {"spml_loss": share.detach(), "fallback_negatives": batch.num_fallback_negatives.float()}
         return LossReport(self.config.lambda_spml * share, terms)
 
@@ -111,6 +117,19 @@ class StructurePreserving:
             "counted_anchors": is_counted_R.sum().float(),
         }
         return loss_R.sum() / num_counted.clamp(min=1), terms
+
+    def _multi_similarity_global(
+        self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """One logarithm over the pairs of all workers does not fall into shares: each computes all, and counts 1/W."""
+        weights = {name: value for name, value in self.config.multi_similarity().items() if name != "mining_margin"}
+        whole = multi_similarity_global(
+            collective.all_gather(embedding_RD).row_MD,
+            collective.all_gather(batch.linked_RG).row_MD,
+            ignore_NN=collective.all_gather(batch.ignore_RG).row_MD,
+            **weights,
+        )
+        return whole / collective.world, {}
 
     def _margin_contrastive(
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective

@@ -135,7 +135,8 @@ def build(config: Config, store_path: str | Path) -> System:
         steps_per_epoch=collate.plan.steps_per_epoch,
         evaluate=judge.during_training,
         final_evaluate=judge.at_the_end,
-        data_digest=store.digest,
+        # Another tokenizer makes other data of the same store.
+        data_digest=f"{store.digest} read as {encoder.vocabulary.fingerprint}",
     )
 
 

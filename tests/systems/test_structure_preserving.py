@@ -1,17 +1,25 @@
 import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from raybio.config import override
 from raybio.data.store import Store
-from raybio.errors import ConfigError, DivergedError
+from raybio.errors import CheckpointError, ConfigError, DivergedError
+from raybio.protocols import Collective
 from raybio.systems.structure_preserving import Config, build
-from raybio.training.gather import SingleProcess
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.gather import SingleProcess, sum_gradients
 from raybio.training.loop import fit, free_settings
-from tests.systems.test_conformance import gradients, tiny_config
+from tests.systems.test_conformance import assert_equal_gradients, gradients, tiny_config
+from tests.training.workers import run_workers
 
 NAME = "structure_preserving"
+LOSSES = ["multi_similarity", "multi_similarity_global", "margin_contrastive"]
 
 
 def losses(config: Config, store: Store) -> list[dict[str, float]]:
@@ -28,7 +36,7 @@ def test_lambda_zero_reads_no_pairs_and_lambda_one_computes_no_vocabulary_scores
     assert "mlm_loss" not in losses(tiny_config(NAME, **{"objective.lambda_spml": 1.0}), tiny_store)[0]
 
 
-@pytest.mark.parametrize("loss", ["multi_similarity", "margin_contrastive"])
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("weight", [0.1, 0.9])
 def test_the_loss_is_the_weighted_sum_of_its_two_parts(tiny_store: Store, loss: str, weight: float) -> None:
     config = tiny_config(NAME, **{"objective.loss": loss, "objective.lambda_spml": weight})
@@ -66,7 +74,7 @@ def test_margin_contrastive_wants_as_many_negatives_as_positives() -> None:
 
 
 def test_several_positives_and_negatives_train_with_either_loss(tiny_store: Store) -> None:
-    for loss in ("multi_similarity", "margin_contrastive"):
+    for loss in LOSSES:
         per_anchor = {"plan.num_positives_per_anchor": 2, "plan.num_negatives_per_anchor": 2}
         config = tiny_config(NAME, **per_anchor, **{"objective.loss": loss})
         assert all(math.isfinite(metrics["loss"]) for metrics in losses(config, tiny_store))
@@ -119,3 +127,30 @@ def test_a_stop_request_ends_the_run_after_the_step(tiny_store: Store) -> None:
 def test_the_end_may_move_when_the_learning_rate_does_not_depend_on_it() -> None:
     assert "schedule.max_steps" in free_settings(Config())
     assert "schedule.max_steps" not in free_settings(override(Config(), "optim.schedule", "linear"))
+
+
+def save_gradients(rank: int, collective: Collective, folder: Path, loss: str, store: str) -> None:
+    system = build(tiny_config(NAME, **{"objective.loss": loss, "plan.global_batch_rows": 7}), store)
+    gradients(system, collective, 3)
+    sum_gradients(list(system.model.parameters()), collective)
+    found = {key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None}
+    save_file(found, folder / f"{rank}.safetensors")
+
+
+@pytest.mark.parametrize("loss", LOSSES[1:])
+def test_every_graph_loss_has_the_gradient_of_one_worker_on_two(tiny_store: Store, tmp_path: Path, loss: str) -> None:
+    system = build(tiny_config(NAME, **{"objective.loss": loss, "plan.global_batch_rows": 7}), tiny_store.path)
+    alone = gradients(system, SingleProcess(), 3)
+    run_workers(partial(save_gradients, loss=loss, store=str(tiny_store.path)), 2, tmp_path)
+    assert_equal_gradients(load_file(tmp_path / "1.safetensors"), alone)
+
+
+def test_another_tokenizer_is_refused_when_a_run_goes_on(tiny_store: Store, tmp_path: Path) -> None:
+    config = tiny_config(NAME)
+    system = build(config, tiny_store.path)
+    list(fit(system, config, checkpoints=CheckpointStore(tmp_path)))
+    other = replace(system, data_digest=system.data_digest[:-1] + "?")
+    with pytest.raises(CheckpointError, match="data digest"):
+        list(fit(other, config, checkpoints=CheckpointStore(tmp_path)))
+    esm = build(tiny_config(NAME, **{"encoder.vocabulary": "esm"}), tiny_store.path)
+    assert esm.data_digest != system.data_digest
