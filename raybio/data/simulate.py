@@ -27,6 +27,9 @@ from raybio.data.substitution import LETTERS
 from raybio.errors import StoreError
 from raybio.functional.hashing import derive_seed, hash_uniform
 
+VERSION = 2
+"""Raised with every change of what a configuration gives, so that an older corpus is not taken for a new one."""
+
 FIRST_TAXID = 90_000_001  # far above the real ones, so that none is mistaken for a species that exists
 LINE_WIDTH = 60
 SHARE_LISTED_TWICE = 0.02
@@ -70,7 +73,7 @@ def default_corpus(directory: str | Path, config: SimulationConfig | None = None
         StoreError: if the directory cannot be written.
     """
     config = config or SimulationConfig()
-    home = Path(directory) / f"simulated-{fingerprint(config)}"
+    home = Path(directory) / f"simulated-{VERSION}-{fingerprint(config)}"
     try:
         home.mkdir(parents=True, exist_ok=True)
         lock = (home / "lock").open("w")
