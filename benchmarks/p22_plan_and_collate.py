@@ -12,8 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
 from raybio.config import override_all
 from raybio.data.simulate import SimulationConfig, default_corpus
 from raybio.data.store import open_store
@@ -24,8 +22,9 @@ NUM_STEPS = 40
 
 
 def private_mebibytes() -> float:
-    """Memory of this process that no other shares: mapped pages of the store are not its own."""
-    return psutil.Process().memory_full_info().uss / 2**20
+    """Memory that this process alone has, without the mapped pages of files, which all workers of a node share."""
+    rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in rollup if line.startswith("Anonymous:")) / 1024
 
 
 def main() -> None:
