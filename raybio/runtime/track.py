@@ -74,6 +74,7 @@ class Tracker:
         saved = read_json(folder.tracking) or {}
         self._forwarded = saved.get("forwarded_step", -1)
         self.run_id: str | None = saved.get("run_id") if saved.get("uri") == uri else None
+        self._is_described = self.run_id is not None and saved.get("described", False)
         if self.run_id is None:
             self._forwarded = -1
         self._tail = MetricsTail(folder.metrics, after_step=self._forwarded)
@@ -163,12 +164,18 @@ class Tracker:
         from mlflow import MlflowClient
 
         client = MlflowClient(tracking_uri=self.uri)
-        if self.run_id is not None:
-            with contextlib.suppress(Exception):
-                client.update_run(self.run_id, status="RUNNING")
-                self._client = client
-                return
-            self.run_id, self._forwarded, self._tail = None, -1, MetricsTail(self.folder.metrics)
+        if self.run_id is not None and not _goes_on(client, self.run_id):
+            self.run_id, self._is_described = None, False
+            self._forwarded, self._tail = -1, MetricsTail(self.folder.metrics)
+        if self.run_id is None:
+            self._create(client)
+        if not self._is_described:
+            self._describe(client)
+            self._is_described = True
+            self._save(pending=True)
+        self._client = client
+
+    def _create(self, client: Any) -> None:
         experiment = client.get_experiment_by_name(self.system)
         if experiment is None:
             place = None
@@ -180,8 +187,6 @@ class Tracker:
         tags = self._tags()
         self.run_id = client.create_run(experiment_id, run_name=self.folder.name, tags=tags).info.run_id
         self._save(pending=True)
-        self._describe(client)
-        self._client = client
 
     def _describe(self, client: Any) -> None:
         from mlflow.entities import Dataset, DatasetInput, Param
@@ -238,8 +243,21 @@ class Tracker:
                 self._client.log_artifacts(self.run_id, str(path), artifact_path=path.name)
 
     def _save(self, pending: bool) -> None:
-        content = {"uri": self.uri, "run_id": self.run_id, "forwarded_step": self._forwarded, "pending": pending}
-        write_json(self.folder.tracking, content)
+        content = {"uri": self.uri, "run_id": self.run_id, "described": self._is_described}
+        write_json(self.folder.tracking, content | {"forwarded_step": self._forwarded, "pending": pending})
+
+
+def _goes_on(client: Any, run_id: str) -> bool:
+    """Set the run to running again; False if the server says that there is no such run, and only then."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.update_run(run_id, status="RUNNING")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise  # an outage, not an answer: the run is there and is tried for again
+        return False
+    return True
 
 
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:

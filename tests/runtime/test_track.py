@@ -3,7 +3,10 @@ import os
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -141,6 +144,80 @@ def test_a_database_locked_for_a_while_loses_nothing(folder: RunFolder, uri: str
     tracker.finish("FINISHED")
     assert slowest < 1.0
     assert len(history(uri, tracker.run_id, "loss")) == 100
+
+
+class _Client:
+    """A tracking server in memory, whose methods fail once each, in the order of ``failing``."""
+
+    def __init__(self, *failing: str) -> None:
+        self.failing, self.calls, self.error = list(failing), list[str](), Exception("away")
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def method(*arguments: object, **_: object) -> Any:
+            if name in self.failing:
+                self.failing.remove(name)
+                raise self.error
+            self.calls.append(name)
+            run = SimpleNamespace(info=SimpleNamespace(run_id=f"run-{self.calls.count('create_run')}"))
+            return run if name == "create_run" else SimpleNamespace(experiment_id="1")
+
+        return method
+
+
+def opened(folder: RunFolder, client: _Client, monkeypatch: pytest.MonkeyPatch) -> Tracker:
+    """A tracker that has reached ``client``; what fails is tried again, as ``Tracker.start`` does."""
+    monkeypatch.setattr("mlflow.MlflowClient", lambda **_: client)
+    monkeypatch.setattr(track, "RETRY_SECONDS", (0.0,))
+    tracker = new_tracker(folder, "http://127.0.0.1:1")
+    assert tracker._retry(tracker._open)
+    return tracker
+
+
+@pytest.mark.parametrize("failing", ["log_batch", "log_dict", "log_inputs"])
+def test_settings_and_data_that_the_server_did_not_take_at_first_are_sent_again(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    client = _Client(failing)
+    opened(folder, client, monkeypatch)
+    assert client.calls.count("create_run") == 1
+    assert {"log_batch", "log_dict", "log_inputs"} <= set(client.calls)
+    assert read_json(folder.tracking)["described"]
+
+
+def test_settings_are_sent_by_the_next_start_where_the_first_one_was_killed(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = _Client("log_dict")
+    client.error = KeyboardInterrupt()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        opened(folder, client, monkeypatch)
+    opened(folder, client, monkeypatch)
+    assert client.calls.count("create_run") == 1
+    assert "log_inputs" in client.calls
+    opened(folder, client, monkeypatch)
+    assert client.calls.count("log_inputs") == 1
+
+
+def test_a_server_that_is_away_when_a_run_is_resumed_leads_to_no_second_run(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(folder, _Client(), monkeypatch)
+    client = _Client("update_run")
+    assert opened(folder, client, monkeypatch).run_id == first.run_id
+    assert client.calls == ["update_run"]
+
+
+def test_a_run_that_the_server_no_longer_has_is_made_anew_and_described(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
+
+    opened(folder, _Client(), monkeypatch)
+    client = _Client("update_run")
+    client.error = MlflowException("no such run", RESOURCE_DOES_NOT_EXIST)
+    opened(folder, client, monkeypatch)
+    assert {"create_run", "log_inputs"} <= set(client.calls)
 
 
 class _Broken(http.server.BaseHTTPRequestHandler):
