@@ -155,12 +155,8 @@ def load_encoder(model: Model) -> tuple[ProteinEncoder, int]:
 def embed_sequences(encoder: ProteinEncoder, sequences: list[bytes], max_tokens: int) -> np.ndarray:
     """Embeddings (R, D), float32, of upper-case residue letters."""
     vocabulary = encoder.vocabulary
-    end = [] if vocabulary.eos_id is None else [vocabulary.eos_id]
     kept = max_tokens - vocabulary.num_special_per_sequence
-    token_lists = [
-        np.concatenate([[vocabulary.cls_id], vocabulary.encode(sequence[:kept]), end]).astype(np.int64)
-        for sequence in sequences
-    ]
+    token_lists = [vocabulary.encode(sequence[:kept]).astype(np.int64) for sequence in sequences]
 
     def read(row_M: np.ndarray) -> TokenBatch:
         token_T = torch.from_numpy(np.concatenate([token_lists[row] for row in row_M]))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -75,4 +76,19 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     (home / "new.fasta").write_text(">a\nMKTAYIAKQR\n>b\nMVLSPADK\n")
     embedded = run(home, ROOT / "jobs" / "embed.py", "--run", "first", "--input", "new.fasta", "--out", "new.parquet")
     assert embedded.returncode == 0, embedded.stderr[-3000:]
-    assert pq.read_table(home / "new.parquet").column("key").to_pylist() == ["a", "b"]
+    table = pq.read_table(home / "new.parquet")
+    assert table.column("key").to_pylist() == ["a", "b"]
+    assert_plain_transformers_agrees(
+        folder / "export", ["MKTAYIAKQR", "MVLSPADK"], table.column("embedding").to_pylist()
+    )
+
+
+def assert_plain_transformers_agrees(folder: Path, sequences: list[str], embeddings: list[list[float]]) -> None:
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for sequence, embedding in zip(sequences, embeddings, strict=True):
+        with torch.no_grad():
+            states = model(**tokenizer(sequence, return_tensors="pt")).last_hidden_state
+        np.testing.assert_allclose(embedding, states[0, 0].numpy(), atol=1e-5)

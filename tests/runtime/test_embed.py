@@ -12,7 +12,7 @@ from raybio.encoders.export import export_encoder
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
 from raybio.errors import ConfigError, DataError, StoreError
 from raybio.runtime import embed
-from raybio.runtime.embed import Model, embed_fasta
+from raybio.runtime.embed import Model, embed_fasta, embed_sequences, load_encoder
 
 pytestmark = pytest.mark.timeout(300)
 NUM_ROWS = 23
@@ -42,6 +42,18 @@ def fasta(tmp_path: Path, sequences: list[str]) -> Path:
 def exported(folder: Path, seed: int = 0) -> Model:
     encoder = build_protein_encoder(EncoderConfig(**SIZES), seed=seed)
     return Model(str(export_encoder(encoder, folder, card={})), "cls")
+
+
+def test_a_sequence_is_read_as_the_exported_tokenizer_reads_it(tmp_path: Path, sequences: list[str]) -> None:
+    model = exported(tmp_path / "model")
+    encoder, max_tokens = load_encoder(model)
+    embedding_RD = embed_sequences(encoder, [text.encode() for text in sequences], max_tokens)
+    plain, tokenizer = AutoModel.from_pretrained(model.folder).eval(), AutoTokenizer.from_pretrained(model.folder)
+    assert (max_tokens, len(tokenizer("M" * 46).input_ids)) == (48, 48)
+    for text, embedding_D in zip(sequences, embedding_RD, strict=True):
+        with torch.no_grad():
+            states = plain(**tokenizer(text[:46], return_tensors="pt")).last_hidden_state
+        np.testing.assert_allclose(embedding_D, states[0, 0].numpy(), atol=1e-5)
 
 
 @pytest.mark.usefixtures("ray_cluster")
