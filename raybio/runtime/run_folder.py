@@ -46,6 +46,23 @@ class RunFolder:
         self.stop = self.path / ".stop"
         self.ray = self.path / ".ray"
 
+    def make(self) -> None:
+        """Make the empty folder, so that it can be locked.
+
+        Raises:
+            ClusterError: if it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> ClusterError:
+        return ClusterError(
+            f"{self.path}: the run's folder cannot be written ({error.strerror or error}). Choose a writable one "
+            "with --runs or RAYBIO_RUNS"
+        )
+
     def open(
         self,
         system: str,
@@ -54,7 +71,9 @@ class RunFolder:
         data_digest: str,
         free_settings: tuple[str, ...],
     ) -> bool:
-        """Make the folder, or check that the run in it is this one; returns whether it was there already.
+        """Make the run, or check that the one in the folder is this one; returns whether it was there already.
+
+        The driver does so while it holds the folder's lock.
 
         Args:
             system: its name in ``SYSTEMS``.
@@ -78,15 +97,12 @@ class RunFolder:
                     f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> now). Give the same "
                     "settings to continue it, or choose another --name"
                 )
+        self.make()
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             write_json(self.identity, identity | {"store": str(store)})
             _replace(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
         except OSError as error:
-            raise ClusterError(
-                f"{self.path}: the run's folder cannot be written ({error.strerror or error}). Choose a writable one "
-                "with --runs or RAYBIO_RUNS"
-            ) from None
+            raise self._unwritable(error) from None
         return old is not None
 
     @contextlib.contextmanager

@@ -51,6 +51,14 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         open_folder(RunFolder(tmp_path / "runs", "first"))
 
 
+def test_a_folder_can_be_locked_before_there_is_a_run_in_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs", "first")
+    folder.make()
+    with folder.lock("driver", 1):
+        assert not folder.identity.exists()
+        assert not open_folder(folder)
+
+
 def test_the_lock_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
