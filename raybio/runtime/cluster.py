@@ -8,7 +8,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,13 @@ class Resources:
         num_workers: training workers.
         cpus_per_worker: logical CPUs that each reserves.
         gpus_per_worker: 0 or 1.
-        threads_per_worker: threads that each computes with.
+        threads_per_worker: threads that each computes with; None: its node's CPUs over the workers there.
     """
 
     num_workers: int
     cpus_per_worker: float
     gpus_per_worker: int
-    threads_per_worker: int
+    threads_per_worker: int | None
 
 
 def check_resources(
@@ -100,6 +100,18 @@ def check_resources(
     return Resources(num_workers, cpus_per_worker, int(use_gpu), threads)
 
 
+def check_plan(num_workers: int, cpus_per_worker: float | None = None, use_gpu: bool | None = None) -> Resources | None:
+    """``check_resources`` against this machine alone, without Ray; None if ``RAY_ADDRESS`` names a cluster to join.
+
+    Raises:
+        ClusterError: if the plan does not fit this machine.
+    """
+    if os.environ.get("RAY_ADDRESS", "") not in ("", "local"):
+        return None
+    gpus = 0 if use_gpu is False else _local_gpus()
+    return check_resources(num_workers, cpus_per_worker, local_cpus(), gpus, use_gpu)
+
+
 def local_cpus() -> int:
     """CPUs that this process may use: affinity and the container's quota, not what the machine has."""
     cpus = len(os.sched_getaffinity(0))
@@ -134,10 +146,7 @@ def connected(
     """
     address = os.environ.get("RAY_ADDRESS", "")
     joins = address not in ("", "local")
-    if not joins:
-        gpus = 0 if use_gpu is False else _local_gpus()
-        resources = check_resources(num_workers, cpus_per_worker, local_cpus(), gpus, use_gpu)
-        threads = resources.threads_per_worker
+    resources = check_plan(num_workers, cpus_per_worker, use_gpu)
     _set_environment(verbose, joins)
     import ray
 
@@ -149,17 +158,19 @@ def connected(
     options: dict[str, Any] = {
         "log_to_driver": verbose,
         "logging_level": logging.INFO if verbose else logging.ERROR,
-        "runtime_env": {"env_vars": _worker_environment(None if joins else threads)},
+        "runtime_env": {"env_vars": _worker_environment(None if resources is None else resources.threads_per_worker)},
     }
     if not joins:
         options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": dashboard}
         options |= {"dashboard_host": "127.0.0.1"}
     _init_ray(options, address if joins else "")
     try:
-        if joins:
+        if resources is None:
             total = ray.cluster_resources()
             cpus, gpus = total.get("CPU", 0), total.get("GPU", 0)
             resources = check_resources(num_workers, cpus_per_worker, cpus, gpus, use_gpu)
+            # CPUs of the cluster say nothing of a node's: there the workers count their own.
+            resources = replace(resources, threads_per_worker=None)
         yield resources
     finally:
         ray.shutdown()
@@ -236,6 +247,8 @@ def _set_environment(verbose: bool, joins: bool) -> None:
         os.environ.setdefault(name, value)
     if joins:
         return
+    # This machine is not a node that could be taken away; the watcher costs seconds of start-up.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
     ensure_token()
     folder = os.environ.get("RAY_TMPDIR", "")
     if len(os.fsencode(folder)) > MAX_TEMPORARY_PATH:

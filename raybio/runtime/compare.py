@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from raybio.config import override
+from raybio.config import override, parse_yaml
 from raybio.errors import ConfigError
 from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
@@ -38,7 +36,10 @@ class Variation:
         path, separator, values = text.partition("=")
         if not separator or not path or not values:
             raise ConfigError(f"--compare {text!r}: want SETTING=VALUE,VALUE such as objective.lambda_spml=0,0.1")
-        return cls(path.strip(), tuple(yaml.safe_load(f"[{values}]")))
+        try:
+            return cls(path.strip(), tuple(parse_yaml(f"[{values}]")))
+        except ConfigError as error:
+            raise ConfigError(f"--compare {text!r}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,21 @@ def kin_of(request: TrainRequest, variation: Variation) -> dict[str, TrainReques
     """The runs to compare with, by label; the run's own value is left out.
 
     Raises:
-        ConfigError: if the setting does not exist or a value does not fit.
+        ConfigError: if the setting does not exist, or a value does not fit or cannot be part of a run's name.
     """
     kin = {}
     leaf = variation.path.rsplit(".", 1)[-1]
     for value in variation.values:
         config = override(request.config, variation.path, value)
         if config != request.config:
-            kin[f"{leaf} = {value}"] = replace(request, config=config, name=f"{request.name}.{leaf}-{value}")
+            name = f"{request.name}.{leaf}-{value}"
+            try:
+                RunFolder(request.runs, name)
+            except ConfigError as error:
+                raise ConfigError(
+                    f"--compare {variation.path}={value}: no name for that run can be made: {error}"
+                ) from None
+            kin[f"{leaf} = {value}"] = replace(request, config=config, name=name)
     return kin
 
 

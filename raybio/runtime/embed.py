@@ -129,8 +129,9 @@ def _embed_parts(model: Model, parts: Path, missing: list[int], resources: Any) 
 class _EmbedPart:
     """A Ray Data actor: loads the model once, then turns input parts into output parts."""
 
-    def __init__(self, model: Model, parts: str, threads: int) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, model: Model, parts: str, threads: int | None) -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
         self.parts, self.device = Path(parts), "cuda" if torch.cuda.is_available() else "cpu"
         self.encoder, self.max_tokens = load_encoder(model)
         self.encoder.to(self.device)

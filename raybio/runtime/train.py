@@ -14,7 +14,7 @@ from typing import Any
 from raybio import errors
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, RaybioError
-from raybio.runtime.cluster import Resources, connected
+from raybio.runtime.cluster import Resources, check_plan, connected
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
@@ -116,18 +116,24 @@ def train(request: TrainRequest) -> Result:
         ClusterError: if the plan does not fit the cluster, the storage does not hold, or the workers kept failing.
         DivergedError: if the loss is no longer finite.
         InterruptedRunError: if SIGINT or SIGTERM asked the run to end.
+        StoreError: if the store is missing, or a file of it is not what was prepared.
     """
     folder = RunFolder(request.runs, request.name)
     uri = tracking_uri(request.tracking, Path(request.runs))
     digest = open_store(request.store).digest
     store = Path(request.store).absolute()
-    is_old = folder.open(request.system, request.config.to_mapping(), store, digest, free_settings(request.config))
+    folder.make()
     with folder.lock("driver", timeout_seconds=5):
+        mapping = request.config.to_mapping()
+        is_old = folder.open(request.system, mapping, store, digest, free_settings(request.config))
         finished = _finished(folder, request.config) if is_old else None
-        tracker = Tracker(folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id)
+        tracker = Tracker(folder, uri, request.system, mapping, digest, request.parent_run_id)
         if finished is not None:
             tracker.catch_up()
             return finished
+        # Both before anything is recorded: a plan that cannot run and a damaged store are no failed run.
+        check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
+        open_store(request.store, verify=True)
         for path in (folder.stop, folder.failure, folder.outcome):
             path.unlink(missing_ok=True)
         with _Signals(folder.stop) as signals:
@@ -143,11 +149,11 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "_
         ) as resources:
             signals.install()
             error = _fit_and_follow(request, folder, resources, tracker, signals.caught)
-        status = _status(folder, signals.caught)
+        status = _status(folder, signals.caught, error)
         if status == "failed":
             raise _explain(folder, error)
         if status == "stopped":
-            step = (read_json(folder.outcome) or {}).get("step", 0)
+            step = _summary(folder, request, status, None)["step"]
             number = signals.caught[0]
             name = signal.Signals(number).name
             raise InterruptedRunError(number, f"{name}: stopped at step {step}; the same command goes on from there")
@@ -272,10 +278,13 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
     }
 
 
-def _status(folder: RunFolder, caught: list[int]) -> str:
+def _status(folder: RunFolder, caught: list[int], error: BaseException | None) -> str:
+    """A signal excuses a run that stopped or was left behind, but no failure that came at the same time."""
     outcome = read_json(folder.outcome)
     if outcome is not None and outcome["status"] in _COMPLETE:
         return str(outcome["status"])
+    if folder.failure.exists() or (outcome is None and error is not None):
+        return "failed"
     return "stopped" if caught else "failed"
 
 

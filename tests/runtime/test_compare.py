@@ -1,5 +1,6 @@
 """Comparisons: which runs they ask for, and how their table reads. The training itself is tested with the jobs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,19 @@ def test_a_comparison_reads_a_setting_and_its_values() -> None:
 def test_a_comparison_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="want SETTING=VALUE"):
         Variation.parse(text)
+
+
+@pytest.mark.parametrize("values", ["[1", "a: b: c", "&a 1, *a", "!!python/name:os.system"])
+def test_values_that_are_no_yaml_are_an_error_of_the_configuration(values: str) -> None:
+    with pytest.raises(ConfigError, match="--compare 'seed=.*not valid YAML"):
+        Variation.parse(f"seed={values}")
+
+
+def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--compare encoder\.source=facebook/esm2: no name"):
+        kin_of(request(tmp_path), Variation("encoder.source", ("facebook/esm2",)))
+    with pytest.raises(ConfigError, match="no name"):
+        kin_of(replace(request(tmp_path), name="x" * 95), Variation("objective.lambda_spml", (0.125,)))
 
 
 def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:

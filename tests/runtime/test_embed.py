@@ -49,10 +49,10 @@ def test_a_sequence_is_read_as_the_exported_tokenizer_reads_it(tmp_path: Path, s
     encoder, max_tokens = load_encoder(model)
     embedding_RD = embed_sequences(encoder, [text.encode() for text in sequences], max_tokens)
     plain, tokenizer = AutoModel.from_pretrained(model.folder).eval(), AutoTokenizer.from_pretrained(model.folder)
-    assert (max_tokens, len(tokenizer("M" * 46).input_ids)) == (48, 48)
+    assert (max_tokens, len(tokenizer("M" * 47).input_ids)) == (48, 48)
     for text, embedding_D in zip(sequences, embedding_RD, strict=True):
         with torch.no_grad():
-            states = plain(**tokenizer(text[:46], return_tensors="pt")).last_hidden_state
+            states = plain(**tokenizer(text[:47], return_tensors="pt")).last_hidden_state
         np.testing.assert_allclose(embedding_D, states[0, 0].numpy(), atol=1e-5)
 
 
@@ -70,7 +70,7 @@ def test_every_protein_gets_the_embedding_that_plain_transformers_gives(
     plain, tokenizer = AutoModel.from_pretrained(model.folder).eval(), AutoTokenizer.from_pretrained(model.folder)
     for text, embedding in zip(sequences, table.column("embedding").to_pylist(), strict=True):
         with torch.no_grad():
-            states = plain(**tokenizer(text[:46], return_tensors="pt")).last_hidden_state
+            states = plain(**tokenizer(text[:47], return_tensors="pt")).last_hidden_state
         np.testing.assert_allclose(embedding, states[0, 0].numpy(), atol=1e-5)
     assert not out.with_name(out.name + ".parts").exists()
 

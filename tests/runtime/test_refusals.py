@@ -1,0 +1,88 @@
+"""What ``train`` refuses before a cluster is started or anything is recorded, and the status that it gives."""
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raybio.config import override
+from raybio.data.store import Store
+from raybio.errors import CheckpointError, ClusterError, StoreError
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.train import TrainRequest, _status, train
+from raybio.training.loop import free_settings
+from raybio.training.settings import TrainingConfig
+
+
+@pytest.fixture
+def request_one(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
+    return TrainRequest("structure_preserving", tiny_training, tiny_store.path, "first", tmp_path / "runs")
+
+
+def assert_nothing_recorded(request: TrainRequest) -> None:
+    runs = Path(request.runs)
+    assert not (runs.parent / "mlflow.db").exists()
+    assert not RunFolder(runs, request.name).result.exists()
+    assert not RunFolder(runs, request.name).tracking.exists()
+
+
+def test_a_plan_that_cannot_run_is_refused_at_once_and_leaves_no_trace(request_one: TrainRequest) -> None:
+    request = replace(request_one, workers=99, use_gpu=False)
+    started = time.monotonic()
+    with pytest.raises(ClusterError, match="fewer workers than 99"):
+        train(request)
+    assert time.monotonic() - started < 2
+    assert_nothing_recorded(request)
+
+
+def test_a_damaged_store_is_refused_with_the_name_of_the_file(request_one: TrainRequest, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(request_one.store, store)
+    path = max((path for path in store.iterdir() if path.suffix != ".json"), key=lambda path: path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    request = replace(request_one, store=store, use_gpu=False)
+    with pytest.raises(StoreError, match=path.name):
+        train(request)
+    assert_nothing_recorded(request)
+
+
+def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_store: Store) -> None:
+    """A second command with another free setting must not write over what the first one runs with."""
+    config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
+    folder.open("structure_preserving", config.to_mapping(), tiny_store.path, tiny_store.digest, ())
+    assert "schedule.max_steps" in free_settings(config)
+    longer = override(config, "schedule.max_steps", config.schedule.max_steps + 1)
+    with folder.lock("driver", 1), pytest.raises(ClusterError, match="another process is at work"):
+        train(replace(request_one, config=longer))
+    assert read_json(folder.identity)["config"] == config.to_mapping()
+    with pytest.raises(CheckpointError, match="seed"):
+        train(replace(request_one, config=override(config, "seed", 5)))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "has_failure", "caught", "error", "status"),
+    [
+        ("finished", False, [15], None, "finished"),
+        ("stopped", False, [15], None, "stopped"),
+        ("stopped", False, [15], RuntimeError("while shutting down"), "stopped"),
+        (None, False, [15, 15], None, "stopped"),
+        (None, True, [15], None, "failed"),
+        (None, False, [15], RuntimeError("no worker could be started"), "failed"),
+        (None, False, [], RuntimeError("worker died"), "failed"),
+    ],
+)
+def test_a_signal_excuses_no_failure(
+    tmp_path: Path, outcome: str | None, has_failure: bool, caught: list[int], error: Exception | None, status: str
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    if outcome is not None:
+        write_json(folder.outcome, {"status": outcome, "step": 3})
+    if has_failure:
+        write_json(folder.failure, {"kind": "DivergedError", "message": "no number"})
+    assert _status(folder, caught, error) == status
