@@ -28,7 +28,7 @@ class Arguments:
     store: Path | None = None
     config: Path | None = None
     settings: tuple[str, ...] = ()
-    workers: int = 1
+    workers: int | None = None
     cpus_per_worker: float | None = None
     device: str = "auto"
     name: str | None = None
@@ -53,7 +53,7 @@ def training_job(system: str, description: str, *, compare: str | None = None) -
         store: Annotated[Path | None, typer.Option(help="prepared store; default: the embedded corpus")] = None,
         config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
         settings: Annotated[list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")] = None,
-        workers: Annotated[int, typer.Option(help="training workers")] = 1,
+        workers: Annotated[int | None, typer.Option(help="training workers; default: 1, or as the run began")] = None,
         cpus_per_worker: Annotated[
             float | None, typer.Option(help="logical CPUs of each; default: what leaves Ray Data its share")
         ] = None,
@@ -105,6 +105,8 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         raise ConfigError(f"--device: got {arguments.device!r}, want auto, cpu or gpu")
     runs = default_folder("runs", "RAYBIO_RUNS") if arguments.runs is None else arguments.runs
     store, base = _store_and_base(entry, arguments, runs)
+    # With other workers the result would not be bit-identical, with another tracking URI it would be a second run.
+    earlier = read_json(RunFolder(runs, arguments.name).launch) or {} if arguments.name else {}
     config = base if arguments.config is None else load(entry.config, arguments.config, base)
     config = override_all(config, _parse_settings(arguments.settings))
     if store is None:
@@ -116,9 +118,9 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "store": Path(store).absolute(),
         "name": arguments.name or f"{job}-{fingerprint(config)[:8]}{digest[:4]}",
         "runs": runs,
-        "tracking": arguments.tracking_uri,
-        "workers": arguments.workers,
-        "cpus_per_worker": arguments.cpus_per_worker,
+        "tracking": arguments.tracking_uri or earlier.get("tracking"),
+        "workers": arguments.workers or earlier.get("workers", 1),
+        "cpus_per_worker": arguments.cpus_per_worker or earlier.get("cpus_per_worker"),
         "use_gpu": _DEVICES[arguments.device],
         "verbose": arguments.verbose,
     }

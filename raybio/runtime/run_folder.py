@@ -35,6 +35,7 @@ class RunFolder:
         self.name, self.path = name, Path(runs).expanduser().absolute() / name
         self.config = self.path / "config.yaml"
         self.identity = self.path / "run.json"
+        self.launch = self.path / "launch.json"
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.outcome = self.path / "outcome.json"

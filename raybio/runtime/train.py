@@ -126,6 +126,8 @@ def train(request: TrainRequest) -> Result:
     with folder.lock("driver", timeout_seconds=5):
         mapping = request.config.to_mapping()
         is_old = folder.open(request.system, mapping, store, digest, free_settings(request.config))
+        launch = {name: getattr(request, name) for name in ("workers", "cpus_per_worker", "tracking")}
+        write_json(folder.launch, launch)
         finished = _finished(folder, request.config) if is_old else None
         tracker = Tracker(folder, uri, request.system, mapping, digest, request.parent_run_id)
         if finished is not None:

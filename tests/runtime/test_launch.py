@@ -9,7 +9,7 @@ from raybio.config import fields
 from raybio.data.store import Store
 from raybio.errors import ConfigError
 from raybio.runtime.launch import Arguments, default_folder, settle
-from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.systems import SYSTEMS
 
 ROOT = Path(__file__).parents[2]
@@ -90,3 +90,13 @@ def test_embedding_wants_a_run_or_a_model() -> None:
     refused = run_job("--input", "a.fasta", "--out", "b.parquet", job="embed.py")
     assert refused.returncode == 2
     assert "either --run or --model" in refused.stderr
+
+
+def test_a_name_alone_continues_with_as_many_workers_as_the_run_began_with(tiny_store: Store, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    write_json(folder.launch, {"workers": 2, "cpus_per_worker": 0.5, "tracking": "http://127.0.0.1:5"})
+    again = settle(NAME, Arguments(tiny_store.path, name="first", runs=tmp_path))
+    assert (again["workers"], again["cpus_per_worker"], again["tracking"]) == (2, 0.5, "http://127.0.0.1:5")
+    assert settle(NAME, Arguments(tiny_store.path, name="first", workers=1, runs=tmp_path))["workers"] == 1
+    assert settle(NAME, Arguments(tiny_store.path, name="second", runs=tmp_path))["workers"] == 1
