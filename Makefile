@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.installed-tools
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 .PHONY: help install demo test lint bench clean
@@ -14,15 +15,20 @@ help:
 	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"
 	@echo "make lint    ruff and mypy alone"
 
-install: $(STAMP)
+install: $(TOOLS)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing raybio and its tools into $(VENV) (minutes the first time)"
+	@echo "installing raybio into $(VENV) (2 GB; minutes the first time)"
+	@$(PIP_INSTALL) -c constraints.txt -e .
+	@touch $@
+
+$(TOOLS): $(STAMP)
+	@echo "installing the tools of development into $(VENV)"
 	@$(PIP_INSTALL) -c constraints.txt -e '.[dev,bench]'
 	@touch $@
 
-demo: install
+demo: $(STAMP)
 	$(BIN)/python jobs/sppt_protein.py
 
 lint: install
