@@ -21,6 +21,8 @@ def embed(
     runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
     workers: Annotated[int, typer.Option(help="processes that embed")] = 1,
     cpus_per_worker: Annotated[float | None, typer.Option(help="logical CPUs of each")] = None,
+    strip_stop: Annotated[bool, typer.Option("--strip-stop", help="take a stop symbol at the end off")] = False,
+    max_bad_share: Annotated[float, typer.Option(help="largest share of records that may be set aside")] = 0.1,
     rows_per_part: Annotated[int, typer.Option(help="proteins between two commits")] = 4096,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
 ) -> None:
@@ -38,6 +40,8 @@ def embed(
         rows_per_part=rows_per_part,
         workers=workers,
         cpus_per_worker=cpus_per_worker,
+        strip_stop=strip_stop,
+        max_bad_share=max_bad_share,
         verbose=verbose,
     )
     print(f"{out}: {summary.num_rows:,} proteins; {summary.num_parts_found} of {summary.num_parts} parts were there")

@@ -220,11 +220,13 @@ def _spool_sequences(
 ) -> np.ndarray:
     """Spool the sequences of the named proteins; the number of each protein's in the spool, -1 for none."""
     node_by_key = {key: node for node, key in enumerate(keys.to_pylist())}
-    spooled_N = np.full(len(keys), -1, dtype=np.int64)
+    spooled_N, stranger = np.full(len(keys), -1, dtype=np.int64), ""
     for path in paths:
         for batch in read_fasta(path, quarantine, strip_stop=strip_stop, max_length=max_length):
             node_R = np.array([node_by_key.get(key, -1) for key in batch.column("key").to_pylist()], dtype=np.int64)
             row = np.flatnonzero(node_R >= 0)
+            if not stranger and len(row) < len(batch):
+                stranger = batch.column("key")[int(np.flatnonzero(node_R < 0)[0])].as_py()
             is_new = first_of_each(pa.array(node_R[row])) & (spooled_N[node_R[row]] < 0)
             repeated = batch.take(pa.array(row[~is_new]))
             examples = zip(repeated.column("line").to_pylist(), repeated.column("key").to_pylist(), strict=True)
@@ -232,4 +234,9 @@ def _spool_sequences(
             row = row[is_new]
             spooled_N[node_R[row]] = spool.append(batch.column("sequence").take(pa.array(row)))
     quarantine.check("protein")
+    if stranger and len(keys) and (spooled_N < 0).all():
+        raise DataError(
+            f"{paths[0]}: no sequence is of a protein in the networks. An id here is {stranger!r}; want taxid.protein, "
+            f"such as {keys[0].as_py()!r}. Put the species' taxid and a dot before the ids"
+        )
     return spooled_N

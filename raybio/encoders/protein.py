@@ -16,6 +16,7 @@ from raybio.config import Config
 from raybio.encoders.pretrained import load_model, load_vocabulary
 from raybio.encoders.vocabulary import VOCABULARIES, Vocabulary
 from raybio.errors import ConfigError, DataError
+from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Encoded, Encoder
 
 SCRATCH = "scratch"
@@ -104,7 +105,7 @@ class ProteinEncoder(Encoder):
             model.esm.contact_head.requires_grad_(False)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Last hidden states (R, L, D) and embeddings (R, D) in float32.
+        """Last hidden states (R, L, D) and embeddings (R, D), these in float32 or wider.
 
         Raises:
             DataError: if a sequence is longer than ``max_tokens``.
@@ -141,11 +142,11 @@ class ProteinEncoder(Encoder):
 
     def _pool(self, hidden_RLD: Tensor, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
         if self.pooling == "cls":
-            return hidden_RLD[:, 0].float()
+            return at_least_fp32(hidden_RLD[:, 0])
         residue_RL = mask_RL & (token_RL != self.vocabulary.cls_id)
         if self.vocabulary.eos_id is not None:
             residue_RL = residue_RL & (token_RL != self.vocabulary.eos_id)
-        total_RD = torch.where(residue_RL[..., None], hidden_RLD.float(), 0.0).sum(1)
+        total_RD = torch.where(residue_RL[..., None], at_least_fp32(hidden_RLD), 0.0).sum(1)
         return total_RD / residue_RL.sum(1, keepdim=True).clamp(min=1)
 
 

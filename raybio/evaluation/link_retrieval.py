@@ -1,8 +1,8 @@
 """Link retrieval: does the nearest neighbour in embedding space tell who is linked in the graph?
 
-Two protocols. *Training links* is the paper's own (transductive: the model saw these links). *Held-out links* scores
-links that it never saw, and leaves each node's training links out of its candidates, so that knowing those is no
-hindrance.
+Two protocols. *Training links* is the paper's own (transductive: the model saw these links, and whatever is not among
+them counts as unlinked, held-out partners too). *Held-out links* scores links that it never saw, and leaves each node's
+training links out of its candidates, so that knowing those is no hindrance.
 
 Shape letters: S nodes of an evaluation, D embedding width.
 """
@@ -18,6 +18,7 @@ from raybio.config import Config
 from raybio.functional.bootstrap import bootstrap_intervals
 from raybio.functional.ranking import LinkRetrieval, link_retrieval
 from raybio.graphs import Graph
+from raybio.graphs.rows import expand
 from raybio.protocols import Collective
 
 
@@ -131,9 +132,8 @@ def scores_with_intervals(
 
 
 def _neighbours(graph: Graph, node_M: np.ndarray) -> np.ndarray:
-    start_M, degree_M = graph.indptr[node_M].astype(np.int64), graph.degree_N[node_M].astype(np.int64)
-    within = np.arange(degree_M.sum()) - np.repeat(np.cumsum(degree_M) - degree_M, degree_M)
-    return np.asarray(graph.indices)[np.repeat(start_M, degree_M) + within].astype(np.int64)
+    position, _ = expand(graph.indptr[node_M].astype(np.int64), graph.degree_N[node_M].astype(np.int64))
+    return np.asarray(graph.indices)[position].astype(np.int64)
 
 
 def _induce(graph: Graph, node_S: np.ndarray, group_S: np.ndarray) -> Graph:

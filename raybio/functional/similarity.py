@@ -22,14 +22,14 @@ def euclidean(anchor_ND: Tensor, candidate_MD: Tensor) -> Tensor:
     D times the memory traffic of a matrix product. The gradient at distance 0 is 0.
     """
     distance_NM: Tensor = torch.cdist(
-        _at_least_fp32(anchor_ND), _at_least_fp32(candidate_MD), compute_mode="donot_use_mm_for_euclid_dist"
+        at_least_fp32(anchor_ND), at_least_fp32(candidate_MD), compute_mode="donot_use_mm_for_euclid_dist"
     )
     return distance_NM
 
 
 def normalise(vector_ND: Tensor) -> Tensor:
     """Rows scaled to length 1, in fp32 or better; zero rows stay zero and get no gradient."""
-    vector_ND = _at_least_fp32(vector_ND)
+    vector_ND = at_least_fp32(vector_ND)
     # Scaled by the largest entry first: squares of entries below 1e-19 or above 1e19 do not fit fp32.
     largest_N1 = vector_ND.detach().abs().amax(dim=-1, keepdim=True)
     is_zero_N1 = largest_N1 == 0
@@ -44,5 +44,6 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
 
 
-def _at_least_fp32(tensor: Tensor) -> Tensor:
+def at_least_fp32(tensor: Tensor) -> Tensor:
+    """Half precision becomes float32: sums, exponentials and similarities need more digits; wider types stay."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

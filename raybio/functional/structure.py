@@ -7,7 +7,7 @@ one named ``ignore`` where a pair is neither positive nor negative; every other 
 import torch
 from torch import Tensor
 
-from raybio.functional.similarity import cosine, matmul
+from raybio.functional.similarity import at_least_fp32, cosine, matmul
 
 
 def multi_similarity(
@@ -121,7 +121,7 @@ def multi_similarity_global(
     is_pair_NN = ~torch.eye(num_anchors, dtype=torch.bool, device=embedding_ND.device)
     if ignore_NN is not None:
         is_pair_NN = is_pair_NN & ~ignore_NN
-    wide_ND = embedding_ND.float() if embedding_ND.dtype in (torch.float16, torch.bfloat16) else embedding_ND
+    wide_ND = at_least_fp32(embedding_ND)
     margin_NN = matmul(wide_ND, wide_ND.T) - threshold
     pull = _log_one_plus_sum_exp((-positive_weight * margin_NN).flatten(), (linked_NN & is_pair_NN).flatten(), 0)
     push = _log_one_plus_sum_exp((negative_weight * margin_NN).flatten(), (~linked_NN & is_pair_NN).flatten(), 0)

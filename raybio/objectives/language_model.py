@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens, TokenBatch
+from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Collective, Encoded, Encoder, LossReport
 
 
@@ -27,6 +28,6 @@ def masked_language_model(
         weight: factor on the loss, but not on the logged term.
     """
     is_label_RL = tokens.label_RL != IGNORED_LABEL
-    logits_KV = encoder.token_logits(encoded.hidden_RLD[is_label_RL])
-    cross_entropy = F.cross_entropy(logits_KV.float(), tokens.label_RL[is_label_RL], reduction="sum") / num_labels
+    logits_KV = at_least_fp32(encoder.token_logits(encoded.hidden_RLD[is_label_RL]))
+    cross_entropy = F.cross_entropy(logits_KV, tokens.label_RL[is_label_RL], reduction="sum") / num_labels
     return LossReport(weight * cross_entropy, {"mlm_loss": cross_entropy.detach()})

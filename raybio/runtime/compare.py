@@ -14,6 +14,7 @@ from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, train
+from raybio.training.settings import TrainingConfig
 
 METRICS = {"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"}
 SPLITS = {"train": "training links", "val": "held-out links"}
@@ -99,10 +100,20 @@ def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result,
     """
     kin = kin_of(request, variation) if variation is not None else {}
     result = train(request)
-    others = {label: train(replace(other, parent_run_id=result.mlflow_run_id)) for label, other in kin.items()}
+    others = {}
+    for label, other in kin.items():
+        config = same_arithmetic(other.config, result)
+        others[label] = train(replace(other, config=config, parent_run_id=result.mlflow_run_id))
     table = ResultTable(_rows(request, result, others, variation))
     add_artifacts(result.folder, _write(table, result.folder))
     return result, table
+
+
+def same_arithmetic(config: TrainingConfig, result: Result) -> TrainingConfig:
+    """``precision: auto`` as it came out for ``result``: measured anew, a busy machine could give kin another one."""
+    if config.precision != "auto" or result.precision is None:
+        return config
+    return override(config, "precision", result.precision)
 
 
 def _rows(

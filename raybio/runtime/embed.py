@@ -82,6 +82,8 @@ def embed_fasta(
     workers: int = 1,
     cpus_per_worker: float | None = None,
     use_gpu: bool | None = None,
+    strip_stop: bool = False,
+    max_bad_share: float = 0.1,
     verbose: bool = False,
 ) -> EmbedSummary:
     """Embed every good record of ``fasta`` into ``out``: columns ``key`` and ``embedding`` (D float32), in file order.
@@ -91,13 +93,15 @@ def embed_fasta(
         DataError: if the input is missing or no FASTA.
         StoreError: if ``out`` or its parts come from another model or input.
     """
-    order = {"model": asdict(model), "rows_per_part": rows_per_part, "weights": _digest_of_model(model)}
-    order["input"] = _digest_of_file(fasta)
+    order: dict[str, Any] = {"model": asdict(model), "weights": _digest_of_model(model)}
+    order |= {"input": _digest_of_file(fasta), "rows_per_part": rows_per_part, "strip_stop": strip_stop}
     digest = hashlib.sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()
     parts = out.with_name(out.name + ".parts")
     if out.exists():
         return _existing(out, digest)
-    prepared = _prepare_parts(parts, fasta, digest, rows_per_part)
+    quarantine = Quarantine(max_bad_share)
+    records = read_fasta(fasta, quarantine, strip_stop=strip_stop)
+    prepared = _prepare_parts(parts, records, quarantine, digest, rows_per_part)
     missing = [number for number in range(prepared["num_parts"]) if not _output(parts, number).exists()]
     if missing:
         with connected(workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose) as resources:
@@ -169,7 +173,9 @@ def embed_sequences(encoder: ProteinEncoder, sequences: list[bytes], max_tokens:
     return embed_rows(encoder, read, rows, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE).cpu().numpy()
 
 
-def _prepare_parts(parts: Path, fasta: Path, digest: str, rows_per_part: int) -> dict[str, Any]:
+def _prepare_parts(
+    parts: Path, records: Iterator[pa.RecordBatch], quarantine: Quarantine, digest: str, rows_per_part: int
+) -> dict[str, Any]:
     """Cut the input into files that workers can map; the manifest is written last."""
     manifest = read_json(parts / "manifest.json")
     if manifest is not None:
@@ -180,24 +186,23 @@ def _prepare_parts(parts: Path, fasta: Path, digest: str, rows_per_part: int) ->
         return dict(manifest)
     shutil.rmtree(parts, ignore_errors=True)
     parts.mkdir(parents=True)
-    quarantine = Quarantine()
     num_parts = 0
-    for table in _tables(fasta, quarantine, rows_per_part):
+    for table in _tables(records, rows_per_part):
         with pa.OSFile(str(_input(parts, num_parts)), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         num_parts += 1
     quarantine.check("protein")
     if num_parts == 0:
-        raise DataError(f"{fasta}: no good record, want at least one protein: {quarantine.summary()}")
+        raise DataError(f"no good record in the input, want at least one protein: {quarantine.summary()}")
     content = {"digest": digest, "num_parts": num_parts, "quarantine": quarantine.summary()}
     write_json(parts / "manifest.json", content)
     return content
 
 
-def _tables(fasta: Path, quarantine: Quarantine, rows_per_part: int) -> Iterator[pa.Table]:
+def _tables(records: Iterator[pa.RecordBatch], rows_per_part: int) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     num_waiting = 0
-    for batch in read_fasta(fasta, quarantine):
+    for batch in records:
         waiting.append(pa.Table.from_batches([batch]).select(["key", "sequence"]))
         num_waiting += len(batch)
         while num_waiting >= rows_per_part:

@@ -12,7 +12,6 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#0
 """Okabe and Ito's palette."""
 
 MARKERS = "o^sDvPX*"
-_NOT_LOSSES = ("tokens", "tokens_per_second", "steps_per_second", "step_seconds", "epoch", "skipped_steps")
 _MOST_GROUPS = 16
 
 

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 PLAIN_LINE_SECONDS = 10.0
-_NOT_LOSSES = ("tokens", "tokens_per_second", "steps_per_second", "step_seconds", "epoch", "skipped_steps")
 
 
 class ProgressView:
@@ -21,6 +20,7 @@ class ProgressView:
         self.name, self.max_steps = name, max_steps
         self.console = console or Console(stderr=True)
         self.message = "starting"
+        self._said: set[str] = set()
         self.train: dict[str, float] = {}
         self.evaluation: dict[str, float] = {}
         self.evaluation_step = 0
@@ -48,10 +48,10 @@ class ProgressView:
 
     def say(self, message: str) -> None:
         """Show ``message`` beside the step; once where there are plain lines."""
-        if message != self.message:
-            self.message = message
-            if self._live is None:
-                self._print(f"{self.name}: {message}")
+        self.message = message
+        if self._live is None and message not in self._said:
+            self._said.add(message)
+            self._print(f"{self.name}: {message}")
 
     def update(self, reports: list[dict[str, Any]]) -> None:
         """Take new reports, as ``metrics.jsonl`` holds them."""
@@ -76,6 +76,10 @@ class ProgressView:
         rate = (self.step - self._first_step) / (time.monotonic() - self._first_time)
         return (self.max_steps - self.step) / rate
 
+    @property
+    def _losses(self) -> dict[str, float]:
+        return {name: value for name, value in self.train.items() if "loss" in name}
+
     def _print_now_and_then(self, is_evaluation: bool) -> None:
         now = time.monotonic()
         if is_evaluation or self.step >= self.max_steps or now - self._last_line >= PLAIN_LINE_SECONDS:
@@ -88,12 +92,13 @@ class ProgressView:
             parts.append(f"{_clock(left)} left")
         if rate := self.train.get("tokens_per_second"):
             parts.append(f"{rate:,.0f} tokens/s")
-        losses = {name: value for name, value in self.train.items() if name not in _NOT_LOSSES}
-        return " | ".join([*parts, _show(losses)])
+        if skipped := int(self.train.get("skipped_steps", 0)):
+            parts.append(f"{skipped} skipped")
+        return " | ".join([*parts, *filter(None, [_show(self._losses)])])
 
     def _panel(self) -> Group:
         top = Table.grid(padding=(0, 2))
-        left = self.seconds_left
+        left, skipped = self.seconds_left, int(self.train.get("skipped_steps", 0))
         rate = self.train.get("tokens_per_second", 0.0)
         top.add_row(
             Text(self.name, style="bold"),
@@ -101,10 +106,9 @@ class ProgressView:
             f"{self.step:,}/{self.max_steps:,}",
             f"{_clock(left)} left" if left is not None else _clock(time.monotonic() - self._began),
             f"{rate:,.0f} tokens/s" if rate else "",
-            Text(self.message, style="yellow"),
+            Text(self.message or (f"{skipped} skipped" if skipped else ""), style="yellow"),
         )
-        losses = {name: value for name, value in self.train.items() if name not in _NOT_LOSSES}
-        lines: list[Any] = [top, Text("  " + _show(losses))]
+        lines: list[Any] = [top, Text("  " + _show(self._losses))]
         if self.evaluation:
             lines.append(Text(f"  evaluation at step {self.evaluation_step:,}: {_show(self.evaluation)}", style="cyan"))
         return Group(*lines)

@@ -71,6 +71,7 @@ class Result:
     Attributes:
         status: ``finished``, ``early_stopping``, ``stopped`` (by a signal) or ``failed``.
         step: optimiser updates.
+        precision: ``fp32`` or ``bf16``, what ``auto`` came to; None before the workers have said it.
         metrics: the newest value of each metric.
         final: the whole evaluation of a finished run, as its system gives it.
         config: the whole configuration.
@@ -83,6 +84,7 @@ class Result:
 
     status: str
     step: int
+    precision: str | None
     metrics: dict[str, float]
     final: dict[str, Any]
     config: dict[str, Any]
@@ -257,8 +259,7 @@ def _finished(folder: RunFolder, config: TrainingConfig) -> Result | None:
 
 
 def _result(content: dict[str, Any], folder: RunFolder, was_finished: bool) -> Result:
-    names = ("status", "step", "metrics", "final", "config", "checkpoint", "weights_sha256", "mlflow_run_id")
-    return Result(**{name: content[name] for name in names}, was_finished=was_finished, folder=folder)
+    return Result(**content, was_finished=was_finished, folder=folder)
 
 
 def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str | None) -> dict[str, Any]:
@@ -270,6 +271,7 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
     return {
         "status": status,
         "step": outcome.get("step", reports[-1]["step"] if reports else 0),
+        "precision": outcome.get("precision"),
         "metrics": newest,
         # The map has some thousand points: it stays in outcome.json and becomes a picture.
         "final": {name: part for name, part in outcome.get("final", {}).items() if name != "embedding_map"},

@@ -177,6 +177,7 @@ def _finish(
     newest = sorted(path.name for path in folder.checkpoints.glob("step-*"))
     outcome = {
         "status": last.reason,
+        "precision": last.precision,
         "step": last.step,
         "metrics": metrics,
         "final": final,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from raybio.batches import PaddedTokens, TokenBatch
+from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Collective, Encoded, LossReport, System
 from raybio.training.micro_batches import token_budget_micro_batches
 from raybio.training.precision import Precision
@@ -109,7 +110,7 @@ class _Step:
         tokens = self.batch.pad(self.micro_batches[number], self.model.pad_id)
         with _seeded(self.seed_of(number), self.device), self.precision.autocast():
             encoded = self.model(tokens)
-        return tokens, Encoded(encoded.hidden_RLD, encoded.embedding_RD.float())
+        return tokens, Encoded(encoded.hidden_RLD, at_least_fp32(encoded.embedding_RD))
 
     def _row_loss(self, tokens: PaddedTokens, encoded: Encoded) -> Tensor:
         with self.precision.autocast():

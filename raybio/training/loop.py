@@ -35,6 +35,7 @@ class Report:
         is_checkpoint: whether a checkpoint of this step was taken.
         is_last: whether the run ends here.
         reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
+        precision: what ``precision: auto`` came to, ``fp32`` or ``bf16``.
     """
 
     step: int
@@ -43,6 +44,7 @@ class Report:
     is_checkpoint: bool = False
     is_last: bool = False
     reason: str = ""
+    precision: str = ""
 
 
 @dataclass
@@ -123,6 +125,7 @@ class _Run:
         self._agree_on(saved.step if saved else 0)
         self.progress = Progress(**saved.extra) if saved else Progress()
         precision = resolve_precision(self.progress.precision or config.precision, device, collective)
+        self.precision = precision.name
         self.progress.precision = cast(PrecisionName, precision.name)
         self.train_step = TrainStep(system, config, collective, precision)
         if saved:
@@ -133,12 +136,12 @@ class _Run:
         first_step = self.progress.step
         if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
             # At the very start; or a signal came between an update and its evaluation.
-            yield Report(first_step, self._evaluate(), is_evaluation=True)
+            yield Report(first_step, self._evaluate(), is_evaluation=True, precision=self.precision)
         reason = "early_stopping" if self._has_stopped_rising() else ""
         if first_step >= self.schedule.max_steps:
             reason = "finished"
         if reason:
-            yield Report(first_step, {}, is_last=True, reason=reason)
+            yield Report(first_step, {}, is_last=True, reason=reason, precision=self.precision)
             return
         meter = _Meter()
         self.system.model.train()
@@ -171,7 +174,7 @@ class _Run:
             meter.restart_clock()
         if is_checkpoint:
             self._save()
-        return Report(step, metrics, is_evaluation, is_checkpoint, bool(reason), reason)
+        return Report(step, metrics, is_evaluation, is_checkpoint, bool(reason), reason, self.precision)
 
     def _reason_to_end(self, should_stop: Callable[[], bool]) -> str:
         """The same on every worker: whether anybody wants to stop is summed over them."""

@@ -172,5 +172,5 @@ def test_what_is_missing_is_named(download, tmp_path):
 def test_sequences_of_other_ids_are_refused_with_the_reason(download, tmp_path):
     (tmp_path / "wrong.fa").write_bytes(b">b1\nACD\n>b2\nACD\n")
     source = TreeOfLife(download.interactomes, download.species, tmp_path / "wrong.fa")
-    with pytest.raises(DataError, match="do the ids of the two inputs match"):
+    with pytest.raises(DataError, match=r"An id here is 'b1'; want taxid\.protein, such as '882\.b1'"):
         prepare_proteins(tmp_path / "store", source, PrepareConfig(max_bad_share=1.0))

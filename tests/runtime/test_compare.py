@@ -7,10 +7,12 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
+from raybio.config import override
 from raybio.errors import ConfigError
-from raybio.runtime.compare import METRICS, SPLITS, ResultTable, Variation, kin_of, lines_for_terminal
+from raybio.runtime.compare import METRICS, SPLITS, ResultTable, Variation, kin_of, lines_for_terminal, same_arithmetic
 from raybio.runtime.plots import plot_comparison
-from raybio.runtime.train import TrainRequest
+from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.train import Result, TrainRequest
 from raybio.systems import SYSTEMS
 
 SCORE = {"value": 0.1234, "low": 0.1, "high": 0.15}
@@ -54,6 +56,14 @@ def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -
     assert [other.name for other in kin.values()] == ["first.lambda_spml-0", "first.lambda_spml-0.1"]
     assert [other.config.objective.lambda_spml for other in kin.values()] == [0, 0.1]
     assert all(other.config.plan == first.config.plan for other in kin.values())
+
+
+def test_kin_compute_with_the_precision_that_auto_came_to_for_the_run_itself(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    result = Result("finished", 1, "bf16", {}, {}, {}, None, None, None, False, RunFolder(tmp_path, "first"))
+    assert same_arithmetic(first.config, result).precision == "bf16"
+    fp32 = override(first.config, "precision", "fp32")
+    assert same_arithmetic(fp32, result).precision == "fp32"
 
 
 def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from raybio.data.fasta import read_fasta
+from raybio.data.quarantine import Quarantine
 from raybio.encoders.export import export_encoder
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
 from raybio.errors import ConfigError, DataError, StoreError
@@ -35,7 +37,9 @@ def sequences() -> list[str]:
 @pytest.fixture
 def fasta(tmp_path: Path, sequences: list[str]) -> Path:
     path = tmp_path / "proteins.fasta"
-    path.write_text("".join(f">p{number} words\n{text}\n" for number, text in enumerate(sequences)) + ">empty\n")
+    path.write_text(
+        "".join(f">p{number} words\n{text}\n" for number, text in enumerate(sequences)) + ">empty\n>stop\nACD*\n"
+    )
     return path
 
 
@@ -61,14 +65,16 @@ def test_every_protein_gets_the_embedding_that_plain_transformers_gives(
     fasta: Path, tmp_path: Path, sequences: list[str]
 ) -> None:
     model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
-    summary = embed_fasta(model, fasta, out, rows_per_part=5)
-    assert (summary.num_rows, summary.num_parts, summary.num_parts_found) == (NUM_ROWS, 5, 0)
+    with pytest.raises(DataError, match="stop symbol"):
+        embed_fasta(model, fasta, out, rows_per_part=5, max_bad_share=0.01)
+    summary = embed_fasta(model, fasta, out, rows_per_part=5, strip_stop=True)
+    assert (summary.num_rows, summary.num_parts, summary.num_parts_found) == (NUM_ROWS + 1, 5, 0)
     assert sum(facts["count"] for facts in summary.quarantine.values()) == 1
     table = pq.read_table(out)
-    assert table.column("key").to_pylist() == [f"p{number}" for number in range(NUM_ROWS)]
+    assert table.column("key").to_pylist() == [*(f"p{number}" for number in range(NUM_ROWS)), "stop"]
     assert table.schema.field("embedding").type == pa.list_(pa.float32(), 16)
     plain, tokenizer = AutoModel.from_pretrained(model.folder).eval(), AutoTokenizer.from_pretrained(model.folder)
-    for text, embedding in zip(sequences, table.column("embedding").to_pylist(), strict=True):
+    for text, embedding in zip([*sequences, "ACD"], table.column("embedding").to_pylist(), strict=True):
         with torch.no_grad():
             states = plain(**tokenizer(text[:47], return_tensors="pt")).last_hidden_state
         np.testing.assert_allclose(embedding, states[0, 0].numpy(), atol=1e-5)
@@ -103,7 +109,7 @@ def test_parts_and_outputs_of_another_model_are_refused(fasta: Path, tmp_path: P
     first, second = exported(tmp_path / "first"), exported(tmp_path / "second", seed=1)
     out = tmp_path / "embeddings.parquet"
     parts = out.with_name(out.name + ".parts")
-    embed._prepare_parts(parts, fasta, "digest of the first", 5)
+    embed._prepare_parts(parts, read_fasta(fasta, Quarantine()), Quarantine(), "digest of the first", 5)
     with pytest.raises(StoreError, match="another model, input or part size"):
         embed_fasta(second, fasta, out)
     pq.write_table(pa.table({"key": ["a"]}), out)

@@ -28,11 +28,19 @@ def test_plain_lines_do_not_flood_a_log() -> None:
     assert len(text.getvalue().splitlines()) < 10
 
 
+def test_a_report_without_losses_leaves_no_empty_column() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 100, Console(file=text, force_terminal=False, width=200)) as view:
+        view.update([{"step": 0, "metrics": {"val/mrr": 0.25}}])
+    assert text.getvalue().splitlines()[1] == "first: step 0/100 | val/mrr 0.25"
+
+
 def test_a_message_is_said_once() -> None:
     text = io.StringIO()
     with ProgressView("first", 10, Console(file=text, force_terminal=False)) as view:
-        for _ in range(5):
+        for step in range(5):
             view.say("stopping")
+            view.update([report(step)])
     assert text.getvalue().count("stopping") == 1
 
 
