@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from raybio.config import override_all
+from raybio.data.protein_store import ProteinStore
 from raybio.data.simulate import SimulationConfig, default_corpus
 from raybio.data.store import open_store
 from raybio.systems.structure_preserving import Config, build
@@ -34,7 +35,7 @@ def main() -> None:
         config = override_all(Config(), tiny_encoder | {"input.max_length": 512, "plan.global_batch_rows": 256})
         before = private_mebibytes()
         started = time.perf_counter()
-        store = open_store(path)
+        store = open_store(path, ProteinStore)
         open_seconds = time.perf_counter() - started
         collate = build(config, path).collate
         collate(0, 0, 1)

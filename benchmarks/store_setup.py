@@ -17,8 +17,9 @@ from torch.utils.data import Dataset
 from raybio.batches import IGNORED_LABEL, TokenBatch
 from raybio.config import override_all
 from raybio.data.collate import LinkCollate, TokenTable, tokens_of_rows
+from raybio.data.protein_store import ProteinStore
 from raybio.data.simulate import SimulationConfig, default_corpus
-from raybio.data.store import Store, open_store
+from raybio.data.store import open_store
 from raybio.encoders.protein import EncoderConfig
 from raybio.functional.hashing import derive_seed, keyed_permutation
 from raybio.runtime.stream import stream_batches
@@ -36,11 +37,11 @@ CORPUS = SimulationConfig(
 TINY_ENCODER = EncoderConfig(num_layers=1, width=8, num_heads=1, ffn_width=8, max_positions=MAX_LENGTH)
 
 
-def corpus(folder: str | Path, config: SimulationConfig = CORPUS) -> Store:
+def corpus(folder: str | Path, config: SimulationConfig = CORPUS) -> ProteinStore:
     return default_corpus(folder, config)
 
 
-def link_collate(store: Store, *, global_batch_rows: int = BATCH_ROWS) -> LinkCollate:
+def link_collate(store: ProteinStore, *, global_batch_rows: int = BATCH_ROWS) -> LinkCollate:
     """The collation of a real run over ``store``; the encoder matters only for its vocabulary."""
     config = override_all(
         Config(encoder=TINY_ENCODER, input={"max_length": MAX_LENGTH}),
@@ -53,7 +54,7 @@ def link_collate(store: Store, *, global_batch_rows: int = BATCH_ROWS) -> LinkCo
 class EpochRows:
     """(step, rank, world) -> 256 rows of a shuffled endless stream as ``TokenBatch`` arrays; each row once an epoch."""
 
-    store: Store
+    store: ProteinStore
     table: TokenTable
     seed: int = 0
 
@@ -74,8 +75,8 @@ class EpochRows:
         return {"token_T": token_T, "indptr_R1": indptr_R1, "label_T": label_T}
 
 
-def epoch_rows(store: Store) -> EpochRows:
-    return EpochRows(open_store(store.path), link_collate(store).table)
+def epoch_rows(store: ProteinStore) -> EpochRows:
+    return EpochRows(open_store(store.path, ProteinStore), link_collate(store).table)
 
 
 def our_local_batches(collate: EpochRows, num_steps: int) -> Iterator[Tensor]:

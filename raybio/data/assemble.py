@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raybio.data.protein_store import ProteinStore, commit_proteins
 from raybio.data.quarantine import Quarantine
 from raybio.data.residues import Ragged
-from raybio.data.store import Store
 from raybio.data.store_writer import Draft
 from raybio.errors import DataError
 from raybio.graphs import Graph
@@ -132,7 +132,7 @@ def assemble(
     heldout_share: float,
     seed: int,
     provenance: dict[str, Any],
-) -> Store:
+) -> ProteinStore:
     """Keep proteins that have a sequence and a link, sort them by group, hold links out, write the store.
 
     Args:
@@ -167,7 +167,8 @@ def assemble(
     )
     training_E2, heldout_E2 = edge_E2[~is_heldout_E], edge_E2[is_heldout_E]
     graph = Graph.from_edges(training_E2, len(protein_R), group_R)
-    return draft.commit(
+    return commit_proteins(
+        draft,
         keys=corpus.keys.take(pa.array(protein_R)),
         residues=spool.in_order(corpus.spooled_N[protein_R], draft.folder / "letters"),
         group_N=group_R,

@@ -18,7 +18,7 @@ from pydantic import Field
 from raybio.batches import IGNORED_LABEL, TokenBatch
 from raybio.config import Config
 from raybio.data.plan import LinkPlan, PlanConfig, StepRows
-from raybio.data.store import Store
+from raybio.data.protein_store import ProteinStore
 from raybio.functional.hashing import derive_seed, hash_uniform
 from raybio.functional.masking import mask_tokens
 
@@ -55,7 +55,12 @@ class TokenTable:
 
 
 def tokens_of_rows(
-    store: Store, row_R: np.ndarray, table: TokenTable, max_length: int, crop: str = "front", uniform_R: object = 0.0
+    store: ProteinStore,
+    row_R: np.ndarray,
+    table: TokenTable,
+    max_length: int,
+    crop: str = "front",
+    uniform_R: object = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Token ids of stored sequences, cropped.
 
@@ -93,7 +98,7 @@ def tokens_of_rows(
     return token_T, indptr_R1, is_special_T
 
 
-def read_tokens(store: Store, row_R: np.ndarray, table: TokenTable, max_length: int) -> TokenBatch:
+def read_tokens(store: ProteinStore, row_R: np.ndarray, table: TokenTable, max_length: int) -> TokenBatch:
     """Unmasked sequences for embedding, cut at the front ``max_length`` tokens."""
     token_T, indptr_R1, _ = tokens_of_rows(store, row_R, table, max_length)
     return TokenBatch(
@@ -120,7 +125,7 @@ class LinkCollate:
         same_node: what copies of one node in a batch are to each other.
     """
 
-    store: Store
+    store: ProteinStore
     plan_config: PlanConfig
     input_config: InputConfig
     table: TokenTable

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from raybio.config import Config
 from raybio.data.assemble import Corpus, Spool, assemble
+from raybio.data.protein_store import ProteinStore
 from raybio.data.quarantine import Quarantine
 from raybio.data.residues import DEFAULT_MAX_LENGTH
-from raybio.data.store import Store, canonical_json, sha256_of
+from raybio.data.store import canonical_json, sha256_of
 from raybio.data.store_writer import Draft
 from raybio.errors import DataError
 
@@ -41,7 +42,7 @@ class Source(Protocol):
 
 def prepare_proteins(
     out: str | Path, source: Source, config: PrepareConfig | None = None, *, force: bool = False
-) -> Store:
+) -> ProteinStore:
     """Prepare a store of protein sequences and their links.
 
     Args:

@@ -22,7 +22,8 @@ from raybio.config import Config, fingerprint
 from raybio.data.evolution import Proteome, draw_families, evolve, found_proteome
 from raybio.data.interactomes import SPECIES_COLUMNS, TreeOfLife
 from raybio.data.prepare import PrepareConfig, prepare_proteins
-from raybio.data.store import Store, open_store
+from raybio.data.protein_store import ProteinStore
+from raybio.data.store import SCHEMA_VERSION, open_store
 from raybio.data.substitution import LETTERS
 from raybio.errors import StoreError
 from raybio.functional.hashing import derive_seed, hash_uniform
@@ -62,7 +63,7 @@ class _Rules(NamedTuple):
     strength_K: NDArray[np.float64]
 
 
-def default_corpus(directory: str | Path, config: SimulationConfig | None = None) -> Store:
+def default_corpus(directory: str | Path, config: SimulationConfig | None = None) -> ProteinStore:
     """The embedded corpus, simulated and prepared the first time, opened afterwards.
 
     Args:
@@ -73,7 +74,7 @@ def default_corpus(directory: str | Path, config: SimulationConfig | None = None
         StoreError: if the directory cannot be written.
     """
     config = config or SimulationConfig()
-    home = Path(directory) / f"simulated-{VERSION}-{fingerprint(config)}"
+    home = Path(directory) / f"simulated-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
     try:
         home.mkdir(parents=True, exist_ok=True)
         lock = (home / "lock").open("w")
@@ -83,7 +84,7 @@ def default_corpus(directory: str | Path, config: SimulationConfig | None = None
         # Processes that start together wait for the one that prepares.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (home / "store").exists():
-            return open_store(home / "store")
+            return open_store(home / "store", ProteinStore)
         return prepare_proteins(home / "store", write_tree_of_life(home / "raw", config), PrepareConfig())
 
 

@@ -1,36 +1,37 @@
 """The store of a prepared corpus: a folder of Arrow IPC files that are memory-mapped, and a manifest.
 
-Rows are sorted by group, so a group is one range of rows. ``manifest.json`` names every file with its size and sha256
-and is written last; a folder without it is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads
-everything.
-
-Shape letters: N rows, T residues of all rows end to end, E held-out links, M entries of the graph's CSR (two a link).
+``manifest.json`` names every file with its size and sha256 and is written last; a folder without it is not a store.
+Opening checks sizes in milliseconds, ``verify=True`` reads everything. What the files hold depends on the kind of
+store: ``protein_store.py``, ``article_store.py``.
 """
 
 import hashlib
 import json
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from raybio.errors import StoreError
-from raybio.graphs import Graph
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
-ROWS, GROUPS, INDPTR, INDICES, HELDOUT = "rows.arrow", "groups.arrow", "indptr.arrow", "indices.arrow", "heldout.arrow"
-FILES = (ROWS, GROUPS, INDPTR, INDICES, HELDOUT)
 PREPARE_AGAIN = "Prepare it again with jobs/prepare.py (--force replaces it)."
 
 
 class Store:
-    """An open store; every array is a read-only view of a mapped file.
+    """An open store of any kind; every array is a read-only view of a mapped file.
 
     It pickles as its path and digest, and each process maps it once.
+
+    Attributes:
+        path: its folder.
+        manifest: what ``manifest.json`` says.
+        digest: sha256 of the manifest, and by that of everything.
     """
+
+    kind: ClassVar[str] = ""
 
     def __init__(self, path: Path, manifest: dict[str, Any], digest: str) -> None:
         """Use ``open_store`` instead."""
@@ -40,52 +41,12 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The path and what must still be there when it is opened again."""
-        return _reopen, (str(self.path), self.digest)
+        return _reopen, (type(self), str(self.path), self.digest)
 
     @property
     def num_rows(self) -> int:
         """Number of rows, N."""
         return int(self.manifest["counts"]["rows"])
-
-    @cached_property
-    def residue_T(self) -> np.ndarray:
-        """Residues of all rows end to end: upper-case ASCII, uint8."""
-        return self._rows.column("residues").values.to_numpy(zero_copy_only=True)
-
-    @cached_property
-    def indptr_N1(self) -> np.ndarray:
-        """Row n is ``residue_T[indptr_N1[n] : indptr_N1[n + 1]]``; int64."""
-        return self._rows.column("residues").offsets.to_numpy(zero_copy_only=True)
-
-    @cached_property
-    def keys(self) -> pa.Array:
-        """Protein ids, Arrow strings."""
-        return self._rows.column("key")
-
-    @cached_property
-    def group_N(self) -> np.ndarray:
-        """Group number of each row, int32, ascending."""
-        return self._rows.column("group").to_numpy(zero_copy_only=True)
-
-    @cached_property
-    def group_names(self) -> list[str]:
-        """Name (taxid) of each group."""
-        return [str(name) for name in self._groups.column("name").to_pylist()]
-
-    @cached_property
-    def group_labels(self) -> list[str]:
-        """What people call each group: the species' name where a species table gave it, else the taxid."""
-        return [str(label) for label in self._groups.column("label").to_pylist()]
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The training graph, over mapped CSR arrays."""
-        return Graph(self._column(INDPTR), self._column(INDICES), self.group_N)
-
-    @cached_property
-    def heldout(self) -> np.ndarray:
-        """Held-out links (E, 2), u < v; none of them is in ``graph``."""
-        return self._column(HELDOUT).reshape(-1, 2)
 
     def verify(self) -> None:
         """Read every file and compare its sha256 with the manifest's.
@@ -101,33 +62,35 @@ class Store:
                     f"was damaged or changed after preparing. {PREPARE_AGAIN}"
                 )
 
-    @cached_property
-    def _rows(self) -> pa.RecordBatch:
-        return _map(self.path / ROWS)
-
-    @cached_property
-    def _groups(self) -> pa.RecordBatch:
-        return _map(self.path / GROUPS)
+    def _batch(self, name: str) -> pa.RecordBatch:
+        return _map(self.path / name)
 
     def _column(self, name: str) -> np.ndarray:
-        return _map(self.path / name).column(0).to_numpy(zero_copy_only=True)
+        return self._batch(name).column(0).to_numpy(zero_copy_only=True)
 
 
-_OPENED: dict[tuple[str, str], Store] = {}
+S = TypeVar("S", bound=Store)
+_OPENED: dict[tuple[type[Store], str, str], Store] = {}
 
 
-def open_store(path: str | Path, *, verify: bool = False) -> Store:
+def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False) -> S:  # type: ignore[assignment]
     """Open a prepared store.
 
     Args:
         path: its folder.
+        kind: what it must hold; ``Store`` opens any.
         verify: also read every file and check its sha256 (seconds); training does so before it starts.
 
     Raises:
-        StoreError: if it is missing, unfinished, of another schema version, truncated or changed; the file is named.
+        StoreError: if it is missing, unfinished, of another kind or schema version, truncated or changed; the file is
+            named.
     """
     folder = Path(path).resolve()
     manifest, digest = _read_manifest(folder)
+    if kind.kind not in ("", manifest["kind"]):
+        raise StoreError(
+            f"{folder}: is a store of {manifest['kind']}, want one of {kind.kind}. Choose another --store."
+        )
     for name, facts in manifest["files"].items():
         try:
             num_bytes = (folder / name).stat().st_size
@@ -138,14 +101,14 @@ def open_store(path: str | Path, *, verify: bool = False) -> Store:
                 f"{folder / name}: holds {num_bytes:,} bytes, want {facts['bytes']:,}: it was cut short or changed. "
                 f"{PREPARE_AGAIN}"
             )
-    store = _OPENED.setdefault((str(folder), digest), Store(folder, manifest, digest))
+    store = cast(S, _OPENED.setdefault((kind, str(folder), digest), kind(folder, manifest, digest)))
     if verify:
         store.verify()
     return store
 
 
-def _reopen(path: str, digest: str) -> Store:
-    store = open_store(path)
+def _reopen(kind: type[S], path: str, digest: str) -> S:
+    store = open_store(path, kind)
     if store.digest != digest:
         raise StoreError(
             f"{path}: holds store {store.digest[:16]}, want {digest[:16]}: it was prepared anew while in use. "

@@ -1,8 +1,6 @@
 """Writing a store: everything goes into a hidden draft folder beside it, which becomes the store by one rename.
 
 A draft that a killed process left behind is never opened, and the next writer of the same store clears it.
-
-Shape letters: N rows, T residues, E held-out links.
 """
 
 import errno
@@ -10,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,23 +16,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from raybio.data.residues import Ragged
-from raybio.data.store import (
-    FILES,
-    GROUPS,
-    HELDOUT,
-    INDICES,
-    INDPTR,
-    MANIFEST,
-    ROWS,
-    SCHEMA_VERSION,
-    Store,
-    canonical_json,
-    open_store,
-    sha256_of,
-)
+from raybio.data.store import MANIFEST, SCHEMA_VERSION, S, canonical_json, open_store, sha256_of
 from raybio.errors import StoreError
-from raybio.graphs import Graph
 
 LOCK = "lock"
 DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
@@ -88,62 +72,37 @@ class Draft:
 
     def commit(
         self,
-        *,
-        keys: pa.Array,
-        residues: Ragged,
-        group_N: np.ndarray,
-        group_names: list[str],
-        group_labels: list[str],
-        graph: Graph,
-        heldout_E2: np.ndarray,
-        provenance: dict[str, Any],
-    ) -> Store:
+        kind: type[S],
+        tables: Mapping[str, Mapping[str, pa.Array]],
+        counts: Mapping[str, int],
+        provenance: Mapping[str, Any],
+    ) -> S:
         """Write all files, then the manifest, then move the folder into place.
 
         Args:
-            keys: id of each row (N,), strings.
-            residues: upper-case letters of each row; may be mapped from a file.
-            group_N: group number of each row, ascending.
-            group_names: name of each group.
-            group_labels: what people call it.
-            graph: training graph over the rows.
-            heldout_E2: links (E, 2) that are kept out of it.
+            kind: the store that it becomes.
+            tables: file name -> column name -> values; arrays may be mapped from files in the draft's folder.
+            counts: of what it holds; ``rows`` is one of them.
             provenance: the manifest's account of the input: ``sources``, ``parameters``, ``quarantine``.
 
         Raises:
-            StoreError: if the rows are not sorted by group.
+            StoreError: if the place cannot be written.
         """
-        if len(group_N) and (np.diff(group_N) < 0).any():
-            raise StoreError("group_N: rows must be sorted by group before they are written")
+        for name, columns in tables.items():
+            self._write(name, columns)
         for leftover in self.folder.iterdir():
-            if leftover.name != LOCK:
+            if leftover.name not in (LOCK, *tables):
                 leftover.unlink()
-        sequences = pa.LargeListArray.from_arrays(
-            pa.array(residues.indptr_N1.astype(np.int64, copy=False)), pa.array(residues.value_T)
-        )
-        columns = {"key": keys.cast(pa.large_string()), "group": pa.array(_small(group_N)), "residues": sequences}
-        self._write(ROWS, columns)
-        self._write(GROUPS, {"name": pa.array(group_names, pa.string()), "label": pa.array(group_labels, pa.string())})
-        self._write(INDPTR, {"indptr": pa.array(_small(graph.indptr))})
-        self._write(INDICES, {"indices": pa.array(_small(graph.indices))})
-        self._write(HELDOUT, {"heldout": pa.array(_small(np.ascontiguousarray(heldout_E2).reshape(-1)))})
-        counts = {
-            "rows": len(keys),
-            "residues": int(residues.indptr_N1[-1]),
-            "groups": len(group_names),
-            "links": int(graph.num_edges),
-            "heldout_links": len(heldout_E2),
-        }
         files = {
             name: {"bytes": (self.folder / name).stat().st_size, "sha256": sha256_of(self.folder / name)}
-            for name in FILES
+            for name in tables
         }
-        manifest = {"schema_version": SCHEMA_VERSION, "counts": counts, "files": files, **provenance}
-        self._write_manifest(manifest)
+        manifest = {"schema_version": SCHEMA_VERSION, "kind": kind.kind, "counts": counts, "files": files}
+        self._write_manifest({**manifest, **provenance})
         self._move_into_place()
-        return open_store(self.path)
+        return open_store(self.path, kind)
 
-    def _write(self, name: str, columns: dict[str, pa.Array]) -> None:
+    def _write(self, name: str, columns: Mapping[str, pa.Array]) -> None:
         batch = pa.record_batch(list(columns.values()), names=list(columns))
         options = pa.ipc.IpcWriteOptions(allow_64bit=True)
         with (
@@ -179,7 +138,7 @@ class Draft:
         if not self.path.is_dir():
             raise StoreError(f"{self.path}: is a file, want a folder that does not exist yet. Choose another --out.")
         names = {entry.name for entry in self.path.iterdir()}
-        if not names <= {MANIFEST, LOCK, *FILES}:
+        if any(name not in (MANIFEST, LOCK) and not name.endswith(".arrow") for name in names):
             raise StoreError(f"{self.path}: holds files that are no store's. Choose another --out.")
         if names and not self.force:
             raise StoreError(
@@ -187,13 +146,7 @@ class Draft:
             )
 
 
-def write_store(path: str | Path, *, force: bool = False, **parts: Any) -> Store:
-    """Write a store from parts that are at hand; ``parts`` are the arguments of ``Draft.commit``."""
-    with Draft(path, force=force) as draft:
-        return draft.commit(**parts)
-
-
-def _small(array: np.ndarray) -> np.ndarray:
+def small(array: np.ndarray) -> np.ndarray:
     """Int32 where the numbers fit, else int64."""
     fits = len(array) == 0 or (array.max() < 2**31 and array.min() >= -(2**31))
     return array.astype(np.int32 if fits else np.int64, copy=False)

@@ -24,8 +24,9 @@ from torch import Tensor
 from raybio.batches import LinkBatch, TokenBatch
 from raybio.data.collate import InputConfig, LinkCollate, TokenTable, read_tokens
 from raybio.data.plan import PlanConfig
+from raybio.data.protein_store import ProteinStore
 from raybio.data.simulate import default_corpus
-from raybio.data.store import Store, open_store
+from raybio.data.store import open_store
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.errors import ConfigError
 from raybio.evaluation.embedding_map import embedding_map
@@ -106,7 +107,7 @@ def build(config: Config, store_path: str | Path) -> System:
         StoreError: if the store is missing or damaged.
         ConfigError: if encoder, batch or lengths do not fit each other.
     """
-    store = open_store(store_path)
+    store = open_store(store_path, ProteinStore)
     encoder = build_protein_encoder(config.encoder, seed=derive_seed(config.seed, "weights"))
     if config.input.max_length > encoder.max_tokens:
         raise ConfigError(
@@ -145,7 +146,7 @@ class _Judge:
     """Link retrieval of a model over the store."""
 
     config: Config
-    store: Store
+    store: ProteinStore
     table: TokenTable
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:

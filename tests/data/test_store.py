@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from raybio.data.protein_store import FILES, ProteinStore, commit_proteins
 from raybio.data.residues import Ragged
-from raybio.data.store import FILES, open_store
-from raybio.data.store_writer import Draft, write_store
+from raybio.data.store import Store, open_store
+from raybio.data.store_writer import Draft
 from raybio.errors import StoreError
 from raybio.graphs import Graph
 
@@ -32,6 +33,11 @@ def parts(sequences=SEQUENCES, group_N=(0, 0, 0, 1, 1)):
         "heldout_E2": np.array([[0, 2]]),
         "provenance": {"sources": {}, "parameters": {"seed": 3}, "quarantine": {}},
     }
+
+
+def write_store(path, *, force=False, **parts):
+    with Draft(path, force=force) as draft:
+        return commit_proteins(draft, **parts)
 
 
 @pytest.fixture
@@ -62,7 +68,7 @@ def test_a_store_pickles_as_its_path_and_is_mapped_once_a_process(store):
     content = pickle.dumps(store)
     assert len(content) < 400
     assert pickle.loads(content) is store
-    assert open_store(store.path) is store
+    assert open_store(store.path, ProteinStore) is store
 
 
 def test_a_store_that_was_replaced_is_not_taken_for_the_one_that_was_pickled(store):
@@ -70,7 +76,7 @@ def test_a_store_that_was_replaced_is_not_taken_for_the_one_that_was_pickled(sto
     write_store(store.path, force=True, **parts(["ACD", "EFGH", "IKLMN", "P", "QRT"]))
     with pytest.raises(StoreError, match="prepared anew while in use"):
         pickle.loads(content)
-    assert open_store(store.path).residue_T.tobytes().endswith(b"QRT")
+    assert open_store(store.path, ProteinStore).residue_T.tobytes().endswith(b"QRT")
 
 
 def test_the_same_parts_give_the_same_bytes(store, tmp_path):
@@ -132,7 +138,7 @@ def test_a_place_where_nothing_is_says_so(tmp_path):
 def test_another_schema_version_is_named(store):
     manifest = json.loads((store.path / "manifest.json").read_text())
     (store.path / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}))
-    with pytest.raises(StoreError, match="schema version 99, this raybio reads version 1"):
+    with pytest.raises(StoreError, match="schema version 99, this raybio reads version 2"):
         open_store(store.path)
 
 
@@ -200,7 +206,7 @@ for point in range(40):
             left[0] -= 1
             really_sync(path)
         store_writer._sync = sync
-        store_writer.write_store({path!r} + str(point), **test_store.parts())
+        test_store.write_store({path!r} + str(point), **test_store.parts())
         os._exit(0)
     if os.waitpid(child, 0)[1] == 0:
         break
@@ -226,3 +232,13 @@ def test_a_writer_killed_at_any_point_leaves_no_store_or_the_whole_one_and_the_n
                 open_store(path)
             assert write_store(path, **parts()).digest == store.digest
             assert not (tmp_path / f".killed{point}.draft").exists()
+
+
+class OtherStore(Store):
+    kind = "others"
+
+
+def test_a_store_of_another_kind_is_refused(store):
+    with pytest.raises(StoreError, match="is a store of proteins, want one of others"):
+        open_store(store.path, OtherStore)
+    assert open_store(store.path).digest == store.digest

@@ -24,11 +24,12 @@ ROWS = np.resize(np.arange(64), 1001)[::-1].copy()
 
 def embed(store: str | Path, rows: np.ndarray, collective: Collective, max_tokens: int = 4096) -> torch.Tensor:
     from raybio.data.collate import read_tokens
+    from raybio.data.protein_store import ProteinStore
     from raybio.data.store import open_store
     from raybio.systems.structure_preserving import _token_table
 
     model = SYSTEMS[NAME].build(tiny_config(NAME), store).model
-    read = partial(_read, open_store(store), _token_table(model), read_tokens)
+    read = partial(_read, open_store(store, ProteinStore), _token_table(model), read_tokens)
     return embed_rows(model, read, rows, collective, max_tokens=max_tokens)
 
 
