@@ -8,10 +8,11 @@ store: ``protein_store.py``, ``article_store.py``.
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import TypeVar
 
 from raybio.errors import StoreError
 
@@ -69,7 +70,7 @@ class Store:
         return self._batch(name).column(0).to_numpy(zero_copy_only=True)
 
 
-S = TypeVar("S", bound=Store)
+S = TypeVar("S", bound=Store, default=Store)
 _OPENED: dict[tuple[type[Store], str, str], Store] = {}
 
 
