@@ -78,24 +78,6 @@ def poison(step: int) -> Fault:
     return setup
 
 
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """R25: a path with a space and letters beyond ASCII."""
-    return tmp_path_factory.mktemp("läufe ü") / "meine runs"
-
-
-@pytest.fixture
-def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
-    """Two workers; each test gives it a name."""
-    return TrainRequest("structure_preserving", tiny_training, tiny_store.path, "unbroken", runs, workers=2)
-
-
-@pytest.fixture
-def unbroken(request_two: TrainRequest) -> Result:
-    """Trained by the first test that asks; the others find it finished."""
-    return train(request_two)
-
-
 def logged_steps(result: Result) -> list[int]:
     return [report["step"] for report in read_reports(result.folder.metrics)]
 
