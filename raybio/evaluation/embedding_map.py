@@ -6,7 +6,6 @@ Shape letters: N rows, S rows of the sample, D width.
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.manifold import TSNE
 
 
 class EmbeddingMap(NamedTuple):
@@ -40,6 +39,8 @@ def embedding_map(
     sample_SD = np.asarray(embedding_ND[row_S], np.float32)
     if not np.isfinite(sample_SD).all():
         raise ValueError("embeddings hold NaN or infinity; look at the run's losses before drawing a map")
+    from sklearn.manifold import TSNE  # a second to import, which a mistyped setting need not wait for
+
     method = TSNE(
         perplexity=min(perplexity, (len(row_S) - 1) / 3),
         init="pca" if sample_SD.std() > 0 else "random",

@@ -8,6 +8,8 @@ import psutil
 import pytest
 
 from raybio.config import override_all
+from raybio.data.store import Store
+from raybio.runtime.train import Result, TrainRequest, train
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
 
@@ -65,3 +67,21 @@ def tiny_settings() -> dict[str, object]:
 @pytest.fixture
 def tiny_training(tiny_settings: dict[str, object]) -> TrainingConfig:
     return override_all(SYSTEMS["structure_preserving"].config(), tiny_settings)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """R25: a path with a space and letters beyond ASCII."""
+    return tmp_path_factory.mktemp("läufe ü") / "meine runs"
+
+
+@pytest.fixture
+def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
+    """Two workers; each test gives it a name."""
+    return TrainRequest("structure_preserving", tiny_training, tiny_store.path, "unbroken", runs, workers=2)
+
+
+@pytest.fixture
+def unbroken(ray_cluster: None, request_two: TrainRequest) -> Result:
+    """Trained by the first test that asks; the others find it finished."""
+    return train(request_two)

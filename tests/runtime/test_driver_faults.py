@@ -18,6 +18,7 @@ from raybio.config import override_all
 from raybio.data.store import Store
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.runtime.train import Result
 from raybio.training.settings import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
@@ -74,11 +75,9 @@ def steps_of(folder: RunFolder) -> list[int]:
     return [report["step"] for report in read_reports(folder.metrics)]
 
 
-@pytest.mark.slow
 def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weights_of_the_unbroken_run(
-    job: Job,
+    job: Job, unbroken: Result
 ) -> None:
-    unbroken = job.finish("unbroken", PYTHONHASHSEED="1")
     step = int(np.random.default_rng().integers(1, 23))
     process = job.start("killed")
     job.wait_for_step("killed", step, process)
@@ -86,7 +85,7 @@ def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weight
     process.kill()
     process.wait()
     resumed = job.finish("killed", PYTHONHASHSEED="2")
-    assert resumed["weights_sha256"] == unbroken["weights_sha256"], f"killed at step {step}"
+    assert resumed["weights_sha256"] == unbroken.weights_sha256, f"killed at step {step}"
     assert steps_of(job.run_folder("killed")) == list(range(25))
     assert "ray::RayTrainWorker" not in end_of_family(family, 180)
 

@@ -36,18 +36,19 @@ def by_value() -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def crash(rank: int, step: int, how: str) -> Fault:
-    """The worker of ``rank`` raises, or is killed, once, when it is about to take ``step``."""
+def crash(rank: int, how_by_step: dict[int, str]) -> Fault:
+    """The worker of ``rank`` raises, or is killed, once at each of the steps, when it is about to take it."""
 
     def setup(own_rank: int, folder: Path) -> None:
         from raybio.training.step import TrainStep
 
-        original, marker = TrainStep.__call__, folder / "crashed"
+        original = TrainStep.__call__
 
         def broken(self, number, batch):
-            if own_rank == rank and number == step and not marker.exists():
+            marker = folder / f"crashed-{number}"
+            if own_rank == rank and number in how_by_step and not marker.exists():
                 marker.touch()
-                if how == "kill":
+                if how_by_step[number] == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise RuntimeError("planted")
             return original(self, number, batch)
@@ -76,24 +77,6 @@ def poison(step: int) -> Fault:
         TrainStep.__call__ = broken
 
     return setup
-
-
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """R25: a path with a space and letters beyond ASCII."""
-    return tmp_path_factory.mktemp("läufe ü") / "meine runs"
-
-
-@pytest.fixture
-def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
-    """Two workers; each test gives it a name."""
-    return TrainRequest("structure_preserving", tiny_training, tiny_store.path, "unbroken", runs, workers=2)
-
-
-@pytest.fixture
-def unbroken(request_two: TrainRequest) -> Result:
-    """Trained by the first test that asks; the others find it finished."""
-    return train(request_two)
 
 
 def logged_steps(result: Result) -> list[int]:
@@ -130,12 +113,11 @@ def test_two_workers_stay_near_the_losses_of_one_process_without_ray(
         assert logged[step]["loss"] == pytest.approx(plain[step], rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize(("how", "step"), [("raise", 13), ("kill", 5)])
-def test_a_worker_that_dies_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
-    how: str, step: int, unbroken: Result, request_two: TrainRequest
+def test_a_worker_that_dies_and_dies_again_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
+    unbroken: Result, request_two: TrainRequest
 ) -> None:
-    result = train(replace(request_two, name=f"{how}-{step}", setup=crash(1, step, how)))
-    assert (result.folder.path / "crashed").exists()
+    result = train(replace(request_two, name="crashed", setup=crash(1, {3: "kill", 13: "raise"})))
+    assert all((result.folder.path / f"crashed-{step}").exists() for step in (3, 13))
     assert result.weights_sha256 == unbroken.weights_sha256
     assert logged_steps(result) == list(range(25))
 
@@ -145,7 +127,7 @@ def test_a_worker_that_dies_is_replaced_and_the_weights_are_those_of_the_unbroke
 @pytest.mark.parametrize("seed", range(10))
 def test_a_worker_killed_at_any_step_changes_nothing(seed: int, unbroken: Result, request_two: TrainRequest) -> None:
     rng = np.random.default_rng(seed)
-    fault = crash(int(rng.integers(2)), int(rng.integers(24)), rng.choice(["raise", "kill"]))
+    fault = crash(int(rng.integers(2)), {int(rng.integers(24)): str(rng.choice(["raise", "kill"]))})
     result = train(replace(request_two, name=f"seed-{seed}", setup=fault))
     assert result.weights_sha256 == unbroken.weights_sha256
     assert logged_steps(result) == list(range(25))
@@ -229,6 +211,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
     assert mlflow_status(folder) == "FAILED"
 
 
+@pytest.mark.slow
 def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
     request_two: TrainRequest, tiny_training: TrainingConfig, tmp_path: Path
 ) -> None:
