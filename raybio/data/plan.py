@@ -15,7 +15,7 @@ from pydantic import Field
 
 from raybio.config import Config
 from raybio.errors import ConfigError, DataError
-from raybio.functional.hashing import derive_seed, keyed_permutation
+from raybio.functional.hashing import derive_seed, shuffled_epochs
 from raybio.graphs import Graph
 
 
@@ -117,14 +117,8 @@ class LinkPlan:
         return np.concatenate([[0], changes, [len(self._nodes)]])
 
     def _uniform(self, step: int) -> np.ndarray:
-        num_nodes, batch = len(self._nodes), self.config.global_batch_rows
-        position_B = np.arange(step * batch, (step + 1) * batch, dtype=np.int64)
-        epoch_B, offset_B = position_B // num_nodes, position_B % num_nodes
-        drawn_B = np.empty(batch, dtype=np.int64)
-        for epoch in range(int(epoch_B[0]), int(epoch_B[-1]) + 1):
-            here = epoch_B == epoch
-            key = derive_seed(self.seed, "anchors", epoch)
-            drawn_B[here] = keyed_permutation(offset_B[here], num_rows=num_nodes, key=key)
+        batch = self.config.global_batch_rows
+        drawn_B = shuffled_epochs(step * batch, batch, num_rows=len(self._nodes), seed=self.seed, name="anchors")
         return self._nodes[drawn_B].astype(np.int64)
 
     def _group_first(self, step: int) -> np.ndarray:

@@ -59,6 +59,28 @@ def keyed_permutation(index_N: ArrayLike, *, num_rows: int, key: int) -> NDArray
     return flat.astype(np.int64).reshape(index.shape)
 
 
+def shuffled_epochs(first: int, num: int, *, num_rows: int, seed: int, name: str) -> NDArray[np.int64]:
+    """Items ``first`` to ``first + num - 1`` of an endless stream of epochs, each a permutation of all rows.
+
+    So every batch cut from it is full, also where the batch does not divide the epoch, and each epoch holds each row
+    exactly once.
+
+    Args:
+        first: position in the stream.
+        num: how many.
+        num_rows: rows of an epoch.
+        seed: the run's seed.
+        name: what is shuffled, so that two streams of one run differ.
+    """
+    position = np.arange(first, first + num, dtype=np.int64)
+    epoch, offset = np.divmod(position, num_rows)
+    drawn = np.empty(num, dtype=np.int64)
+    for number in np.unique(epoch).tolist():
+        here = epoch == number
+        drawn[here] = keyed_permutation(offset[here], num_rows=num_rows, key=derive_seed(seed, name, number))
+    return drawn
+
+
 def derive_seed(*parts: int | str) -> int:
     """A seed in [0, 2**63) for what ``parts`` name; the same in every process, whatever PYTHONHASHSEED."""
     digest = hashlib.blake2b(digest_size=8)

@@ -1,0 +1,162 @@
+"""Article tables that others use for training pairs: no XML, one article a line.
+
+Three layouts, told apart by their first line: the authors' tab-separated one (PMID, title, abstract, MeSH terms in as
+many columns as there are), their released comma-separated one without header (PMID, title, terms joined by ``;``,
+random other terms joined by ``;``, which are not read), and a comma-separated one with the header ``text,label``
+(labels joined by ``;``; the line number stands for the PMID).
+"""
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from raybio.data.fasta import GZIP_MAGIC
+from raybio.data.quarantine import Quarantine
+from raybio.errors import DataError
+
+PAIR_SCHEMA = pa.schema(
+    [
+        ("pmid", pa.int64()),
+        ("year", pa.int16()),
+        ("title", pa.string()),
+        ("abstract", pa.string()),
+        ("mesh", pa.list_(pa.struct([("name", pa.string()), ("is_major", pa.bool_())]))),
+    ]
+)
+MAX_FIELD_BYTES = 1 << 22
+
+
+class Article(NamedTuple):
+    """One article of a table."""
+
+    pmid: int
+    title: str
+    abstract: str
+    terms: list[str]
+
+
+def read_pair_table(
+    path: str | Path, quarantine: Quarantine, *, articles_per_batch: int = 10_000
+) -> Iterator[pa.RecordBatch]:
+    """The articles of a table, plain or gzip, in ``PAIR_SCHEMA``.
+
+    Args:
+        path: the file.
+        quarantine: takes lines that are none of the layout's, by file, line and reason.
+        articles_per_batch: articles of a record batch.
+
+    Raises:
+        DataError: if the file is missing, torn, not UTF-8, or of none of the layouts.
+    """
+    path = Path(path)
+    waiting: list[Article] = []
+    for article in _articles(path, quarantine):
+        waiting.append(article)
+        if len(waiting) == articles_per_batch:
+            yield to_batch(waiting)
+            waiting = []
+    if waiting:
+        yield to_batch(waiting)
+
+
+def to_batch(articles: list[Article]) -> pa.RecordBatch:
+    """Articles as a record batch; their year is unknown and their terms are major topics of none."""
+    mesh = [[{"name": term, "is_major": False} for term in article.terms] for article in articles]
+    columns: list[Any] = [
+        [article.pmid for article in articles],
+        [0] * len(articles),
+        [article.title for article in articles],
+        [article.abstract for article in articles],
+        mesh,
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, PAIR_SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=PAIR_SCHEMA)
+
+
+def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    try:
+        with path.open("rb") as raw:
+            is_gzip = raw.read(2) == GZIP_MAGIC
+        with gzip.open(path) if is_gzip else path.open("rb") as file:
+            lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+            yield from _parse(lines, path, quarantine)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error}), want a table of articles") from None
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text ({error.reason})") from None
+    except csv.Error as error:
+        raise DataError(f"{path}: is no table ({error})") from None
+
+
+def _parse(lines: io.TextIOWrapper, path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    first = lines.readline(MAX_FIELD_BYTES)
+    rest = _chain(first, lines)
+    if "\t" in first:
+        yield from _tab_separated(rest, path, quarantine)
+        return
+    csv.field_size_limit(MAX_FIELD_BYTES)
+    rows = csv.reader(rest, strict=True)
+    header = next(csv.reader([first]), [])
+    if [name.strip().lower() for name in header] == ["text", "label"]:
+        next(rows)
+        yield from _labelled(rows, path, quarantine)
+    elif len(header) == 4 and header[0].strip().isdigit():
+        yield from _released(rows, path, quarantine)
+    else:
+        raise DataError(
+            f"{path}: the first line has {len(header)} columns ({first[:60]!r}); want PMID, title, abstract and terms "
+            "separated by tabs, PMID, title, terms and other terms separated by commas, or the header text,label"
+        )
+
+
+def _chain(first: str, lines: io.TextIOWrapper) -> Iterator[str]:
+    if first:
+        yield first
+    yield from lines
+
+
+def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            pmid, *columns = line.rstrip("\r\n").split("\t")
+            title, abstract, terms = [*columns, "", ""][0], [*columns, "", ""][1], columns[2:]
+            yield from _checked(pmid, title, abstract, terms, path, number, quarantine)
+
+
+def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    for row in rows:
+        if row:
+            pmid, title, terms = [*row, "", "", ""][:3]
+            yield from _checked(pmid, title, "", terms.split(";"), path, rows.line_num, quarantine)
+
+
+def _labelled(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    for row in rows:
+        if row:
+            text, labels = [*row, "", ""][:2]
+            yield from _checked(str(rows.line_num), text, "", labels.split(";"), path, rows.line_num, quarantine)
+
+
+def _checked(
+    pmid: str, title: str, abstract: str, terms: list[str], path: Path, line: int, quarantine: Quarantine
+) -> Iterator[Article]:
+    """The article, or nothing and a note of why."""
+    quarantine.saw("article", 1)
+    named = [term.strip() for term in terms if term.strip()]
+    pmid, title, abstract = pmid.strip(), " ".join(title.split()), " ".join(abstract.split())
+    if not (pmid.isascii() and pmid.isdigit() and len(pmid) < 18):
+        quarantine.add("article", "article without PMID", path.name, line, pmid)
+    elif not (title or abstract):
+        quarantine.add("article", "article without title and abstract", path.name, line, pmid)
+    else:
+        if not named:
+            quarantine.add("article", "article without MeSH term (kept)", path.name, line, pmid, is_bad=False)
+        yield Article(int(pmid), title, abstract, named)

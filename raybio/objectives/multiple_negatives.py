@@ -1,0 +1,83 @@
+"""Multiple negatives ranking (Henderson et al., 2017): a text's term against the terms of all other pairs.
+
+Shape letters: N pairs of this worker, G pairs of all workers, R = 2 N sequences (texts, then terms), D width.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from raybio.batches import PaddedTokens, PairBatch
+from raybio.config import Config
+from raybio.functional.contrastive import info_nce
+from raybio.protocols import Collective, Encoded, Encoder, LossReport
+
+
+class RankingConfig(Config):
+    """What is minimised."""
+
+    temperature: float = Field(
+        0.05, gt=0, le=10, description="τ of the softmax over cosines; 1 / 20 in the paper's code"
+    )
+    learn_temperature: bool = Field(False, description="τ is trained along, beginning with temperature")
+    symmetric: bool = Field(False, description="terms are ranked against texts as well, and the two losses averaged")
+
+
+@dataclass(frozen=True)
+class MultipleNegativesRanking:
+    """InfoNCE over the pairs of all workers, in which what belongs to a text's own article is no negative of it.
+
+    Attributes:
+        config: settings.
+        log_temperature: the trained parameter, or None where τ is fixed.
+    """
+
+    config: RankingConfig
+    log_temperature: Tensor | None = None
+
+    @property
+    def uses_rows(self) -> bool:
+        """Nothing is separable over sequences here."""
+        return False
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """All of it couples the pairs."""
+        return True
+
+    def normaliser(self, batch: PairBatch, collective: Collective) -> Tensor:
+        """Not used."""
+        return torch.ones(())
+
+    def row_loss(self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor) -> LossReport:
+        """There is none.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("multiple negatives ranking has no part that is separable over sequences")
+
+    def embedding_loss(self, embedding_RD: Tensor, batch: PairBatch, collective: Collective) -> LossReport:
+        """This worker's share of the mean over all pairs."""
+        text_ND, term_ND = embedding_RD.chunk(2)
+        num_pairs, num_global = len(text_ND), batch.ignore_NG.shape[1]
+        temperature: Any = self.config.temperature if self.log_temperature is None else self.log_temperature.exp()
+        gathered = collective.all_gather(term_ND)
+        own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
+        loss = info_nce(text_ND, gathered.row_MD, own_N, temperature=temperature, ignore_NM=batch.ignore_NG)
+        if self.config.symmetric:
+            texts = collective.all_gather(text_ND).row_MD
+            reverse = info_nce(term_ND, texts, own_N, temperature=temperature, ignore_NM=batch.ignore_reverse_NG)
+            loss = (loss + reverse) / 2
+        share = loss * (num_pairs / num_global)
+        terms = {
+            "ignored_pair_rate": batch.ignore_NG.sum() / (num_global * max(num_global - 1, 1)),
+            "deferred_pair_rate": batch.num_deferred / num_global,
+            "forced_pair_rate": batch.num_forced / num_global,
+        }
+        if self.log_temperature is not None:
+            terms["temperature"] = temperature.detach() / collective.world
+        return LossReport(share, {"ranking_loss": share.detach(), **terms})
