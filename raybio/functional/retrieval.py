@@ -95,7 +95,9 @@ class Retrieval:
 
     def _share_Q(self, hits_Q: Integers) -> Floats:
         num_gold_Q = self.num_gold_Q.astype(np.float64)
-        return np.divide(hits_Q, num_gold_Q, out=np.full(len(num_gold_Q), np.nan), where=num_gold_Q > 0)
+        share_Q = np.full(len(num_gold_Q), np.nan)
+        np.divide(hits_Q, num_gold_Q, out=share_Q, where=num_gold_Q > 0)
+        return share_Q
 
 
 def gold_ranks(

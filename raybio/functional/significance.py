@@ -96,7 +96,5 @@ def _checked(numerator_Q: Numbers, denominator_Q: Numbers) -> tuple[NDArray[np.f
     if numerator.shape != denominator.shape or numerator.ndim != 1:
         raise ValueError(f"numerators {numerator.shape} and denominators {denominator.shape}: want one of each a query")
     if not (np.isfinite(numerator).all() and (denominator >= 0).all() and denominator.sum() > 0):
-        raise ValueError(
-            "want finite numerators, and denominators >= 0 that are not all 0; leave empty queries out"
-        )
+        raise ValueError("want finite numerators, and denominators >= 0 that are not all 0; leave empty queries out")
     return numerator, denominator
