@@ -133,6 +133,51 @@ def retrieval_of_group(score: np.ndarray, linked: np.ndarray, ignore: np.ndarray
     return result
 
 
+def gold_ranks(score: np.ndarray, gold: Sequence[Sequence[int]], candidates=None) -> list[int]:
+    """Candidates that score above, or as high with a smaller index, for each gold candidate of each query in turn."""
+    ranks = []
+    for query, mine in enumerate(gold):
+        asked = range(score.shape[1]) if candidates is None else candidates[query]
+        for g in mine:
+            above = [c for c in asked if score[query][c] > score[query][g]]
+            tied_before = [c for c in asked if score[query][c] == score[query][g] and c < g]
+            ranks.append(len(above) + len(tied_before))
+    return ranks
+
+
+def r_precision(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[float | None]:
+    """Of the first |gold| candidates by score, ties by index, the share that is gold; None without gold."""
+    values: list[float | None] = []
+    for query, mine in enumerate(gold):
+        order = sorted(range(score.shape[1]), key=lambda c, query=query: (-score[query][c], c))
+        values.append(len(set(order[: len(mine)]) & set(mine)) / len(mine) if mine else None)
+    return values
+
+
+def sign_flip_p(difference: Sequence[float]) -> float:
+    """Share of all 2^n sign patterns whose sum is at least as far from 0 as the sum itself."""
+    observed, reached = abs(sum(difference)), 0
+    for pattern in range(2 ** len(difference)):
+        flipped = sum(d if pattern >> i & 1 else -d for i, d in enumerate(difference))
+        reached += abs(flipped) >= observed - 1e-12
+    return reached / 2 ** len(difference)
+
+
+def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], k1: float, b: float) -> list[float]:
+    """Robertson and Zaragoza (2009), with the idf that never falls below 0, over lists of words."""
+    mean_length = sum(len(words) for words in documents) / len(documents)
+    scores = []
+    for words in documents:
+        total = 0.0
+        for term in query:
+            num_with = sum(term in other for other in documents)
+            idf = math.log(1 + (len(documents) - num_with + 0.5) / (num_with + 0.5))
+            count = words.count(term)
+            total += idf * count * (k1 + 1) / (count + k1 * (1 - b + b * len(words) / mean_length))
+        scores.append(total)
+    return scores
+
+
 def link_retrieval(scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], ignores=None) -> dict[str, float]:
     """The aggregated metrics over groups, given as square matrices."""
     ignores = ignores or [None] * len(scores)

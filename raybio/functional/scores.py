@@ -37,20 +37,25 @@ class Scorer:
 
     def block(self, first: int, end: int) -> Tensor:
         """Scores (end - first, N) of the candidates for anchors ``[first, end)``; -inf for the anchor itself."""
-        anchor_BD, candidate_DN = self.vector_ND[first:end], self.vector_ND.T
-        size_B1 = self.size_N[first:end, None]
+        score_BN = self.between(slice(first, end), slice(None))
+        score_BN.diagonal(offset=first).fill_(-torch.inf)
+        return score_BN
+
+    def between(self, anchors: slice, candidates: slice) -> Tensor:
+        """Scores of some rows as candidates for others as anchors; a row that is both is scored like any other."""
+        anchor_BD, candidate_DN = self.vector_ND[anchors], self.vector_ND[candidates].T
+        size_B1, size_N = self.size_N[anchors, None], self.size_N[candidates]
         if self.is_distance:
-            size_BN = size_B1 + self.size_N
+            size_BN = size_B1 + size_N
             with torch.autocast(anchor_BD.device.type, enabled=False):
                 score_BN = torch.addmm(size_BN, anchor_BD, candidate_DN, beta=-1, alpha=2)
         else:
-            size_BN = size_B1 * self.size_N
+            size_BN = size_B1 * size_N
             score_BN = matmul(anchor_BD, candidate_DN)
         if score_BN.dtype == torch.float64:
             size = size_BN.mul_(_GRID) if self.scale is None else self.scale * _GRID
             score_BN += size
             score_BN -= size
-        score_BN.diagonal(offset=first).fill_(-torch.inf)
         return score_BN
 
 

@@ -1,5 +1,3 @@
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -9,6 +7,7 @@ from raybio.functional import rank_counts, ranking
 from raybio.functional.ranking import CUTOFFS, link_retrieval
 from raybio.graphs import Graph
 from tests import oracles
+from tests.functional.threads import in_threads
 
 METRICS = ("lrap", "ndcg", "mrr", "average_precision")
 
@@ -193,7 +192,7 @@ def test_rows_divided_over_workers_give_exactly_the_result_of_one(world, kind):
     ignored, _ = problem(seed=1, num_links=30)
     settings = {"group_N": group, "ignore": (ignored.indptr, ignored.indices), "block_rows": 5}
     alone = link_retrieval(embedding, graph.indptr, graph.indices, **settings)
-    results = _in_threads(
+    results = in_threads(
         world,
         lambda collective: link_retrieval(embedding, graph.indptr, graph.indices, collective=collective, **settings),
     )
@@ -252,29 +251,3 @@ def test_a_gpu_gives_the_result_of_the_cpu(kind):
 
 def _edges(graph):
     return np.stack([np.repeat(np.arange(graph.num_nodes), graph.degree_N), graph.indices], axis=1)
-
-
-def _in_threads(world, work):
-    """Run ``work`` on each rank of a collective that adds up over threads."""
-    barrier, slots, results = threading.Barrier(world), [None] * world, [None] * world
-
-    class ThreadCollective:
-        def __init__(self, rank):
-            self.rank, self.world = rank, world
-
-        def all_sum(self, tensor):
-            slots[self.rank] = tensor.clone()
-            barrier.wait()
-            total = sum(slots[1:], slots[0])
-            barrier.wait()
-            return total
-
-    def run(rank):
-        results[rank] = work(ThreadCollective(rank))
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results

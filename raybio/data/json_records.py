@@ -1,0 +1,81 @@
+"""Reading what stands in a JSON file, field by field, with errors that name the file and the record."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybio.errors import DataError
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, plain or ``.gz``.
+
+    Raises:
+        DataError: if the file cannot be read, is damaged, or holds something else.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+        value = json.loads(text)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}), want a JSON file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path}: is no JSON ({error}). Fetch the file again.") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: holds a {type(value).__name__}, want an object {{...}}")
+    return value
+
+
+@dataclass(frozen=True)
+class Record:
+    """One JSON object of a file, and where it stands."""
+
+    path: Path
+    name: str
+    fields: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, path: Path, name: str, value: Any) -> "Record":
+        """Check that it is an object.
+
+        Raises:
+            DataError: if it is none.
+        """
+        if not isinstance(value, dict):
+            raise DataError(f"{path}, record {name}: is a {type(value).__name__}, want an object {{...}}")
+        return cls(path, name, value)
+
+    def wrong(self, field: str, want: str) -> DataError:
+        """The error that a field is not what was wanted."""
+        got = repr(self.fields[field]) if field in self.fields else "nothing"
+        shown = got if len(got) <= 80 else got[:77] + "..."
+        return DataError(f"{self.path}, record {self.name}, field {field!r}: {shown}, want {want}. Repair the record.")
+
+    def text(self, field: str) -> str:
+        """A text with something in it, without white space around it.
+
+        Raises:
+            DataError: if it is missing, blank or no text.
+        """
+        value = self.fields.get(field)
+        if not isinstance(value, str) or not value.strip():
+            raise self.wrong(field, "a text")
+        return value.strip()
+
+    def texts(self, field: str) -> tuple[str, ...]:
+        """A list of texts; a missing one is empty, and blank texts are left out.
+
+        Raises:
+            DataError: if it is no list of texts.
+        """
+        value = self.fields.get(field, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(field, "a list of texts")
+        return tuple(item.strip() for item in value if item.strip())
