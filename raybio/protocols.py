@@ -8,6 +8,7 @@ trains here has that shape, which is what lets one loop do micro-batches, gradie
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -115,6 +116,10 @@ FinalEvaluate = Callable[[Encoder, Collective], Mapping[str, Any]]
 """(trained model, collective) -> what the finished run is judged by, as plain JSON, equal on every worker."""
 
 
+Export = Callable[[Path, Mapping[str, Any]], Path]
+"""(folder, sections of the model card) -> the folder, in which others find the trained model."""
+
+
 @dataclass(frozen=True)
 class System:
     """One published method, wired: all that ``training.loop.fit`` needs to know about it.
@@ -128,6 +133,7 @@ class System:
         steps_per_epoch: steps in which every row is an anchor once, a fraction where the batch does not divide them.
         evaluate: validation metrics during training, or None.
         final_evaluate: the whole evaluation of the finished run, or None.
+        export: writes the trained model for programs that do not know raybio.
         data_digest: names the store and the tokenizer that the batches are made from; a run goes on with these alone.
     """
 
@@ -139,4 +145,5 @@ class System:
     steps_per_epoch: float
     evaluate: Evaluate | None
     final_evaluate: FinalEvaluate | None
+    export: Export
     data_digest: str

@@ -25,8 +25,8 @@ from raybio.functional.hashing import derive_seed, hash_uniform, shuffled_epochs
 CHECK_TAGS = frozenset(
     [
         "Adolescent", "Adult", "Aged", "Aged, 80 and over", "Animals", "Cats", "Cattle", "Chick Embryo", "Child",
-        "Child, Preschool", "Cricetinae", "Dogs", "Female", "Guinea Pigs", "Humans", "Infant", "Infant, Newborn", "Male",
-        "Mice", "Middle Aged", "Pregnancy", "Rabbits", "Rats", "Swine", "Young Adult",
+        "Child, Preschool", "Cricetinae", "Dogs", "Female", "Guinea Pigs", "Humans", "Infant", "Infant, Newborn",
+        "Male", "Mice", "Middle Aged", "Pregnancy", "Rabbits", "Rats", "Swine", "Young Adult",
     ]
 )  # fmt: skip
 """Terms that indexers have to consider for every article: so common that they say little of one."""
@@ -45,8 +45,8 @@ class PairPlanConfig(Config):
     fields: Fields = Field(("title",), min_length=1, description="texts that are paired with terms: title, abstract")
     conflicts: Literal["reject", "mask"] = Field(
         "reject",
-        description="a term of another pair that belongs to the text's own article: reject puts the pair off to a later "
-        "batch (the paper), mask leaves the candidate out of the loss",
+        description="a term of another pair that belongs to the text's own article: reject puts the pair off to a "
+        "later batch (the paper), mask leaves the candidate out of the loss",
     )
     window_steps: int = Field(32, ge=1, description="steps within which a rejected pair is put off")
     stop_terms: Literal["none", "check_tags"] = Field(
@@ -203,10 +203,10 @@ class _Window:
 def fill_greedily(
     article_W: list[int], term_W: list[int], terms_W: list[list[int]], num_batches: int, batch: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut a window into batches in which no text meets a term of its own article, as far as that can be done greedily.
+    """Cut a window into batches in which no text meets a term of its own article, as far as greed can do that.
 
-    A pair (article, term) fits a batch if its article is not in it, its term is none of the articles' terms, and none of
-    its article's terms is a term of the batch.
+    A pair (article, term) fits a batch if its article is not in it, its term is none of the articles' terms, and none
+    of its article's terms is a term of the batch.
 
     Args:
         article_W: article of each pair.

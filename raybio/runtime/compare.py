@@ -14,10 +14,8 @@ from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, train
+from raybio.systems import SYSTEMS, TableLayout
 from raybio.training.settings import TrainingConfig
-
-METRICS = {"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"}
-SPLITS = {"train": "training links", "val": "held-out links"}
 
 
 @dataclass(frozen=True)
@@ -48,23 +46,35 @@ class ResultTable:
     """Scores with intervals, a row a model.
 
     Attributes:
-        rows: label -> split -> metric -> {"value", "low", "high"}.
+        rows: label -> split -> score -> {"value", "low", "high"}.
+        layout: names of splits and scores, and how they are shown.
     """
 
     rows: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
+    layout: TableLayout
 
     @property
     def splits(self) -> list[str]:
         """Splits that any row has."""
-        return [split for split in SPLITS if any(split in scores for scores in self.rows.values())]
+        return [split for split in self.layout.splits if any(split in scores for scores in self.rows.values())]
 
     def cells(self, split: str) -> tuple[list[str], list[list[str]]]:
-        """Header and text cells of a split: value and 95 % interval, in percent except MRR."""
+        """Header and text cells of a split: value and 95 % interval, in percent where the layout says nothing else."""
         body = []
         for label, scores in self.rows.items():
             if split in scores:
-                body.append([label, *(_cell(scores[split][metric], metric) for metric in METRICS)])
-        return ["model", *METRICS.values()], body
+                body.append([label, *(self._cell(scores[split][name], name) for name in self.layout.measures)])
+        return ["model", *self.layout.measures.values()], body
+
+    def title(self, split: str) -> str:
+        """What the table of a split shows."""
+        return f"{self.layout.title}, {self.layout.splits[split]}"
+
+    def _cell(self, score: Mapping[str, float], name: str) -> str:
+        if name in self.layout.plain:
+            return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**score)
+        percent = {part: 100 * value for part, value in score.items()}
+        return "{value:.2f} [{low:.2f}, {high:.2f}]".format(**percent)
 
 
 def kin_of(request: TrainRequest, variation: Variation) -> dict[str, TrainRequest]:
@@ -104,7 +114,7 @@ def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result,
     for label, other in kin.items():
         config = same_arithmetic(other.config, result)
         others[label] = train(replace(other, config=config, parent_run_id=result.mlflow_run_id))
-    table = ResultTable(_rows(request, result, others, variation))
+    table = ResultTable(_rows(request, result, others, variation), SYSTEMS[request.system].table)
     add_artifacts(result.folder, _write(table, result.folder))
     return result, table
 
@@ -120,7 +130,7 @@ def _rows(
     request: TrainRequest, result: Result, others: Mapping[str, Result], variation: Variation | None
 ) -> dict[str, Any]:
     own = result.final["scores"]
-    rows = {label: own[label] for label in ("random", "initial")}
+    rows = {label: scores for label, scores in own.items() if label != "trained"}
     rows |= {label: other.final["scores"]["trained"] for label, other in others.items()}
     label = request.name
     if variation is not None:
@@ -138,19 +148,12 @@ def _write(table: ResultTable, folder: RunFolder) -> list[Path]:
     sections = []
     for split in table.splits:
         header, body = table.cells(split)
-        sections.append(f"Link retrieval, {SPLITS[split]}\n\n{markdown_table(header, body)}")
-        paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=SPLITS[split]))
-    splits = {split: SPLITS[split] for split in table.splits}
-    paths.append(plot_comparison(table.rows, splits, METRICS, folder.plots / "comparison.png"))
+        sections.append(f"{table.title(split)}\n\n{markdown_table(header, body)}")
+        paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=table.title(split)))
+    splits = {split: table.layout.splits[split] for split in table.splits}
+    paths.append(plot_comparison(table.rows, splits, table.layout.measures, folder.plots / "comparison.png"))
     paths[1].write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return paths
-
-
-def _cell(score: Mapping[str, float], metric: str) -> str:
-    if metric == "mrr":
-        return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**score)
-    percent = {name: 100 * value for name, value in score.items()}
-    return "{value:.2f} [{low:.2f}, {high:.2f}]".format(**percent)
 
 
 def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
@@ -160,7 +163,8 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
     renderables = []
     for split in table.splits:
         header, body = table.cells(split)
-        drawn = Table(title=f"Link retrieval, {SPLITS[split]} (95 % bootstrap intervals; all but MRR in %)")
+        percent = [name for key, name in table.layout.measures.items() if key not in table.layout.plain]
+        drawn = Table(title=f"{table.title(split)} (95 % bootstrap intervals; {', '.join(percent)} in %)")
         for number, name in enumerate(header):
             # An interval has a line of its own, so that 80 columns are enough; nothing is ever cut off.
             drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")

@@ -5,15 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import ray.train
 import ray.train.torch
 import torch
 
 from raybio.batches import TokenBatch
-from raybio.encoders.export import export_encoder
-from raybio.encoders.protein import ProteinEncoder
 from raybio.errors import ClusterError, RaybioError
 from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
@@ -173,7 +171,7 @@ def _finish(
             "Metrics": metrics,
             "Configuration": config.to_mapping(),
         }
-        export_encoder(cast(ProteinEncoder, system.model), folder.export, card=card)
+        system.export(folder.export, card)
     newest = sorted(path.name for path in folder.checkpoints.glob("step-*"))
     outcome = {
         "status": last.reason,

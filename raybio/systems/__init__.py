@@ -1,6 +1,6 @@
 """The systems: one module a published method, and the one table that names them all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,23 @@ from raybio.training.settings import TrainingConfig
 
 
 @dataclass(frozen=True)
+class TableLayout:
+    """How the scores of a final evaluation are shown.
+
+    Attributes:
+        title: what they are scores of.
+        measures: name of a score -> its heading.
+        splits: name of a split -> what it is called; a table each.
+        plain: scores that are shown as they are; all others in percent.
+    """
+
+    title: str
+    measures: Mapping[str, str]
+    splits: Mapping[str, str]
+    plain: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class SystemEntry:
     """What a system's module offers.
 
@@ -18,14 +35,16 @@ class SystemEntry:
         config: its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
         build: (config, store path) -> the wired system.
-        comparison: the values of a setting that a run is compared with, as ``--compare`` takes them.
+        comparison: the values of a setting that a run is compared with, as ``--compare`` takes them; None: none.
+        table: how the scores of final evaluations are shown.
         prepare_demo: folder -> path of the embedded default corpus, prepared there once.
     """
 
     config: type[TrainingConfig]
     demo: TrainingConfig
     build: Callable[[Any, str | Path], System]
-    comparison: str
+    comparison: str | None
+    table: TableLayout
     prepare_demo: Callable[[str | Path], Path]
 
 
@@ -35,6 +54,12 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=structure_preserving.DEMO,
         build=structure_preserving.build,
         comparison="objective.lambda_spml=0",
+        table=TableLayout(
+            title="Link retrieval",
+            measures={"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"},
+            splits={"train": "training links", "val": "held-out links"},
+            plain=frozenset({"mrr"}),
+        ),
         prepare_demo=structure_preserving.prepare_demo,
     ),
 }

@@ -27,6 +27,7 @@ from raybio.data.plan import PlanConfig
 from raybio.data.protein_store import ProteinStore
 from raybio.data.simulate import default_corpus
 from raybio.data.store import open_store
+from raybio.encoders.export import export_encoder
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.errors import ConfigError
 from raybio.evaluation.embedding_map import embedding_map
@@ -136,6 +137,7 @@ def build(config: Config, store_path: str | Path) -> System:
         steps_per_epoch=collate.plan.steps_per_epoch,
         evaluate=judge.during_training,
         final_evaluate=judge.at_the_end,
+        export=lambda folder, card: export_encoder(encoder, folder, card=card),
         # Another tokenizer makes other data of the same store.
         data_digest=f"{store.digest} read as {encoder.vocabulary.fingerprint}",
     )

@@ -9,12 +9,13 @@ from rich.console import Console
 
 from raybio.config import override
 from raybio.errors import ConfigError
-from raybio.runtime.compare import METRICS, SPLITS, ResultTable, Variation, kin_of, lines_for_terminal, same_arithmetic
+from raybio.runtime.compare import ResultTable, Variation, kin_of, lines_for_terminal, same_arithmetic
 from raybio.runtime.plots import plot_comparison
 from raybio.runtime.run_folder import RunFolder
 from raybio.runtime.train import Result, TrainRequest
 from raybio.systems import SYSTEMS
 
+LAYOUT = SYSTEMS["structure_preserving"].table
 SCORE = {"value": 0.1234, "low": 0.1, "high": 0.15}
 SCORES = dict.fromkeys(("lrap", "ndcg", "average_precision", "mrr"), SCORE)
 
@@ -72,7 +73,9 @@ def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) 
 
 
 def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
-    table = ResultTable({"random": {"train": SCORES, "val": SCORES}, "lambda_spml = 0.5 (this run)": {"train": SCORES}})
+    table = ResultTable(
+        {"random": {"train": SCORES, "val": SCORES}, "lambda_spml = 0.5 (this run)": {"train": SCORES}}, LAYOUT
+    )
     assert table.splits == ["train", "val"]
     header, body = table.cells("train")
     assert header == ["model", "LRAP", "nDCG", "AP", "MRR"]
@@ -88,5 +91,5 @@ def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
 
 def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path) -> None:
     rows = {"random": {"train": SCORES, "val": SCORES}, "this run": {"train": SCORES}}
-    path = plot_comparison(rows, SPLITS, METRICS, tmp_path / "plots" / "comparison.png")
+    path = plot_comparison(rows, LAYOUT.splits, LAYOUT.measures, tmp_path / "plots" / "comparison.png")
     assert imread(path).shape[1] > imread(path).shape[0] > 100
