@@ -61,10 +61,10 @@ def prepare_proteins(
     config = config or PrepareConfig()
     quarantine = Quarantine(config.max_bad_share)
     for files in source.files.values():
-        _demand(files)
+        demand_files(files)
     with Draft(out, force=force) as draft, Spool(draft.folder / "spool") as spool:
         before = _states(source)
-        sources = {name: _describe(files) for name, files in source.files.items()}
+        sources = {name: describe_files(files) for name, files in source.files.items()}
         corpus = source.read(spool, quarantine, strip_stop=config.strip_stop, max_length=config.max_length)
         for file, state in _states(source).items():
             if before.get(file) != state:
@@ -75,7 +75,7 @@ def prepare_proteins(
         )
 
 
-def _demand(files: Iterable[Path]) -> None:
+def demand_files(files: Iterable[Path]) -> None:
     for file in files:
         if not file.is_file():
             raise DataError(f"{file}: does not exist or is no file")
@@ -85,7 +85,7 @@ def _states(source: Source) -> dict[Path, tuple[int, int]]:
     return {file: (file.stat().st_size, file.stat().st_mtime_ns) for files in source.files.values() for file in files}
 
 
-def _describe(files: list[Path]) -> dict[str, Any]:
+def describe_files(files: list[Path]) -> dict[str, Any]:
     """Name, size and sha256 of an input; of many files together, the sha256 of the list of theirs."""
     digests = [(file.name, sha256_of(file)) for file in files]
     total = sum(file.stat().st_size for file in files)

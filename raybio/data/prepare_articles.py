@@ -1,0 +1,119 @@
+"""Preparing a store of articles: MEDLINE files or tables in, a committed store out."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.data.article_store import ArticleStore
+from raybio.data.articles import ARTICLE_COLUMNS, ArticleCollector, ArticleConfig
+from raybio.data.medline_parts import FileReport, add_to_quarantine, merge_parts, parse_file, read_part
+from raybio.data.pair_tables import read_pair_table
+from raybio.data.prepare import demand_files, describe_files
+from raybio.data.quarantine import Quarantine
+from raybio.data.store_writer import Draft
+from raybio.errors import DataError
+
+ParseAll = Callable[[Sequence[Path], Path], Sequence[FileReport]]
+"""(files, folder of parts) -> their reports, in the order of the files."""
+
+
+def parse_here(files: Sequence[Path], parts: Path) -> list[FileReport]:
+    """Parse files one after the other in this process."""
+    return [parse_file(path, parts) for path in files]
+
+
+def prepare_medline(
+    out: str | Path,
+    files: Sequence[Path],
+    config: ArticleConfig | None = None,
+    *,
+    force: bool = False,
+    parse_all: ParseAll = parse_here,
+    parts: Path | None = None,
+) -> ArticleStore:
+    """Make a store of MEDLINE files; of several revisions of an article the newest counts.
+
+    A broken file is set aside whole, named in the store's account, and the others go on: what it would have revised or
+    deleted then stays as it is.
+
+    Args:
+        out: folder of the store.
+        files: oldest first: the baseline in order of name, then the update files in order of name.
+        config: settings.
+        force: replace a store that is there already.
+        parse_all: parses the files; the result does not depend on how.
+        parts: a folder that keeps the parsed files, so that preparing again after an interruption goes on; None: none
+            are kept.
+
+    Raises:
+        DataError: if a file is missing, all are broken, too many records are bad, or there is nothing to pair.
+        StoreError: if the store or the parts cannot be written.
+    """
+    config, quarantine = config or ArticleConfig(), Quarantine((config or ArticleConfig()).max_bad_share)
+    demand_files(files)
+    with Draft(out, force=force) as draft, tempfile.TemporaryDirectory(dir=draft.path.parent, prefix=".parts") as own:
+        folder = parts or Path(own)
+        folder.mkdir(parents=True, exist_ok=True)
+        reports = parse_all(files, folder)
+        sound = _without_broken(reports, quarantine)
+        add_to_quarantine(sound, quarantine)
+        quarantine.check("citation")
+        merged = merge_parts(sound)
+        collector = ArticleCollector(draft.folder)
+        for number, report in enumerate(sound):
+            rows = np.sort(merged.row_A[merged.file_A == number])
+            table = read_part(report.part).select(list(ARTICLE_COLUMNS)).take(pa.array(rows))
+            for batch in table.combine_chunks().to_batches():
+                collector.add(batch)
+        provenance = {
+            "sources": {"medline": describe_files(list(files))},
+            "parameters": config.to_mapping(),
+            "quarantine": quarantine.summary(),
+            "revised_citations": merged.num_revised,
+            "deleted_citations": merged.num_deleted,
+        }
+        return collector.commit(draft, config, provenance)
+
+
+def prepare_pairs(
+    out: str | Path,
+    files: Sequence[Path],
+    config: ArticleConfig | None = None,
+    *,
+    read: Callable[[Path, Quarantine], Iterator[pa.RecordBatch]] = read_pair_table,
+    force: bool = False,
+) -> ArticleStore:
+    """Make a store of article tables (see ``pair_tables``); of several lines of one PMID the last counts.
+
+    Raises:
+        DataError: if a file is missing, damaged or of another layout, too many lines are bad, or nothing can be paired.
+        StoreError: if the store cannot be written.
+    """
+    config, quarantine = config or ArticleConfig(), Quarantine((config or ArticleConfig()).max_bad_share)
+    demand_files(files)
+    with Draft(out, force=force) as draft:
+        collector = ArticleCollector(draft.folder)
+        for path in files:
+            for batch in read(path, quarantine):
+                collector.add(batch)
+        quarantine.check("article")
+        provenance = {
+            "sources": {"tables": describe_files(list(files))},
+            "parameters": config.to_mapping(),
+            "quarantine": quarantine.summary(),
+        }
+        return collector.commit(draft, config, provenance)
+
+
+def _without_broken(reports: Sequence[FileReport], quarantine: Quarantine) -> list[FileReport]:
+    for report in reports:
+        if report.problem:
+            name = Path(report.path).name
+            quarantine.add("file", "broken file (set aside whole)", name, 0, report.problem, is_bad=False)
+    sound = [report for report in reports if not report.problem]
+    if not sound:
+        raise DataError(f"none of {len(reports)} files can be read; the first: {reports[0].problem}")
+    return sound

@@ -1,0 +1,129 @@
+"""Term retrieval: does the nearest MeSH term in embedding space belong to the article, and the nearest article to the term?
+
+Validation of BioSTransformers (facts §3.3): texts of held-out articles against all terms, both ways, exactly.
+
+Shape letters: Q texts asked, C terms, D embedding width.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from raybio.config import Config
+from raybio.functional.retrieval import Retrieval, gold_ranks
+from raybio.functional.significance import ratio_interval
+from raybio.graphs.rows import expand
+from raybio.protocols import Collective
+
+CUTOFFS = (1, 10, 100)
+TRUE_POSITIVE_CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+"""Those of the authors' evaluator."""
+
+DIRECTIONS = ("text_to_term", "term_to_text")
+
+
+class TermEvaluationConfig(Config):
+    """How term retrieval is measured; the final table takes all validation articles."""
+
+    num_articles: int = Field(500, ge=0, description="validation articles asked during training; 0: all of them")
+    field: Literal["auto", "title", "abstract"] = Field(
+        "auto", description="which text of an article is asked; auto: abstracts where they are trained on, else titles"
+    )
+    block_rows: int = Field(1024, ge=1, description="queries whose candidates are scored at once")
+
+
+@dataclass(frozen=True)
+class TermQuestions:
+    """Texts, terms, and which belong together.
+
+    Attributes:
+        row_Q: store rows of the texts, ascending.
+        num_terms: C, all terms.
+        indptr: (Q + 1,) text q has the terms ``indices[indptr[q] : indptr[q + 1]]``.
+        indices: term numbers.
+    """
+
+    row_Q: np.ndarray
+    num_terms: int
+    indptr: np.ndarray
+    indices: np.ndarray
+
+    @cached_property
+    def reversed(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same pairs by term: (indptr, texts)."""
+        text_P = np.repeat(np.arange(len(self.row_Q)), np.diff(self.indptr))
+        order = np.argsort(self.indices, kind="stable")
+        counts = np.bincount(self.indices, minlength=self.num_terms)
+        return np.concatenate([[0], np.cumsum(counts)]), text_P[order]
+
+
+def term_questions(
+    row_A: np.ndarray, indptr_N1: np.ndarray, term_E: np.ndarray, num_terms: int, num_articles: int, seed: int
+) -> TermQuestions:
+    """Choose the articles that are asked.
+
+    Args:
+        row_A: rows that may be asked: validation articles with a text.
+        indptr_N1: terms of all rows, as pointers.
+        term_E: and as numbers.
+        num_terms: all terms.
+        num_articles: how many articles are drawn, 0: all that have a term.
+        seed: of the draw.
+    """
+    row_A = row_A[indptr_N1[row_A + 1] > indptr_N1[row_A]]
+    if 0 < num_articles < len(row_A):
+        row_A = np.sort(np.random.default_rng(seed).choice(row_A, num_articles, replace=False))
+    start_Q = indptr_N1[row_A].astype(np.int64)
+    length_Q = (indptr_N1[row_A + 1] - start_Q).astype(np.int64)
+    position, _ = expand(start_Q, length_Q)
+    indptr = np.concatenate([[0], np.cumsum(length_Q)])
+    return TermQuestions(row_A, num_terms, indptr, np.asarray(term_E)[position].astype(np.int64))
+
+
+def ask_terms(
+    questions: TermQuestions, text_QD: Tensor, term_CD: Tensor, block_rows: int, collective: Collective | None = None
+) -> dict[str, Retrieval]:
+    """Retrieval by direction: of terms for texts and of texts for terms (those that a text of the questions has)."""
+    settings: dict[str, Any] = {"block_rows": block_rows, "collective": collective}
+    forth = questions.indptr, questions.indices
+    back = questions.reversed
+    return {
+        "text_to_term": Retrieval(forth[0], gold_ranks(text_QD, term_CD, *forth, **settings), len(term_CD)),
+        "term_to_text": Retrieval(back[0], gold_ranks(term_CD, text_QD, *back, **settings), len(text_QD)),
+    }
+
+
+def term_metrics(retrievals: Mapping[str, Retrieval]) -> dict[str, float]:
+    """Scalars under the names that reports and search spaces use, such as ``val/text_to_term_recall_at_10``."""
+    metrics = {}
+    for direction, retrieval in retrievals.items():
+        for k in CUTOFFS:
+            metrics[f"val/{direction}_recall_at_{k}"] = retrieval.recall_at(k)
+        metrics[f"val/{direction}_r_precision"] = retrieval.macro_r_precision
+    return metrics
+
+
+def term_scores(retrievals: Mapping[str, Retrieval], rng: np.random.Generator) -> dict[str, dict[str, Any]]:
+    """``{direction: {score: {"value", "low", "high"}}}`` with 95 % bootstrap intervals over the queries."""
+    return {direction: _scores(retrieval, rng) for direction, retrieval in retrievals.items()}
+
+
+def true_positives(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, int]]:
+    """The authors' TP@k: gold among the first k, summed over the queries."""
+    return {
+        direction: {str(k): retrieval.true_positives_at(k) for k in TRUE_POSITIVE_CUTOFFS}
+        for direction, retrieval in retrievals.items()
+    }
+
+
+def _scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:
+    asked = retrieval.num_gold_Q > 0
+    shares = {f"recall_at_{k}": retrieval.hits_at(k)[asked] / retrieval.num_gold_Q[asked] for k in CUTOFFS}
+    shares["r_precision"] = retrieval.r_precision_Q[asked]
+    intervals = {name: ratio_interval(share, np.ones(len(share)), rng) for name, share in shares.items()}
+    return {name: {"value": one.value, "low": one.low, "high": one.high} for name, one in intervals.items()}
