@@ -14,7 +14,7 @@ from raybio.functional.rank_counts import count_ranks
 from raybio.functional.ranking import link_retrieval
 from raybio.graphs import Graph
 
-NUM_ANCHORS, NUM_CANDIDATES, WIDTH, BLOCK = 1000, 50_000, 256, 128
+NUM_ANCHORS, NUM_CANDIDATES, WIDTH, BLOCK = 1000, 50_000, 256, 320  # the block that link_retrieval would take
 
 
 def by_counting(anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.Tensor) -> np.ndarray:

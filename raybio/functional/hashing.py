@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = 2**64 - 1
 _NUM_ROUNDS = 6
 
 
@@ -103,11 +105,16 @@ def _feistel(flat: NDArray[np.uint64], left_size: int, right_size: int, key: int
 
 
 def _hash(key: int, *counters: ArrayLike) -> NDArray[np.uint64]:
-    state: NDArray[np.uint64] = _mix(np.asarray([key & (2**64 - 1)], dtype=np.uint64))
-    shape = np.broadcast_shapes(*(np.shape(counter) for counter in counters))
-    for counter in counters:
+    word = _mix_int(key & _MASK)
+    first = 0
+    # Leading plain numbers are stirred as such: numpy takes a hundred times as long for one number.
+    while first < len(counters) and isinstance(counters[first], int):
+        word = _mix_int(((word + int(_GOLDEN)) & _MASK) ^ (int(counters[first]) & _MASK))  # type: ignore[arg-type]
+        first += 1
+    state: NDArray[np.uint64] = np.asarray([word], dtype=np.uint64)
+    for counter in counters[first:]:
         state = _mix((state + _GOLDEN) ^ _as_words(counter))
-    return state.reshape(shape)
+    return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters)))
 
 
 def _as_words(counter: Any) -> NDArray[np.uint64]:
@@ -119,6 +126,13 @@ def _as_words(counter: Any) -> NDArray[np.uint64]:
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that stirs every bit into all others."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(_FACTORS[0])
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(_FACTORS[1])
     return word ^ (word >> np.uint64(31))
+
+
+def _mix_int(word: int) -> int:
+    """``_mix`` of one number."""
+    word = ((word ^ (word >> 30)) * _FACTORS[0]) & _MASK
+    word = ((word ^ (word >> 27)) * _FACTORS[1]) & _MASK
+    return word ^ (word >> 31)

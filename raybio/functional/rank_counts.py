@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Up to so many links of one anchor, comparing the row with each of them is faster than sorting the row once.
-_COMPARE_AT_MOST = {"cpu": 3, "cuda": 32}
 _ENTRIES_AT_ONCE = 1 << 24
 
 
@@ -41,14 +39,20 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
     if len(used_U) == 0:
         nothing = torch.zeros(0, dtype=torch.int64, device=score_BN.device)
         return RankCounts(nothing, nothing, nothing)
-    used_UN = score_BN if len(used_U) == len(score_BN) else score_BN[used_U]
     slot_P = torch.arange(len(row_P), device=row_P.device) - (num_U.cumsum(0) - num_U)[place_P]
-    width = int(num_U.max())
-    value_UW = torch.full((len(used_U), width), torch.inf, dtype=score_BN.dtype, device=score_BN.device)
-    value_UW[place_P, slot_P] = value_P
-    count = _count_by_comparing if width <= _COMPARE_AT_MOST.get(score_BN.device.type, 0) else _count_by_sorting
-    above_UW, at_least_UW = count(used_UN, value_UW)
-    above_P, at_least_P = above_UW[place_P, slot_P], at_least_UW[place_P, slot_P]
+    above_P, at_least_P = torch.zeros_like(row_P), torch.zeros_like(row_P)
+    is_few_U = num_U <= _compare_at_most(score_BN)
+    # A few rows with many links must not make sorting worth while for all.
+    for count, is_here_U in ((_count_by_comparing, is_few_U), (_count_by_sorting, ~is_few_U)):
+        here_P = torch.nonzero(is_here_U[place_P])[:, 0]
+        if len(here_P):
+            row_V = (is_here_U.cumsum(0) - 1)[place_P[here_P]], slot_P[here_P]
+            width = int(num_U[is_here_U].max())
+            value_VW = torch.full((int(is_here_U.sum()), width), torch.inf, dtype=score_BN.dtype, device=row_P.device)
+            value_VW[row_V] = value_P[here_P]
+            used_V = used_U[is_here_U]
+            above_VW, at_least_VW = count(score_BN if len(used_V) == len(score_BN) else score_BN[used_V], value_VW)
+            above_P[here_P], at_least_P[here_P] = above_VW[row_V], at_least_VW[row_V]
     tied_before_P = torch.zeros_like(above_P)
     tied = torch.nonzero(at_least_P - above_P > 1)[:, 0]
     index_N = torch.arange(score_BN.shape[1], device=score_BN.device)
@@ -66,6 +70,11 @@ def count_at_least(score_BN: Tensor, threshold_U: Tensor) -> Tensor:
     else:
         flat = flat.sort().values
     return len(flat) - torch.searchsorted(flat, threshold_U)
+
+
+def _compare_at_most(score_BN: Tensor) -> int:
+    """Up to so many links of an anchor, comparing its row with each of them is faster than sorting it once."""
+    return 32 if score_BN.device.type != "cpu" else min(3 + score_BN.shape[1] // 2000, 32)
 
 
 def _count_by_sorting(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:

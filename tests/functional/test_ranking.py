@@ -86,7 +86,7 @@ def test_retrieval_equals_the_loop(kind, metric, block_rows):
 @pytest.mark.parametrize("compare_at_most", [0, 1000])
 @pytest.mark.parametrize("kind", ["normal", "grid"])
 def test_counting_by_comparing_and_by_sorting_agree_with_the_loop(monkeypatch, compare_at_most, kind):
-    monkeypatch.setattr(rank_counts, "_COMPARE_AT_MOST", {"cpu": compare_at_most})
+    monkeypatch.setattr(rank_counts, "_compare_at_most", lambda _: compare_at_most)
     monkeypatch.setattr(rank_counts, "_ENTRIES_AT_ONCE", 100)
     graph, group = problem(scattered=True)
     embedding = embeddings(kind)

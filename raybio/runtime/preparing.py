@@ -1,0 +1,168 @@
+"""The commands of ``jobs/prepare.py``: source files in, a store out, and what was set aside shown."""
+
+import glob
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from raybio.config import Config, fields
+from raybio.data.articles import ArticleConfig
+from raybio.data.interactomes import TreeOfLife
+from raybio.data.medline_parts import FileReport, parse_file
+from raybio.data.prepare import PrepareConfig, prepare_proteins
+from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
+from raybio.data.pubmed_download import download_pubmed
+from raybio.data.store import Store
+from raybio.data.tables import Tables
+from raybio.errors import ConfigError
+
+app = typer.Typer(
+    help="Prepare a store from source files.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+)
+
+
+def _help(config: type[Config]) -> dict[str, str]:
+    return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
+
+
+PROTEINS, PROTEIN_HELP = PrepareConfig(), _help(PrepareConfig)
+ARTICLES, ARTICLE_HELP = ArticleConfig(), _help(ArticleConfig)
+Out = Annotated[Path, typer.Option(help="folder of the store")]
+Force = Annotated[bool, typer.Option("--force", help="replace a store that is there already")]
+ValidationShare = Annotated[float, typer.Option(help=ARTICLE_HELP["validation_share"])]
+ArticleSeed = Annotated[int, typer.Option(help=ARTICLE_HELP["seed"])]
+ArticleBadShare = Annotated[float, typer.Option(help=ARTICLE_HELP["max_bad_share"])]
+
+
+@app.command()
+def proteins(
+    out: Out,
+    interactomes: Annotated[Path | None, typer.Option(help="folder with <taxid>.txt (SNAP Tree-of-life)")] = None,
+    species: Annotated[Path | None, typer.Option(help="treeoflife.species.tsv")] = None,
+    sequences: Annotated[Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")] = None,
+    edges: Annotated[Path | None, typer.Option(help="table: protein_a, protein_b")] = None,
+    proteins: Annotated[Path | None, typer.Option(help="table: protein_id, species_taxid, sequence")] = None,
+    heldout_share: Annotated[float, typer.Option(help=PROTEIN_HELP["heldout_share"])] = PROTEINS.heldout_share,
+    seed: Annotated[int, typer.Option(help=PROTEIN_HELP["seed"])] = PROTEINS.seed,
+    strip_stop: Annotated[bool, typer.Option(help=PROTEIN_HELP["strip_stop"])] = PROTEINS.strip_stop,
+    max_length: Annotated[int, typer.Option(help=PROTEIN_HELP["max_length"])] = PROTEINS.max_length,
+    max_bad_share: Annotated[float, typer.Option(help=PROTEIN_HELP["max_bad_share"])] = PROTEINS.max_bad_share,
+    force: Force = False,
+) -> None:
+    """Protein sequences and their links: a Tree-of-life download, or two tables (.gz too)."""
+    config = PrepareConfig.from_mapping({name: value for name, value in locals().items() if name in PROTEIN_HELP})
+    tree_of_life, tables, started = (interactomes, species, sequences), (edges, proteins), time.perf_counter()
+    if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
+        raise ConfigError("want either --interactomes, --species and --sequences, or --edges and --proteins")
+    source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
+    _show(prepare_proteins(out, source, config, force=force), started)
+
+
+@app.command()
+def medline(
+    source: Annotated[list[str], typer.Option("--input", help="files or patterns, oldest first; quote patterns")],
+    out: Out,
+    validation_share: ValidationShare = ARTICLES.validation_share,
+    seed: ArticleSeed = ARTICLES.seed,
+    max_bad_share: ArticleBadShare = ARTICLES.max_bad_share,
+    parts: Annotated[
+        Path | None, typer.Option(help="folder that keeps parsed files, so that an interrupted preparation goes on")
+    ] = None,
+    workers: Annotated[int, typer.Option(help="parse so many files at once, by Ray Data; 0: here, without Ray")] = 0,
+    force: Force = False,
+) -> None:
+    """Articles from PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms."""
+    config, started = _article_config(validation_share, seed, max_bad_share), time.perf_counter()
+    parse_all = partial(_parse_by_ray_data, workers) if workers else parse_here
+    _show(prepare_medline(out, matching(source), config, force=force, parse_all=parse_all, parts=parts), started)
+
+
+@app.command()
+def pairs(
+    source: Annotated[list[str], typer.Option("--input", help="tables or patterns, oldest first; quote patterns")],
+    out: Out,
+    validation_share: ValidationShare = ARTICLES.validation_share,
+    seed: ArticleSeed = ARTICLES.seed,
+    max_bad_share: ArticleBadShare = ARTICLES.max_bad_share,
+    force: Force = False,
+) -> None:
+    """Articles from tables: the BioSTransformers authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
+    config, started = _article_config(validation_share, seed, max_bad_share), time.perf_counter()
+    _show(prepare_pairs(out, matching(source), config, force=force), started)
+
+
+@app.command()
+def download(
+    out: Annotated[Path, typer.Option(help="folder of the files")],
+    url: Annotated[str, typer.Option(help="the folder's address")] = "https://ftp.ncbi.nlm.nih.gov/pubmed/baseline/",
+    first: Annotated[int | None, typer.Option(help="number of the first file")] = None,
+    last: Annotated[int | None, typer.Option(help="number of the last file")] = None,
+) -> None:
+    """PubMed baseline or update files: resumable, md5 sums checked."""
+    files = download_pubmed(url, out, first=first, last=last, progress=print)
+    print(f"{len(files):,} files in {out}; next: python jobs/prepare.py medline --input '{out}/*.xml.gz' --out STORE")
+
+
+def matching(patterns: Sequence[str]) -> list[Path]:
+    """The files that patterns name, in the order of the patterns and then of their names.
+
+    Raises:
+        ConfigError: for a pattern without a file.
+    """
+    files: dict[Path, None] = {}
+    for pattern in patterns:
+        found = sorted(glob.glob(pattern, recursive=True)) or ([pattern] if Path(pattern).exists() else [])
+        if not found:
+            raise ConfigError(f"--input {pattern}: no such file. Quote a pattern, so that the shell leaves it alone")
+        files |= dict.fromkeys(Path(path) for path in found)
+    return list(files)
+
+
+def _article_config(validation_share: float, seed: int, max_bad_share: float) -> ArticleConfig:
+    return ArticleConfig.from_mapping(
+        {"validation_share": validation_share, "seed": seed, "max_bad_share": max_bad_share}
+    )
+
+
+def _parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> list[FileReport]:
+    """A task a file, on whatever node; all of them must see the files and the parts."""
+    from raybio.runtime.cluster import connected
+
+    with connected(workers):
+        import ray.data
+
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        dataset = ray.data.from_items([{"path": str(path.absolute())} for path in files], override_num_blocks=len(files))
+        parsed = dataset.map(
+            partial(_parse_row, str(parts.absolute())),
+            num_cpus=0.8,
+            compute=ray.data.TaskPoolStrategy(size=workers),
+        )
+        found = {row["report"]["path"]: FileReport(**row["report"]) for row in parsed.iter_rows()}
+    return [found[str(path.absolute())] for path in files]
+
+
+def _parse_row(parts: str, row: dict[str, Any]) -> dict[str, Any]:
+    return {"report": parse_file(row["path"], parts)._asdict()}
+
+
+def _show(store: Store, started: float) -> None:
+    shown = Table("what", "count", title=f"{store.path} ({time.perf_counter() - started:.1f} s)")
+    counts = {name: value for name, value in store.manifest.items() if name.endswith("_citations")}
+    for name, count in (store.manifest["counts"] | counts).items():
+        shown.add_row(name.replace("_", " "), f"{count:,}")
+    for reason, facts in store.manifest["quarantine"].items():
+        shown.add_row(f"[yellow]set aside:[/] {reason}", f"{facts['count']:,}")
+        if reason.startswith("broken file"):
+            for example in facts["examples"]:
+                shown.add_row(f"  {example['detail']}", "")
+    Console().print(shown)
