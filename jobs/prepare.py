@@ -1,4 +1,4 @@
-"""Prepare a store from source files: ``python jobs/prepare.py proteins --help``, ``medline``, ``pairs``, ``download``."""
+"""Prepare a store from source files: ``python jobs/prepare.py --help`` lists the kinds."""
 
 from raybio.runtime.launch import run_app
 from raybio.runtime.preparing import app

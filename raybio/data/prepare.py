@@ -76,6 +76,11 @@ def prepare_proteins(
 
 
 def demand_files(files: Iterable[Path]) -> None:
+    """Refuse an input that is not there, before anything is read.
+
+    Raises:
+        DataError: naming the first one that is missing.
+    """
     for file in files:
         if not file.is_file():
             raise DataError(f"{file}: does not exist or is no file")

@@ -26,7 +26,10 @@ VERSION = 1
 
 CHECK_TAGS = {"Humans": 0.6, "Animals": 0.35, "Female": 0.4, "Male": 0.4, "Mice": 0.15}
 _SYLLABLES = [first + second for first in "bcdfglmnprstv" for second in ("a", "e", "i", "o", "u", "an", "er", "ol")]
-_COMMON = "of the in and for with by on to from we a is are was were that this these which between after under as".split()
+_COMMON = (
+    "of", "the", "in", "and", "for", "with", "by", "on", "to", "from", "we", "a", "is", "are", "was", "that", "this",
+    "these", "which", "between", "after", "under", "as",
+)  # fmt: skip
 
 
 class LiteratureConfig(Config):
@@ -131,7 +134,8 @@ def _article(pmid: int, topics: list[_Topic], config: LiteratureConfig, rng: np.
     headings += [f'<MeshHeading><DescriptorName MajorTopicYN="N">{tag}</DescriptorName></MeshHeading>' for tag in tags]
     return (
         f'<PubmedArticle><MedlineCitation Status="MEDLINE"><PMID Version="1">{pmid}</PMID><Article PubModel="Print">'
-        f"<Journal><JournalIssue><PubDate><Year>{int(rng.integers(1990, 2026))}</Year></PubDate></JournalIssue></Journal>"
+        f"<Journal><JournalIssue><PubDate><Year>{int(rng.integers(1990, 2026))}</Year></PubDate></JournalIssue>"
+        "</Journal>"
         f"<ArticleTitle>{title.capitalize()}.</ArticleTitle><Abstract><AbstractText>{abstract.capitalize()}."
         f"</AbstractText></Abstract></Article><MeshHeadingList>{''.join(headings)}</MeshHeadingList>"
         "</MedlineCitation></PubmedArticle>\n"

@@ -1,4 +1,4 @@
-"""Term retrieval: does the nearest MeSH term in embedding space belong to the article, and the nearest article to the term?
+"""Term retrieval: is the MeSH term that lies nearest to a text one of the article's, and the other way round?
 
 Validation of BioSTransformers (facts §3.3): texts of held-out articles against all terms, both ways, exactly.
 

@@ -141,7 +141,9 @@ def _parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> list
         import ray.data
 
         ray.data.DataContext.get_current().enable_progress_bars = False
-        dataset = ray.data.from_items([{"path": str(path.absolute())} for path in files], override_num_blocks=len(files))
+        dataset = ray.data.from_items(
+            [{"path": str(path.absolute())} for path in files], override_num_blocks=len(files)
+        )
         parsed = dataset.map(
             partial(_parse_row, str(parts.absolute())),
             num_cpus=0.8,

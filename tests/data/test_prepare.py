@@ -164,7 +164,7 @@ def test_a_stop_symbol_at_the_end_is_stripped_on_request(tmp_path):
 
 def test_an_input_that_changes_while_it_is_read_is_named(tmp_path, monkeypatch):
     tables = write_tables(tmp_path, [("a", "7", "ACD"), ("b", "7", "MK")], [("a", "b")])
-    describe = prepare._describe
+    describe = prepare.describe_files
 
     def describe_and_touch(files):
         result = describe(files)
@@ -172,7 +172,7 @@ def test_an_input_that_changes_while_it_is_read_is_named(tmp_path, monkeypatch):
             file.write("\n")
         return result
 
-    monkeypatch.setattr(prepare, "_describe", describe_and_touch)
+    monkeypatch.setattr(prepare, "describe_files", describe_and_touch)
     with pytest.raises(DataError, match=r"edges\.tsv: changed while it was being read"):
         prepare_proteins(tmp_path / "store", tables, PrepareConfig(max_bad_share=1))
 

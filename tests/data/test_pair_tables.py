@@ -1,0 +1,82 @@
+import gzip
+from pathlib import Path
+
+import pytest
+
+from raybio.data.pair_tables import read_pair_table
+from raybio.data.quarantine import Quarantine
+from raybio.errors import DataError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "biostransformers" / "validation_data_3M.csv.gz"
+
+
+def read(path, **settings):
+    quarantine = Quarantine(**settings)
+    rows = [row for batch in read_pair_table(path, quarantine) for row in batch.to_pylist()]
+    return [(r["pmid"], r["title"], r["abstract"], [m["name"] for m in r["mesh"]]) for r in rows], quarantine
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_the_tab_separated_layout_has_as_many_terms_as_columns(tmp_path, compress):
+    content = b"1\tA title\tAn  abstract\tHumans\tAged, 80 and over\n\n2\tAnother\t\n3\tThird\t\tMice\t\r\n"
+    path = tmp_path / "articles.tsv"
+    path.write_bytes(gzip.compress(content) if compress else content)
+    rows, quarantine = read(path)
+    assert rows == [
+        (1, "A title", "An abstract", ["Humans", "Aged, 80 and over"]),
+        (2, "Another", "", []),
+        (3, "Third", "", ["Mice"]),
+    ]
+    assert quarantine.count_by_reason == {"article without MeSH term (kept)": 1}
+
+
+def test_the_released_layout_reads_quoted_terms_and_leaves_the_random_ones(tmp_path):
+    path = tmp_path / "released.csv"
+    path.write_text('12,"Title, with comma","Aged, 80 and over;Humans","X;Y"\n13,Plain,Mice,Z\n')
+    rows, _ = read(path)
+    assert rows == [(12, "Title, with comma", "", ["Aged, 80 and over", "Humans"]), (13, "Plain", "", ["Mice"])]
+
+
+def test_text_and_label_tables_are_numbered_by_line(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("text,label\nfirst,a;b\nsecond,c\n")
+    assert read(path)[0] == [(2, "first", "", ["a", "b"]), (3, "second", "", ["c"])]
+
+
+def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
+    path = tmp_path / "articles.tsv"
+    path.write_text("1\tgood\t\tA\nx9\tno pmid\t\tA\n3\t\t\tA\n")
+    rows, quarantine = read(path)
+    assert [row[0] for row in rows] == [1]
+    found = {reason: [example.line for example in kept] for reason, kept in quarantine.examples_by_reason.items()}
+    assert found == {"article without PMID": [2], "article without title and abstract": [3]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"one,two\n", "the first line has 2 columns"),
+        (b"", "the first line has 0 columns"),
+        (b"1\tt\xff\t\tA\n", "is not UTF-8"),
+        (gzip.compress(b"1\tt\t\tA\n" * 1000)[:-20], "torn or damaged"),
+        (b'12,"never closed,Mice,Z\n', "is no table"),
+    ],
+)
+def test_files_of_other_kinds_are_refused(tmp_path, content, message):
+    path = tmp_path / "articles"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"nothing\.tsv: cannot be read"):
+        read(tmp_path / "nothing.tsv")
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="real data is not at hand")
+def test_the_authors_released_file_is_read_whole():
+    rows, quarantine = read(SHARED)
+    assert len(rows) == 18_940
+    assert not quarantine.count_by_reason
+    assert len({term for row in rows for term in row[3]}) == 987
