@@ -17,13 +17,24 @@ from raybio.data.medline_columns import ARTICLE_SCHEMA, ArticleColumns
 from raybio.data.quarantine import Quarantine
 from raybio.data.xml_stream import stream_elements
 
-__all__ = ["ARTICLE_SCHEMA", "NOT_AN_ARTICLE", "MedlineBatch", "read_medline"]
+__all__ = ["ARTICLE_SCHEMA", "CITATION", "REASONS", "MedlineBatch", "read_medline"]
 
 ROOTS = ("PubmedArticleSet", "MedlineCitationSet")
 TAGS = ("MedlineCitation", "PubmedArticle", "PubmedBookArticle", "DeleteCitation")
 CHILDREN = ("PMID", "DateCreated", "DateCompleted", "Article", "MeshHeadingList")
-KIND = "citation"
-NOT_AN_ARTICLE = "not an article"
+CITATION = "citation"
+# Why something is set aside: what kind of record it is, and whether that is held against the file.
+REASONS = {
+    "no PMID": (CITATION, True),
+    "no legal PMID": (CITATION, True),
+    "neither title nor abstract": (CITATION, True),
+    "text with an entity that is not declared": (CITATION, True),
+    "PubmedArticle without a MedlineCitation": (CITATION, True),
+    "unknown element": (CITATION, True),
+    "not an article": (CITATION, False),
+    "heading without a name": ("heading", False),
+    "deletion without a legal PMID": ("deletion", False),
+}
 # What stands in brackets where no English title is known.
 PLACEHOLDERS = {"not available", "in process citation"}
 YEAR = re.compile(r"(?<![0-9])[0-9]{4}(?![0-9])")
@@ -55,8 +66,7 @@ def read_medline(path: str | Path, quarantine: Quarantine, *, articles_per_batch
 
     Args:
         path: the file; gzip is recognised by its content.
-        quarantine: takes citations without a PMID or without any title and abstract, and, not held against the file,
-            books. Kind "citation".
+        quarantine: takes what is left out, for one of ``REASONS``; books and the like are not held against the file.
         articles_per_batch: rows of a batch.
 
     Yields:
@@ -83,7 +93,7 @@ def read_medline(path: str | Path, quarantine: Quarantine, *, articles_per_batch
 
 
 def _take(citation: Any, columns: ArticleColumns, quarantine: Quarantine, name: str) -> None:
-    quarantine.saw(KIND, 1)
+    quarantine.saw(CITATION, 1)
     child_by_tag = {child.tag: child for child in citation.iterchildren(*CHILDREN)}
     pmid_element = child_by_tag.get("PMID")
     line = _line(citation, pmid_element)
@@ -92,15 +102,14 @@ def _take(citation: Any, columns: ArticleColumns, quarantine: Quarantine, name: 
         title, vernacular_title, abstract = _texts(child_by_tag.get("Article"), pmid)
         headings = _headings(child_by_tag.get("MeshHeadingList"))
     except _UnfitError as unfit:
-        reason, detail = unfit.args
-        quarantine.add(KIND, reason, name, line, detail)
+        _set_aside(quarantine, name, line, *unfit.args)
         return
     columns.add_article(pmid, version, line, title, vernacular_title, abstract, _year(child_by_tag))
     for heading in headings:
         if heading[0]:
             columns.add_heading(*heading)
         else:
-            quarantine.add("heading", "heading without a name", name, line, f"PMID {pmid}", is_bad=False)
+            _set_aside(quarantine, name, line, "heading without a name", f"PMID {pmid}")
 
 
 def _texts(article: Any, pmid: int) -> tuple[str, str, str]:
@@ -200,23 +209,24 @@ def _deleted(element: Any, quarantine: Quarantine, name: str) -> list[int]:
         try:
             pmids.append(_pmid(child)[0])
         except _UnfitError as unfit:
-            quarantine.saw("deletion", 1)
-            quarantine.add("deletion", "deletion without a legal PMID", name, child.sourceline, unfit.args[1])
+            _set_aside(quarantine, name, child.sourceline, "deletion without a legal PMID", unfit.args[1])
     return pmids
 
 
 def _leave_out(element: Any, quarantine: Quarantine, name: str) -> None:
-    quarantine.saw(KIND, 1)
-    line = element.sourceline
+    quarantine.saw(CITATION, 1)
+    reason, detail = "unknown element", element.tag if isinstance(element.tag, str) else element.text
     if element.tag == "PubmedBookArticle":
         pmid = next(element.iter("PMID"), None)
-        quarantine.add(KIND, NOT_AN_ARTICLE, name, line, "" if pmid is None else f"PMID {pmid.text}", is_bad=False)
+        reason, detail = "not an article", "" if pmid is None else f"PMID {pmid.text}"
     elif element.tag == "PubmedArticle":
-        quarantine.add(KIND, "PubmedArticle without a MedlineCitation", name, line)
-    else:
-        quarantine.add(
-            KIND, "unknown element", name, line, element.tag if isinstance(element.tag, str) else element.text
-        )
+        reason, detail = "PubmedArticle without a MedlineCitation", ""
+    _set_aside(quarantine, name, element.sourceline, reason, detail)
+
+
+def _set_aside(quarantine: Quarantine, name: str, line: int, reason: str, detail: str) -> None:
+    kind, is_bad = REASONS[reason]
+    quarantine.add(kind, reason, name, line or 1, detail, is_bad=is_bad)
 
 
 def _line(citation: Any, pmid: Any) -> int:

@@ -45,11 +45,15 @@ class ArticleColumns:
 
     def add_heading(self, name: str, ui: str, is_major: bool, qualifiers: list[tuple[str, str, bool]]) -> None:
         """A MeSH heading of the article that was added last."""
-        for column, value in zip(self._headings, (name, ui, is_major), strict=True):
-            column.append(value)  # type: ignore[attr-defined]
-        for qualifier in qualifiers:
-            for column, value in zip(self._qualifiers, qualifier, strict=True):
-                column.append(value)  # type: ignore[attr-defined]
+        names, uis, majors = self._headings
+        names.append(name)
+        uis.append(ui)
+        majors.append(is_major)
+        names, uis, majors = self._qualifiers
+        for name, ui, is_major in qualifiers:
+            names.append(name)
+            uis.append(ui)
+            majors.append(is_major)
         self._qualifier_offsets.append(len(self._qualifiers[0]))
         self._heading_offsets[-1] += 1
 
