@@ -45,6 +45,10 @@ class Quarantine:
         """``num`` more records of ``kind`` (such as "protein" or "link") were read, good and bad together."""
         self._num_seen[kind] += num
 
+    def num_seen(self, kind: str) -> int:
+        """How many records of ``kind`` were read, good and bad together."""
+        return self._num_seen[kind]
+
     def add(self, kind: str, reason: str, file: str, line: int, detail: str = "", *, is_bad: bool = True) -> None:
         """Set one record aside.
 

@@ -95,10 +95,7 @@ def test_masked_batches_do_have_conflicts_that_rejection_avoids(store):
 
 @pytest.mark.parametrize("conflicts", ["mask", "reject"])
 def test_a_step_is_a_function_of_its_number_and_shards_are_slices_of_it(store, conflicts):
-    plan, again = (
-        plan_of(store, conflicts=conflicts, window_steps=4),
-        plan_of(store, conflicts=conflicts, window_steps=4),
-    )
+    plan, again = (plan_of(store, conflicts=conflicts, window_steps=4) for _ in range(2))
     expected = [pairs_of(plan.rows(step)) for step in range(12)]
     for step in (11, 3, 7, 0):
         assert pairs_of(again.rows(step)) == expected[step]
@@ -195,9 +192,8 @@ def test_the_split_goes_by_pmid_alone_so_a_corpus_that_grows_keeps_it(tmp_path):
 
 def test_major_topics_are_kept(tmp_path):
     batch = to_batch([Article(1, "t", "", ["A", "B"])])
-    mesh = pa.array(
-        [[{"name": "A", "is_major": True}, {"name": "B", "is_major": False}]], batch.schema.field("mesh").type
-    )
+    terms = [{"name": "A", "is_major": True}, {"name": "B", "is_major": False}]
+    mesh = pa.array([terms], batch.schema.field("mesh").type)
     with Draft(tmp_path / "store") as draft:
         collector = ArticleCollector(draft.folder)
         collector.add(batch.set_column(4, "mesh", mesh))

@@ -59,7 +59,7 @@ def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
         (b"", "the first line has 0 columns"),
         (b"1\tt\xff\t\tA\n", "is not UTF-8"),
         (gzip.compress(b"1\tt\t\tA\n" * 1000)[:-20], "torn or damaged"),
-        (b'12,"never closed,Mice,Z\n', "is no table"),
+        (b'12,a,b,c\n13,"never closed,Mice,Z\n', "is no table"),
     ],
 )
 def test_files_of_other_kinds_are_refused(tmp_path, content, message):
