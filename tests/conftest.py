@@ -5,8 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raybio.data.article_store import ArticleStore
+from raybio.data.articles import ArticleCollector, ArticleConfig
+from raybio.data.pair_tables import Article, to_batch
 from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.store import Store
+from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -41,3 +45,19 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     folder = tmp_path_factory.mktemp("tiny")
     tables = write_tables(folder / "raw", num_groups=2, rows_per_group=32)
     return prepare_proteins(folder / "store", tables, PrepareConfig(heldout_share=0.1))
+
+
+@pytest.fixture(scope="session")
+def tiny_articles(tmp_path_factory: pytest.TempPathFactory) -> ArticleStore:
+    """120 articles with 1 to 3 of 9 terms; a text says the words of its terms, never their names."""
+    rng = np.random.default_rng(0)
+    articles = []
+    for pmid in range(1, 121):
+        terms = rng.choice(9, int(rng.integers(1, 4)), replace=False)
+        words = [f"word{term}{letter}" for term in terms for letter in "ab"]
+        texts = [" ".join(rng.permutation(words)) for _ in range(2)]
+        articles.append(Article(pmid, *texts, [f"Name {'abcdefghi'[term]}" for term in terms]))
+    with Draft(tmp_path_factory.mktemp("tiny articles") / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(to_batch(articles))
+        return collector.commit(draft, ArticleConfig(validation_share=0.2), {"parameters": {}})

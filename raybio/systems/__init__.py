@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.protocols import System
-from raybio.systems import structure_preserving
+from raybio.systems import siamese, structure_preserving
 from raybio.training.settings import TrainingConfig
 
 
@@ -61,5 +61,22 @@ SYSTEMS: dict[str, SystemEntry] = {
             plain=frozenset({"mrr"}),
         ),
         prepare_demo=structure_preserving.prepare_demo,
+    ),
+    "siamese": SystemEntry(
+        config=siamese.Config,
+        demo=siamese.DEMO,
+        build=siamese.build,
+        comparison=None,
+        table=TableLayout(
+            title="Term retrieval",
+            measures={
+                "recall_at_1": "recall@1",
+                "recall_at_10": "recall@10",
+                "recall_at_100": "recall@100",
+                "r_precision": "R-precision",
+            },
+            splits={"text_to_term": "held-out texts to terms", "term_to_text": "terms to held-out texts"},
+        ),
+        prepare_demo=siamese.prepare_demo,
     ),
 }

@@ -83,16 +83,17 @@ def build(config: Config, store_path: str | Path) -> System:
     """
     store = open_store(store_path, ArticleStore)
     encoder = _encoder(config, store)
-    objective = MultipleNegativesRanking(config.objective, _temperature(config, encoder))
-    tokenizer = TokenizerSource.of(encoder.tokenizer, encoder.max_tokens)
-    collate = PairCollate(
-        store, config.plan, config.text, tokenizer, config.seed, with_reverse=config.objective.symmetric
-    )
-    judge = _Judge(config, store, tokenizer)
+    if config.objective.learn_temperature:
+        encoder.learn_temperature(config.objective.temperature)
+    tokenizer = TokenizerSource.of(encoder.tokenizer)
+    tokenise = partial(tokenizer.tokenise, max_length=encoder.max_tokens)
+    with_reverse = config.objective.symmetric
+    collate = PairCollate(store, config.plan, config.text, tokenise, config.seed, with_reverse)
+    judge = _Judge(config, store, tokenise)
     return System(
         name="siamese",
         model=encoder,
-        objective=objective,
+        objective=MultipleNegativesRanking(config.objective, encoder.log_temperature),
         batch_type=PairBatch,
         collate=collate,
         steps_per_epoch=collate.plan.steps_per_epoch,
@@ -107,16 +108,8 @@ def _encoder(config: Config, store: ArticleStore) -> TextEncoder:
     """The encoder as training begins with it."""
     tokenizer = None
     if config.encoder.source == "scratch":
-        tokenizer = build_word_tokenizer(
-            store.count_by_word, size=config.encoder.vocabulary_size, max_tokens=config.encoder.max_length
-        )
+        tokenizer = build_word_tokenizer(store.count_by_word, size=config.encoder.vocabulary_size)
     return build_text_encoder(config.encoder, seed=derive_seed(config.seed, "weights"), tokenizer=tokenizer)
-
-
-def _temperature(config: Config, encoder: TextEncoder) -> Tensor | None:
-    if not config.objective.learn_temperature:
-        return None
-    return encoder.learn_temperature(config.objective.temperature)
 
 
 @dataclass(frozen=True)
