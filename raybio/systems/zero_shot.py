@@ -51,7 +51,8 @@ def zero_shot(
         ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded.
         DataError: for a file that is not of its form.
     """
-    scorers = {name: encoder_scorer(_embedder(model, max_length)) for name, model in _names(models).items()} | BASELINES
+    encoders = {name: encoder_scorer(_embedder(model, max_length)) for name, model in _names(models).items()}
+    scorers = encoders | dict(BASELINES)
     results = []
     for task in read_tasks(**_files(tasks, data), names=_task_names(tasks)):
         say(task.name)

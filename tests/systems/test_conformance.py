@@ -92,6 +92,7 @@ CASES = {
         settings=COMMON
         | {
             "encoder.source": "scratch",
+            "encoder.dropout": 0.0,
             "encoder.max_length": 32,
             "encoder.vocabulary_size": 200,
             "plan.global_batch_rows": 12,
