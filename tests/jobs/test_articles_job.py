@@ -1,0 +1,97 @@
+"""The jobs of BioSTransformers on small real input: prepare, and evaluate zero-shot."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raybio.data.article_store import ArticleStore
+from raybio.data.store import open_store
+from raybio.errors import ConfigError, DataError
+from raybio.runtime.preparing import app
+from tests.data.citations import citation, wrapped
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not SHARED.exists(), reason="real data is not at hand")
+
+
+def prepare(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@needs_data
+def test_the_real_medline_files_become_a_store(tmp_path: Path) -> None:
+    done = prepare("medline", "--input", SHARED / "medline_xml" / "*.xml.gz", "--out", tmp_path / "store")
+    assert done.exit_code == 0
+    store = open_store(tmp_path / "store", ArticleStore, verify=True)
+    assert store.num_rows == 1132
+    assert store.manifest["counts"]["articles_with_abstract"] == 997
+    assert "1,132" in done.output
+
+
+@needs_data
+def test_titles_and_pubmedqa_become_one_store_of_pairs(tmp_path: Path) -> None:
+    tables = SHARED / "biostransformers" / "validation_data_3M.csv.gz", SHARED / "pubmedqa" / "ori_pqal.json.gz"
+    inputs = [part for table in tables for part in ("--input", table)]
+    assert prepare("pairs", *inputs, "--out", tmp_path / "store").exit_code == 0
+    store = open_store(tmp_path / "store", ArticleStore)
+    assert store.num_rows == 19_940 - 0
+    assert store.manifest["counts"]["articles_with_abstract"] == 1000
+
+
+def test_a_broken_file_is_set_aside_by_name_and_the_others_go_on(tmp_path: Path) -> None:
+    mesh = "<MeshHeading><DescriptorName MajorTopicYN='N'>Rats</DescriptorName></MeshHeading>"
+    (tmp_path / "a.xml").write_text(wrapped(citation(1, mesh=mesh)))
+    (tmp_path / "b.xml").write_text(wrapped(citation(2, mesh=mesh))[:-40])
+    done = prepare("medline", "--input", tmp_path / "*.xml", "--out", tmp_path / "store")
+    assert done.exit_code == 0
+    assert "broken file (set aside whole)" in done.output
+    assert "b.xml" in done.output
+    assert open_store(tmp_path / "store", ArticleStore).pmid_N.tolist() == [1]
+
+
+def test_nothing_but_broken_files_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "b.xml").write_text("<PubmedArticleSet>")
+    with pytest.raises(DataError, match="none of 1 files can be read"):
+        prepare("medline", "--input", tmp_path / "b.xml", "--out", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_pattern_without_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--input .*nothing.*: no such file"):
+        prepare("pairs", "--input", tmp_path / "nothing*.tsv", "--out", tmp_path / "store")
+
+
+def load_job(name: str):
+    spec = importlib.util.spec_from_file_location(f"job_{name}", Path(__file__).parents[2] / "jobs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@needs_data
+def test_zero_shot_evaluation_of_an_exported_run_gives_a_report(tiny_articles: ArticleStore, tmp_path: Path) -> None:
+    from raybio.systems.siamese import build
+    from tests.systems.test_conformance import tiny_config
+
+    system = build(tiny_config("siamese"), tiny_articles.path)
+    model = system.export(tmp_path / "run" / "export", {"name": "tiny"})
+    command = ["zero-shot", "--model", str(model), "--data", str(SHARED), "--out", str(tmp_path / "report")]
+    done = CliRunner().invoke(load_job("evaluate").app, [*command, "--tasks", "bioasq-snippets"], catch_exceptions=False)
+    assert done.exit_code == 0
+    (task,) = json.loads((tmp_path / "report" / "report.json").read_text())["tasks"]
+    assert [one["scorer"] for one in task["scorers"]] == ["run", "TF-IDF", "BM25"]
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "BioS-MiniLM (published)" in report
+    assert task["protocol"] in report
+
+
+def test_an_unknown_task_or_a_missing_data_set_is_named(tmp_path: Path) -> None:
+    from raybio.systems.zero_shot import zero_shot
+
+    with pytest.raises(ConfigError, match="'hocus' is no task"):
+        zero_shot([], ["hocus"], tmp_path)
+    with pytest.raises(ConfigError, match="holds no pubmedqa"):
+        zero_shot([], ["pubmedqa"], tmp_path)

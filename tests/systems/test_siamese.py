@@ -1,0 +1,108 @@
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raybio.data.article_store import ArticleStore
+from raybio.data.simulate_articles import LiteratureConfig, default_literature
+from raybio.data.store import Store
+from raybio.errors import CheckpointError, StoreError
+from raybio.protocols import Collective
+from raybio.systems.siamese import build
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.gather import SingleProcess, sum_gradients
+from raybio.training.loop import fit
+from tests.systems.test_conformance import assert_equal_gradients, gradients, tiny_config
+from tests.training.workers import run_workers
+
+NAME = "siamese"
+
+
+def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_batch(tiny_articles: ArticleStore) -> None:
+    """-log softmax of scaled cosines at each text's own term, other terms of the article left out."""
+    config = tiny_config(NAME, **{"objective.symmetric": False, "plan.conflicts": "mask"})
+    system = build(config, tiny_articles.path)
+    batch = system.batch_type.from_arrays(system.collate(0, 0, 1))
+    system.model.eval()
+    with torch.no_grad():
+        embedding = system.model(batch.pad(torch.arange(batch.num_rows), system.model.pad_id)).embedding_RD
+        report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    texts, terms = (torch.nn.functional.normalize(part, dim=1).double() for part in embedding.chunk(2))
+    expected = []
+    for i in range(len(texts)):
+        allowed = [j for j in range(len(terms)) if j == i or not batch.ignore_NG[i, j]]
+        scores = torch.stack([20 * texts[i] @ terms[j] for j in allowed])
+        expected.append(-torch.log_softmax(scores, 0)[allowed.index(i)])
+    assert float(report.loss) == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
+    assert float(report.terms["ignored_pair_rate"]) > 0
+
+
+@pytest.mark.parametrize("conflicts", ["mask", "reject"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_two_workers_have_the_gradient_of_one(
+    conflicts: str, symmetric: bool, tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    settings = {"plan.conflicts": conflicts, "objective.symmetric": symmetric, "plan.global_batch_rows": 11}
+    alone = gradients(build(tiny_config(NAME, **settings), tiny_articles.path), SingleProcess(), 1)
+    run_workers(partial(save_gradients, settings=settings, store=str(tiny_articles.path)), 2, tmp_path)
+    for rank in range(2):
+        assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
+def save_gradients(rank: int, collective: Collective, folder: Path, settings: dict, store: str) -> None:
+    system = build(tiny_config(NAME, **settings), store)
+    gradients(system, collective, 1)
+    sum_gradients([parameter for parameter in system.model.parameters() if parameter.requires_grad], collective)
+    found = {key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None}
+    save_file(found, folder / f"{rank}.safetensors")
+
+
+def test_a_learned_temperature_moves_and_is_not_exported(tiny_articles: ArticleStore, tmp_path: Path) -> None:
+    config = tiny_config(NAME)
+    system = build(config, tiny_articles.path)
+    reports = [report.metrics for report in fit(system, config)]
+    assert reports[-1]["temperature"] != pytest.approx(config.objective.temperature, rel=1e-4)
+    folder = system.export(tmp_path / "export", {"name": "tiny"})
+    assert "log_temperature" not in load_file(folder / "model.safetensors")
+
+
+def test_the_export_gives_the_embeddings_of_training_in_sentence_transformers(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    system = build(tiny_config(NAME), tiny_articles.path)
+    texts = tiny_articles.texts("title", np.arange(5))
+    theirs = SentenceTransformer(str(system.export(tmp_path / "export", {"name": "tiny"})), device="cpu").encode(texts)
+    token_T, indptr_R1 = system.collate.tokenise(texts)
+    with torch.no_grad():
+        for row in range(5):
+            token = torch.from_numpy(token_T[indptr_R1[row] : indptr_R1[row + 1]].astype(np.int64))[None]
+            states = system.model.eval().model(input_ids=token).last_hidden_state
+            np.testing.assert_allclose(theirs[row], states[0].mean(0).numpy(), atol=1e-5)
+
+
+def test_a_store_of_proteins_is_refused(tiny_store: Store) -> None:
+    with pytest.raises(StoreError, match="is a store of proteins, want one of articles"):
+        build(tiny_config(NAME), tiny_store.path)
+
+
+def test_another_tokenizer_is_refused_when_a_run_goes_on(tiny_articles: ArticleStore, tmp_path: Path) -> None:
+    config = tiny_config(NAME)
+    list(fit(build(config, tiny_articles.path), config, checkpoints=CheckpointStore(tmp_path)))
+    smaller = tiny_config(NAME, **{"encoder.vocabulary_size": 60})
+    with pytest.raises(CheckpointError, match="vocabulary_size"):
+        list(fit(build(smaller, tiny_articles.path), smaller, checkpoints=CheckpointStore(tmp_path)))
+
+
+def test_the_simulated_literature_is_read_by_the_real_reader_and_is_the_same_each_time(tmp_path: Path) -> None:
+    config = LiteratureConfig(num_articles=80, num_branches=3, topics_per_branch=4)
+    one, two = default_literature(tmp_path / "one", config), default_literature(tmp_path / "two", config)
+    assert one.digest == two.digest
+    assert one.num_rows == 80
+    assert one.manifest["counts"]["articles_with_abstract"] == 80
+    assert {"Humans", "Female"} <= set(one.term_names.to_pylist())
+    assert default_literature(tmp_path / "one", config).digest == one.digest
