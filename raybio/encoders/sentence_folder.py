@@ -1,4 +1,4 @@
-"""Folders (or hub repositories) in the layout of sentence-transformers, versions 2 to 6: what they say, and writing one.
+"""Folders (or hub repositories) in the layout of sentence-transformers 2 to 6: what they say, and writing one.
 
 ``modules.json`` lists what follows what: a Transformer, a Pooling, perhaps a Normalize. Anything else would be silently
 left out by us and is therefore refused by name.
@@ -32,8 +32,8 @@ _HONOURED = {
     "unpad_inputs": None,
     "transformer_task": "feature-extraction",
     "module_output_name": "token_embeddings",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
 }
+_READ_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,9 @@ class _Reader:
         for key, value in settings.items():
             if not value or (key in _HONOURED and _HONOURED[key] in (None, value)):
                 continue
-            if key == "modality_config" and isinstance(value, dict):
-                # Messages and images may be read in other ways; texts are what we give.
-                if value.get("text") == _HONOURED[key]["text"]:  # type: ignore[index]
-                    continue
+            # Messages and images may be read in other ways; texts are what we give.
+            if key == "modality_config" and isinstance(value, dict) and value.get("text") == _READ_TEXT:
+                continue
             raise self.refusal(f"its Transformer has {key} {value!r}, which we cannot honour")
         max_tokens = settings.get("max_seq_length")
         if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):

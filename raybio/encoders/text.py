@@ -20,6 +20,8 @@ from raybio.errors import ConfigError, DataError
 from raybio.functional.similarity import at_least_fp32, normalise
 from raybio.protocols import Encoded, Encoder
 
+MAX_LENGTH = 1_048_576
+
 
 class TextEncoderConfig(Config):
     """Which text encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
@@ -66,8 +68,8 @@ class TextEncoderConfig(Config):
     def _sizes_fit(self) -> Self:
         if self.width % self.num_heads:
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them")
-        if self.max_length != "auto" and not 3 <= self.max_length <= 1_048_576:
-            raise ValueError(f"max_length {self.max_length} is out of range; want auto or 3 to 1048576 tokens")
+        if self.max_length != "auto" and not 3 <= self.max_length <= MAX_LENGTH:
+            raise ValueError(f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} tokens")
         return self
 
 
@@ -229,7 +231,7 @@ def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) 
         num_hidden_layers=config.num_layers,
         num_attention_heads=config.num_heads,
         intermediate_size=config.ffn_width,
-        max_position_embeddings=tokenizer.model_max_length if config.max_length == "auto" else config.max_length,
+        max_position_embeddings=_stated_length(config, _wanted_length(config, tokenizer)),
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
         pad_token_id=tokenizer.pad_token_id,
@@ -263,13 +265,28 @@ def _max_tokens(
     tokenizer: PreTrainedTokenizerFast,
     checkpoint: TextCheckpoint | None,
 ) -> int:
-    limits = [config.max_length] if config.max_length != "auto" else [tokenizer.model_max_length]
-    if config.max_length == "auto" and checkpoint and checkpoint.head and checkpoint.head.max_tokens:
-        limits = [checkpoint.head.max_tokens]
     stated = getattr(model.config, "max_position_embeddings", None) or 0
-    if stated > 0:
-        limits.append(stated)
     table = position_table(model)
+    limits = [_wanted_length(config, tokenizer, checkpoint)] + ([stated] if stated > 0 else [])
     if table is not None:
         limits.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
-    return min(limits)
+    return _stated_length(config, min(limits))
+
+
+def _wanted_length(
+    config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast, checkpoint: TextCheckpoint | None = None
+) -> int:
+    if config.max_length != "auto":
+        return config.max_length
+    head = checkpoint.head if checkpoint else None
+    return (head and head.max_tokens) or tokenizer.model_max_length
+
+
+def _stated_length(config: TextEncoderConfig, length: int) -> int:
+    # A tokenizer without a limit gives 1e30.
+    if length > MAX_LENGTH:
+        raise ConfigError(
+            f"encoder.max_length is auto, and neither encoder.source {config.source!r} nor its tokenizer states a "
+            "length. Set encoder.max_length to a number of tokens"
+        )
+    return length

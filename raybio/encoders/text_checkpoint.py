@@ -74,6 +74,7 @@ class TextCheckpoint:
             self._set_dropout(config, dropout)
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+        # The fused attention of torch is what transformers takes by itself, for architectures that can (MPNet cannot).
         model, report = load_pretrained(
             AutoModel,
             self.source,
@@ -82,7 +83,6 @@ class TextCheckpoint:
             config=config,
             use_safetensors=True,
             dtype=torch.float32,
-            attn_implementation="sdpa",
             output_loading_info=True,
             **({"add_pooling_layer": False} if has_pooler else {}),
         )

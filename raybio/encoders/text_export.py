@@ -87,7 +87,7 @@ def _plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
         model_max_length=encoder.max_tokens,
         padding_side="right",
         truncation_side=tokenizer.truncation_side,
-        model_input_names=["input_ids", "attention_mask"],
+        model_input_names=tokenizer.model_input_names,
         **tokenizer.special_tokens_map,
     )
 
