@@ -1,20 +1,14 @@
 """A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load without raybio."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from raybio.encoders.folders import whole_folder
+from raybio.encoders.model_card import model_card
 from raybio.encoders.protein import ProteinEncoder
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.tokenizer import build_tokenizer
-
-_MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-]
 
 _USAGE = """```python
 import torch
@@ -61,36 +55,18 @@ def export_encoder(encoder: ProteinEncoder, directory: str | Path, *, card: Mapp
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(_model_card(encoder, card), encoding="utf-8")
         if encoder.pooling == "cls":
-            _write_sentence_transformers_files(encoder, folder)
+            write_sentence_files(folder, width=encoder.width, pooling="cls", max_tokens=encoder.max_tokens)
     return Path(directory)
 
 
-def _write_sentence_transformers_files(encoder: ProteinEncoder, folder: Path) -> None:
-    # The names that sentence_transformers understands in all versions from 2 to 6.
-    pooling = {
-        "word_embedding_dimension": encoder.width,
-        "pooling_mode_cls_token": True,
-        "pooling_mode_mean_tokens": False,
-    }
-    (folder / "1_Pooling").mkdir()
-    files = {
-        "modules.json": _MODULES,
-        "1_Pooling/config.json": pooling,
-        "sentence_bert_config.json": {"max_seq_length": encoder.max_tokens, "do_lower_case": False},
-    }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
 def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any]) -> str:
-    name = card.get("name", "Protein encoder")
-    sections = [f"# {name}", _facts(encoder), _USAGE_BY_POOLING[encoder.pooling]]
-    for title, content in card.items():
-        if title != "name":
-            sections.append(f"## {title}\n\n{_show(content)}")
-    tags = ["protein", "raybio"] + (["sentence-transformers"] if encoder.pooling == "cls" else [])
-    header = yaml.safe_dump({"library_name": "transformers", "pipeline_tag": "feature-extraction", "tags": tags})
-    return f"---\n{header}---\n\n" + "\n\n".join(sections) + "\n"
+    return model_card(
+        card,
+        default_name="Protein encoder",
+        tags=["protein", "raybio"] + (["sentence-transformers"] if encoder.pooling == "cls" else []),
+        facts=_facts(encoder),
+        usage=_USAGE_BY_POOLING[encoder.pooling],
+    )
 
 
 def _facts(encoder: ProteinEncoder) -> str:
@@ -102,9 +78,3 @@ def _facts(encoder: ProteinEncoder) -> str:
         f"and {millions:.1f} M weights, trained with raybio. It reads upper-case residue letters, up to "
         f"{encoder.max_tokens} tokens. A protein's embedding is {pooled}, not normalised."
     )
-
-
-def _show(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return f"```yaml\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}```"

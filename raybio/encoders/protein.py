@@ -8,18 +8,17 @@ from typing import Any, Literal, Self
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
-from torch.nn import functional
 from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from raybio.batches import PaddedTokens
 from raybio.config import Config
+from raybio.encoders.pooling import last_hidden_states, mean_over
 from raybio.encoders.pretrained import load_model, load_vocabulary
+from raybio.encoders.sources import SCRATCH
 from raybio.encoders.vocabulary import VOCABULARIES, Vocabulary
 from raybio.errors import ConfigError, DataError
 from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Encoded, Encoder
-
-SCRATCH = "scratch"
 
 
 class EncoderConfig(Config):
@@ -111,17 +110,10 @@ class ProteinEncoder(Encoder):
             DataError: if a sequence is longer than ``max_tokens``.
         """
         token_RL, mask_RL = tokens.token_RL, tokens.mask_RL
-        num_overhanging = token_RL.shape[1] - self.max_tokens
-        if num_overhanging > 0:
-            # Padding to a multiple of 8 may stick out beyond the position table; residues may not.
+        if token_RL.shape[1] > self.max_tokens:
             self.check_length(int(mask_RL.sum(1).max()))
-            token_RL, mask_RL = token_RL[:, : self.max_tokens], mask_RL[:, : self.max_tokens]
-        output = self.model.base_model(input_ids=token_RL, attention_mask=mask_RL.long())
-        hidden_RLD = output.last_hidden_state
-        embedding_RD = self._pool(hidden_RLD, token_RL, mask_RL)
-        if num_overhanging > 0:
-            hidden_RLD = functional.pad(hidden_RLD, (0, 0, 0, num_overhanging))
-        return Encoded(hidden_RLD, embedding_RD)
+        hidden_RLD = last_hidden_states(self.model.base_model, tokens, self.max_tokens)
+        return Encoded(hidden_RLD, self._pool(hidden_RLD, token_RL, mask_RL))
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
         """Scores (K, V) of the vocabulary for K hidden states."""
@@ -146,8 +138,7 @@ class ProteinEncoder(Encoder):
         residue_RL = mask_RL & (token_RL != self.vocabulary.cls_id)
         if self.vocabulary.eos_id is not None:
             residue_RL = residue_RL & (token_RL != self.vocabulary.eos_id)
-        total_RD = torch.where(residue_RL[..., None], at_least_fp32(hidden_RLD), 0.0).sum(1)
-        return total_RD / residue_RL.sum(1, keepdim=True).clamp(min=1)
+        return mean_over(hidden_RLD, residue_RL)
 
 
 def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder:

@@ -1,12 +1,8 @@
 """Loading by hub id, from a server on the loopback that lays files out as the hub does."""
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,8 +11,8 @@ from transformers import EsmTokenizer
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
 from raybio.encoders.vocabulary import ESM
 from raybio.functional.digest import weights_digest
+from tests.encoders.hub import COMMIT, serve_hub
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
 
 PROGRAM = """
@@ -35,48 +31,6 @@ for place in sys.argv[1:]:
 """
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The hub's /{id}/resolve/{revision}/{file} and /api/models/{id}, for one repository."""
-
-    folder: Path
-
-    def do_HEAD(self):
-        self._answer(with_body=False)
-
-    def do_GET(self):
-        self._answer(with_body=True)
-
-    def _answer(self, *, with_body: bool) -> None:
-        path = self.path.split("?")[0].strip("/")
-        body = self._api(path) if path.startswith("api/") else self._file(path)
-        self.send_response(200 if body else 404)
-        if body:
-            self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-        else:
-            self.send_header("X-Error-Code", "EntryNotFound" if "tiny/esm" in path else "RepoNotFound")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    def _file(self, path: str) -> bytes:
-        for revision in ("main", COMMIT):
-            file = self.folder / path.removeprefix(f"tiny/esm/resolve/{revision}/")
-            if path.startswith(f"tiny/esm/resolve/{revision}/") and file.is_file():
-                return file.read_bytes()
-        return b""
-
-    def _api(self, path: str) -> bytes:
-        if path not in ("api/models/tiny/esm", "api/models/tiny/esm/revision/main"):
-            return b""
-        files = [{"rfilename": file.name} for file in self.folder.iterdir()]
-        return json.dumps({"id": "tiny/esm", "sha": COMMIT, "tags": [], "siblings": files}).encode()
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
     """The address of a hub that holds tiny/esm, and that encoder's weights digest."""
@@ -86,13 +40,8 @@ def hub(tmp_path_factory):
     # As the published ESM-2 repositories: a vocab.txt for EsmTokenizer and no tokenizer.json.
     (folder / "vocab.txt").write_text("\n".join(ESM.id_by_token))
     EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("TinyHub", (Hub,), {"folder": folder}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", weights_digest(encoder.state_dict().items())
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve_hub({"tiny/esm": folder}) as address:
+        yield address, weights_digest(encoder.state_dict().items())
 
 
 def load(places: list[str], cache: Path, address: str | None) -> list[str]:

@@ -1,0 +1,88 @@
+"""Where encoders come from: a folder or a hub id, and one way to say that neither works."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+from transformers.utils.hub import cached_file
+
+from raybio.errors import ConfigError
+
+SCRATCH = "scratch"
+"""The source of an encoder with random weights."""
+
+logger = logging.getLogger(__name__)
+
+
+def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> Any:
+    """``auto.from_pretrained`` (such as ``AutoModel``'s) of a folder or a hub id, never with code that comes along.
+
+    Raises:
+        ConfigError: if the source cannot be found, reached or read; it says what to do.
+    """
+    place = _place(source)
+    try:
+        return auto.from_pretrained(place, revision=revision, trust_remote_code=False, **options)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error)
+    raise _unloadable(source, reason)
+
+
+def fetch_file(source: str, name: str, revision: str) -> Path | None:
+    """The local path of file ``name`` of a folder or a hub id, or None if it has no such file.
+
+    A file that a machine without network has not cached counts as absent, with a warning.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached.
+    """
+    place = _place(source)
+    absent_is_none = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    try:
+        found = cached_file(place, name, revision=revision, **absent_is_none)
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    else:
+        if (
+            found is None
+            and not Path(place).is_dir()
+            and try_to_load_from_cache(place, name, revision=revision) is None
+        ):
+            logger.warning("the hub cannot be asked whether %s has %s; taken as not there", source, name)
+        return None if found is None else Path(found)
+    raise _unloadable(source, reason)
+
+
+def _place(source: str) -> str:
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
+        raise ConfigError(f"encoder.source {source!r}: no such folder. Give an existing one, 'scratch' or a hub id.")
+    return source
+
+
+def _unloadable(source: str, reason: str) -> ConfigError:
+    if Path(source).expanduser().is_dir():
+        advice = "The folder must be one that save_pretrained writes: config.json, model.safetensors and the tokenizer."
+    else:
+        advice = (
+            "If it is meant to be a folder, there is none of that name here. If this machine has no network, fetch it "
+            f"elsewhere with `hf download {source} --local-dir FOLDER` and set encoder.source=FOLDER, or copy a filled "
+            "hub cache here and set HF_HUB_OFFLINE=1."
+        )
+    return ConfigError(f"encoder.source {source!r} cannot be loaded: {' '.join(reason.split())[:300]}. {advice}")
+
+
+def check_complete(source: str, missing: list[str]) -> None:
+    """Refuse a checkpoint that lacks weights of the encoder itself.
+
+    Raises:
+        ConfigError: if ``missing`` names any.
+    """
+    if missing:
+        raise ConfigError(
+            f"encoder.source {source!r}: {len(missing)} encoder weights are not in the file, such as {missing[0]}. "
+            "The checkpoint is incomplete or of another architecture."
+        )

@@ -1,0 +1,292 @@
+"""Text encoders: any transformer of words, from scratch, from a folder or from the hub, pooled to one embedding.
+
+Shape letters: R texts, L padded length, D width.
+"""
+
+from typing import Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+
+from raybio.batches import PaddedTokens
+from raybio.config import Config
+from raybio.encoders.pooling import last_hidden_states, mean_over
+from raybio.encoders.sentence_folder import Pooling
+from raybio.encoders.sources import SCRATCH
+from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
+from raybio.errors import ConfigError, DataError
+from raybio.functional.similarity import at_least_fp32, normalise
+from raybio.protocols import Encoded, Encoder
+
+MAX_LENGTH = 1_048_576
+
+
+class TextEncoderConfig(Config):
+    """Which text encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+
+    source: str = Field(
+        default=SCRATCH,
+        min_length=1,
+        description="'scratch' for random weights, a local folder written by save_pretrained or sentence-transformers, "
+        "or a hub id such as sentence-transformers/all-MiniLM-L6-v2; only safetensors, no code that comes along",
+    )
+    revision: str = Field(default="main", description="branch, tag or commit of a hub id; a commit pins the weights")
+    pooling: Literal["auto", "mean", "cls"] = Field(
+        default="auto",
+        description="a text's embedding: the mean over its tokens, special ones included, or the first token's state; "
+        "auto: what a sentence-transformers folder says, else mean",
+    )
+    normalise: bool | Literal["auto"] = Field(
+        default="auto",
+        description="scale embeddings to length 1; auto: what a sentence-transformers folder says, else false",
+    )
+    max_length: int | Literal["auto"] = Field(
+        default=128,
+        description="tokens of a text, special ones included, at most what the model has positions for; longer texts "
+        "are cut; auto: what a sentence-transformers folder or the tokenizer says",
+    )
+    dropout: float | None = Field(
+        default=None, ge=0.0, lt=1.0, description="of states and attention; null: the checkpoint's own, 0.1 for scratch"
+    )
+    num_layers: int = Field(default=12, ge=1, le=200, description="scratch only: transformer layers")
+    width: int = Field(default=768, ge=2, le=16384, description="scratch only: numbers in a hidden state")
+    num_heads: int = Field(default=12, ge=1, le=256, description="scratch only: attention heads; must divide width")
+    ffn_width: int = Field(default=3072, ge=1, le=65536, description="scratch only: width inside the feed-forward part")
+    vocabulary_size: int = Field(
+        default=30_522,
+        ge=8,
+        le=2_000_000,
+        description="scratch only: most tokens of the vocabulary made from the corpus",
+    )
+    recompute_activations: bool = Field(
+        default=False, description="forget activations in the forward pass and compute them again: less memory, slower"
+    )
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them")
+        if self.max_length != "auto" and not 3 <= self.max_length <= MAX_LENGTH:
+            raise ValueError(f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} tokens")
+        return self
+
+
+class TextEncoder(Encoder):
+    """A transformer that embeds whole texts; an ``raybio.protocols.Encoder`` without a language-model head.
+
+    An embedding does not depend on the other texts of a batch, nor on how far it is padded (on the right).
+
+    Attributes:
+        model: the ``transformers`` model.
+        tokenizer: how texts become its token ids.
+        width: D, numbers in an embedding.
+        pad_id: token id of padding.
+        max_tokens: longest text it can read, special tokens included; longer ones are to be cut to it.
+        pooling: "mean" or "cls".
+        is_normalised: whether embeddings have length 1.
+        log_temperature: natural logarithm of a learned temperature, or None; see ``learn_temperature``.
+    """
+
+    log_temperature: nn.Parameter | None
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        max_tokens: int,
+        pooling: Pooling = "mean",
+        is_normalised: bool = False,
+    ):
+        """Wrap any ``transformers`` model that gives last hidden states."""
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.width: int = model.config.hidden_size
+        self.pad_id: int = tokenizer.pad_token_id
+        self.max_tokens = max_tokens
+        self.pooling = pooling
+        self.is_normalised = is_normalised
+        self.register_parameter("log_temperature", None)
+        for name, parameter in model.named_parameters():
+            if "pooler" in name.split("."):
+                # It takes no part in an embedding; frozen, no optimiser or gradient sum waits for it.
+                parameter.requires_grad_(False)
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """Last hidden states (R, L, D) and embeddings (R, D), these in float32 or wider.
+
+        Raises:
+            DataError: if a text is longer than ``max_tokens``.
+        """
+        if tokens.mask_RL.shape[1] > self.max_tokens:
+            self.check_length(int(tokens.mask_RL.sum(1).max()))
+        hidden_RLD = last_hidden_states(self.model, tokens, self.max_tokens)
+        if self.pooling == "cls":
+            embedding_RD = at_least_fp32(hidden_RLD[:, 0])
+        else:
+            embedding_RD = mean_over(hidden_RLD, tokens.mask_RL)
+        return Encoded(hidden_RLD, normalise(embedding_RD) if self.is_normalised else embedding_RD)
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Not there: a text encoder has no language-model head.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "a TextEncoder has no language-model head and scores no tokens; want an objective whose uses_rows is False"
+        )
+
+    def learn_temperature(self, initial: float) -> None:
+        """Make the temperature of a contrastive loss a parameter; it is in checkpoints and not in exports.
+
+        Raises:
+            ValueError: if ``initial`` is not above 0.
+        """
+        if not initial > 0:
+            raise ValueError(f"the initial temperature is {initial}, want a number > 0")
+        device = next(self.model.parameters()).device
+        self.log_temperature = nn.Parameter(torch.tensor(float(initial), device=device).log())
+
+    def check_length(self, num_tokens: int) -> None:
+        """Refuse texts of ``num_tokens`` tokens that have no positions; call it before training with the longest.
+
+        Raises:
+            DataError: if ``num_tokens`` is more than ``max_tokens``.
+        """
+        if num_tokens > self.max_tokens:
+            raise DataError(
+                f"a text has {num_tokens} tokens, special ones included; this encoder reads {self.max_tokens}. "
+                f"Cut texts to {self.max_tokens} tokens when they are tokenised, or raise encoder.max_length."
+            )
+
+
+def build_text_encoder(
+    config: TextEncoderConfig, *, seed: int, tokenizer: PreTrainedTokenizerFast | None = None
+) -> TextEncoder:
+    """The encoder that ``config`` describes, on the CPU in float32, in training mode.
+
+    Random weights depend on ``seed`` alone, and torch's global generators are left as they were.
+
+    Args:
+        config: the settings.
+        seed: of random weights.
+        tokenizer: for scratch; a checkpoint brings its own, which is loaded if it is not handed over here.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no usable text encoder.
+    """
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which would reseed the accelerators too.
+        torch.default_generator.manual_seed(seed)
+        if config.source == SCRATCH:
+            if tokenizer is None:
+                raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; hand over a tokenizer")
+            checkpoint = None
+            model = _fresh_model(config, tokenizer)
+        else:
+            checkpoint = _checkpoint(config)
+            tokenizer = tokenizer or checkpoint.load_tokenizer()
+            model = checkpoint.load_model(dropout=config.dropout)
+    _check_fit(config, model, tokenizer)
+    if config.recompute_activations:
+        if not model.supports_gradient_checkpointing:
+            raise ConfigError(f"encoder.recompute_activations: {type(model).__name__} cannot do it; set it to false")
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    head = checkpoint.head if checkpoint else None
+    encoder = TextEncoder(
+        model,
+        tokenizer,
+        max_tokens=_max_tokens(config, model, tokenizer, checkpoint),
+        pooling=config.pooling if config.pooling != "auto" else (head and head.pooling) or "mean",
+        is_normalised=config.normalise if config.normalise != "auto" else bool(head and head.is_normalised),
+    )
+    return encoder.train()
+
+
+def load_text_tokenizer(config: TextEncoderConfig) -> PreTrainedTokenizerFast:
+    """The tokenizer of the checkpoint that ``config`` names, without loading its weights.
+
+    Raises:
+        ConfigError: if there is none: the source is scratch, cannot be found or reached, or has no usable tokenizer.
+    """
+    if config.source == SCRATCH:
+        raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; build one from the corpus")
+    return _checkpoint(config).load_tokenizer()
+
+
+def _checkpoint(config: TextEncoderConfig) -> TextCheckpoint:
+    with_head = "auto" in (config.pooling, config.normalise)
+    return read_checkpoint(config.source, config.revision, with_head=with_head)
+
+
+def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
+    dropout = 0.1 if config.dropout is None else config.dropout
+    sizes = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.width,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        intermediate_size=config.ffn_width,
+        max_position_embeddings=_stated_length(config, _wanted_length(config, tokenizer)),
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="sdpa",
+    )
+    return BertModel(sizes, add_pooling_layer=False)
+
+
+def _check_fit(config: TextEncoderConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuse a tokenizer and a model that do not belong together."""
+    advice = "They do not belong together; save both again from where they came."
+    if len(tokenizer) > model.config.vocab_size:
+        raise ConfigError(
+            f"encoder.source {config.source!r}: its tokenizer has {len(tokenizer)} tokens and its model only "
+            f"{model.config.vocab_size}. {advice}"
+        )
+    if tokenizer.pad_token_id is None:
+        raise ConfigError(f"encoder.source {config.source!r}: its tokenizer has no padding token; want one that has")
+    table = position_table(model)
+    if table is not None and table.padding_idx not in (None, tokenizer.pad_token_id):
+        # RoBERTa and its kin number the positions of all tokens but this one.
+        raise ConfigError(
+            f"encoder.source {config.source!r}: its tokenizer pads with id {tokenizer.pad_token_id} and its model "
+            f"takes {table.padding_idx} for padding. {advice}"
+        )
+
+
+def _max_tokens(
+    config: TextEncoderConfig,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: TextCheckpoint | None,
+) -> int:
+    stated = getattr(model.config, "max_position_embeddings", None) or 0
+    table = position_table(model)
+    limits = [_wanted_length(config, tokenizer, checkpoint)] + ([stated] if stated > 0 else [])
+    if table is not None:
+        limits.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
+    return _stated_length(config, min(limits))
+
+
+def _wanted_length(
+    config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast, checkpoint: TextCheckpoint | None = None
+) -> int:
+    if config.max_length != "auto":
+        return config.max_length
+    head = checkpoint.head if checkpoint else None
+    return (head and head.max_tokens) or tokenizer.model_max_length
+
+
+def _stated_length(config: TextEncoderConfig, length: int) -> int:
+    # A tokenizer without a limit gives 1e30.
+    if length > MAX_LENGTH:
+        raise ConfigError(
+            f"encoder.max_length is auto, and neither encoder.source {config.source!r} nor its tokenizer states a "
+            "length. Set encoder.max_length to a number of tokens"
+        )
+    return length

@@ -1,0 +1,130 @@
+"""Text encoders that others trained: from a folder or the hub, safetensors only, and never with code of theirs."""
+
+import inspect
+from dataclasses import dataclass
+
+import torch
+from tokenizers import normalizers
+from torch import nn
+from transformers import (
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from raybio.encoders.sentence_folder import SentenceFolder, read_sentence_folder
+from raybio.encoders.sources import check_complete, load_pretrained
+from raybio.errors import ConfigError
+
+_DROPOUTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
+
+
+@dataclass(frozen=True)
+class TextCheckpoint:
+    """A source of a text encoder.
+
+    Attributes:
+        source: a folder or hub id.
+        revision: of a hub id.
+        head: what follows the transformer, None for a plain checkpoint.
+    """
+
+    source: str
+    revision: str
+    head: SentenceFolder | None
+
+    def load_tokenizer(self) -> PreTrainedTokenizerFast:
+        """Its fast tokenizer.
+
+        Raises:
+            ConfigError: if it cannot be found or reached, or is not a fast one.
+        """
+        tokenizer = load_pretrained(AutoTokenizer, self.source, self.revision, subfolder=self._subfolder)
+        if not getattr(tokenizer, "is_fast", False):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: its tokenizer is a {type(tokenizer).__name__}, want a fast one. "
+                "Convert it with transformers and save it beside the weights: tokenizer.json is what is needed."
+            )
+        if self.head and self.head.lowercase:
+            backend = tokenizer.backend_tokenizer
+            then = [] if backend.normalizer is None else [backend.normalizer]
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *then])
+        return tokenizer
+
+    def load_model(self, *, dropout: float | None) -> PreTrainedModel:
+        """Its transformer in float32, without heads, and with ``dropout`` in place of its own unless None.
+
+        Raises:
+            ConfigError: if it cannot be found or reached, is no encoder, or lacks weights.
+        """
+        config = load_pretrained(AutoConfig, self.source, self.revision, subfolder=self._subfolder)
+        self._check_kind(config)
+        if dropout is not None:
+            self._set_dropout(config, dropout)
+        model_class = MODEL_MAPPING[type(config)]
+        has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+        # The fused attention of torch is what transformers takes by itself, for architectures that can (MPNet cannot).
+        model, report = load_pretrained(
+            AutoModel,
+            self.source,
+            self.revision,
+            subfolder=self._subfolder,
+            config=config,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **({"add_pooling_layer": False} if has_pooler else {}),
+        )
+        check_complete(self.source, sorted(name for name in report["missing_keys"] if "pooler" not in name.split(".")))
+        return model
+
+    @property
+    def _subfolder(self) -> str:
+        return self.head.subfolder if self.head else ""
+
+    def _check_kind(self, config: PreTrainedConfig) -> None:
+        is_known = type(config) in MODEL_MAPPING and inspect.isclass(MODEL_MAPPING[type(config)])
+        has_text = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")
+        if config.is_encoder_decoder or not is_known or not has_text:
+            raise ConfigError(
+                f"encoder.source {self.source!r} is of type {config.model_type}; want a text encoder such as BERT, "
+                "ELECTRA, RoBERTa, MPNet or DistilBERT"
+            )
+
+    def _set_dropout(self, config: PreTrainedConfig, dropout: float) -> None:
+        found = [name for name in _DROPOUTS if hasattr(config, name)]
+        if not found:
+            raise ConfigError(
+                f"encoder.dropout is {dropout}, and encoder.source {self.source!r} of type {config.model_type} has no "
+                "dropout that we know. Set encoder.dropout=null"
+            )
+        for name in found:
+            setattr(config, name, dropout)
+
+
+def read_checkpoint(source: str, revision: str, *, with_head: bool) -> TextCheckpoint:
+    """What ``source`` is, without its weights; ``with_head``: pooling and normalisation are to be its own.
+
+    Raises:
+        ConfigError: if it cannot be found or reached, or holds modules that cannot be honoured.
+    """
+    return TextCheckpoint(source, revision, read_sentence_folder(source, revision, with_head=with_head))
+
+
+def position_table(model: PreTrainedModel) -> nn.Embedding | None:
+    """The embeddings of absolute positions, None for a model with rotary or relative ones."""
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
+            return module
+    return None

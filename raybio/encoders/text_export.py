@@ -1,0 +1,103 @@
+"""A trained text encoder as a folder that ``sentence_transformers`` and ``transformers`` load without raybio."""
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerFast
+
+from raybio.encoders.folders import whole_folder
+from raybio.encoders.model_card import model_card
+from raybio.encoders.sentence_folder import write_sentence_files
+from raybio.encoders.text import TextEncoder
+
+_USAGE = """```python
+from sentence_transformers import SentenceTransformer
+
+embedding = SentenceTransformer(".").encode(["Asthma in early life.", "Hypersensitivity"])
+```
+
+Without sentence_transformers:
+
+```python
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModel.from_pretrained(".")
+texts = ["Asthma in early life.", "Hypersensitivity"]
+batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+with torch.no_grad():
+    states = model(**batch).last_hidden_state
+{pool}
+```"""
+
+_POOL = {
+    "cls": "embedding = states[:, 0]",
+    "mean": "token = batch.attention_mask[..., None]\nembedding = (states * token).sum(1) / token.sum(1)",
+}
+_NORMALISE = "\nembedding = torch.nn.functional.normalize(embedding)"
+
+
+def export_text_encoder(encoder: TextEncoder, directory: str | Path, *, card: Mapping[str, Any]) -> Path:
+    """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
+
+    The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` gives the encoder's embeddings,
+    ``AutoModel`` and ``AutoTokenizer`` load it, and so does ``encoder.source``, with its pooling and normalisation.
+    A learned temperature is no part of it.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: sections of README.md by title, as values that YAML can hold; "name" is the heading.
+
+    Returns:
+        ``directory``.
+    """
+    with whole_folder(Path(directory)) as folder:
+        encoder.model.save_pretrained(folder)
+        _plain_tokenizer(encoder).save_pretrained(folder)
+        usage = _USAGE.format(pool=_POOL[encoder.pooling] + (_NORMALISE if encoder.is_normalised else ""))
+        text = model_card(
+            card,
+            default_name="Text encoder",
+            tags=["sentence-transformers", "sentence-similarity", "raybio"],
+            facts=_facts(encoder),
+            usage=usage,
+        )
+        (folder / "README.md").write_text(text, encoding="utf-8")
+        write_sentence_files(
+            folder,
+            width=encoder.width,
+            pooling=encoder.pooling,
+            max_tokens=encoder.max_tokens,
+            is_normalised=encoder.is_normalised,
+        )
+    return Path(directory)
+
+
+def _plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
+    """The tokenizer under the name of no architecture: those rebuild themselves and forget, say, lowercasing."""
+    tokenizer = encoder.tokenizer
+    backend = copy.deepcopy(tokenizer.backend_tokenizer)
+    backend.no_truncation()
+    backend.no_padding()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=encoder.max_tokens,
+        padding_side="right",
+        truncation_side=tokenizer.truncation_side,
+        model_input_names=tokenizer.model_input_names,
+        **tokenizer.special_tokens_map,
+    )
+
+
+def _facts(encoder: TextEncoder) -> str:
+    config = encoder.model.config
+    millions = sum(weight.numel() for weight in encoder.model.parameters()) / 1e6
+    pooled = "the first token's last state" if encoder.pooling == "cls" else "the mean of its tokens' last states"
+    return (
+        f"A {config.model_type.upper()} text encoder of {config.num_hidden_layers} layers, width {encoder.width} and "
+        f"{millions:.1f} M weights, trained with raybio. It reads up to {encoder.max_tokens} tokens of a text, special "
+        f"ones included. The embedding is {pooled}, {'scaled to length 1' if encoder.is_normalised else 'not scaled'}."
+    )
