@@ -10,12 +10,14 @@ import pyarrow as pa
 from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ARTICLE_COLUMNS, ArticleCollector, ArticleConfig
 from raybio.data.medline_parts import FileReport, add_to_quarantine, merge_parts, parse_file, read_part
-from raybio.data.pair_tables import read_pair_table
+from raybio.data.pair_tables import Article, read_pair_table, to_batch
 from raybio.data.prepare import demand_files, describe_files
+from raybio.data.pubmedqa import read_pubmedqa
 from raybio.data.quarantine import Quarantine
 from raybio.data.store_writer import Draft
 from raybio.errors import DataError
 
+BROKEN_FILE = "broken file (set aside whole)"
 ParseAll = Callable[[Sequence[Path], Path], Sequence[FileReport]]
 """(files, folder of parts) -> their reports, in the order of the files."""
 
@@ -31,7 +33,8 @@ def prepare_medline(
     config: ArticleConfig | None = None,
     *,
     force: bool = False,
-    parse_all: ParseAll = parse_here,
+    parse_all: BROKEN_FILE = "broken file (set aside whole)"
+ParseAll = parse_here,
     parts: Path | None = None,
 ) -> ArticleStore:
     """Make a store of MEDLINE files; of several revisions of an article the newest counts.
@@ -83,10 +86,11 @@ def prepare_pairs(
     files: Sequence[Path],
     config: ArticleConfig | None = None,
     *,
-    read: Callable[[Path, Quarantine], Iterator[pa.RecordBatch]] = read_pair_table,
     force: bool = False,
 ) -> ArticleStore:
-    """Make a store of article tables (see ``pair_tables``); of several lines of one PMID the last counts.
+    """Make a store of article tables (see ``pair_tables``) and of PubMedQA's JSON; the last line of a PMID counts.
+
+    Of PubMedQA the question stands for the title and the contexts for the abstract; the answers are not read.
 
     Raises:
         DataError: if a file is missing, damaged or of another layout, too many lines are bad, or nothing can be paired.
@@ -97,7 +101,7 @@ def prepare_pairs(
     with Draft(out, force=force) as draft:
         collector = ArticleCollector(draft.folder)
         for path in files:
-            for batch in read(path, quarantine):
+            for batch in _read(path, quarantine):
                 collector.add(batch)
         quarantine.check("article")
         provenance = {
@@ -108,11 +112,20 @@ def prepare_pairs(
         return collector.commit(draft, config, provenance)
 
 
+def _read(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+    if ".json" not in path.suffixes:
+        yield from read_pair_table(path, quarantine)
+        return
+    questions = read_pubmedqa(path)
+    quarantine.saw("article", len(questions))
+    yield to_batch([Article(int(one.pmid), one.question, one.context, list(one.mesh_terms)) for one in questions])
+
+
 def _without_broken(reports: Sequence[FileReport], quarantine: Quarantine) -> list[FileReport]:
     for report in reports:
         if report.problem:
-            name = Path(report.path).name
-            quarantine.add("file", "broken file (set aside whole)", name, 0, report.problem, is_bad=False)
+            name, reason = Path(report.path).name, report.problem.removeprefix(report.path).lstrip(":, ")
+            quarantine.add("file", BROKEN_FILE, name, 0, reason, is_bad=False)
     sound = [report for report in reports if not report.problem]
     if not sound:
         raise DataError(f"none of {len(reports)} files can be read; the first: {reports[0].problem}")

@@ -16,7 +16,7 @@ from raybio.data.articles import ArticleConfig
 from raybio.data.interactomes import TreeOfLife
 from raybio.data.medline_parts import FileReport, parse_file
 from raybio.data.prepare import PrepareConfig, prepare_proteins
-from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
+from raybio.data.prepare_articles import BROKEN_FILE, parse_here, prepare_medline, prepare_pairs
 from raybio.data.pubmed_download import download_pubmed
 from raybio.data.store import Store
 from raybio.data.tables import Tables
@@ -164,7 +164,7 @@ def _show(store: Store, started: float) -> None:
         shown.add_row(name.replace("_", " "), f"{count:,}")
     for reason, facts in store.manifest["quarantine"].items():
         shown.add_row(f"[yellow]set aside:[/] {reason}", f"{facts['count']:,}")
-        if reason.startswith("broken file"):
-            for example in facts["examples"]:
-                shown.add_row(f"  {example['detail']}", "")
-    Console().print(shown)
+    console = Console()
+    console.print(shown)
+    for example in store.manifest["quarantine"].get(BROKEN_FILE, {}).get("examples", []):
+        console.print(f"broken: {example['file']}: {example['detail']}", soft_wrap=True, markup=False, highlight=False)

@@ -21,7 +21,9 @@ from tests.training.workers import run_workers
 NAME = "siamese"
 
 
-def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_batch(tiny_articles: ArticleStore) -> None:
+def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_batch(
+    tiny_articles: ArticleStore,
+) -> None:
     """-log softmax of scaled cosines at each text's own term, other terms of the article left out."""
     config = tiny_config(NAME, **{"objective.symmetric": False, "plan.conflicts": "mask"})
     system = build(config, tiny_articles.path)
