@@ -33,8 +33,7 @@ def prepare_medline(
     config: ArticleConfig | None = None,
     *,
     force: bool = False,
-    parse_all: BROKEN_FILE = "broken file (set aside whole)"
-ParseAll = parse_here,
+    parse_all: ParseAll = parse_here,
     parts: Path | None = None,
 ) -> ArticleStore:
     """Make a store of MEDLINE files; of several revisions of an article the newest counts.
