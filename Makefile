@@ -38,7 +38,7 @@ lint: install
 
 # One thread: the tests are small, and they share the machine with the workers that they start.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not nightly"
 
 bench: install
 	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))

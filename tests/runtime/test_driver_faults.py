@@ -75,6 +75,7 @@ def steps_of(folder: RunFolder) -> list[int]:
     return [report["step"] for report in read_reports(folder.metrics)]
 
 
+@pytest.mark.slow
 def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weights_of_the_unbroken_run(
     job: Job, unbroken: Result
 ) -> None:

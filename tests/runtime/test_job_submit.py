@@ -25,7 +25,7 @@ from raybio.training.settings import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).parent / "ray"
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def test_a_worker_that_dies_and_dies_again_is_replaced_and_the_weights_are_those
     assert logged_steps(result) == list(range(25))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_worker_killed_at_any_step_changes_nothing(seed: int, unbroken: Result, request_two: TrainRequest) -> None:
