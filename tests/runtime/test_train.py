@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from raybio.config import override_all
+from raybio.data.article_store import ArticleStore
 from raybio.data.store import Store
 from raybio.errors import CheckpointError, DivergedError
+from raybio.runtime.compare import compare
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.train import InterruptedRunError, Result, TrainRequest, train
@@ -229,3 +231,19 @@ def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
     assert at_start.keys() == plain.keys()
     for name, value in plain.items():
         assert at_start[name] == pytest.approx(value, rel=1e-4), name
+
+
+def test_a_system_of_another_kind_trains_on_two_workers_and_is_shown_in_its_own_table(
+    runs: Path, tiny_articles: ArticleStore
+) -> None:
+    from tests.systems.test_conformance import tiny_config
+
+    request = TrainRequest("siamese", tiny_config("siamese"), tiny_articles.path, "pairs", runs, workers=2)
+    result, table = compare(request, None)
+    assert result.status == "finished"
+    assert table.splits == ["text_to_term", "term_to_text"]
+    assert [row[0] for row in table.cells("text_to_term")[1]] == ["initial", "pairs"]
+    assert (result.folder.export / "modules.json").exists()
+    system = SYSTEMS["siamese"].build(request.config, request.store)
+    plain = [report.metrics["loss"] for report in fit(system, request.config) if "loss" in report.metrics]
+    assert result.metrics["loss"] == pytest.approx(plain[-1], rel=1e-3)
