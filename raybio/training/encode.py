@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raybio.batches import PaddedTokens, TokenBatch
 from raybio.protocols import Collective, Encoder
-from raybio.training.micro_batches import token_budget_micro_batches
+from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
 from raybio.training.precision import Precision
 
 ROWS_AT_ONCE = 4096
@@ -55,7 +55,8 @@ def embed_rows(
 def _embed(encoder: Encoder, tokens: TokenBatch, max_tokens: int, precision: Precision, device: torch.device) -> Tensor:
     embedding_MD = torch.empty(tokens.num_rows, encoder.width, device=device)
     if tokens.num_rows:
-        for rows in token_budget_micro_batches(tokens.length_R, max_tokens=max_tokens):
+        overhead_tokens = overhead_tokens_on(device)
+        for rows in token_budget_micro_batches(tokens.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens):
             with precision.autocast():
                 encoded = encoder(_on(tokens, rows, encoder.pad_id, device))
             embedding_MD[rows] = encoded.embedding_RD.float()

@@ -18,7 +18,7 @@ from torch import Tensor
 from raybio.batches import PaddedTokens, TokenBatch
 from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Collective, Encoded, LossReport, System
-from raybio.training.micro_batches import token_budget_micro_batches
+from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
 from raybio.training.precision import Precision
 
 Terms = dict[str, Tensor]
@@ -137,7 +137,10 @@ class _Step:
 
 
 def _split(batch: TokenBatch, max_tokens: int) -> list[Tensor]:
-    return token_budget_micro_batches(batch.length_R, max_tokens=max_tokens) if batch.num_rows else []
+    if not batch.num_rows:
+        return []
+    overhead_tokens = overhead_tokens_on(batch.token_T.device)
+    return token_budget_micro_batches(batch.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens)
 
 
 @contextmanager

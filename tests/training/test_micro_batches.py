@@ -1,5 +1,7 @@
 """Micro-batches within a token budget."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -38,6 +40,41 @@ def test_every_row_is_in_one_group_and_no_group_of_two_exceeds_the_budget(seed: 
     for group in groups:
         padded_length = -(-int(length_R[group].max()) // 8) * 8
         assert len(group) == 1 or len(group) * padded_length <= 2048
+
+
+def padded_cost(groups: list[list[int]], overhead_tokens: int) -> int:
+    return sum(len(group) * -(-max(group) // 8) * 8 + overhead_tokens for group in groups)
+
+
+def ways_to_cut(lengths: list[int], max_tokens: int) -> Iterator[list[list[int]]]:
+    """Every way to cut the sorted lengths into groups within the budget."""
+    if not lengths:
+        yield []
+    for size in range(1, len(lengths) + 1):
+        if size == 1 or size * -(-lengths[0] // 8) * 8 <= max_tokens:
+            yield from ([lengths[:size], *rest] for rest in ways_to_cut(lengths[size:], max_tokens))
+
+
+@pytest.mark.parametrize("overhead_tokens", [0, 20, 1000])
+@pytest.mark.parametrize("seed", range(10))
+def test_with_an_overhead_no_other_cut_costs_less(seed: int, overhead_tokens: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    length_R = torch.randint(1, 60, (9,), generator=generator)
+    max_tokens = int(torch.randint(30, 300, (), generator=generator))
+    groups = token_budget_micro_batches(length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens)
+    assert torch.cat(groups).sort().values.tolist() == list(range(9))
+    cheapest = min(
+        padded_cost(way, overhead_tokens) for way in ways_to_cut(sorted(length_R.tolist(), reverse=True), max_tokens)
+    )
+    assert padded_cost([length_R[group].tolist() for group in groups], overhead_tokens) == cheapest
+
+
+def test_short_sequences_do_not_pay_for_a_long_one_unless_a_group_of_their_own_costs_more() -> None:
+    length_R = torch.tensor([128, 8, 8, 8])
+    apart = token_budget_micro_batches(length_R, max_tokens=4096, overhead_tokens=128)
+    assert [group.tolist() for group in apart] == [[0], [1, 2, 3]]
+    together = token_budget_micro_batches(length_R, max_tokens=4096, overhead_tokens=1000)
+    assert [group.tolist() for group in together] == [[0, 1, 2, 3]]
 
 
 def test_the_longest_sequences_come_first_and_equal_lengths_keep_their_order() -> None:
