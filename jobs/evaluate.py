@@ -27,10 +27,11 @@ def zero_shot(
     from raybio.systems.zero_shot import zero_shot as evaluate
 
     names = [name.strip() for name in tasks.split(",") if name.strip()]
-    results = evaluate(model, names, data, seed=seed, max_length=max_length, say=lambda task: print(f"judging {task}"))
     out.mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_text(json.dumps(report_data(results), indent=2) + "\n")
-    report = report_markdown(results)
+    results = evaluate(model, names, data, seed=seed, max_length=max_length, say=lambda task: print(f"judging {task}"))
+    settings = {"models": model, "data": str(data), "seed": seed, "max_length": max_length}
+    (out / "report.json").write_text(json.dumps(report_data(results, settings), indent=2) + "\n")
+    report = report_markdown(results, settings)
     (out / "report.md").write_text(report + "\n")
     print(report)
     print(f"report: {out / 'report.md'}, {out / 'report.json'}")

@@ -78,6 +78,7 @@ class ArticleCollector:
             raise DataError("no article was read, want at least one with a title or an abstract")
         names, term_indptr_N1, term_E, is_major_E = self._entries(article_N)
         pmid_N = pmid_A[article_N]
+        provenance = {**provenance, "replaced_records": len(pmid_A) - len(pmid_N)}
         texts = {
             field: spool.in_order(article_N, self.folder / f"{field}.texts") for field, spool in self._spools.items()
         }

@@ -5,7 +5,6 @@ Shape letters: N pairs of the shard, G pairs of the global batch, R = 2 N sequen
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from pydantic import Field
 from raybio.batches import IGNORED_LABEL, TokenBatch
 from raybio.config import Config
 from raybio.data.article_store import ArticleStore
-from raybio.data.pair_plan import PairPlan, PairPlanConfig, StepPairs
+from raybio.data.pair_plan import PairPlan, PairPlanConfig, StepPairs, plan_of
 from raybio.graphs.rows import expand
 
 Tokenise = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
@@ -47,14 +46,10 @@ class PairCollate:
     seed: int
     with_reverse: bool
 
-    @cached_property
+    @property
     def plan(self) -> PairPlan:
         """The plan over the store's training pairs."""
-        return PairPlan(self.store, self.plan_config, self.seed)
-
-    def __getstate__(self) -> dict[str, object]:
-        """The fields without the cached plan, so that what travels stays small."""
-        return {name: value for name, value in self.__dict__.items() if name != "plan"}
+        return plan_of(self.store, self.plan_config, self.seed)
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """The arrays of worker ``rank``'s shard of ``step``."""

@@ -2,16 +2,17 @@
 
 A text must not be contrasted with a term of its own article: for all pairs i != j of a global batch, term j is none of
 article i's terms. ``mask`` takes the pairs as they come and leaves such candidates out of the loss. ``reject`` is the
-authors' greedy filling, made resumable: the stream of pairs is cut into windows of some steps, and within a window each
-batch takes the next pairs that fit, with those that were rejected before tried first. What still fits nowhere when a
-window ends is taken all the same and masked, so every epoch holds each pair exactly once, every batch is full, and a
-step is a function of its number alone.
+authors' greedy filling, made resumable: the stream of pairs is cut into windows of some steps, and a pair that does not
+fit into its own batch goes into the next one of the window that it fits. What fits nowhere (a batch holds at most one
+pair of a term, and few articles lack the term Humans) fills up what room is left, evenly, and is masked. So every epoch
+holds each pair exactly once, every batch is full, and a step is a function of its number alone.
 
 Shape letters: P training pairs, B pairs of a step, W pairs of a window, E (article, term) entries.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -45,10 +46,10 @@ class PairPlanConfig(Config):
     fields: Fields = Field(("title",), min_length=1, description="texts that are paired with terms: title, abstract")
     conflicts: Literal["reject", "mask"] = Field(
         "reject",
-        description="a term of another pair that belongs to the text's own article: reject puts the pair off to a "
-        "later batch (the paper), mask leaves the candidate out of the loss",
+        description="a term of another pair that belongs to the text's own article: reject puts the pair into another "
+        "batch (the paper), mask leaves the candidate out of the loss",
     )
-    window_steps: int = Field(32, ge=1, description="steps within which a rejected pair is put off")
+    window_steps: int = Field(32, ge=1, description="steps among which a rejected pair finds another batch")
     stop_terms: Literal["none", "check_tags"] = Field(
         "none", description="terms that are never paired: MeSH check tags such as Humans and Female"
     )
@@ -65,7 +66,7 @@ class StepPairs:
         article_B: store rows.
         field_B: which text, as a number among the plan's fields.
         term_B: term numbers.
-        was_deferred_B: whether the pair was put off from an earlier batch.
+        was_deferred_B: whether the pair did not fit into its own batch.
         is_forced_B: whether it was taken although it does not fit; the loss masks it.
     """
 
@@ -133,7 +134,8 @@ class PairPlan:
             return StepPairs(*self._look_up(drawn), nothing, nothing)
         number, place = divmod(step, self.config.window_steps)
         if number not in self._windows:
-            self._windows.clear()  # steps come in order: one window is enough
+            while len(self._windows) > 1:  # steps come in order, in blocks that may lie across two windows
+                del self._windows[min(self._windows)]
             self._windows[number] = self._fill(number)
         window = self._windows[number]
         return window.pairs.take(window.chosen_KB[place])
@@ -145,7 +147,7 @@ class PairPlan:
         article_W, field_W, term_W = self._look_up(drawn)
         indptr, term_E = self.store.term_indptr_N1, self.store.term_E
         terms = [term_E[indptr[article] : indptr[article + 1]].tolist() for article in article_W.tolist()]
-        chosen_KB, was_deferred_W, is_forced_W = fill_greedily(
+        chosen_KB, was_deferred_W, is_forced_W = fill_window(
             article_W.tolist(), term_W.tolist(), terms, num_steps, batch
         )
         return _Window(StepPairs(article_W, field_W, term_W, was_deferred_W, is_forced_W), chosen_KB)
@@ -192,6 +194,12 @@ class PairPlan:
         return np.sort(entry[order[place < cap]])
 
 
+@lru_cache(maxsize=2)
+def plan_of(store: ArticleStore, config: PairPlanConfig, seed: int) -> PairPlan:
+    """The plan, made once in each process: collation runs in many tasks, and a plan is not small."""
+    return PairPlan(store, config, seed)
+
+
 @dataclass(frozen=True)
 class _Window:
     """The pairs of a window, and which of them each of its K batches takes (K, B)."""
@@ -200,48 +208,59 @@ class _Window:
     chosen_KB: np.ndarray
 
 
-def fill_greedily(
+def fill_window(
     article_W: list[int], term_W: list[int], terms_W: list[list[int]], num_batches: int, batch: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut a window into batches in which no text meets a term of its own article, as far as greed can do that.
+    """Put the pairs of a window into batches in which no text meets a term of its own article, as far as greed can.
 
     A pair (article, term) fits a batch if its article is not in it, its term is none of the articles' terms, and none
-    of its article's terms is a term of the batch.
+    of its article's terms is a term of the batch. Pairs of rare terms choose first: one of a term that nearly every
+    article has would keep all of those out.
 
     Args:
-        article_W: article of each pair.
+        article_W: article of each pair, in the order of the stream: pair w's own batch is ``w // batch``.
         term_W: term of each.
         terms_W: all terms of the article of each.
         num_batches: how many batches, K.
         batch: pairs of each, B; K * B is the number of pairs.
 
     Returns:
-        the pairs of each batch (K, B), whether a pair was put off at least once (W,), and whether it was taken although
-        it did not fit (W,).
+        the pairs of each batch (K, B), whether a pair is in another than its own batch (W,), and whether it was taken
+        although it does not fit (W,).
     """
-    waiting = list(range(len(article_W)))
-    chosen = np.empty((num_batches, batch), dtype=np.int64)
-    was_deferred = np.zeros(len(article_W), dtype=bool)
-    is_forced = np.zeros(len(article_W), dtype=bool)
-    for number in range(num_batches):
-        taken: list[int] = []
-        put_off: list[int] = []
-        articles, targets, theirs = set[int](), set[int](), set[int]()
-        position = 0
-        while position < len(waiting) and len(taken) < batch:
-            pair = waiting[position]
-            position += 1
-            if article_W[pair] in articles or term_W[pair] in theirs or not targets.isdisjoint(terms_W[pair]):
-                put_off.append(pair)
-                continue
-            taken.append(pair)
-            articles.add(article_W[pair])
-            targets.add(term_W[pair])
-            theirs.update(terms_W[pair])
-        forced = put_off[: batch - len(taken)]
-        is_forced[forced] = True
-        put_off = put_off[len(forced) :]
-        was_deferred[put_off] = True
-        chosen[number] = taken + forced
-        waiting = put_off + waiting[position:]
-    return chosen, was_deferred, is_forced
+    num_articles_by_term: Counter[int] = Counter(term for terms in terms_W for term in terms)
+    order = sorted(range(len(article_W)), key=lambda pair: num_articles_by_term[term_W[pair]])
+    batches = [_Batch() for _ in range(num_batches)]
+    was_deferred, is_forced = (np.zeros(len(article_W), dtype=bool) for _ in range(2))
+    left_over = []
+    for pair in order:
+        own = pair // batch
+        for place in (*range(own, num_batches), *range(own)):
+            if len(batches[place].pairs) < batch and batches[place].fits(article_W[pair], term_W[pair], terms_W[pair]):
+                batches[place].add(pair, article_W[pair], term_W[pair], terms_W[pair])
+                was_deferred[pair] = place != own
+                break
+        else:
+            left_over.append(pair)
+    is_forced[left_over] = was_deferred[left_over] = True
+    room = [place for place, one in enumerate(batches) for _ in range(batch - len(one.pairs))]
+    for pair, place in zip(left_over, room, strict=True):
+        batches[place].pairs.append(pair)
+    return np.array([one.pairs for one in batches], dtype=np.int64), was_deferred, is_forced
+
+
+class _Batch:
+    """A batch that is being filled: its pairs, their articles and terms, and all terms of the articles."""
+
+    def __init__(self) -> None:
+        self.pairs: list[int] = []
+        self.articles, self.targets, self.theirs = set[int](), set[int](), set[int]()
+
+    def fits(self, article: int, term: int, terms: list[int]) -> bool:
+        return article not in self.articles and term not in self.theirs and self.targets.isdisjoint(terms)
+
+    def add(self, pair: int, article: int, term: int, terms: list[int]) -> None:
+        self.pairs.append(pair)
+        self.articles.add(article)
+        self.targets.add(term)
+        self.theirs.update(terms)

@@ -3,11 +3,12 @@
 Three layouts, told apart by their first line: the authors' tab-separated one (PMID, title, abstract, MeSH terms in as
 many columns as there are), their released comma-separated one without header (PMID, title, terms joined by ``;``,
 random other terms joined by ``;``, which are not read), and a comma-separated one with the header ``text,label``
-(labels joined by ``;``; the line number stands for the PMID).
+(labels joined by ``;`` or on lines of their own; a hash of the text stands for the PMID).
 """
 
 import csv
 import gzip
+import hashlib
 import io
 import zlib
 from collections.abc import Iterator
@@ -139,10 +140,21 @@ def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article
 
 
 def _labelled(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    """The labels of one text may stand on several lines, wherever they are: the file is read whole."""
+    labels_by_text: dict[str, list[str]] = {}
+    line_by_text: dict[str, int] = {}
     for row in rows:
         if row:
             text, labels = [*row, "", ""][:2]
-            yield from _checked(str(rows.line_num), text, "", labels.split(";"), path, rows.line_num, quarantine)
+            labels_by_text.setdefault(" ".join(text.split()), []).extend(labels.split(";"))
+            line_by_text.setdefault(" ".join(text.split()), rows.line_num)
+    for text, labels in labels_by_text.items():
+        yield from _checked(str(_id_of(text)), text, "", labels, path, line_by_text[text], quarantine)
+
+
+def _id_of(text: str) -> int:
+    """A number far above all PMIDs."""
+    return (1 << 55) + int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "little")
 
 
 def _checked(
@@ -150,7 +162,7 @@ def _checked(
 ) -> Iterator[Article]:
     """The article, or nothing and a note of why."""
     quarantine.saw("article", 1)
-    named = [term.strip() for term in terms if term.strip()]
+    named = list(dict.fromkeys(term.strip() for term in terms if term.strip()))
     pmid, title, abstract = pmid.strip(), " ".join(title.split()), " ".join(abstract.split())
     if not (pmid.isascii() and pmid.isdigit() and len(pmid) < 18):
         quarantine.add("article", "article without PMID", path.name, line, pmid)

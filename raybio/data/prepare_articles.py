@@ -1,6 +1,6 @@
 """Preparing a store of articles: MEDLINE files or tables in, a committed store out."""
 
-import tempfile
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from raybio.data.quarantine import Quarantine
 from raybio.data.store_writer import Draft
 from raybio.errors import DataError
 
+ARTICLES_AT_ONCE = 10_000
 BROKEN_FILE = "broken file (set aside whole)"
 ParseAll = Callable[[Sequence[Path], Path], Sequence[FileReport]]
 """(files, folder of parts) -> their reports, in the order of the files."""
@@ -38,8 +39,9 @@ def prepare_medline(
 ) -> ArticleStore:
     """Make a store of MEDLINE files; of several revisions of an article the newest counts.
 
-    A broken file is set aside whole, named in the store's account, and the others go on: what it would have revised or
-    deleted then stays as it is.
+    A broken file is set aside whole, named in the manifest's ``broken_files``, and the others go on: what it would have
+    revised or deleted then stays as it is. Files are parsed into parts beside the store, which go when it is committed;
+    prepared again after an interruption, the finished ones are not parsed anew.
 
     Args:
         out: folder of the store.
@@ -47,8 +49,7 @@ def prepare_medline(
         config: settings.
         force: replace a store that is there already.
         parse_all: parses the files; the result does not depend on how.
-        parts: a folder that keeps the parsed files, so that preparing again after an interruption goes on; None: none
-            are kept.
+        parts: another folder for the parts, which stays.
 
     Raises:
         DataError: if a file is missing, all are broken, too many records are bad, or there is nothing to pair.
@@ -56,28 +57,35 @@ def prepare_medline(
     """
     config, quarantine = config or ArticleConfig(), Quarantine((config or ArticleConfig()).max_bad_share)
     demand_files(files)
-    with Draft(out, force=force) as draft, tempfile.TemporaryDirectory(dir=draft.path.parent, prefix=".parts") as own:
-        folder = parts or Path(own)
+    with Draft(out, force=force) as draft:
+        folder = parts or draft.path.with_name(f".{draft.path.name}.parts")
         folder.mkdir(parents=True, exist_ok=True)
         reports = parse_all(files, folder)
-        sound = _without_broken(reports, quarantine)
+        sound, broken = _without_broken(reports, quarantine)
         add_to_quarantine(sound, quarantine)
         quarantine.check("citation")
         merged = merge_parts(sound)
         collector = ArticleCollector(draft.folder)
+        by_file = np.lexsort([merged.row_A, merged.file_A])
+        bounds = np.searchsorted(merged.file_A[by_file], np.arange(len(sound) + 1))
         for number, report in enumerate(sound):
-            rows = np.sort(merged.row_A[merged.file_A == number])
-            table = read_part(report.part).select(list(ARTICLE_COLUMNS)).take(pa.array(rows))
-            for batch in table.combine_chunks().to_batches():
-                collector.add(batch)
+            table, rows = read_part(report.part), merged.row_A[by_file[bounds[number] : bounds[number + 1]]]
+            for start in range(0, len(rows), ARTICLES_AT_ONCE):
+                part = table.select(list(ARTICLE_COLUMNS)).take(pa.array(rows[start : start + ARTICLES_AT_ONCE]))
+                for batch in part.combine_chunks().to_batches():
+                    collector.add(batch)
         provenance = {
             "sources": {"medline": describe_files(list(files))},
             "parameters": config.to_mapping(),
             "quarantine": quarantine.summary(),
             "revised_citations": merged.num_revised,
             "deleted_citations": merged.num_deleted,
+            "broken_files": broken,
         }
-        return collector.commit(draft, config, provenance)
+        store = collector.commit(draft, config, provenance)
+    if parts is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return store
 
 
 def prepare_pairs(
@@ -120,12 +128,24 @@ def _read(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
     yield to_batch([Article(int(one.pmid), one.question, one.context, list(one.mesh_terms)) for one in questions])
 
 
-def _without_broken(reports: Sequence[FileReport], quarantine: Quarantine) -> list[FileReport]:
-    for report in reports:
-        if report.problem:
-            name, reason = Path(report.path).name, report.problem.removeprefix(report.path).lstrip(":, ")
-            quarantine.add("file", BROKEN_FILE, name, 0, reason, is_bad=False)
+def _without_broken(
+    reports: Sequence[FileReport], quarantine: Quarantine
+) -> tuple[list[FileReport], list[dict[str, str]]]:
+    """The sound files, and all the others with the reason.
+
+    Raises:
+        DataError: if none is sound, or more are broken than may be bad.
+    """
+    broken = [
+        {"file": Path(report.path).name, "reason": report.problem.removeprefix(report.path).lstrip(":, ")}
+        for report in reports
+        if report.problem
+    ]
+    for one in broken:
+        quarantine.add("file", BROKEN_FILE, one["file"], 0, one["reason"])
     sound = [report for report in reports if not report.problem]
     if not sound:
         raise DataError(f"none of {len(reports)} files can be read; the first: {reports[0].problem}")
-    return sound
+    quarantine.saw("file", len(reports))
+    quarantine.check("file")
+    return sound, broken

@@ -63,6 +63,8 @@ def read_pubmedqa(path: Path) -> tuple[PubMedQuestion, ...]:
 
 def _question(record: Record) -> PubMedQuestion:
     contexts, sections = record.texts("CONTEXTS"), record.texts("LABELS")
+    if not (record.name.isascii() and record.name.isdigit()):
+        raise record.wrong("its name", "a PMID")
     if not contexts:
         raise record.wrong("CONTEXTS", "at least one text that is not blank")
     if sections and len(sections) != len(contexts):

@@ -104,6 +104,7 @@ def term_metrics(retrievals: Mapping[str, Retrieval]) -> dict[str, float]:
     for direction, retrieval in retrievals.items():
         for k in CUTOFFS:
             metrics[f"val/{direction}_recall_at_{k}"] = retrieval.recall_at(k)
+            metrics[f"val/{direction}_true_positives_at_{k}"] = float(retrieval.true_positives_at(k))
         metrics[f"val/{direction}_r_precision"] = retrieval.macro_r_precision
     return metrics
 

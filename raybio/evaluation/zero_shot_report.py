@@ -38,9 +38,14 @@ REMARK_INTERVALS = (
 )
 
 
-def report_data(results: Sequence[TaskResult]) -> dict[str, Any]:
-    """Everything as plain JSON."""
+HEADLINES = {"HoC": "hoc-10", "PubMedQA": "pubmedqa-answers", "BioASQ": "bioasq-snippets"}
+"""The task that stands for each data set of the paper's Table 1."""
+
+
+def report_data(results: Sequence[TaskResult], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything as plain JSON; ``settings`` are those that the numbers depend on."""
     return {
+        "settings": dict(settings),
         "tasks": [_task_data(result) for result in results],
         "published_zero_shot": {name: dict(row) for name, row in PUBLISHED_ZERO_SHOT.items()},
         "published_fine_tuned": {name: dict(row) for name, row in PUBLISHED_FINE_TUNED.items()},
@@ -48,9 +53,10 @@ def report_data(results: Sequence[TaskResult]) -> dict[str, Any]:
     }
 
 
-def report_markdown(results: Sequence[TaskResult]) -> str:
-    """A section a task: what was asked, a table of scorers; then the published fine-tuned models."""
-    sections = ["# Zero-shot evaluation"]
+def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) -> str:
+    """The paper's Table 1 with ours; a section a task: what was asked, a table of scorers; the fine-tuned models."""
+    sections = ["# Zero-shot evaluation", ", ".join(f"{name}: {value}" for name, value in settings.items())]
+    sections += _summary({result.task.name: result for result in results})
     if results:
         sections.append(REMARK_INTERVALS.format(first=results[0].judgements[0].scorer))
     for result in results:
@@ -64,6 +70,25 @@ def report_markdown(results: Sequence[TaskResult]) -> str:
     rows = [[name, *(f"{row[model]:.3f}" for model in _MODELS)] for name, row in PUBLISHED_FINE_TUNED.items()]
     sections.append(_table(["data set", *_MODELS], rows))
     return "\n\n".join(sections) + "\n"
+
+
+def _summary(by_name: Mapping[str, TaskResult]) -> list[str]:
+    """Scorers by data set, micro R-precision of the headline tasks; published rows are marked."""
+    columns = {data_set: by_name[name] for data_set, name in HEADLINES.items() if name in by_name}
+    if not columns:
+        return []
+    scorers = [one.scorer for one in next(iter(columns.values())).judgements]
+    rows = [
+        [name, *(f"{result.judgements[place].micro.value:.3f}" for result in columns.values())]
+        for place, name in enumerate(scorers)
+    ]
+    rows.append(["chance", *(f"{result.chance.micro:.3f}" for result in columns.values())])
+    rows += [
+        [f"{model} (published)", *(f"{PUBLISHED_ZERO_SHOT[name][model]:.3f}" for name in columns)]
+        for model in next(iter(PUBLISHED_ZERO_SHOT.values()))
+    ]
+    heading = "## The paper's Table 1: micro R-precision (F1) of " + ", ".join(HEADLINES[name] for name in columns)
+    return [heading, _table(["scorer", *columns], rows)]
 
 
 def _task_data(result: TaskResult) -> dict[str, Any]:

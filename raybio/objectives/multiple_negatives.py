@@ -3,6 +3,7 @@
 Shape letters: N pairs of this worker, G pairs of all workers, R = 2 N sequences (texts, then terms), D width.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from raybio.batches import PaddedTokens, PairBatch
 from raybio.config import Config
 from raybio.functional.contrastive import info_nce
 from raybio.protocols import Collective, Encoded, Encoder, LossReport
+
+LOWEST_TEMPERATURE = 0.01
+"""A learned temperature stops there (as in CLIP): below, one candidate decides and gradients explode."""
 
 
 class RankingConfig(Config):
@@ -64,7 +68,9 @@ class MultipleNegativesRanking:
         """This worker's share of the mean over all pairs."""
         text_ND, term_ND = embedding_RD.chunk(2)
         num_pairs, num_global = len(text_ND), batch.ignore_NG.shape[1]
-        temperature: Any = self.config.temperature if self.log_temperature is None else self.log_temperature.exp()
+        temperature: Any = self.config.temperature
+        if self.log_temperature is not None:
+            temperature = self.log_temperature.clamp(min=math.log(LOWEST_TEMPERATURE)).exp()
         gathered = collective.all_gather(term_ND)
         own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
         loss = info_nce(text_ND, gathered.row_MD, own_N, temperature=temperature, ignore_NM=batch.ignore_NG)

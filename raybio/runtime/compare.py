@@ -129,6 +129,8 @@ def same_arithmetic(config: TrainingConfig, result: Result) -> TrainingConfig:
 def _rows(
     request: TrainRequest, result: Result, others: Mapping[str, Result], variation: Variation | None
 ) -> dict[str, Any]:
+    if "scores" not in result.final:
+        return {}
     own = result.final["scores"]
     rows = {label: scores for label, scores in own.items() if label != "trained"}
     rows |= {label: other.final["scores"]["trained"] for label, other in others.items()}
@@ -151,6 +153,8 @@ def _write(table: ResultTable, folder: RunFolder) -> list[Path]:
         sections.append(f"{table.title(split)}\n\n{markdown_table(header, body)}")
         paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=table.title(split)))
     splits = {split: table.layout.splits[split] for split in table.splits}
+    if not splits:
+        return []  # nothing was held out to judge by
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, folder.plots / "comparison.png"))
     paths[1].write_text("\n\n".join(sections) + "\n", encoding="utf-8")
     return paths

@@ -1,6 +1,7 @@
 """The commands of ``jobs/prepare.py``: source files in, a store out, and what was set aside shown."""
 
 import glob
+import json
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from raybio.data.articles import ArticleConfig
 from raybio.data.interactomes import TreeOfLife
 from raybio.data.medline_parts import FileReport, parse_file
 from raybio.data.prepare import PrepareConfig, prepare_proteins
-from raybio.data.prepare_articles import BROKEN_FILE, parse_here, prepare_medline, prepare_pairs
+from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
 from raybio.data.pubmed_download import download_pubmed
 from raybio.data.store import Store
 from raybio.data.tables import Tables
@@ -75,7 +76,7 @@ def medline(
     seed: ArticleSeed = ARTICLES.seed,
     max_bad_share: ArticleBadShare = ARTICLES.max_bad_share,
     parts: Annotated[
-        Path | None, typer.Option(help="folder that keeps parsed files, so that an interrupted preparation goes on")
+        Path | None, typer.Option(help="folder that keeps the parsed files; default: beside the store until it is done")
     ] = None,
     workers: Annotated[int, typer.Option(help="parse so many files at once, by Ray Data; 0: here, without Ray")] = 0,
     force: Force = False,
@@ -149,22 +150,24 @@ def _parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> list
             num_cpus=0.8,
             compute=ray.data.TaskPoolStrategy(size=workers),
         )
-        found = {row["report"]["path"]: FileReport(**row["report"]) for row in parsed.iter_rows()}
+        reports = [FileReport(**json.loads(row["report"])) for row in parsed.iter_rows()]
+    found = {report.path: report for report in reports}
     return [found[str(path.absolute())] for path in files]
 
 
 def _parse_row(parts: str, row: dict[str, Any]) -> dict[str, Any]:
-    return {"report": parse_file(row["path"], parts)._asdict()}
+    # As text: reports differ in what they hold, and Arrow would want one type for all.
+    return {"report": json.dumps(parse_file(row["path"], parts)._asdict())}
 
 
 def _show(store: Store, started: float) -> None:
     shown = Table("what", "count", title=f"{store.path} ({time.perf_counter() - started:.1f} s)")
-    counts = {name: value for name, value in store.manifest.items() if name.endswith("_citations")}
+    counts = {name: value for name, value in store.manifest.items() if name.endswith(("_citations", "_records"))}
     for name, count in (store.manifest["counts"] | counts).items():
         shown.add_row(name.replace("_", " "), f"{count:,}")
     for reason, facts in store.manifest["quarantine"].items():
         shown.add_row(f"[yellow]set aside:[/] {reason}", f"{facts['count']:,}")
     console = Console()
     console.print(shown)
-    for example in store.manifest["quarantine"].get(BROKEN_FILE, {}).get("examples", []):
-        console.print(f"broken: {example['file']}: {example['detail']}", soft_wrap=True, markup=False, highlight=False)
+    for one in store.manifest.get("broken_files", []):
+        console.print(f"broken: {one['file']}: {one['reason']}", soft_wrap=True, markup=False, highlight=False)

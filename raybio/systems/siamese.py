@@ -56,7 +56,7 @@ class Config(TrainingConfig):
     objective: RankingConfig = RankingConfig()
     plan: PairPlanConfig = PairPlanConfig()
     evaluation: TermEvaluationConfig = TermEvaluationConfig()
-    optim: OptimConfig = OptimConfig(peak_lr=2e-5, num_warmup_steps=500, weight_decay=0.01)
+    optim: OptimConfig = OptimConfig(peak_lr=2e-5, num_warmup_steps=500, schedule="linear", weight_decay=0.01)
 
 
 DEMO = Config(
@@ -90,6 +90,11 @@ def build(config: Config, store_path: str | Path) -> System:
     with_reverse = config.objective.symmetric
     collate = PairCollate(store, config.plan, config.text, tokenise, config.seed, with_reverse)
     judge = _Judge(config, store, tokenise)
+    if not judge.can_ask and config.schedule.evaluate_every_steps:
+        raise DataError(
+            f"{store.path}: no validation article has a {judge.field} and a term. Prepare it with a larger "
+            "--validation-share, or train without evaluation (schedule.evaluate_every_steps=0)"
+        )
     return System(
         name="siamese",
         model=encoder,
@@ -97,8 +102,8 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=PairBatch,
         collate=collate,
         steps_per_epoch=collate.plan.steps_per_epoch,
-        evaluate=judge.during_training,
-        final_evaluate=judge.at_the_end,
+        evaluate=judge.during_training if judge.can_ask else None,
+        final_evaluate=judge.at_the_end if judge.can_ask else None,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
@@ -139,22 +144,20 @@ class _Judge:
         return {"scores": scores, "true_positives": hits, "articles_asked": len(questions.row_Q)}
 
     @property
-    def _field(self) -> str:
+    def can_ask(self) -> bool:
+        """Whether there is a validation article to ask about."""
+        return len(self._questions(1).row_Q) > 0
+
+    @property
+    def field(self) -> str:
+        """Which text of an article is asked."""
         asked = self.config.evaluation.field
         return asked if asked != "auto" else max(self.config.plan.fields, key=("title", "abstract").index)
 
     def _questions(self, num_articles: int) -> TermQuestions:
         store = self.store
-        row_A = np.flatnonzero(store.is_validation_N & store.has_text_N(self._field))
-        questions = term_questions(
-            row_A, store.term_indptr_N1, store.term_E, len(store.term_names), num_articles, seed=0
-        )
-        if not len(questions.row_Q):
-            raise DataError(
-                f"{store.path}: no validation article has a {self._field} and a term. Prepare it with a larger "
-                "--validation-share, or train without evaluation (schedule.evaluate_every_steps=0)"
-            )
-        return questions
+        row_A = np.flatnonzero(store.is_validation_N & store.has_text_N(self.field))
+        return term_questions(row_A, store.term_indptr_N1, store.term_E, len(store.term_names), num_articles, seed=0)
 
     @cached_property
     def _sampled_questions(self) -> TermQuestions:
@@ -170,7 +173,7 @@ class _Judge:
         )
 
     def _read_texts(self, row_M: np.ndarray) -> TokenBatch:
-        texts = self.store.texts(self._field, row_M)
+        texts = self.store.texts(self.field, row_M)
         return read_texts([text[: self.config.text.max_characters] for text in texts], self.tokenise)
 
     def _read_terms(self, term_M: np.ndarray) -> TokenBatch:

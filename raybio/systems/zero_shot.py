@@ -51,22 +51,26 @@ def zero_shot(
         ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded.
         DataError: for a file that is not of its form.
     """
+    names = _task_names(tasks)
     encoders = {name: encoder_scorer(_embedder(model, max_length)) for name, model in _names(models).items()}
     scorers = encoders | dict(BASELINES)
     results = []
-    for task in read_tasks(**_files(tasks, data), names=_task_names(tasks)):
+    for task in read_tasks(**_files(tasks, data), names=names):
         say(task.name)
         results.append(judge(task, scorers, np.random.default_rng(derive_seed(seed, task.name))))
     return results
 
 
 def _names(models: Sequence[str]) -> dict[str, str]:
-    """Models by a short name: the last part of the path, or the whole where that is not unique."""
-    short = [Path(model).parent.name if Path(model).name == "export" else Path(model).name for model in models]
+    """Models by a short name: a run's or the last part of the path, or the whole where that is not unique."""
+    places = [Path(model).absolute() for model in models]
+    short = [place.parent.name if place.name == "export" else place.name for place in places]
     return {name if short.count(name) == 1 else model: model for name, model in zip(short, models, strict=True)}
 
 
 def _task_names(tasks: Collection[str]) -> list[str]:
+    if not tasks:
+        raise ConfigError(f"--tasks: nothing is asked for; want some of {', '.join([*DATA_SETS, *TASK_NAMES])}")
     return [name for name in TASK_NAMES if name in tasks or name.split("-")[0] in tasks]
 
 

@@ -37,10 +37,13 @@ def test_the_released_layout_reads_quoted_terms_and_leaves_the_random_ones(tmp_p
     assert rows == [(12, "Title, with comma", "", ["Aged, 80 and over", "Humans"]), (13, "Plain", "", ["Mice"])]
 
 
-def test_text_and_label_tables_are_numbered_by_line(tmp_path):
+def test_the_labels_of_one_text_are_united_and_no_number_is_a_pmid(tmp_path):
     path = tmp_path / "pairs.csv"
-    path.write_text("text,label\nfirst,a;b\nsecond,c\n")
-    assert read(path)[0] == [(2, "first", "", ["a", "b"]), (3, "second", "", ["c"])]
+    path.write_text("text,label\nfirst,a;b\nsecond,c\nfirst,d\n")
+    (one, first, _, labels), (two, second, _, others) = read(path)[0]
+    assert (first, labels, second, others) == ("first", ["a", "b", "d"], "second", ["c"])
+    assert one != two and min(one, two) > 10**15
+    assert [row[0] for row in read(path)[0]] == [one, two]
 
 
 def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):

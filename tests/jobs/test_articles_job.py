@@ -45,10 +45,14 @@ def test_a_broken_file_is_set_aside_by_name_and_the_others_go_on(tmp_path: Path)
     mesh = "<MeshHeading><DescriptorName MajorTopicYN='N'>Rats</DescriptorName></MeshHeading>"
     (tmp_path / "a.xml").write_text(article_set(citation(1, mesh=mesh)))
     (tmp_path / "b.xml").write_text(article_set(citation(2, mesh=mesh))[:-40])
-    done = prepare("medline", "--input", tmp_path / "*.xml", "--out", tmp_path / "store")
+    with pytest.raises(DataError, match=r"1 of 2 file records are bad \(50.0%\)"):
+        prepare("medline", "--input", tmp_path / "*.xml", "--out", tmp_path / "store")
+    command = ["medline", "--input", tmp_path / "*.xml", "--out", tmp_path / "store", "--max-bad-share", "0.5"]
+    done = prepare(*command)
     assert done.exit_code == 0
     assert "broken file (set aside whole)" in done.output
-    assert "b.xml" in done.output
+    assert "broken: b.xml: " in done.output
+    assert not list(tmp_path.glob(".store*"))
     assert open_store(tmp_path / "store", ArticleStore).pmid_N.tolist() == [1]
 
 

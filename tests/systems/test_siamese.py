@@ -7,11 +7,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from raybio.data.article_store import ArticleStore
+from raybio.data.articles import ArticleCollector, ArticleConfig
+from raybio.data.pair_tables import Article, to_batch
 from raybio.data.simulate_articles import LiteratureConfig, default_literature
 from raybio.data.store import Store
-from raybio.errors import CheckpointError, StoreError
+from raybio.data.store_writer import Draft
+from raybio.errors import CheckpointError, DataError, StoreError
 from raybio.protocols import Collective
-from raybio.systems.siamese import build
+from raybio.systems.siamese import Config, build
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.gather import SingleProcess, sum_gradients
 from raybio.training.loop import fit
@@ -108,3 +111,21 @@ def test_the_simulated_literature_is_read_by_the_real_reader_and_is_the_same_eac
     assert one.manifest["counts"]["articles_with_abstract"] == 80
     assert {"Humans", "Female"} <= set(one.term_names.to_pylist())
     assert default_literature(tmp_path / "one", config).digest == one.digest
+
+
+def test_without_validation_articles_training_is_refused_or_goes_without_judgement(tmp_path: Path) -> None:
+    with Draft(tmp_path / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(to_batch([Article(number, f"w{number}", "", [f"T{number % 7}"]) for number in range(1, 30)]))
+        store = collector.commit(draft, ArticleConfig(validation_share=0), {})
+    with pytest.raises(DataError, match="no validation article has a title and a term"):
+        build(tiny_config(NAME, **{"schedule.evaluate_every_steps": 2}), store.path)
+    system = build(tiny_config(NAME), store.path)
+    assert system.evaluate is None and system.final_evaluate is None
+
+
+def test_the_defaults_are_those_of_the_papers_code() -> None:
+    config = Config()
+    assert (config.plan.global_batch_rows, config.plan.conflicts, config.encoder.max_length) == (384, "reject", 128)
+    assert (config.optim.peak_lr, config.optim.schedule, config.optim.num_warmup_steps) == (2e-5, "linear", 500)
+    assert (config.objective.temperature, config.objective.symmetric, config.text.max_characters) == (0.05, False, 500)
