@@ -43,6 +43,7 @@ WHAT = {
     "P10": ("gradient caching's cost", "≤ 1.4× time (ratio ≥ 0.71), ≤ 0.35× memory growth"),
     "P11": ("tiled contrastive loss, 8,192 × 256", "≤ 1.15× time (ratio ≥ 0.87), ≤ ⅛ memory"),
     "P12": ("a run through Ray", "≥ 0.97× steps/s"),
+    "P13": ("bf16 on a CPU", "≥ 1.5× with AVX512-bf16 or AMX, else switched off"),
     "P14": ("MFU of the training step", "≥ 0.6 CPU fp32; ≥ 0.5 one H200 bf16"),
     "P15": ("first optimiser step after the command", "≤ 1.2× Ray Train's hello world (ratio ≥ 0.83)"),
     "P16": ("checkpoint stall", "≤ 0.3× (ratio ≥ 3.3)"),
