@@ -66,11 +66,17 @@ def _place(source: str) -> str:
 def _unloadable(source: str, reason: str) -> ConfigError:
     if Path(source).expanduser().is_dir():
         advice = "The folder must be one that save_pretrained writes: config.json, model.safetensors and the tokenizer."
+        if (Path(source).expanduser() / "pytorch_model.bin").exists():
+            advice = (
+                "Its weights are a pickle, which is not loaded; convert it once: python -m "
+                f"raybio.encoders.bin_checkpoint {source} OUTPUT_FOLDER"
+            )
     else:
         advice = (
             "If it is meant to be a folder, there is none of that name here. If this machine has no network, fetch it "
             f"elsewhere with `hf download {source} --local-dir FOLDER` and set encoder.source=FOLDER, or copy a filled "
-            "hub cache here and set HF_HUB_OFFLINE=1."
+            "hub cache here and set HF_HUB_OFFLINE=1. If it is there as pytorch_model.bin alone, convert that folder "
+            "with `python -m raybio.encoders.bin_checkpoint FOLDER OUTPUT_FOLDER`."
         )
     return ConfigError(f"encoder.source {source!r} cannot be loaded: {' '.join(reason.split())[:300]}. {advice}")
 

@@ -59,7 +59,7 @@ def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path
     """
     source = Path(source_dir)
     description = _read_description(source / "config.json")
-    tape_tensors = _read_tensors(source / "pytorch_model.bin")
+    tape_tensors = read_tensors(source / "pytorch_model.bin")
     has_head = any(name.startswith("mlm.") for name in tape_tensors)
     tensors = rename_tape_tensors(tape_tensors)
     config = BertConfig(**description, pad_token_id=TAPE.pad_id, attn_implementation="sdpa")
@@ -139,7 +139,12 @@ def _read_description(path: Path) -> dict[str, Any]:
     return {name: description[name] for name in (*SIZES, *OPTIONS) if name in description}
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a pickled checkpoint by name; anything else in it is refused.
+
+    Raises:
+        DataError: if the file is missing, damaged, or no mapping of names to tensors.
+    """
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
