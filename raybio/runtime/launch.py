@@ -111,7 +111,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     config = override_all(config, _parse_settings(arguments.settings))
     if store is None:
         store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
-    digest = open_store(store).digest
+    digest = open_store(store, entry.store).digest
     return {
         "system": system,
         "config": config,

@@ -20,6 +20,7 @@ from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.track import Tracker, tracking_uri
+from raybio.systems import SYSTEMS
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
 
@@ -122,7 +123,7 @@ def train(request: TrainRequest) -> Result:
     """
     folder = RunFolder(request.runs, request.name)
     uri = tracking_uri(request.tracking, Path(request.runs))
-    digest = open_store(request.store).digest
+    digest = open_store(request.store, SYSTEMS[request.system].store).digest
     store = Path(request.store).absolute()
     folder.make()
     with folder.lock("driver", timeout_seconds=5):

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raybio.data.article_store import ArticleStore
+from raybio.data.protein_store import ProteinStore
+from raybio.data.store import Store
 from raybio.protocols import System
 from raybio.systems import siamese, structure_preserving
 from raybio.training.settings import TrainingConfig
@@ -34,6 +37,7 @@ class SystemEntry:
     Attributes:
         config: its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
+        store: the kind of store that it trains on.
         build: (config, store path) -> the wired system.
         comparison: the values of a setting that a run is compared with, as ``--compare`` takes them; None: none.
         table: how the scores of final evaluations are shown.
@@ -42,6 +46,7 @@ class SystemEntry:
 
     config: type[TrainingConfig]
     demo: TrainingConfig
+    store: type[Store]
     build: Callable[[Any, str | Path], System]
     comparison: str | None
     table: TableLayout
@@ -52,6 +57,7 @@ SYSTEMS: dict[str, SystemEntry] = {
     "structure_preserving": SystemEntry(
         config=structure_preserving.Config,
         demo=structure_preserving.DEMO,
+        store=ProteinStore,
         build=structure_preserving.build,
         comparison="objective.lambda_spml=0",
         table=TableLayout(
@@ -65,6 +71,7 @@ SYSTEMS: dict[str, SystemEntry] = {
     "siamese": SystemEntry(
         config=siamese.Config,
         demo=siamese.DEMO,
+        store=ArticleStore,
         build=siamese.build,
         comparison=None,
         table=TableLayout(

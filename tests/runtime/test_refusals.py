@@ -86,3 +86,12 @@ def test_a_signal_excuses_no_failure(
     if has_failure:
         write_json(folder.failure, {"kind": "DivergedError", "message": "no number"})
     assert _status(folder, caught, error) == status
+
+
+def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
+    request_one: TrainRequest, tiny_articles: Store
+) -> None:
+    request = replace(request_one, store=tiny_articles.path, name="other-kind")
+    with pytest.raises(StoreError, match="is a store of articles, want one of proteins"):
+        train(request)
+    assert not RunFolder(request.runs, "other-kind").path.exists()
