@@ -235,6 +235,12 @@ def _spool_sequences(
             spooled_N[node_R[row]] = spool.append(batch.column("sequence").take(pa.array(row)))
     quarantine.check("protein")
     if stranger and len(keys) and (spooled_N < 0).all():
+        taxid, first = keys[0].as_py().split(".", 1)
+        if first.startswith(f"{taxid}."):
+            raise DataError(
+                f"{taxid}.txt: the ids begin with the taxid ({first!r}), want {first.split('.', 1)[1]!r} alone, as "
+                "in the Tree-of-life download; the sequences alone have taxid.protein"
+            )
         raise DataError(
             f"{paths[0]}: no sequence is of a protein in the networks. An id here is {stranger!r}; want taxid.protein, "
             f"such as {keys[0].as_py()!r}. Put the species' taxid and a dot before the ids"

@@ -99,6 +99,8 @@ def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
 
 def _parse(lines: io.TextIOWrapper, path: Path, quarantine: Quarantine) -> Iterator[Article]:
     first = lines.readline(MAX_FIELD_BYTES)
+    if not first:
+        raise DataError(f"{path}: is empty, want a table of articles")
     rest = _chain(first, lines)
     if "\t" in first:
         yield from _tab_separated(rest, path, quarantine)
@@ -129,6 +131,8 @@ def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> 
         if line.strip():
             pmid, *columns = line.rstrip("\r\n").split("\t")
             title, abstract, terms = [*columns, "", ""][0], [*columns, "", ""][1], columns[2:]
+            if len(terms) == 1 and ";" in terms[0]:
+                quarantine.add("article", "terms joined by ';' (want a column each)", path.name, number, terms[0])
             yield from _checked(pmid, title, abstract, terms, path, number, quarantine)
 
 

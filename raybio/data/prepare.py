@@ -83,7 +83,8 @@ def demand_files(files: Iterable[Path]) -> None:
     """
     for file in files:
         if not file.is_file():
-            raise DataError(f"{file}: does not exist or is no file")
+            what = f"is a folder; give its files, such as '{file}/*'" if file.is_dir() else "does not exist"
+            raise DataError(f"{file}: {what}")
 
 
 def _states(source: Source) -> dict[Path, tuple[int, int]]:

@@ -109,7 +109,14 @@ def download(
     last: Annotated[int | None, typer.Option(help="number of the last file")] = None,
 ) -> None:
     """PubMed baseline or update files: resumable, md5 sums checked."""
-    files = download_pubmed(url, out, first=first, last=last, progress=print)
+    if first is not None and last is not None and first > last:
+        raise ConfigError(f"--first {first} comes after --last {last}; want the first number and then the last")
+    print(f"asking {url} for its files")
+
+    def show(name: str, num_done: int, num_files: int) -> None:
+        print(f"{num_done:,}/{num_files:,} {name}")
+
+    files = download_pubmed(url, out, first=first, last=last, progress=show)
     print(f"{len(files):,} files in {out}; next: python jobs/prepare.py medline --input '{out}/*.xml.gz' --out STORE")
 
 

@@ -51,11 +51,11 @@ def zero_shot(
         ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded.
         DataError: for a file that is not of its form.
     """
-    names = _task_names(tasks)
+    asked = read_tasks(**_files(tasks, data), names=_task_names(tasks))
     encoders = {name: encoder_scorer(_embedder(model, max_length)) for name, model in _names(models).items()}
     scorers = encoders | dict(BASELINES)
     results = []
-    for task in read_tasks(**_files(tasks, data), names=names):
+    for task in asked:
         say(task.name)
         results.append(judge(task, scorers, np.random.default_rng(derive_seed(seed, task.name))))
     return results
@@ -76,6 +76,8 @@ def _task_names(tasks: Collection[str]) -> list[str]:
 
 def _files(tasks: Collection[str], data: Path) -> dict[str, Path]:
     files = {}
+    if not data.is_dir():
+        raise ConfigError(f"--data {data}: is no folder; want the one that holds hallmarks_of_cancer/ and the others")
     for task in tasks:
         data_set = task.split("-")[0]
         if data_set not in DATA_SETS or not (task == data_set or task in TASK_NAMES):

@@ -174,3 +174,11 @@ def test_sequences_of_other_ids_are_refused_with_the_reason(download, tmp_path):
     source = TreeOfLife(download.interactomes, download.species, tmp_path / "wrong.fa")
     with pytest.raises(DataError, match=r"An id here is 'b1'; want taxid\.protein, such as '882\.b1'"):
         prepare_proteins(tmp_path / "store", source, PrepareConfig(max_bad_share=1.0))
+
+
+def test_interactome_ids_with_the_taxid_are_named_as_the_mistake(download, tmp_path):
+    for path in list_interactomes(download.interactomes):
+        lines = path.read_text().split("\n")
+        path.write_text("\n".join(" ".join(f"{path.stem}.{key}" for key in line.split()) for line in lines))
+    with pytest.raises(DataError, match=r"882\.txt: the ids begin with the taxid .*want .* alone"):
+        prepare_proteins(tmp_path / "store", download, PrepareConfig(max_bad_share=1))

@@ -57,7 +57,7 @@ def test_an_error_is_one_line_and_exit_code_2(tmp_path):
     command += ["--edges", str(tmp_path / "e.tsv"), "--proteins", str(tmp_path / "p.tsv")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == [f"DataError: {tmp_path / 'e.tsv'}: does not exist or is no file"]
+    assert done.stderr.splitlines() == [f"DataError: {tmp_path / 'e.tsv'}: does not exist"]
 
 
 def test_a_mistyped_option_is_refused_with_the_one_that_was_meant():
