@@ -93,6 +93,16 @@ def status_without_token(address: str) -> int:
         return 0
 
 
+def submit(command: list[str], head: Head, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The dashboard answers some seconds before the agent that starts jobs is there; on a busy machine, minutes."""
+    deadline = time.monotonic() + 300
+    while True:
+        done = subprocess.run(command, env=head.environment, capture_output=True, text=True, cwd=folder)
+        if "No available agent" not in done.stderr or time.monotonic() > deadline:
+            return done
+        time.sleep(2)
+
+
 def test_a_submitted_job_trains_and_leaves_its_result_in_the_home_folder(
     head: Head, tiny_store: Store, tiny_training: TrainingConfig, tmp_path: Path
 ) -> None:
@@ -105,7 +115,7 @@ def test_a_submitted_job_trains_and_leaves_its_result_in_the_home_folder(
     command = [str(RAY), "job", "submit", "--address", head.dashboard, "--working-dir", str(working_dir), "--"]
     command += [sys.executable, "jobs/sppt_protein.py", "--config", "my.yaml", "--store", str(tiny_store.path)]
     command += ["--name", "submitted", "--no-baseline"]
-    submitted = subprocess.run(command, env=head.environment, capture_output=True, text=True, cwd=tmp_path)
+    submitted = submit(command, head, tmp_path)
     assert submitted.returncode == 0, submitted.stdout[-3000:] + submitted.stderr[-3000:]
     result = json.loads((head.folder / "raybio" / "runs" / "submitted" / "result.json").read_text())
     assert result["status"] == "finished"
