@@ -55,6 +55,8 @@ def head() -> Iterator[Head]:
     port, dashboard = free_port(), free_port()
     command = [str(RAY), "start", "--head", "--block", f"--port={port}", "--num-cpus=2", "--node-ip-address=127.0.0.1"]
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}", "--include-dashboard=true"]
+    # The agent's own default is one fixed port, which the cluster of the other tests has.
+    command += [f"--dashboard-agent-listen-port={free_port()}"]
     with open(folder / "head.log", "wb") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -94,8 +96,8 @@ def status_without_token(address: str) -> int:
 
 
 def submit(command: list[str], head: Head, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The dashboard answers some seconds before the agent that starts jobs is there; on a busy machine, minutes."""
-    deadline = time.monotonic() + 300
+    """The dashboard answers some seconds before the agent that starts jobs is there."""
+    deadline = time.monotonic() + 120
     while True:
         done = subprocess.run(command, env=head.environment, capture_output=True, text=True, cwd=folder)
         if "No available agent" not in done.stderr or time.monotonic() > deadline:
