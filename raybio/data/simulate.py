@@ -7,7 +7,6 @@ was seen in the others. A share of each species' links is noise. Nothing here is
 Shape letters: A genes of the root, G genes of a species, F families, K candidate pairs of root genes, E links.
 """
 
-import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -19,13 +18,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from raybio.config import Config, fingerprint
+from raybio.data.embedded import kept_store
 from raybio.data.evolution import Proteome, draw_families, evolve, found_proteome
 from raybio.data.interactomes import SPECIES_COLUMNS, TreeOfLife
 from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.protein_store import ProteinStore
-from raybio.data.store import SCHEMA_VERSION, open_store
+from raybio.data.store import SCHEMA_VERSION
 from raybio.data.substitution import LETTERS
-from raybio.errors import StoreError
 from raybio.functional.hashing import derive_seed, hash_uniform
 
 VERSION = 2
@@ -75,17 +74,11 @@ def default_corpus(directory: str | Path, config: SimulationConfig | None = None
     """
     config = config or SimulationConfig()
     home = Path(directory) / f"simulated-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "lock").open("w")
-    except OSError as error:
-        raise StoreError(f"{home}: cannot be written ({error.strerror}); the embedded corpus is kept there") from None
-    with lock:
-        # Processes that start together wait for the one that prepares.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (home / "store").exists():
-            return open_store(home / "store", ProteinStore)
-        return prepare_proteins(home / "store", write_tree_of_life(home / "raw", config), PrepareConfig())
+
+    def make(raw: Path, store: Path) -> ProteinStore:
+        return prepare_proteins(store, write_tree_of_life(raw, config), PrepareConfig())
+
+    return kept_store(home, ProteinStore, make)
 
 
 def write_tree_of_life(directory: str | Path, config: SimulationConfig, *, one_fasta: bool = False) -> TreeOfLife:

@@ -5,7 +5,6 @@ article has a few topics, mostly from one branch of the tree, and check tags. So
 be learned, and can be told for articles that were never seen.
 """
 
-import fcntl
 import gzip
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from pydantic import Field
 from raybio.config import Config, fingerprint
 from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ArticleConfig
+from raybio.data.embedded import kept_store
 from raybio.data.prepare_articles import prepare_medline
-from raybio.data.store import SCHEMA_VERSION, open_store
-from raybio.errors import StoreError
+from raybio.data.store import SCHEMA_VERSION
 
 VERSION = 1
 """Rises whenever the same settings give another corpus."""
@@ -62,18 +61,11 @@ def default_literature(directory: str | Path, config: LiteratureConfig | None = 
     """
     config = config or LiteratureConfig()
     home = Path(directory) / f"literature-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "lock").open("w")
-    except OSError as error:
-        raise StoreError(f"{home}: cannot be written ({error.strerror}); the embedded corpus is kept there") from None
-    with lock:
-        # Processes that start together wait for the one that prepares.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (home / "store").exists():
-            return open_store(home / "store", ArticleStore)
-        files = write_literature(home / "raw", config)
-        return prepare_medline(home / "store", files, ArticleConfig(validation_share=0.1))
+
+    def make(raw: Path, store: Path) -> ArticleStore:
+        return prepare_medline(store, write_literature(raw, config), ArticleConfig(validation_share=0.1))
+
+    return kept_store(home, ArticleStore, make)
 
 
 def write_literature(directory: str | Path, config: LiteratureConfig) -> list[Path]:
