@@ -118,8 +118,8 @@ def pubmedqa_yesno_topk(questions: Sequence[PubMedQuestion]) -> YesNoTask:
         "PubMedQA",
         tuple(one.question for one in questions),
         tuple(one.context for one in questions),
-        np.array([one.decision == "yes" for one in questions]),
         f'{_YES_NO} Text: the abstract without its conclusion. "maybe" counts as not yes. {_TITLE_LEAK}',
+        np.array([one.decision == "yes" for one in questions]),
     )
 
 
@@ -157,8 +157,8 @@ def bioasq_yesno_topk(questions: Sequence[BioasqQuestion]) -> YesNoTask:
         "BioASQ",
         tuple(one.body for one in asked),
         tuple(" ".join(snippet.text for snippet in one.snippets) for one in asked),
-        np.array([bool(one.is_yes) for one in asked]),
         f"{_YES_NO} Text: the question's snippets, joined in their order.",
+        np.array([bool(one.is_yes) for one in asked]),
     )
 
 
