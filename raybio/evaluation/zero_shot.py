@@ -9,7 +9,7 @@ Q queries, C documents, U units (queries or pairs) over which intervals and test
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,7 @@ class Task(ABC):
         queries: texts that ask.
         documents: texts that are ranked.
         protocol: what is asked and how it is counted, in sentences that are printed with the numbers.
+        pmids: the articles that the texts are taken from, as far as they are known.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Task(ABC):
     queries: tuple[str, ...]
     documents: tuple[str, ...]
     protocol: str
+    pmids: frozenset[int] = field(default=frozenset(), kw_only=True)
 
     @property
     @abstractmethod
@@ -102,6 +104,7 @@ class ZeroShotTask(Task):
         documents: Sequence[str],
         gold: Sequence[Iterable[int]],
         protocol: str,
+        pmids: frozenset[int] = frozenset(),
     ) -> "ZeroShotTask":
         """Build from the gold documents of each query.
 
@@ -115,7 +118,7 @@ class ZeroShotTask(Task):
             )
         indptr = np.cumsum([0, *map(len, sets)])
         indices = np.array([document for one in sets for document in one], dtype=np.int64)
-        return cls(name, dataset, tuple(queries), tuple(documents), protocol, indptr, indices)
+        return cls(name, dataset, tuple(queries), tuple(documents), protocol, indptr, indices, pmids=pmids)
 
     @property
     def num_gold(self) -> int:
@@ -190,11 +193,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """A task with all judgements, the first of which is that of the first model; and chance."""
+    """A task with all judgements, the first of which is that of the first model; and chance.
+
+    ``num_trained_on``: how many of the task's articles a model was trained on, for the models of which that is known.
+    """
 
     task: Task
     judgements: tuple[Judgement, ...]
     chance: Chance
+    num_trained_on: Mapping[str, int] = field(default_factory=dict)
 
 
 def encoder_scorer(embed: Embed) -> TextScorer:

@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,16 +209,20 @@ def test_the_report_is_plain_json_and_a_table_a_task():
         for asked in (task(), task(dataset="my own"))
     ]
     results.append(judge(pairs([True, False, True]), {"letters": encoder_scorer(letters)}, np.random.default_rng(0)))
+    results[0] = replace(results[0], num_trained_on={"letters": 0})
     data = json.loads(json.dumps(report_data(results, {"seed": 0}), allow_nan=False))
     assert [one["scorer"] for one in data["tasks"][0]["scorers"]] == ["letters", "TF-IDF", "BM25"]
     assert data["tasks"][0]["scorers"][1]["micro"]["value"] == results[0].judgements[1].micro.value
     assert data["tasks"][0]["scorers"][0]["micro_test"] is None
     assert data["tasks"][2]["scorers"][0]["macro"] is None
+    assert data["tasks"][0]["num_trained_on"] == {"letters": 0}
     first, second, third = report_markdown(results, {"seed": 0}).split("\n## ")[1:4]
     for text in (first, second):
         assert "Find it. (3 queries, 6 documents, 5 gold)" in text
         assert re.search(r"\| TF-IDF \| \d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\] \| .* \| \d\.\d{4} \| \d\.\d{4} \|", text)
         assert "| chance | 0.300 | 0.278 |" in text
+    assert "Of its 0 articles, 0 were among those that letters was trained on." in first
+    assert "was trained on" not in second
     assert first.count("(published)") == third.count("(published)") == len(PUBLISHED_ZERO_SHOT["PubMedQA"])
     assert "| S-PubMedBERT (published) | 0.729 |" in first
     assert "(published)" not in second
