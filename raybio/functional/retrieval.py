@@ -66,11 +66,6 @@ class Retrieval:
         """|G_q|, gold candidates of each query."""
         return np.diff(self.indptr)
 
-    @property
-    def num_queries_without_gold(self) -> int:
-        """Queries that no mean speaks of."""
-        return int((self.num_gold_Q == 0).sum())
-
     def hits_at(self, k_Q: int | Integers) -> Integers:
         """(Q,) gold candidates among the first k of each query; k is one number, or one a query."""
         query_P = np.repeat(np.arange(len(self.num_gold_Q)), self.num_gold_Q)
@@ -94,11 +89,6 @@ class Retrieval:
     def r_precision_Q(self) -> Floats:
         """R-precision: precision, recall and F1 of the first |G_q|, which are one number; NaN without gold."""
         return self._share_Q(self.r_hits_Q)
-
-    @property
-    def micro_r_precision(self) -> float:
-        """Sum of hits / sum of |G_q|."""
-        return float(self.r_hits_Q.sum() / self.num_gold_Q.sum())
 
     @property
     def macro_r_precision(self) -> float:

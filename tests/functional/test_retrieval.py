@@ -55,8 +55,7 @@ def test_ranks_and_r_precision_equal_the_loop(kind, block_rows):
     asked = [value for value in expected if value is not None]
     assert found.macro_r_precision == pytest.approx(sum(asked) / len(asked))
     hits = sum(value * len(mine) for value, mine in zip(expected, gold, strict=True) if mine)
-    assert found.micro_r_precision == pytest.approx(hits / len(indices))
-    assert found.num_queries_without_gold == sum(not mine for mine in gold) > 0
+    assert found.r_hits_Q.sum() == pytest.approx(hits)
 
 
 @pytest.mark.parametrize("k", [1, 3, 40])
