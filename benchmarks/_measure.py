@@ -1,10 +1,20 @@
 """How a row is measured: both sides in one process, in the order A B B A, after a warm-up; only ratios are kept."""
 
 import json
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
+
+SMALL = os.environ.get("RAYBIO_BENCH_SMALL") == "1"
+"""Try the scripts out at a tiny size; their figures then mean nothing."""
+
+NUM_PAIRS = 1 if SMALL else 5
+NOT_HERE = 75
+"""Exit status of a script whose peer or data are not on this machine; its row keeps its last results."""
 
 
 def compare(
@@ -12,17 +22,28 @@ def compare(
 ) -> dict[str, Any]:
     """Print and return one result line: the peer's time over ours, above 1 where we are faster.
 
-    A pair is ours, peer, peer, ours, so that a machine that slows down meanwhile slows both. Whether the outputs are
-    equal is the caller's to check before.
+    Whether the outputs are equal is the caller's to check before.
     """
-    ours()
-    peer()
-    ratios = []
-    for _ in range(pairs):
-        ours_first, peer_first = seconds_of(ours), seconds_of(peer)
-        peer_last, ours_last = seconds_of(peer), seconds_of(ours)
-        ratios.append((peer_first + peer_last) / (ours_first + ours_last))
+    ratios = [peer_seconds / our_seconds for our_seconds, peer_seconds in interleaved([ours, peer], pairs)]
     return report(row, peer_name, median(ratios), min(ratios), note)
+
+
+def interleaved(
+    sides: Sequence[Callable[[], Any]], rounds: int, clock: Callable[[Callable[[], Any]], float] | None = None
+) -> list[tuple[float, ...]]:
+    """Mean seconds of each side in each round, after one call of each that does not count.
+
+    A round goes there and back (A B B A; A B C C B A), so that a machine that slows down meanwhile slows all of them.
+    """
+    clock = clock or seconds_of
+    for side in sides:
+        side()
+    found = []
+    for _ in range(rounds):
+        there = [clock(side) for side in sides]
+        back = [clock(side) for side in reversed(sides)]
+        found.append(tuple((one + two) / 2 for one, two in zip(there, reversed(back), strict=True)))
+    return found
 
 
 def report(row: str, peer: str, median_ratio: float | None, min_ratio: float | None, note: str) -> dict[str, Any]:
@@ -38,11 +59,38 @@ def report(row: str, peer: str, median_ratio: float | None, min_ratio: float | N
     return result
 
 
+def not_here(what: str) -> NoReturn:
+    """Leave a script that cannot run on this machine, saying what is missing and where it comes from."""
+    print(what, file=sys.stderr)
+    sys.exit(NOT_HERE)
+
+
 def seconds_of(work: Callable[[], Any]) -> float:
     """Seconds of one call, by the wall clock."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def core_seconds_of(work: Callable[[], Any]) -> float:
+    """Processor time, which other processes on the machine do not stretch; meant for one thread."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def peak_growth_bytes(work: Callable[[], Any]) -> int:
+    """How far a call raises the resident memory of this process, at its peak, above what it held before."""
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = _status_bytes("VmRSS")
+    work()
+    return _status_bytes("VmHWM") - before
+
+
+def _status_bytes(name: str) -> int:
+    # Not getrusage: a child begins with its parent's peak there.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def _three_digits(ratio: float | None) -> float | None:

@@ -8,11 +8,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from _measure import compare
+from _measure import NUM_PAIRS, SMALL, compare
 from store_setup import (
     BATCH_ROWS,
-    NUM_PAIRS,
-    SMALL,
     EpochRows,
     ReadyRows,
     StoreRows,

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _measure import compare
+from _measure import NUM_PAIRS, SMALL, compare
 from store_setup import (
     BATCH_ROWS,
-    NUM_PAIRS,
-    SMALL,
     check_equal,
     corpus,
     epoch_rows,

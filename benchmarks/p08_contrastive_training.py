@@ -1,27 +1,25 @@
 """P8: contrastive training of MiniLM on real pairs beside ``SentenceTransformerTrainer``: same pairs, same batch.
 
-Ours: tokenise, micro-batches of a token budget, one backward pass, clipping, AdamW. The peer: its trainer with
-``MultipleNegativesRankingLoss``, as it comes (fp32), and at its best (bf16 where the processor is faster with it, and
-its documented way to another order: a batch sampler, here one that groups pairs by length). Loss and gradients of
-one batch are equal first. What is timed are whole steps, from the end of one to the end of a later one.
+Ours: tokenise, micro-batches of a token budget, one backward pass, clipping, AdamW, in the precision that auto chooses.
+The peer: its trainer with ``MultipleNegativesRankingLoss``, as it comes (fp32), and at its best (bf16 where the
+processor is faster with it, and its documented way to another order: a batch sampler, here one that groups pairs by
+length). Loss and gradients of one batch are equal first. What is timed is a whole short training, from its first batch
+to its last step; all sides of a round train on the same pairs.
 """
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
-from _measure import report
-from datasets import Dataset
-from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.losses import MultipleNegativesRankingLoss
-from sentence_transformers.sampler import DefaultBatchSampler
-from store_setup import NUM_PAIRS, SMALL
+from _measure import NUM_PAIRS, SMALL, interleaved, not_here, report
 from text_training_setup import (
     MAX_TOKENS,
+    PEER_IS_MISSING,
     PairReader,
     Pairs,
     check_equal_gradients,
@@ -31,18 +29,27 @@ from text_training_setup import (
     read_pairs,
     text_encoder,
 )
+from training_setup import gradients_of
 from transformers import TrainerCallback
 
 from raybio.training.gather import SingleProcess
-from raybio.training.grad_cache import compute_gradients
 from raybio.training.optim import OptimConfig
 from raybio.training.precision import Precision, resolve_precision
 from raybio.training.settings import MemoryConfig, TrainingConfig
 from raybio.training.step import TrainStep
 
-BATCH_PAIRS = 8 if SMALL else 64
-NUM_STEPS = 2 if SMALL else 4  # the first one warms up
+try:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sampler import DefaultBatchSampler
+except ImportError as error:
+    not_here(PEER_IS_MISSING.format(error))
+
 LENGTH_GROUP_BATCHES = 50  # as in the trainer of transformers
+BATCH_PAIRS = 8 if SMALL else 32
+NUM_STEPS = 2 if SMALL else 4
+NUM_TITLES = NUM_ABSTRACTS = NUM_STEPS * BATCH_PAIRS // 2
 
 
 class GroupedByLength(DefaultBatchSampler):
@@ -64,42 +71,39 @@ class GroupedByLength(DefaultBatchSampler):
             yield batches[number].tolist()
 
 
-class StepTimes(TrainerCallback):
+class Stopwatch(TrainerCallback):
+    """Seconds from the first batch to the last step."""
+
     def __init__(self) -> None:
-        self.ends: list[float] = []
+        self.start = self.end = 0.0
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.start = time.perf_counter()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.ends.append(time.perf_counter())
-
-    @property
-    def seconds(self) -> float:
-        return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
+        self.end = time.perf_counter()
 
 
-def our_seconds(pairs: Pairs, precision: Precision, seed: int) -> float:
-    """Seconds a step."""
+def our_seconds(pairs: Pairs, precision: Precision) -> float:
     encoder = text_encoder()
     config = TrainingConfig(memory=MemoryConfig(max_tokens_per_micro_batch=MAX_TOKENS), optim=OptimConfig(peak_lr=5e-5))
     take_step = TrainStep(pairs_system(encoder), config, SingleProcess(), precision)
-    read, times = PairReader(encoder), StepTimes()
-    order_N = np.random.default_rng(seed).permutation(len(pairs))
+    read, watch = PairReader(encoder), Stopwatch()
+    watch.on_train_begin()
     for step in range(NUM_STEPS):
-        rows = order_N[step * BATCH_PAIRS : (step + 1) * BATCH_PAIRS]
-        take_step(step, read([pairs[row] for row in rows]))
-        times.on_step_end()
-    return times.seconds
+        take_step(step, read(pairs[step * BATCH_PAIRS : (step + 1) * BATCH_PAIRS]))
+        watch.on_step_end()
+    return watch.end - watch.start
 
 
-def peer_seconds(pairs: Pairs, folder: str, seed: int, **settings: Any) -> float:
-    """Seconds a step."""
-    model, times = peer_model(), StepTimes()
+def peer_seconds(pairs: Pairs, folder: str, **settings: Any) -> float:
+    model, watch = peer_model(), Stopwatch()
     trainer = SentenceTransformerTrainer(
         model=model,
         args=SentenceTransformerTrainingArguments(
             folder,
             per_device_train_batch_size=BATCH_PAIRS,
             max_steps=NUM_STEPS,
-            seed=seed,
             use_cpu=True,
             save_strategy="no",
             report_to="none",
@@ -108,22 +112,16 @@ def peer_seconds(pairs: Pairs, folder: str, seed: int, **settings: Any) -> float
         ),
         train_dataset=Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]}),
         loss=MultipleNegativesRankingLoss(model),
-        callbacks=[times],
+        callbacks=[watch],
     )
     trainer.train()
-    return times.seconds
+    return watch.end - watch.start
 
 
 def check_equal(pairs: Pairs) -> str:
     encoder, model = text_encoder(dropout=0.0), peer_model(dropout=0.0)
-    loss, _ = compute_gradients(
-        pairs_system(encoder),
-        PairReader(encoder)(pairs),
-        SingleProcess(),
-        max_tokens=MAX_TOKENS,
-        gradient_caching=False,
-        precision=Precision("fp32", "cpu"),
-        seed_of=lambda number: number,
+    loss = gradients_of(
+        pairs_system(encoder), PairReader(encoder)(pairs), max_tokens=MAX_TOKENS, gradient_caching=False
     )
     peer_loss = MultipleNegativesRankingLoss(model)(peer_features(model, pairs), None)
     peer_loss.backward()
@@ -131,34 +129,27 @@ def check_equal(pairs: Pairs) -> str:
     return f"gradients of one batch differ by {check_equal_gradients(encoder, model):.0e} at most"
 
 
-def compare_with(peer: str, pairs: Pairs, precision: Precision, note: str, **settings: Any) -> None:
-    """A pair is ours, peer, peer, ours; each of the four has an order of the pairs, the same for both sides."""
-    ratios = []
-    with tempfile.TemporaryDirectory() as folder:
-        our_seconds(pairs, precision, 0), peer_seconds(pairs, folder, 0, **settings)
-        for number in range(NUM_PAIRS):
-            seeds = 2 * number, 2 * number + 1
-            ours = our_seconds(pairs, precision, seeds[0])
-            theirs = sum(peer_seconds(pairs, folder, seed, **settings) for seed in seeds)
-            ratios.append(theirs / (ours + our_seconds(pairs, precision, seeds[1])))
-    report("P8", peer, median(ratios), min(ratios), f"{note}; ours {precision.name}")
-
-
 def main() -> None:
-    pairs = read_pairs()
-    auto = resolve_precision("auto", "cpu")
+    pairs = read_pairs(NUM_TITLES, NUM_ABSTRACTS)
     read = PairReader(text_encoder())
     mean_length = float(read(pairs).length_R.double().mean())
     note = (
-        f"{BATCH_PAIRS} pairs a step, texts of {mean_length:.0f} tokens on average, at most {read.max_length}; "
-        f"{check_equal(pairs[:BATCH_PAIRS])}"
+        f"{NUM_STEPS} steps of {BATCH_PAIRS} pairs, half titles, half abstracts: texts and terms of {mean_length:.0f} "
+        f"tokens on average, at most {read.max_length}; {check_equal(pairs[:BATCH_PAIRS])}"
     )
-    compare_with("SentenceTransformerTrainer, default", pairs, auto, note)
-    if auto.name != "fp32":
-        compare_with("SentenceTransformerTrainer, default", pairs, Precision("fp32", "cpu"), "by padding alone")
-    best = {"batch_sampler": GroupedByLength, "bf16": auto.name == "bf16"}
-    name = f"SentenceTransformerTrainer, lengths grouped, {auto.name}"
-    compare_with(name, pairs, auto, "its batches are of like length, ours of any", **best)
+    auto = resolve_precision("auto", "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        best = {"batch_sampler": GroupedByLength, "bf16": auto.name == "bf16"}
+        sides: list[Callable[[], float]] = [
+            partial(our_seconds, pairs, auto),
+            partial(peer_seconds, pairs, folder),
+            partial(peer_seconds, pairs, folder, **best),
+        ]
+        rounds = interleaved(sides, NUM_PAIRS, clock=lambda side: side())
+    for place, name in ((1, "default, fp32"), (2, f"lengths grouped, {auto.name}")):
+        ratios = [seconds[place] / seconds[0] for seconds in rounds]
+        peer = f"SentenceTransformerTrainer, {name}"
+        report("P8", peer, median(ratios), min(ratios), f"{note}; ours {auto.name}")
 
 
 if __name__ == "__main__":

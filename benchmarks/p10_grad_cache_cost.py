@@ -7,38 +7,20 @@ batch and for one four times as large; the growth from one to the other is what 
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
-from _measure import report
-from training_setup import link_batch, minilm_encoder, paired_seconds, sppt_system
+from _measure import NUM_PAIRS, SMALL, interleaved, peak_growth_bytes, report
+from training_setup import gradients_of, link_batch, minilm_encoder, sppt_system
 
-from raybio.training.gather import SingleProcess
-from raybio.training.grad_cache import compute_gradients
-from raybio.training.precision import Precision
-
-MAX_TOKENS, MAX_LENGTH, NUM_PAIRS = 512, 48, 5
-FEW_ANCHORS, MANY_ANCHORS = 6, 24
+MAX_TOKENS, MAX_LENGTH = 512, 48
+FEW_ANCHORS, MANY_ANCHORS = (2, 8) if SMALL else (6, 24)
 
 
-def step(num_anchors: int, gradient_caching: bool) -> tuple[Callable[[], None], torch.nn.Module]:
+def step(num_anchors: int, gradient_caching: bool) -> tuple[Callable[[], object], torch.nn.Module]:
     encoder = minilm_encoder()
     batch, system = link_batch(encoder, num_anchors, MAX_LENGTH), sppt_system(encoder)
-
-    def run() -> None:
-        encoder.zero_grad(set_to_none=True)
-        compute_gradients(
-            system,
-            batch,
-            SingleProcess(),
-            max_tokens=MAX_TOKENS,
-            gradient_caching=gradient_caching,
-            precision=Precision("fp32", "cpu"),
-            seed_of=lambda number: number,
-        )
-
-    return run, encoder
+    return lambda: gradients_of(system, batch, max_tokens=MAX_TOKENS, gradient_caching=gradient_caching), encoder
 
 
 def peak_bytes(num_anchors: int, gradient_caching: bool) -> int:
@@ -53,15 +35,7 @@ def print_peak_bytes(num_anchors: int, gradient_caching: bool) -> None:
     warm()
     for parameter in encoder.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = status_kibibytes("VmRSS")
-    run()
-    print((status_kibibytes("VmHWM") - before) * 1024)
-
-
-def status_kibibytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+    print(peak_growth_bytes(run))
 
 
 def check_equal(plain: torch.nn.Module, cached: torch.nn.Module) -> float:
@@ -81,7 +55,7 @@ def main() -> None:
     run_cached, cached = step(MANY_ANCHORS, gradient_caching=True)
     run_plain(), run_cached()
     worst = check_equal(plain, cached)
-    pairs = paired_seconds(run_plain, run_cached, NUM_PAIRS)
+    pairs = interleaved([run_plain, run_cached], NUM_PAIRS)
     ratios = [plain_seconds / cached_seconds for plain_seconds, cached_seconds in pairs]
     growth = {
         caching: peak_bytes(MANY_ANCHORS, caching) - peak_bytes(FEW_ANCHORS, caching) for caching in (False, True)
@@ -89,7 +63,7 @@ def main() -> None:
     note = (
         f"time {1 / median(ratios):.2f}×; memory growth from {3 * FEW_ANCHORS} to {3 * MANY_ANCHORS} sequences "
         f"{growth[True] / 2**20:.0f} MiB against {growth[False] / 2**20:.0f} MiB "
-        f"({max(growth[True], 0) / growth[False]:.2f}×); gradients differ by {worst:.0e} at most"
+        f"({max(growth[True], 0) / max(growth[False], 1):.2f}×); gradients differ by {worst:.0e} at most"
     )
     report("P10", "our step without caching", median(ratios), min(ratios), note)
 

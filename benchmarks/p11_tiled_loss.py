@@ -5,11 +5,10 @@ Time: one process, A B B A. Memory: a fresh process each, peak resident bytes of
 
 import subprocess
 import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from _measure import compare, report
+from _measure import compare, peak_growth_bytes, report
 
 from raybio.functional.contrastive import info_nce
 
@@ -57,15 +56,7 @@ def main() -> None:
 def print_peak_bytes(name: str) -> None:
     step(name, *inputs(64))
     data = inputs(BATCH)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = status_kibibytes("VmRSS")
-    step(name, *data)
-    print((status_kibibytes("VmHWM") - before) * 1024)
-
-
-def status_kibibytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
+    print(peak_growth_bytes(lambda: step(name, *data)))
 
 
 if __name__ == "__main__":

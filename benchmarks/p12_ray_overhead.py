@@ -11,8 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from _measure import report
-from store_setup import SMALL
+from _measure import NUM_PAIRS, SMALL, report
 
 from raybio.config import override_all
 from raybio.data.simulate import SimulationConfig, default_corpus
@@ -24,7 +23,6 @@ from raybio.systems import SYSTEMS
 from raybio.systems.structure_preserving import Config
 from raybio.training.loop import fit
 
-NUM_PAIRS = 1 if SMALL else 5
 WARM_UP_STEPS, NUM_STEPS = (5, 15) if SMALL else (20, 60)
 # Few proteins, since each run ends with an evaluation of all of them.
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)

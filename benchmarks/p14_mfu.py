@@ -10,8 +10,8 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from _measure import report, seconds_of
-from training_setup import MINILM_L6, core_seconds_of, gemm, link_batch, minilm_encoder, paired_seconds, sppt_system
+from _measure import core_seconds_of, interleaved, report, seconds_of
+from training_setup import MINILM_L6, gemm, link_batch, minilm_encoder, sppt_system
 
 from raybio.training.gather import SingleProcess
 from raybio.training.precision import Precision
@@ -33,7 +33,7 @@ def measure(precision_name: str, dtype: torch.dtype, seconds_of: Callable[[Calla
     flop_attention = 12 * MINILM_L6.num_layers * MINILM_L6.width * float((length_R**2).sum())
     flop_step = 6 * num_parameters * float(length_R.sum()) + flop_attention
 
-    pairs = paired_seconds(multiply, lambda: take_step(0, batch), NUM_PAIRS, seconds_of)
+    pairs = interleaved([multiply, lambda: take_step(0, batch)], NUM_PAIRS, seconds_of)
     shares = [(flop_step / step) / (flop_multiply / product) for product, step in pairs]
     rate = median(flop_multiply / product for product, _ in pairs) / 1e9
     note = (

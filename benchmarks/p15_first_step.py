@@ -14,14 +14,12 @@ from pathlib import Path
 from statistics import median
 
 import yaml
-from _measure import report
-from store_setup import SMALL
+from _measure import NUM_PAIRS, SMALL, report
 
 from raybio.config import override_all
 from raybio.data.simulate import SimulationConfig, default_corpus
 from raybio.systems import SYSTEMS
 
-NUM_PAIRS = 1 if SMALL else 5
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
 SETTINGS = {"schedule.max_steps": 2, "schedule.log_every_steps": 1, "schedule.evaluate_every_steps": 0}
 JOB = Path(__file__).parents[1] / "jobs" / "sppt_protein.py"

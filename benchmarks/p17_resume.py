@@ -10,10 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from _measure import compare
+from _measure import NUM_PAIRS, compare
 from store_setup import (
     BATCH_ROWS,
-    NUM_PAIRS,
     ReadyRows,
     corpus,
     epoch_rows,

@@ -11,9 +11,8 @@ from pathlib import Path
 from statistics import median
 
 import mlflow
-from _measure import report, seconds_of
+from _measure import SMALL, report, seconds_of
 from mlflow import MlflowClient
-from store_setup import SMALL
 
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.run_folder import RunFolder

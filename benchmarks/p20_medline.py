@@ -1,9 +1,10 @@
 """P20: citations of a MEDLINE file, beside pubmed_parser: time, and peak memory of processes of their own.
 
-    pip install --target /tmp/pubmed_parser --no-deps pubmed_parser unidecode
-    PYTHONPATH=.:/tmp/pubmed_parser python benchmarks/p20_medline.py [--citations 10000]
+    pip install --target FOLDER --no-deps pubmed_parser unidecode
+    PYTHONPATH=.:FOLDER python benchmarks/p20_medline.py [--citations 10000]
 
-The file repeats the real citations of ../shared/data/medline_xml in the layout of today's baseline.
+The peer is installed beside the environment, as its own requirements do not go with ours. The file repeats the real
+citations of ../shared/data/medline_xml in the layout of today's baseline.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from _measure import compare, report
+from _measure import NUM_PAIRS, SMALL, compare, not_here, peak_growth_bytes, report
 from lxml import etree
 
 from raybio.data.medline import read_medline
@@ -27,9 +28,9 @@ from raybio.data.quarantine import Quarantine
 try:
     import pubmed_parser
 except ImportError:
-    sys.exit(
-        "pubmed_parser is not installed: pip install --target /tmp/pubmed_parser --no-deps pubmed_parser "
-        "unidecode, then PYTHONPATH=.:/tmp/pubmed_parser"
+    not_here(
+        "pubmed_parser is not installed. Run pip install --target FOLDER --no-deps pubmed_parser unidecode, and this "
+        "with PYTHONPATH=.:FOLDER"
     )
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "medline_xml"
@@ -56,7 +57,7 @@ def real_articles() -> Iterator[str]:
 def write_file(path: Path, num_citations: int) -> None:
     articles = list(real_articles())
     if not articles:
-        sys.exit(f"no files in {REAL}: this row needs the folder of real data beside the repository")
+        not_here(f"no files in {REAL}: this row needs the folder of real data beside the repository")
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
         file.write(HEAD)
         for number in range(num_citations):
@@ -109,24 +110,16 @@ def growth_bytes(who: str, path: Path, warm_up: Path) -> int:
     return int(json.loads(done.stdout.splitlines()[-1]))
 
 
-def peak_bytes() -> int:
-    # Not getrusage: a child begins with its parent's peak there.
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024  # type: ignore[index]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--citations", type=int, default=10_000)
+    parser.add_argument("--citations", type=int, default=200 if SMALL else 10_000)
     parser.add_argument("--grow", choices=["ours", "peer", "peer_list"], help=argparse.SUPPRESS)
     parser.add_argument("--files", type=Path, nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.grow:
         parse = {"ours": ours, "peer": peer, "peer_list": peer_list}[arguments.grow]
         parse(arguments.files[0])
-        before = peak_bytes()
-        parse(arguments.files[1])
-        print(json.dumps(peak_bytes() - before))
+        print(json.dumps(peak_growth_bytes(lambda: parse(arguments.files[1]))))
         return
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "pubmed25n0001.xml.gz"
@@ -135,10 +128,12 @@ def main() -> None:
         write_file(small, 20)
         version = f"pubmed_parser {getattr(pubmed_parser, '__version__', '')}".strip()
         note = f"{arguments.citations:,} real citations, {path.stat().st_size >> 20} MiB gz; {check_equal(path)}"
-        compare("P20", f"{version} parse_medline_xml", lambda: ours(path), lambda: peer(path), note=note)
+        compare(
+            "P20", f"{version} parse_medline_xml", lambda: ours(path), lambda: peer(path), pairs=NUM_PAIRS, note=note
+        )
         grown: dict[str, Any] = {who: growth_bytes(who, path, small) for who in ("ours", "peer", "peer_list")}
         for who, how in (("peer", "article by article"), ("peer_list", "list of its articles")):
-            ratio = grown[who] / grown["ours"]
+            ratio = grown[who] / max(grown["ours"], 1 << 20)  # less than a MiB is noise
             sizes = f"growth of peak memory: {grown[who] / 2**20:.0f} MiB, ours {grown['ours'] / 2**20:.0f} MiB"
             report("P20", f"{version}, memory, {how}", ratio, ratio, sizes)
 

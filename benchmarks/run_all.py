@@ -14,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from _measure import NOT_HERE
+
 HERE = Path(__file__).parent
 STORED, TABLE = HERE / "results.json", HERE / "RESULTS.md"
 PACKAGES = (
@@ -69,8 +71,8 @@ def row_of(path: Path) -> str:
     return f"P{int(path.name[1:].split('_')[0])}"
 
 
-def run(script: Path, timeout_seconds: float) -> list[Result]:
-    """The results that a script prints; one that fails gives a result that says so."""
+def run(script: Path, timeout_seconds: float) -> list[Result] | None:
+    """The results that a script prints; one that fails gives a result that says so. None if its peer is not here."""
     print(f"{script.name} ...", flush=True)
     environment = {"PYTHONPATH": str(HERE.parent), **os.environ}
     command = [sys.executable, "-W", "ignore", str(script)]
@@ -80,9 +82,12 @@ def run(script: Path, timeout_seconds: float) -> list[Result]:
         )
     except subprocess.TimeoutExpired:
         return [{"row": row_of(script), "peer": "", "note": f"{script.name} did not end in {timeout_seconds:.0f} s"}]
+    if done.returncode == NOT_HERE:
+        print(f"  left out: {done.stderr.strip()}", flush=True)
+        return None
     results = []
     for line in done.stdout.splitlines():
-        if line.startswith("{"):
+        if line.startswith('{"row"'):  # libraries print dicts, too
             results.append(json.loads(line))
             print(f"  {line}", flush=True)
     if done.returncode or not results:
@@ -145,8 +150,11 @@ def main() -> None:
     kept: list[Result] = json.loads(STORED.read_text()) if STORED.exists() else []
     failed = False
     for script in scripts({row.strip().upper() for row in arguments.only.split(",") if row.strip()}):
+        found = run(script, arguments.timeout)
+        if found is None:
+            continue
         where = {"machine": machine(), "date": datetime.now(UTC).date().isoformat(), "versions": versions()}
-        new = [result | where for result in run(script, arguments.timeout)]
+        new = [result | where for result in found]
         failed = failed or any(" failed, exit" in r.get("note", "") or " did not end" in r.get("note", "") for r in new)
         kept = [result for result in kept if result["row"] != row_of(script)] + new
         # After each script, so that an interrupted round loses nothing.

@@ -4,13 +4,13 @@ Where it says "ready-made", a peer gets its rows tokenised, padded and shuffled 
 letters each time: permute, gather, crop, look up tokens, pad.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from _measure import SMALL
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -25,12 +25,8 @@ from raybio.functional.hashing import derive_seed, keyed_permutation
 from raybio.runtime.stream import stream_batches
 from raybio.systems.structure_preserving import Config, build
 
-SMALL = os.environ.get("RAYBIO_BENCH_SMALL") == "1"
-"""Try the scripts out at a tiny size; their figures then mean nothing."""
-
 BATCH_ROWS = 256
 MAX_LENGTH = 64
-NUM_PAIRS = 1 if SMALL else 5
 CORPUS = SimulationConfig(
     num_proteins=1960 if SMALL else 20_000, num_links=7840 if SMALL else 80_000, num_species=14 if SMALL else 40
 )

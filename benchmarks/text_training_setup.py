@@ -1,57 +1,59 @@
-"""What the text benchmarks share: real pairs of texts, MiniLM on both sides, a step of ours and the peer's model.
+"""What the text benchmarks share: real pairs of texts, MiniLM on both sides, our objective and the peer's model.
 
-Pairs are articles and their first MeSH term; half of the articles are titles, half abstracts, so that lengths vary as
-in training on titles and abstracts.
+Pairs are a title or an abstract and the first MeSH term of its article.
 """
 
 import csv
 import gzip
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
-from store_setup import SMALL
-from torch import Tensor
+from _measure import SMALL, not_here
+from training_setup import step_system
 
-from raybio.batches import IGNORED_LABEL, PaddedTokens, TokenBatch
+from raybio.batches import IGNORED_LABEL, PairBatch
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.tokens import TokenizerSource
-from raybio.functional.contrastive import info_nce
-from raybio.protocols import Collective, Encoded, Encoder, LossReport, System
+from raybio.objectives.multiple_negatives import MultipleNegativesRanking, RankingConfig
+from raybio.protocols import System
 from tests.minilm import WHY_NOT, minilm_folder
+
+PEER_IS_MISSING = "{}: the peer is not installed. Run pip install -c constraints.txt -e '.[bench]'"
+
+try:
+    from sentence_transformers import SentenceTransformer
+except ImportError as error:
+    not_here(PEER_IS_MISSING.format(error))
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MAX_LENGTH = 32 if SMALL else 128  # the paper's
-TEMPERATURE = 0.05  # 1 / scale 20, sentence-transformers' default
 MAX_TOKENS = 4096
-NUM_TITLES = NUM_ABSTRACTS = 1000
 
 Pairs = list[tuple[str, str]]
 
 
-def read_pairs(seed: int = 0) -> Pairs:
-    """(text, MeSH term) of 1,000 titles and 1,000 abstracts, in a fixed random order."""
+def read_pairs(num_titles: int, num_abstracts: int, seed: int = 0) -> Pairs:
+    """(text, MeSH term) of some titles and some abstracts, in a fixed random order."""
     titles_file = DATA / "biostransformers" / "validation_data_3M.csv.gz"
     abstracts_file = DATA / "pubmedqa" / "ori_pqal.json.gz"
     if not titles_file.exists() or not abstracts_file.exists():
-        sys.exit(f"the texts {titles_file} and {abstracts_file} are not here")
+        not_here(f"the texts {titles_file} and {abstracts_file} are not here: this row needs the folder of real data")
     with gzip.open(titles_file, "rt", encoding="utf-8", newline="") as lines:
-        titles = [(row[1], row[2].split(";")[0]) for _, row in zip(range(NUM_TITLES), csv.reader(lines), strict=False)]
+        titles = [(row[1], row[2].split(";")[0]) for _, row in zip(range(num_titles), csv.reader(lines), strict=False)]
     with gzip.open(abstracts_file, "rt", encoding="utf-8") as file:
         articles = json.load(file).values()
     abstracts = [(" ".join(article["CONTEXTS"]), article["MESHES"][0]) for article in articles if article["MESHES"]]
-    pairs = titles + abstracts[:NUM_ABSTRACTS]
+    pairs = titles + abstracts[:num_abstracts]
     return [pairs[row] for row in np.random.default_rng(seed).permutation(len(pairs))]
 
 
 def minilm() -> str:
     folder = minilm_folder()
     if folder is None:
-        sys.exit(WHY_NOT)
+        not_here(f"{WHY_NOT}. Run pip install -c constraints.txt -e '.[bench]'")
     return str(folder)
 
 
@@ -59,17 +61,12 @@ def text_encoder(dropout: float | None = None) -> TextEncoder:
     return build_text_encoder(TextEncoderConfig(source=minilm(), max_length=MAX_LENGTH, dropout=dropout), seed=0)
 
 
-def peer_model(dropout: float | None = None) -> Any:
-    from sentence_transformers import SentenceTransformer
-
+def peer_model(dropout: float | None = None) -> SentenceTransformer:
     model = SentenceTransformer(minilm(), device="cpu")
     model.max_seq_length = MAX_LENGTH
     for module in model.modules():
         if dropout is not None and isinstance(module, torch.nn.Dropout):
             module.p = dropout
-    for module in model.modules():
-        if dropout is not None and hasattr(module, "dropout_prob"):
-            module.dropout_prob = dropout
     return model.train()
 
 
@@ -80,41 +77,30 @@ def peer_features(model: Any, pairs: Pairs) -> list[dict[str, Any]]:
 
 
 class PairReader:
-    """Pairs -> a batch of the anchors, then the positives."""
+    """Pairs -> a batch of the texts, then the terms; as in the peer, every other term is a negative."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.source, self.max_length = TokenizerSource.of(encoder.tokenizer), encoder.max_tokens
 
-    def __call__(self, pairs: Pairs) -> TokenBatch:
+    def __call__(self, pairs: Pairs) -> PairBatch:
         texts = [pair[column] for column in (0, 1) for pair in pairs]
         token_T, indptr_R1 = self.source.tokenise(texts, self.max_length)
-        labels = np.full(len(token_T), IGNORED_LABEL)
-        return TokenBatch.from_arrays({"token_T": token_T, "indptr_R1": indptr_R1, "label_T": labels})
-
-
-class PairsObjective:
-    """Multiple negatives ranking: InfoNCE of anchors (the first half of the rows) over the positives of all workers."""
-
-    uses_rows = False
-    uses_embeddings = True
-
-    def normaliser(self, batch: TokenBatch, collective: Collective) -> Tensor:
-        return torch.zeros(())
-
-    def row_loss(self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor) -> LossReport:
-        raise NotImplementedError("nothing is separable here")
-
-    def embedding_loss(self, embedding_RD: Tensor, batch: TokenBatch, collective: Collective) -> LossReport:
-        anchor_ND, positive_ND = embedding_RD.chunk(2)
-        candidates = collective.all_gather(positive_ND)
-        own_N = torch.arange(len(anchor_ND), device=anchor_ND.device) + candidates.offset
-        loss = info_nce(anchor_ND, candidates.row_MD, own_N, temperature=TEMPERATURE)
-        return LossReport(loss * len(anchor_ND) / len(candidates.row_MD), {})
+        return PairBatch.from_arrays(
+            {
+                "token_T": token_T,
+                "indptr_R1": indptr_R1,
+                "label_T": np.full(len(token_T), IGNORED_LABEL),
+                "ignore_NG": np.zeros((len(pairs), len(pairs)), dtype=bool),
+                "ignore_reverse_NG": np.zeros((len(pairs), 0), dtype=bool),
+                "num_deferred": np.array(0),
+                "num_forced": np.array(0),
+            }
+        )
 
 
 def pairs_system(encoder: TextEncoder) -> System:
-    """Model and objective alone: what a step needs of a system. Another objective over pairs goes in here."""
-    return SimpleNamespace(model=encoder, objective=PairsObjective())  # type: ignore[return-value]
+    """BioSTransformers' objective; its temperature 0.05 is the peer's default scale of 20."""
+    return step_system(encoder, MultipleNegativesRanking(RankingConfig()))
 
 
 def check_equal_gradients(encoder: TextEncoder, model: Any) -> float:

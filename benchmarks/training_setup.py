@@ -1,17 +1,19 @@
-"""What the training benchmarks share: a MiniLM-L6-sized protein encoder, a step's batch, and fair pairs of timings."""
+"""What the training benchmarks share: a MiniLM-L6-sized protein encoder, a step's batch, its gradients, a GEMM."""
 
-import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
 import torch
-from _measure import seconds_of
+from torch import Tensor
 
-from raybio.batches import IGNORED_LABEL, LinkBatch
+from raybio.batches import IGNORED_LABEL, LinkBatch, TokenBatch
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.objectives.structure_preserving import ObjectiveConfig, StructurePreserving
-from raybio.protocols import System
+from raybio.protocols import Encoder, Objective, System
+from raybio.training.gather import SingleProcess
+from raybio.training.grad_cache import compute_gradients
+from raybio.training.precision import Precision
 
 MINILM_L6 = EncoderConfig(num_layers=6, width=384, num_heads=12, ffn_width=1536, max_positions=512)
 
@@ -45,36 +47,35 @@ def link_batch(encoder: ProteinEncoder, num_anchors: int, max_length: int, seed:
 
 
 def sppt_system(encoder: ProteinEncoder, lambda_spml: float = 0.5) -> System:
+    return step_system(
+        encoder, StructurePreserving(ObjectiveConfig(lambda_spml=lambda_spml), num_positives_per_anchor=1)
+    )
+
+
+def step_system(encoder: Encoder, objective: Objective) -> System:
     """Model and objective alone: what a step needs of a system."""
-    objective = StructurePreserving(ObjectiveConfig(lambda_spml=lambda_spml), num_positives_per_anchor=1)
     return SimpleNamespace(model=encoder, objective=objective)  # type: ignore[return-value]
+
+
+def gradients_of(
+    system: System, batch: TokenBatch, *, max_tokens: int, gradient_caching: bool, precision: str = "fp32"
+) -> Tensor:
+    """The loss of a step on this CPU; its gradients are in the model afterwards, those of before are not."""
+    system.model.zero_grad(set_to_none=True)
+    loss, _ = compute_gradients(
+        system,
+        batch,
+        SingleProcess(),
+        max_tokens=max_tokens,
+        gradient_caching=gradient_caching,
+        precision=Precision(precision, "cpu"),
+        seed_of=lambda number: number,
+    )
+    return loss
 
 
 def minilm_encoder(seed: int = 0) -> ProteinEncoder:
     return build_protein_encoder(MINILM_L6, seed=seed)
-
-
-def core_seconds_of(work: Callable[[], object]) -> float:
-    """Processor time, which other processes on the machine do not stretch; meant for one thread."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
-
-
-def paired_seconds(
-    a: Callable[[], object],
-    b: Callable[[], object],
-    num_pairs: int,
-    seconds_of: Callable[[Callable[[], object]], float] = seconds_of,
-) -> list[tuple[float, float]]:
-    """(seconds of a, seconds of b) of each pair, in the order A B B A, after one untimed call of each."""
-    a(), b()
-    pairs = []
-    for _ in range(num_pairs):
-        first_a, first_b = seconds_of(a), seconds_of(b)
-        second_b, second_a = seconds_of(b), seconds_of(a)
-        pairs.append(((first_a + second_a) / 2, (first_b + second_b) / 2))
-    return pairs
 
 
 def gemm(size: int, dtype: torch.dtype = torch.float32) -> tuple[Callable[[], object], float]:

@@ -133,11 +133,11 @@ def retrieval_of_group(score: np.ndarray, linked: np.ndarray, ignore: np.ndarray
     return result
 
 
-def gold_ranks(score: np.ndarray, gold: Sequence[Sequence[int]], candidates=None) -> list[int]:
+def gold_ranks(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[int]:
     """Candidates that score above, or as high with a smaller index, for each gold candidate of each query in turn."""
     ranks = []
     for query, mine in enumerate(gold):
-        asked = range(score.shape[1]) if candidates is None else candidates[query]
+        asked = range(score.shape[1])
         for g in mine:
             above = [c for c in asked if score[query][c] > score[query][g]]
             tied_before = [c for c in asked if score[query][c] == score[query][g] and c < g]

@@ -108,6 +108,26 @@ def read_hallmarks(path: Path) -> tuple[HallmarkDocument, ...]:
     return tuple(_document(path, pmid, texts[pmid], labels[pmid]) for pmid in sorted(texts))
 
 
+def read_pmids(path: Path) -> frozenset[str]:
+    """A list of articles, such as a test split: one PMID a line; empty lines do not count.
+
+    Raises:
+        DataError: if the file cannot be read, names nothing, or has a line that is no PMID.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read ({reason}), want a text file with one PMID a line") from None
+    pmids = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
+    for number, pmid in pmids.items():
+        if not (pmid.isascii() and pmid.isdigit()):
+            raise DataError(f"{path}, line {number}: {pmid[:40]!r} is no PMID, want digits alone. Repair the line.")
+    if not pmids:
+        raise DataError(f"{path}: names no article, want one PMID a line")
+    return frozenset(pmids.values())
+
+
 def _members(path: Path) -> dict[str, dict[str, str]]:
     content: dict[str, dict[str, str]] = {"text": {}, "labels": {}}
     try:

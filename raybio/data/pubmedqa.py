@@ -43,11 +43,6 @@ class PubMedQuestion:
         """The abstract without its conclusion, in one text."""
         return " ".join(self.contexts)
 
-    @property
-    def abstract(self) -> str:
-        """The whole abstract, as it pairs with ``mesh_terms`` in training."""
-        return f"{self.context} {self.long_answer}"
-
 
 def read_pubmedqa(path: Path) -> tuple[PubMedQuestion, ...]:
     """Read ``ori_pqal.json``, plain or ``.gz``, in the order of the file.

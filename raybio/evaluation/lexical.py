@@ -13,13 +13,13 @@ from scipy import sparse
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
 from raybio.errors import DataError
-from raybio.functional.retrieval import ScoreBlock
+from raybio.functional.retrieval import Scores
 
 # Rounded, so that scores which are equal on paper tie, however the products were summed.
 _DECIMALS = 9
 
 
-def tfidf_scores(queries: Sequence[str], documents: Sequence[str]) -> ScoreBlock:
+def tfidf_scores(queries: Sequence[str], documents: Sequence[str]) -> Scores:
     """Cosines of TF-IDF vectors: (1 + log count) x idf, the idf from the documents alone, rows of length 1.
 
     Raises:
@@ -30,7 +30,7 @@ def tfidf_scores(queries: Sequence[str], documents: Sequence[str]) -> ScoreBlock
     return _products(vectorizer.transform(queries), document_CV)
 
 
-def bm25_scores(queries: Sequence[str], documents: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> ScoreBlock:
+def bm25_scores(queries: Sequence[str], documents: Sequence[str], *, k1: float = 1.2, b: float = 0.75) -> Scores:
     """Okapi BM25 (Robertson and Zaragoza, 2009), a sum over the query's words, each as often as it stands there.
 
     A word adds idf x count (k1 + 1) / (count + k1 (1 - b + b length / mean length)), with
@@ -57,6 +57,10 @@ def _fit(vectorizer: Any, documents: Sequence[str]) -> Any:
         raise DataError(f"{len(documents)} documents, the first {documents[:1]!r}: {error}; want texts") from None
 
 
-def _products(query_QV: Any, document_CV: Any) -> ScoreBlock:
+def _products(query_QV: Any, document_CV: Any) -> Scores:
     query_QV, document_VC = sparse.csr_matrix(query_QV), sparse.csr_matrix(document_CV).T.tocsr()
-    return lambda first, end: torch.from_numpy((query_QV[first:end] @ document_VC).toarray().round(_DECIMALS))
+    return Scores(
+        lambda first, end: torch.from_numpy((query_QV[first:end] @ document_VC).toarray().round(_DECIMALS)),
+        num_queries=query_QV.shape[0],
+        num_candidates=document_VC.shape[1],
+    )

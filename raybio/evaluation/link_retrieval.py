@@ -123,10 +123,7 @@ def scores_with_intervals(
     """``{"train" | "val": {metric: {"value", "low", "high"}}}`` with 95 % bootstrap intervals over the nodes asked."""
     retrievals = {"train": seen} | ({"val": heldout} if heldout is not None else {})
     return {
-        name: {
-            metric: {"value": interval.value, "low": interval.low, "high": interval.high}
-            for metric, interval in bootstrap_intervals(retrieval, rng).items()
-        }
+        name: {metric: interval._asdict() for metric, interval in bootstrap_intervals(retrieval, rng).items()}
         for name, retrieval in retrievals.items()
     }
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.config import Config
-from raybio.functional.retrieval import Retrieval, gold_ranks
+from raybio.functional.retrieval import Retrieval, cosine_scores, retrieve
 from raybio.functional.significance import ratio_interval
 from raybio.graphs.rows import expand
 from raybio.protocols import Collective
@@ -90,11 +90,9 @@ def ask_terms(
 ) -> dict[str, Retrieval]:
     """Retrieval by direction: of terms for texts and of texts for terms (those that a text of the questions has)."""
     settings: dict[str, Any] = {"block_rows": block_rows, "collective": collective}
-    forth = questions.indptr, questions.indices
-    back = questions.reversed
     return {
-        "text_to_term": Retrieval(forth[0], gold_ranks(text_QD, term_CD, *forth, **settings), len(term_CD)),
-        "term_to_text": Retrieval(back[0], gold_ranks(term_CD, text_QD, *back, **settings), len(text_QD)),
+        "text_to_term": retrieve(cosine_scores(text_QD, term_CD), questions.indptr, questions.indices, **settings),
+        "term_to_text": retrieve(cosine_scores(term_CD, text_QD), *questions.reversed, **settings),
     }
 
 
@@ -126,5 +124,4 @@ def _scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:
     asked = retrieval.num_gold_Q > 0
     shares = {f"recall_at_{k}": retrieval.hits_at(k)[asked] / retrieval.num_gold_Q[asked] for k in CUTOFFS}
     shares["r_precision"] = retrieval.r_precision_Q[asked]
-    intervals = {name: ratio_interval(share, np.ones(len(share)), rng) for name, share in shares.items()}
-    return {name: {"value": one.value, "low": one.low, "high": one.high} for name, one in intervals.items()}
+    return {name: ratio_interval(share, np.ones(len(share)), rng)._asdict() for name, share in shares.items()}

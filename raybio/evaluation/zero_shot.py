@@ -7,9 +7,10 @@ words, chance) is ranked by the same code with the same rule for ties: the order
 Q queries, C documents, U units (queries or pairs) over which intervals and tests go.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,14 +19,14 @@ from torch import Tensor
 from raybio.errors import DataError
 from raybio.evaluation.lexical import bm25_scores, tfidf_scores
 from raybio.functional.bootstrap import Interval
-from raybio.functional.retrieval import Retrieval, ScoreBlock, cosine_scores, ranks_by_score
+from raybio.functional.retrieval import Scores, cosine_scores, retrieve
 from raybio.functional.significance import PairedTest, paired_test, ratio_interval
 
 Embed = Callable[[Sequence[str]], Tensor]
 """Texts -> embeddings, a row each."""
 
-TextScorer = Callable[[Sequence[str], Sequence[str]], ScoreBlock]
-"""(queries, documents) -> scores of blocks of queries, the higher the nearer."""
+TextScorer = Callable[[Sequence[str], Sequence[str]], Scores]
+"""(queries, documents) -> scores of all documents for all queries."""
 
 BASELINES: Mapping[str, TextScorer] = {"TF-IDF": tfidf_scores, "BM25": bm25_scores}
 
@@ -48,69 +49,51 @@ class Outcome(NamedTuple):
     has_macro: bool
 
 
-class Task(Protocol):
-    """A question put to scorers."""
-
-    @property
-    def name(self) -> str:
-        """Short name, such as "pubmedqa-answers"."""
-        ...
-
-    @property
-    def dataset(self) -> str:
-        """Name of the data set, as in the tables of the paper."""
-        ...
-
-    @property
-    def protocol(self) -> str:
-        """What was asked and how it was counted, in words that are printed with the numbers."""
-        ...
-
-    @property
-    def queries(self) -> tuple[str, ...]:
-        """Texts that ask."""
-        ...
-
-    @property
-    def documents(self) -> tuple[str, ...]:
-        """Texts that are ranked."""
-        ...
-
-    @property
-    def num_gold(self) -> int:
-        """Gold pairs of a query and a document."""
-        ...
-
-    def outcome(self, score_block: ScoreBlock, block_rows: int) -> Outcome:
-        """Rank by scores and count."""
-        ...
-
-    def chance(self) -> Chance:
-        """What random scores would give, exactly."""
-        ...
-
-
 @dataclass(frozen=True)
-class ZeroShotTask:
-    """Queries with their gold documents among all documents.
+class Task(ABC):
+    """A question put to scorers.
 
     Attributes:
-        name: short name.
-        dataset: name of the data set.
+        name: short name, such as "pubmedqa-answers".
+        dataset: name of the data set, as in the tables of the paper.
         queries: texts that ask.
         documents: texts that are ranked.
-        indptr: (Q + 1,) where each query's gold begins.
-        indices: its gold documents.
-        protocol: sentences that are printed with the numbers.
+        protocol: what is asked and how it is counted, in sentences that are printed with the numbers.
+        pmids: the articles that the texts are taken from, as far as they are known.
     """
 
     name: str
     dataset: str
     queries: tuple[str, ...]
     documents: tuple[str, ...]
+    protocol: str
+    pmids: frozenset[int] = field(default=frozenset(), kw_only=True)
+
+    @property
+    @abstractmethod
+    def num_gold(self) -> int:
+        """Gold pairs of a query and a document."""
+
+    @abstractmethod
+    def outcome(self, scores: Scores, block_rows: int) -> Outcome:
+        """Rank by scores and count."""
+
+    @abstractmethod
+    def chance(self) -> Chance:
+        """What random scores would give, exactly."""
+
+
+@dataclass(frozen=True)
+class ZeroShotTask(Task):
+    """Queries with their gold documents among all documents.
+
+    Attributes:
+        indptr: (Q + 1,) where each query's gold begins.
+        indices: its gold documents.
+    """
+
     indptr: np.ndarray
     indices: np.ndarray
-    protocol: str
 
     @classmethod
     def of(
@@ -121,6 +104,7 @@ class ZeroShotTask:
         documents: Sequence[str],
         gold: Sequence[Iterable[int]],
         protocol: str,
+        pmids: frozenset[int] = frozenset(),
     ) -> "ZeroShotTask":
         """Build from the gold documents of each query.
 
@@ -134,17 +118,16 @@ class ZeroShotTask:
             )
         indptr = np.cumsum([0, *map(len, sets)])
         indices = np.array([document for one in sets for document in one], dtype=np.int64)
-        return cls(name, dataset, tuple(queries), tuple(documents), indptr, indices, protocol)
+        return cls(name, dataset, tuple(queries), tuple(documents), protocol, indptr, indices, pmids=pmids)
 
     @property
     def num_gold(self) -> int:
         """Gold pairs."""
         return len(self.indices)
 
-    def outcome(self, score_block: ScoreBlock, block_rows: int) -> Outcome:
+    def outcome(self, scores: Scores, block_rows: int) -> Outcome:
         """Hits among the first |G_q|; the units are the queries with gold."""
-        rank_P = ranks_by_score(score_block, len(self.documents), self.indptr, self.indices, block_rows=block_rows)
-        found = Retrieval(self.indptr, rank_P, len(self.documents))
+        found = retrieve(scores, self.indptr, self.indices, block_rows=block_rows)
         has_gold_Q = found.num_gold_Q > 0
         return Outcome(found.r_hits_Q[has_gold_Q], found.num_gold_Q[has_gold_Q], has_macro=True)
 
@@ -157,26 +140,16 @@ class ZeroShotTask:
 
 
 @dataclass(frozen=True)
-class YesNoTask:
+class YesNoTask(Task):
     """Questions, each with the one text that answers it: "yes" is said of the K pairs with the highest scores.
 
     K is the number of questions whose answer is yes, so the F1 of "yes" is the R-precision of a single ranking.
 
     Attributes:
-        name: short name.
-        dataset: name of the data set.
-        queries: the questions.
-        documents: the text of each.
-        is_yes_Q: whether its answer is yes.
-        protocol: sentences that are printed with the numbers.
+        is_yes_Q: whether a question's answer is yes.
     """
 
-    name: str
-    dataset: str
-    queries: tuple[str, ...]
-    documents: tuple[str, ...]
     is_yes_Q: np.ndarray
-    protocol: str
 
     def __post_init__(self) -> None:
         """Check that there is a yes to find."""
@@ -191,15 +164,15 @@ class YesNoTask:
         """K, questions whose answer is yes."""
         return int(np.sum(self.is_yes_Q))
 
-    def outcome(self, score_block: ScoreBlock, block_rows: int) -> Outcome:
+    def outcome(self, scores: Scores, block_rows: int) -> Outcome:
         """The parts of the F1 of "yes", 2 TP / (said + true); the units are the pairs."""
         num = len(self.queries)
         pair_1Q = torch.empty((1, num), dtype=torch.float64)
         for start in range(0, num, block_rows):
             end = min(start + block_rows, num)
-            pair_1Q[0, start:end] = score_block(start, end).diagonal(offset=start)
-        rank_Q = ranks_by_score(lambda _first, _end: pair_1Q, num, np.array([0, num]), np.arange(num))
-        is_said_Q = rank_Q < self.num_gold
+            pair_1Q[0, start:end] = scores.block(start, end).diagonal(offset=start)
+        one_ranking = Scores(lambda _first, _end: pair_1Q, num_queries=1, num_candidates=num)
+        is_said_Q = retrieve(one_ranking, np.array([0, num]), np.arange(num)).rank_P < self.num_gold
         return Outcome(2 * (is_said_Q & self.is_yes_Q), is_said_Q.astype(int) + self.is_yes_Q, has_macro=False)
 
     def chance(self) -> Chance:
@@ -220,11 +193,15 @@ class Judgement:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """A task with all judgements, the first of which is that of the first model; and chance."""
+    """A task with all judgements, the first of which is that of the first model; and chance.
+
+    ``num_trained_on``: how many of the task's articles a model was trained on, for the models of which that is known.
+    """
 
     task: Task
     judgements: tuple[Judgement, ...]
     chance: Chance
+    num_trained_on: Mapping[str, int] = field(default_factory=dict)
 
 
 def encoder_scorer(embed: Embed) -> TextScorer:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raybio.evaluation.zero_shot import TaskResult
+from raybio.evaluation.zero_shot_names import DATA_SETS
 from raybio.functional.bootstrap import Interval
 
 PUBLISHED_ZERO_SHOT: Mapping[str, Mapping[str, float]] = {
@@ -34,11 +35,12 @@ REMARK_INTERVALS = (
     "Micro: all hits / all gold; macro: mean over queries. In brackets 95 % bootstrap intervals over queries (or over "
     "pairs, where there is one ranking), too narrow where queries are few. p: two-sided paired permutation test "
     "against {first}. Chance is exact. Published rows are single numbers from the paper's Table 1, whose protocol is "
-    "not known in full."
+    "not known in full. No label and no answer is used here, but the articles are in PubMed, so a model may have been "
+    "trained on their texts; for a run whose store is still there, each task says on how many."
 )
 
 
-HEADLINES = {"HoC": "hoc-10", "PubMedQA": "pubmedqa-answers", "BioASQ": "bioasq-snippets"}
+HEADLINES = {one.title: one.tasks[0] for one in DATA_SETS.values()}
 """The task that stands for each data set of the paper's Table 1."""
 
 
@@ -63,7 +65,11 @@ def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) 
         task = result.task
         sections.append(f"## {task.name}")
         counts = f"{len(task.queries):,} queries, {len(task.documents):,} documents, {task.num_gold:,} gold"
-        sections.append(f"{task.protocol} ({counts})")
+        seen = [
+            f"Of its {len(task.pmids):,} articles, {num:,} were among those that {name} was trained on."
+            for name, num in result.num_trained_on.items()
+        ]
+        sections.append(" ".join([f"{task.protocol} ({counts})", *seen]))
         sections.append(_table(["scorer", "micro", "macro", "p micro", "p macro"], _rows(result)))
     sections.append("## Published, fine-tuned (the paper's Table 2)")
     sections.append(REMARK_FINE_TUNED)
@@ -100,6 +106,8 @@ def _task_data(result: TaskResult) -> dict[str, Any]:
         "num_queries": len(task.queries),
         "num_documents": len(task.documents),
         "num_gold": task.num_gold,
+        "num_articles": len(task.pmids),
+        "num_trained_on": dict(result.num_trained_on),
         "chance": result.chance._asdict(),
         "scorers": [
             {

@@ -14,12 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from raybio.functional.rank_counts import count_at_least, count_ranks
-from raybio.functional.scores import Metric, Scorer, scorer
+from raybio.functional.scores import ENTRIES_AT_ONCE, Metric, Scorer, demand_finite, row_blocks, scorer
 from raybio.graphs.rows import expand
 from raybio.protocols import Collective
 
 CUTOFFS = (1, 5, 10, 25, 100)
-_ENTRIES_AT_ONCE = 1 << 24
 Integers = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
 
@@ -156,11 +155,7 @@ class _Work:
     def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
         """(first row, end, scores) of this worker's blocks."""
         size = len(self.candidates.vector_ND)
-        rank, world = (0, 1) if self.collective is None else (self.collective.rank, self.collective.world)
-        first, last = size * rank // world, size * (rank + 1) // world
-        rows = max(1, min(self.block_rows, _ENTRIES_AT_ONCE // size))
-        for start in range(first, last, rows):
-            end = min(start + rows, last)
+        for start, end in row_blocks(size, size, self.block_rows, self.collective):
             score_BN = self.candidates.block(start, end)
             if self.ignored is not None:
                 low, high = np.searchsorted(self.ignored[0], [start, end])
@@ -178,7 +173,7 @@ def _retrieve(work: _Work, node_N: Integers, group: int) -> LinkRetrieval:
     # One row each: score, above, at least, tied before. Other workers' links stay 0, so that sums put them together.
     link_4P = torch.zeros((4, len(work.row_P)), dtype=torch.float64, device=device)
     # Blocks are scored twice, but a group of one block keeps it.
-    held = list(work.blocks()) if len(node_N) <= work.block_rows and len(node_N) ** 2 <= _ENTRIES_AT_ONCE else None
+    held = list(work.blocks()) if len(node_N) <= work.block_rows and len(node_N) ** 2 <= ENTRIES_AT_ONCE else None
     for start, end, score_BN in held or work.blocks():
         low, high = np.searchsorted(work.row_P, [start, end])
         row_P = torch.from_numpy(work.row_P[low:high] - start).to(device)
@@ -256,10 +251,4 @@ def _check(embedding_ND: Tensor, indptr: Integers, group_N: Integers) -> None:
             f"{num_nodes} embeddings do not fit indptr ({len(indptr)} entries, want {num_nodes + 1}) "
             f"and group_N ({len(group_N)} entries, want {num_nodes})"
         )
-    is_bad_N = ~torch.isfinite(embedding_ND).all(1)
-    if bool(is_bad_N.any()):
-        first = int(torch.nonzero(is_bad_N)[0, 0])
-        raise ValueError(
-            f"{int(is_bad_N.sum())} of {num_nodes} embeddings hold NaN or Inf (the first: row {first}); "
-            "has training diverged?"
-        )
+    demand_finite(embedding_ND, "embeddings")

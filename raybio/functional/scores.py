@@ -7,6 +7,7 @@ out some last bits apart, and a tie becomes a ranking. Scores are therefore comp
 relative to the size of the summands: coarser than the noise, finer than what single precision tells apart.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor
 
 from raybio.functional.similarity import matmul, normalise
+from raybio.protocols import Collective
 
 Metric = Literal["euclidean", "cosine", "dot"]
+ENTRIES_AT_ONCE = 1 << 24
 _GRID = 2.0**20  # adding and subtracting 2**20 times a size rounds to 2**-32 of that size
 
 
@@ -75,3 +78,28 @@ def scorer(embedding_ND: Tensor, metric: Metric, dtype: torch.dtype) -> Scorer:
     wide_ND = (wide_ND - wide_ND.median(0).values).to(dtype)
     size_N = wide_ND.square().sum(1)
     return Scorer(wide_ND, size_N, is_distance=True, scale=float(size_N.max()) if metric == "cosine" else None)
+
+
+def row_blocks(
+    num_rows: int, num_columns: int, block_rows: int, collective: Collective | None
+) -> Iterator[tuple[int, int]]:
+    """(first row, end) of this worker's blocks: at most ``block_rows`` rows and, if it can be, ``ENTRIES_AT_ONCE``."""
+    rank, world = (0, 1) if collective is None else (collective.rank, collective.world)
+    first, last = num_rows * rank // world, num_rows * (rank + 1) // world
+    rows = max(1, min(block_rows, ENTRIES_AT_ONCE // max(num_columns, 1)))
+    for start in range(first, last, rows):
+        yield start, min(start + rows, last)
+
+
+def demand_finite(vector_ND: Tensor, what: str) -> None:
+    """Refuse embeddings that cannot be ranked.
+
+    Raises:
+        ValueError: naming how many of ``what`` hold NaN or Inf, and the first.
+    """
+    is_bad_N = ~torch.isfinite(vector_ND).all(1)
+    if bool(is_bad_N.any()):
+        raise ValueError(
+            f"{int(is_bad_N.sum())} of {len(vector_ND)} {what} hold NaN or Inf "
+            f"(the first: row {int(torch.nonzero(is_bad_N)[0, 0])}); has training diverged?"
+        )

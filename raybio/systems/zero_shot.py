@@ -1,6 +1,8 @@
 """Zero-shot evaluation of text encoders: models and data sets in, a judged report out; no training, no cluster."""
 
+import json
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,22 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raybio.data.article_store import ArticleStore
 from raybio.data.pair_collate import read_texts
+from raybio.data.store import open_store
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.encoders.tokens import TokenizerSource
-from raybio.errors import ConfigError
+from raybio.errors import StoreError
 from raybio.evaluation.zero_shot import BASELINES, Embed, TaskResult, encoder_scorer, judge
+from raybio.evaluation.zero_shot_names import task_names
 from raybio.functional.hashing import derive_seed
-from raybio.systems.zero_shot_tasks import TASK_NAMES, read_tasks
+from raybio.systems.zero_shot_tasks import read_tasks
 from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
-
-DATA_SETS = {
-    "hoc": ("hallmarks_of_cancer/hoc_text_labels.tar.gz", "hoc_text_labels.tar.gz"),
-    "pubmedqa": ("pubmedqa/ori_pqal.json.gz", "pubmedqa/ori_pqal.json", "ori_pqal.json.gz", "ori_pqal.json"),
-    "bioasq": ("bioasq_7b", "bioasq"),
-}
-"""Where a data set is looked for inside the data folder."""
 
 MAX_TOKENS_AT_ONCE = 16_384
 
@@ -35,6 +33,7 @@ def zero_shot(
     *,
     seed: int = 0,
     max_length: int = 512,
+    hoc_pmids: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[TaskResult]:
     """Judge models, TF-IDF, BM25 and chance on tasks.
@@ -45,20 +44,41 @@ def zero_shot(
         data: the folder of the data sets.
         seed: of the bootstrap and the permutation tests.
         max_length: tokens of a text that are read, at most what a model has positions for.
+        hoc_pmids: a list of abstracts over which the Hallmarks of Cancer are asked as well, such as a test split.
         say: called with what is being done.
 
     Raises:
         ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded.
         DataError: for a file that is not of its form.
     """
-    asked = read_tasks(**_files(tasks, data), names=_task_names(tasks))
-    encoders = {name: encoder_scorer(_embedder(model, max_length)) for name, model in _names(models).items()}
+    asked = read_tasks(task_names(tasks), data, hoc_pmids=hoc_pmids)
+    model_by_name = _names(models)
+    encoders = {name: encoder_scorer(_embedder(model, max_length)) for name, model in model_by_name.items()}
     scorers = encoders | dict(BASELINES)
+    pmids_by_name = {name: training_pmids(model) for name, model in model_by_name.items()}
+    known = {name: pmid_N for name, pmid_N in pmids_by_name.items() if pmid_N is not None}
     results = []
     for task in asked:
         say(task.name)
-        results.append(judge(task, scorers, np.random.default_rng(derive_seed(seed, task.name))))
+        result = judge(task, scorers, np.random.default_rng(derive_seed(seed, task.name)))
+        num_trained_on = {name: int(np.isin(list(task.pmids), pmid_N).sum()) for name, pmid_N in known.items()}
+        results.append(replace(result, num_trained_on=num_trained_on))
     return results
+
+
+def training_pmids(model: str) -> np.ndarray | None:
+    """PMIDs of the articles that a run of ours was trained on; None for other models, or if its store is gone.
+
+    Args:
+        model: ``export/`` in the folder of a run; ``run.json`` beside it names the store.
+    """
+    try:
+        run = json.loads((Path(model).parent / "run.json").read_text(encoding="utf-8"))
+        store = open_store(run["store"], ArticleStore)
+        is_the_same = run["data_digest"].startswith(store.digest)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, StoreError):
+        return None
+    return store.pmid_N[~store.is_validation_N] if is_the_same else None
 
 
 def _names(models: Sequence[str]) -> dict[str, str]:
@@ -66,27 +86,6 @@ def _names(models: Sequence[str]) -> dict[str, str]:
     places = [Path(model).absolute() for model in models]
     short = [place.parent.name if place.name == "export" else place.name for place in places]
     return {name if short.count(name) == 1 else model: model for name, model in zip(short, models, strict=True)}
-
-
-def _task_names(tasks: Collection[str]) -> list[str]:
-    if not tasks:
-        raise ConfigError(f"--tasks: nothing is asked for; want some of {', '.join([*DATA_SETS, *TASK_NAMES])}")
-    return [name for name in TASK_NAMES if name in tasks or name.split("-")[0] in tasks]
-
-
-def _files(tasks: Collection[str], data: Path) -> dict[str, Path]:
-    files = {}
-    if not data.is_dir():
-        raise ConfigError(f"--data {data}: is no folder; want the one that holds hallmarks_of_cancer/ and the others")
-    for task in tasks:
-        data_set = task.split("-")[0]
-        if data_set not in DATA_SETS or not (task == data_set or task in TASK_NAMES):
-            raise ConfigError(f"--tasks: {task!r} is no task; want some of {', '.join([*DATA_SETS, *TASK_NAMES])}")
-        found = [data / place for place in DATA_SETS[data_set] if (data / place).exists()]
-        if not found:
-            raise ConfigError(f"--data {data}: holds no {data_set}; want {' or '.join(DATA_SETS[data_set])} in it")
-        files[data_set] = found[0]
-    return files
 
 
 def _embedder(model: str, max_length: int) -> Embed:

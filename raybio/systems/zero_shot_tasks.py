@@ -1,19 +1,22 @@
 """The zero-shot tasks of BioSTransformers: which texts ask, which are ranked, and which are right.
 
 The paper leaves most of this open; each builder says in its protocol, which is printed with the numbers, how it reads
-the paper (facts §5.2). The headline tasks are ``hoc-10``, ``pubmedqa-answers`` and ``bioasq-snippets``.
+the paper (facts §5.2). Their names, and which of them stand for a data set, are in ``evaluation/zero_shot_names.py``.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from raybio.data.bioasq import BioasqQuestion, read_bioasq
-from raybio.data.hallmarks import HALLMARKS, TAXONOMY, ClassPath, HallmarkDocument, read_hallmarks
+from raybio.data.hallmarks import HALLMARKS, TAXONOMY, ClassPath, HallmarkDocument, read_hallmarks, read_pmids
 from raybio.data.pubmedqa import PubMedQuestion, read_pubmedqa
 from raybio.errors import ConfigError, DataError
 from raybio.evaluation.zero_shot import Task, YesNoTask, ZeroShotTask
+from raybio.evaluation.zero_shot_names import DATA_SETS
 
 HALLMARK_DESCRIPTIONS: Mapping[str, str] = {
     "Sustaining proliferative signaling": "cancer cells keep giving themselves the signals to grow and divide",
@@ -34,9 +37,13 @@ _R_PRECISION = (
 )
 _YES_NO = (
     'Each question is scored with its own text; "yes" is said of the K highest scores, K = the number of questions '
-    'whose answer is yes; F1 of "yes".'
+    'whose answer is yes; F1 of "yes". Saying yes to all, without reading, would give {:.3f}.'
 )
-_TITLE_LEAK = "A question of PubMedQA is often its article's own title; nothing was filtered."
+_PUBMEDQA = (
+    "A question of PubMedQA is often its article's own title; nothing was filtered. A model that was trained on "
+    "PubMed, or on pairs that jobs/prepare.py made of this very file, has read questions and contexts (beside MeSH "
+    "terms, never beside answers)."
+)
 
 
 def hallmark_task(
@@ -59,9 +66,13 @@ def hallmark_task(
     """
     missing = set(pmids or ()) - {document.pmid for document in documents}
     if missing:
-        raise DataError(f"{len(missing)} PMIDs of the list are not in the corpus, the first: {min(missing)}")
+        raise DataError(
+            f"{len(missing)} of {len(set(pmids or ()))} PMIDs of the list are not among the {len(documents)} abstracts "
+            f"of the corpus, the first: {min(missing)}. Take them out, or give the corpus that the list was made for"
+        )
     searched = [document for document in documents if pmids is None or document.pmid in pmids]
     classes = TAXONOMY if all_classes else tuple((name,) for name in HALLMARKS)
+    gold = [[row for row, document in enumerate(searched) if path in document.classes] for path in classes]
     scope = "all abstracts of the corpus" if pmids is None else "only the abstracts of the given list"
     protocol = (
         f"Query: {'each of the 37 classes of the taxonomy' if all_classes else 'each of the 10 hallmarks'}, "
@@ -70,38 +81,40 @@ def hallmark_task(
     )
     if all_classes:
         protocol += "Two names (Cell cycle, Immune response) stand below two hallmarks each, so they ask alike. "
+    if not all(gold):
+        protocol += f"{sum(not rows for rows in gold)} classes have no abstract among these and are left out. "
     variant = ("" if descriptions is None else "-described") + ("" if pmids is None else "-listed")
     return ZeroShotTask.of(
         ("hoc-37" if all_classes else "hoc-10") + variant,
         "HoC",
         [_class_query(path, descriptions or {}) for path in classes],
         [document.text for document in searched],
-        [[row for row, document in enumerate(searched) if path in document.classes] for path in classes],
+        gold,
         protocol + _R_PRECISION,
+        _pmids(document.pmid for document in searched),
     )
 
 
 def pubmedqa_answers(questions: Sequence[PubMedQuestion]) -> ZeroShotTask:
     """Questions, and the long answers of all questions."""
-    documents, gold = _pool([[one.long_answer] for one in questions])
-    protocol = (
-        f"Query: question. Documents: the long answers of all questions; gold: its own. {_R_PRECISION} {_TITLE_LEAK}"
-    )
-    return ZeroShotTask.of(
-        "pubmedqa-answers", "PubMedQA", [one.question for one in questions], documents, gold, protocol
+    return _pubmedqa_retrieval(
+        "pubmedqa-answers", "long answers of all questions", questions, [one.long_answer for one in questions]
     )
 
 
 def pubmedqa_contexts(questions: Sequence[PubMedQuestion]) -> ZeroShotTask:
     """Questions, and the abstracts (without conclusion) of all questions."""
-    documents, gold = _pool([[one.context] for one in questions])
-    protocol = (
-        "Query: question. Documents: the abstracts of all questions, without their conclusion; gold: its own. "
-        f"{_R_PRECISION} {_TITLE_LEAK}"
-    )
-    return ZeroShotTask.of(
-        "pubmedqa-contexts", "PubMedQA", [one.question for one in questions], documents, gold, protocol
-    )
+    documents = "abstracts of all questions, without their conclusion"
+    return _pubmedqa_retrieval("pubmedqa-contexts", documents, questions, [one.context for one in questions])
+
+
+def _pubmedqa_retrieval(
+    name: str, documents: str, questions: Sequence[PubMedQuestion], texts: Sequence[str]
+) -> ZeroShotTask:
+    pool, gold = _pool([[text] for text in texts])
+    protocol = f"Query: question. Documents: the {documents}; gold: its own. {_R_PRECISION} {_PUBMEDQA}"
+    asked = [one.question for one in questions]
+    return ZeroShotTask.of(name, "PubMedQA", asked, pool, gold, protocol, _pmids(one.pmid for one in questions))
 
 
 def pubmedqa_yesno_topk(questions: Sequence[PubMedQuestion]) -> YesNoTask:
@@ -113,36 +126,41 @@ def pubmedqa_yesno_topk(questions: Sequence[PubMedQuestion]) -> YesNoTask:
     undecided = [one.pmid for one in questions if one.decision is None]
     if undecided:
         raise DataError(f"{len(undecided)} questions have no decision, the first: {undecided[0]}; want PQA-L")
+    is_yes_Q = np.array([one.decision == "yes" for one in questions])
     return YesNoTask(
         "pubmedqa-yesno-topk",
         "PubMedQA",
         tuple(one.question for one in questions),
         tuple(one.context for one in questions),
-        np.array([one.decision == "yes" for one in questions]),
-        f'{_YES_NO} Text: the abstract without its conclusion. "maybe" counts as not yes. {_TITLE_LEAK}',
+        f'{_yes_no_protocol(is_yes_Q)} Text: the abstract without its conclusion. "maybe" counts as not yes. '
+        f"{_PUBMEDQA}",
+        is_yes_Q,
+        pmids=_pmids(one.pmid for one in questions),
     )
 
 
 def bioasq_snippets(questions: Sequence[BioasqQuestion]) -> ZeroShotTask:
     """Yes/no questions, and the snippets of all of them."""
     asked = _yes_no(questions)
-    documents, gold = _pool([[snippet.text for snippet in one.snippets] for one in asked])
-    protocol = (
-        "Query: yes/no question. Documents: the distinct snippets of all yes/no questions; gold: its own. "
-        + _R_PRECISION
-    )
-    return ZeroShotTask.of("bioasq-snippets", "BioASQ", [one.body for one in asked], documents, gold, protocol)
+    texts = [[snippet.text for snippet in one.snippets] for one in asked]
+    return _bioasq_retrieval("bioasq-snippets", "snippets", asked, texts)
 
 
 def bioasq_ideal_answers(questions: Sequence[BioasqQuestion]) -> ZeroShotTask:
     """Yes/no questions, and the ideal answers of all of them."""
     asked = _yes_no(questions)
-    documents, gold = _pool([one.ideal_answers for one in asked])
+    return _bioasq_retrieval("bioasq-ideal-answers", "ideal answers", asked, [one.ideal_answers for one in asked])
+
+
+def _bioasq_retrieval(
+    name: str, documents: str, asked: Sequence[BioasqQuestion], texts_of: Sequence[Sequence[str]]
+) -> ZeroShotTask:
+    pool, gold = _pool(texts_of)
     protocol = (
-        "Query: yes/no question. Documents: the distinct ideal answers of all yes/no questions; gold: its own. "
-        + _R_PRECISION
+        f"Query: yes/no question. Documents: the distinct {documents} of all yes/no questions; gold: its own. "
+        f"{_R_PRECISION}"
     )
-    return ZeroShotTask.of("bioasq-ideal-answers", "BioASQ", [one.body for one in asked], documents, gold, protocol)
+    return ZeroShotTask.of(name, "BioASQ", [one.body for one in asked], pool, gold, protocol, _snippet_pmids(asked))
 
 
 def bioasq_yesno_topk(questions: Sequence[BioasqQuestion]) -> YesNoTask:
@@ -152,76 +170,81 @@ def bioasq_yesno_topk(questions: Sequence[BioasqQuestion]) -> YesNoTask:
         DataError: if there is no yes/no question whose answer is yes.
     """
     asked = _yes_no(questions)
+    is_yes_Q = np.array([bool(one.is_yes) for one in asked])
     return YesNoTask(
         "bioasq-yesno-topk",
         "BioASQ",
         tuple(one.body for one in asked),
         tuple(" ".join(snippet.text for snippet in one.snippets) for one in asked),
-        np.array([bool(one.is_yes) for one in asked]),
-        f"{_YES_NO} Text: the question's snippets, joined in their order.",
+        f"{_yes_no_protocol(is_yes_Q)} Text: the question's snippets, joined in their order.",
+        is_yes_Q,
+        pmids=_snippet_pmids(asked),
     )
 
 
-_HOC: Mapping[str, Callable[[Sequence[HallmarkDocument]], Task]] = {
-    "hoc-10": hallmark_task,
-    "hoc-10-described": lambda documents: hallmark_task(documents, descriptions=HALLMARK_DESCRIPTIONS),
-    "hoc-37": lambda documents: hallmark_task(documents, all_classes=True),
+_READERS: Mapping[str, Callable[[Path], Sequence[Any]]] = {
+    "hoc": read_hallmarks,
+    "pubmedqa": read_pubmedqa,
+    "bioasq": read_bioasq,
 }
-_PUBMEDQA: Mapping[str, Callable[[Sequence[PubMedQuestion]], Task]] = {
+_BUILDERS: Mapping[str, Callable[..., Task]] = {
+    "hoc-10": hallmark_task,
+    "hoc-10-described": partial(hallmark_task, descriptions=HALLMARK_DESCRIPTIONS),
+    "hoc-37": partial(hallmark_task, all_classes=True),
     "pubmedqa-answers": pubmedqa_answers,
     "pubmedqa-contexts": pubmedqa_contexts,
     "pubmedqa-yesno-topk": pubmedqa_yesno_topk,
-}
-_BIOASQ: Mapping[str, Callable[[Sequence[BioasqQuestion]], Task]] = {
     "bioasq-snippets": bioasq_snippets,
     "bioasq-ideal-answers": bioasq_ideal_answers,
     "bioasq-yesno-topk": bioasq_yesno_topk,
 }
-TASK_NAMES = (*_HOC, *_PUBMEDQA, *_BIOASQ)
 
 
-def read_tasks(
-    *,
-    hoc: Path | None = None,
-    pubmedqa: Path | None = None,
-    bioasq: Path | None = None,
-    names: Collection[str] | None = None,
-) -> list[Task]:
-    """The tasks of the data sets that are given, in the order of ``TASK_NAMES``.
+def read_tasks(names: Collection[str], data: Path, *, hoc_pmids: Path | None = None) -> list[Task]:
+    """Read tasks from a data folder.
 
     Args:
-        hoc: archive of the Hallmarks of Cancer corpus.
-        pubmedqa: ``ori_pqal.json`` or ``.json.gz``.
-        bioasq: a golden batch of BioASQ, or a folder of them.
-        names: these tasks alone; None: all.
+        names: of tasks, as ``task_names`` gives them.
+        data: the folder that holds the data sets.
+        hoc_pmids: a list of PMIDs; each task of the Hallmarks of Cancer is asked over these abstracts alone as well.
 
     Raises:
-        ConfigError: for a name that is no task, or a task whose data set is not given.
+        ConfigError: if a data set is not there, or there is a list but no task for it.
         DataError: for a file that is not of the form.
     """
-    unknown = sorted(set(names or ()) - set(TASK_NAMES))
-    if unknown:
-        raise ConfigError(f"{unknown[0]!r} is no task; want some of {', '.join(TASK_NAMES)}")
-    wanted = [name for name in TASK_NAMES if names is None or name in names]
-    tasks: list[Task] = []
-    if hoc is not None and any(name in _HOC for name in wanted):
-        documents = read_hallmarks(hoc)
-        tasks += [build(documents) for name, build in _HOC.items() if name in wanted]
-    if pubmedqa is not None and any(name in _PUBMEDQA for name in wanted):
-        articles = read_pubmedqa(pubmedqa)
-        tasks += [build(articles) for name, build in _PUBMEDQA.items() if name in wanted]
-    if bioasq is not None and any(name in _BIOASQ for name in wanted):
-        questions = read_bioasq(bioasq)
-        tasks += [build(questions) for name, build in _BIOASQ.items() if name in wanted]
-    without = sorted(set(names or ()) - {task.name for task in tasks})
-    if without:
-        raise ConfigError(f"task {without[0]!r} needs its data set ({without[0].split('-')[0]}), which was not given")
+    if not data.is_dir():
+        raise ConfigError(f"--data {data}: is no folder; want the one that holds hallmarks_of_cancer/ and the others")
+    wanted = {key: [name for name in one.tasks if name in names] for key, one in DATA_SETS.items()}
+    if hoc_pmids is not None and not wanted["hoc"]:
+        raise ConfigError(f"--hoc-pmids {hoc_pmids}: no task of hoc is asked for; add hoc to --tasks, or leave it out")
+    pmids = None if hoc_pmids is None else read_pmids(hoc_pmids)
+    files = {key: _find(key, data) for key in DATA_SETS if wanted[key]}
+    tasks = []
+    for key, file in files.items():
+        records = _READERS[key](file)
+        tasks += [_BUILDERS[name](records) for name in wanted[key]]
+        if key == "hoc" and pmids is not None:
+            tasks += [_BUILDERS[name](records, pmids=pmids) for name in wanted[key]]
     return tasks
+
+
+def _find(key: str, data: Path) -> Path:
+    places = DATA_SETS[key].places
+    found = [data / place for place in places if (data / place).exists()]
+    if not found:
+        raise ConfigError(f"--data {data}: holds no {key}; want {' or '.join(places)} in it")
+    return found[0]
 
 
 def _class_query(path: ClassPath, descriptions: Mapping[str, str]) -> str:
     description = descriptions.get(path[0]) if len(path) == 1 else None
     return path[-1] if description is None else f"{path[-1]}: {description}"
+
+
+def _yes_no_protocol(is_yes_Q: np.ndarray) -> str:
+    """With the F1 of saying yes to all: precision is the share of yes, recall 1."""
+    share = float(is_yes_Q.mean())
+    return _YES_NO.format(2 * share / (1 + share))
 
 
 def _yes_no(questions: Sequence[BioasqQuestion]) -> list[BioasqQuestion]:
@@ -237,3 +260,11 @@ def _pool(texts_of: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]
     row_by_text: dict[str, int] = {}
     gold = [[row_by_text.setdefault(text, len(row_by_text)) for text in texts] for texts in texts_of]
     return list(row_by_text), gold
+
+
+def _snippet_pmids(questions: Sequence[BioasqQuestion]) -> frozenset[int]:
+    return _pmids(snippet.document.rpartition("/")[2] for one in questions for snippet in one.snippets)
+
+
+def _pmids(texts: Iterable[str]) -> frozenset[int]:
+    return frozenset(int(text) for text in texts if text.isascii() and text.isdigit())

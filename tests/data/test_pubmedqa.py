@@ -33,7 +33,6 @@ def test_a_record_becomes_a_question_with_its_article(tmp_path, name):
     assert (one.pmid, one.question, one.year, one.decision) == ("12", "Does it help?", 2011, "maybe")
     assert (one.contexts, one.sections) == (("It was tried.", "It was measured."), ("AIM", "RESULTS"))
     assert one.context == "It was tried. It was measured."
-    assert one.abstract == "It was tried. It was measured. Nobody knows."
     assert (one.long_answer, one.mesh_terms) == ("Nobody knows.", ("Humans", "Mice"))
 
 

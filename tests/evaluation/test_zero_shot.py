@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from raybio.errors import DataError
 from raybio.evaluation.lexical import bm25_scores, tfidf_scores
 from raybio.evaluation.zero_shot import BASELINES, YesNoTask, ZeroShotTask, encoder_scorer, judge
 from raybio.evaluation.zero_shot_report import PUBLISHED_ZERO_SHOT, report_data, report_markdown
+from raybio.functional.retrieval import Scores
 from tests import oracles
 
 DOCUMENTS = (
@@ -55,7 +57,7 @@ def numbered(num, num_gold, seed=0):
 
 
 def test_bm25_equals_the_loop():
-    score = bm25_scores(QUERIES, DOCUMENTS)(0, 3).numpy()
+    score = bm25_scores(QUERIES, DOCUMENTS).block(0, 3).numpy()
     expected = [oracles.bm25(words(query), [words(one) for one in DOCUMENTS], 1.2, 0.75) for query in QUERIES]
     assert score == pytest.approx(np.array(expected), abs=1e-8)
 
@@ -70,14 +72,14 @@ def test_tfidf_equals_the_loop():
         counts = [own.count(word) for word in vocabulary]
         return np.array([(1 + math.log(c)) * w if c else 0.0 for c, w in zip(counts, idf, strict=True)])
 
-    score = tfidf_scores(QUERIES, DOCUMENTS)(0, 3).numpy()
+    score = tfidf_scores(QUERIES, DOCUMENTS).block(0, 3).numpy()
     expected = [[oracles.cosine(vector(words(query)), vector(one)) for one in listed] for query in QUERIES]
     assert score == pytest.approx(np.array(expected), abs=1e-8)
 
 
 @pytest.mark.parametrize("scores", [tfidf_scores, bm25_scores])
 def test_blocks_are_rows_of_the_whole_and_equal_documents_tie(scores):
-    block = scores(QUERIES, DOCUMENTS)
+    block = scores(QUERIES, DOCUMENTS).block
     assert torch.equal(torch.cat([block(0, 1), block(1, 3)]), block(0, 3))
     assert torch.equal(block(0, 3)[:, 1], block(0, 3)[:, 3])
 
@@ -94,7 +96,7 @@ def test_a_judgement_is_the_r_precision_of_the_loop(scorer, block_rows):
     gold = [(0, 2), (1, 3, 4), (5,), ()]
     asked = task(gold, [*QUERIES, "blood cell"])
     result = judge(asked, {"one": scorer}, np.random.default_rng(0), block_rows=block_rows).judgements[0]
-    score = scorer(asked.queries, asked.documents)(0, 4).numpy()
+    score = scorer(asked.queries, asked.documents).block(0, 4).numpy()
     shares = oracles.r_precision(score, gold)[:3]
     assert result.macro.value == pytest.approx(sum(shares) / 3)
     assert result.micro.value == pytest.approx(sum(s * len(g) for s, g in zip(shares, gold[:3], strict=True)) / 6)
@@ -121,7 +123,8 @@ def test_chance_is_the_mean_over_all_orders_of_the_documents():
     rng, micro, macro = np.random.default_rng(0), [], []
     for _ in range(4000):
         order = rng.random((3, 6))
-        outcome = asked.outcome(lambda first, end, order=order: torch.from_numpy(order[first:end]), 1024)
+        scores = Scores(lambda first, end, order=order: torch.from_numpy(order[first:end]), 3, 6)
+        outcome = asked.outcome(scores, 1024)
         micro.append(outcome.hits_U.sum() / outcome.total_U.sum())
         macro.append((outcome.hits_U / outcome.total_U).mean())
     assert asked.chance() == pytest.approx((np.mean(micro), np.mean(macro)), abs=0.01)
@@ -163,8 +166,8 @@ def pairs(is_yes, num=None):
         "BioASQ",
         tuple(f"q{q}" for q in range(num)),
         tuple(f"d{q}" for q in range(num)),
-        np.array(is_yes),
         "Yes?",
+        np.array(is_yes),
     )
 
 
@@ -174,7 +177,7 @@ def test_yes_is_said_of_the_best_pairs(block_rows):
     score.fill_diagonal_(0)
     score.diagonal().copy_(torch.tensor([0.9, 0.1, 0.5, 0.5, 0.5, 0.2, 0.7]))
     asked = pairs([True, True, False, True, True, False, False])  # said of 0, 6, 2, 3: ties by index
-    scorer = {"given": lambda _queries, _documents: lambda first, end: score[first:end].clone()}
+    scorer = {"given": lambda _queries, _documents: Scores(lambda first, end: score[first:end].clone(), 7, 7)}
     result = judge(asked, scorer, np.random.default_rng(0), block_rows=block_rows).judgements[0]
     assert result.micro.value == pytest.approx(2 * 2 / (4 + 4))
     assert (result.macro, result.macro_test) == (None, None)
@@ -206,16 +209,20 @@ def test_the_report_is_plain_json_and_a_table_a_task():
         for asked in (task(), task(dataset="my own"))
     ]
     results.append(judge(pairs([True, False, True]), {"letters": encoder_scorer(letters)}, np.random.default_rng(0)))
+    results[0] = replace(results[0], num_trained_on={"letters": 0})
     data = json.loads(json.dumps(report_data(results, {"seed": 0}), allow_nan=False))
     assert [one["scorer"] for one in data["tasks"][0]["scorers"]] == ["letters", "TF-IDF", "BM25"]
     assert data["tasks"][0]["scorers"][1]["micro"]["value"] == results[0].judgements[1].micro.value
     assert data["tasks"][0]["scorers"][0]["micro_test"] is None
     assert data["tasks"][2]["scorers"][0]["macro"] is None
+    assert data["tasks"][0]["num_trained_on"] == {"letters": 0}
     first, second, third = report_markdown(results, {"seed": 0}).split("\n## ")[1:4]
     for text in (first, second):
         assert "Find it. (3 queries, 6 documents, 5 gold)" in text
         assert re.search(r"\| TF-IDF \| \d\.\d{3} \[\d\.\d{3}, \d\.\d{3}\] \| .* \| \d\.\d{4} \| \d\.\d{4} \|", text)
         assert "| chance | 0.300 | 0.278 |" in text
+    assert "Of its 0 articles, 0 were among those that letters was trained on." in first
+    assert "was trained on" not in second
     assert first.count("(published)") == third.count("(published)") == len(PUBLISHED_ZERO_SHOT["PubMedQA"])
     assert "| S-PubMedBERT (published) | 0.729 |" in first
     assert "(published)" not in second

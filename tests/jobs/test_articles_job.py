@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,12 @@ from typer.testing import CliRunner
 from raybio.data.article_store import ArticleStore
 from raybio.data.store import open_store
 from raybio.errors import ConfigError, DataError
+from raybio.evaluation.zero_shot_names import TASK_NAMES
 from raybio.runtime.preparing import app
 from tests.data.citations import article_set, citation
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not SHARED.exists(), reason="real data is not at hand")
 
 
@@ -69,7 +74,7 @@ def test_a_pattern_without_a_file_is_named(tmp_path: Path) -> None:
 
 
 def load_job(name: str):
-    spec = importlib.util.spec_from_file_location(f"job_{name}", Path(__file__).parents[2] / "jobs" / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -94,10 +99,28 @@ def test_zero_shot_evaluation_of_an_exported_run_gives_a_report(tiny_articles: A
     assert task["protocol"] in report
 
 
-def test_an_unknown_task_or_a_missing_data_set_is_named(tmp_path: Path) -> None:
-    from raybio.systems.zero_shot import zero_shot
+def test_an_unknown_task_a_missing_data_set_and_a_file_for_the_report_are_named(tmp_path: Path) -> None:
+    command = ["zero-shot", "--model", "m", "--data", str(tmp_path), "--out", str(tmp_path / "report")]
+    (tmp_path / "report").write_text("")
+    for more, message in (
+        (["--tasks", "hocus"], "'hocus' is no task"),
+        ([], "report: is a file; want a folder"),
+        (["--out", str(tmp_path / "new")], "holds no hoc"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            CliRunner().invoke(load_job("evaluate").app, [*command, *more], catch_exceptions=False)
+    assert not (tmp_path / "new").exists()
 
-    with pytest.raises(ConfigError, match="'hocus' is no task"):
-        zero_shot([], ["hocus"], tmp_path)
-    with pytest.raises(ConfigError, match="holds no pubmedqa"):
-        zero_shot([], ["pubmedqa"], tmp_path)
+
+def test_help_lists_the_tasks_without_importing_torch() -> None:
+    code = (
+        "import runpy, sys; sys.argv = ['evaluate.py', 'zero-shot', '--help']\n"
+        "try: runpy.run_path('jobs/evaluate.py', run_name='__main__')\n"
+        "except SystemExit: print(sorted({'torch', 'transformers', 'pyarrow', 'sklearn', 'ray'} & sys.modules.keys()))"
+    )
+    environment = os.environ | {"PYTHONPATH": ".", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert [name for name in TASK_NAMES if name not in done.stdout] == []

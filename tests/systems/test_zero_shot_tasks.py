@@ -9,8 +9,10 @@ from raybio.data.hallmarks import HALLMARKS, TAXONOMY, HallmarkDocument
 from raybio.data.pubmedqa import PubMedQuestion
 from raybio.errors import ConfigError, DataError
 from raybio.evaluation.zero_shot import BASELINES, judge
+from raybio.evaluation.zero_shot_names import DATA_SETS, TASK_NAMES, task_names
 from raybio.systems import zero_shot_tasks
-from raybio.systems.zero_shot_tasks import HALLMARK_DESCRIPTIONS, TASK_NAMES, hallmark_task, read_tasks
+from raybio.systems.zero_shot_tasks import HALLMARK_DESCRIPTIONS, hallmark_task, read_tasks
+from tests.data.test_hallmarks import archive
 
 SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 HOC = SHARED_DATA / "hallmarks_of_cancer" / "hoc_text_labels.tar.gz"
@@ -35,7 +37,7 @@ def article(pmid, decision):
 
 
 def question(number, *snippets, is_yes=True, kind="yesno", ideal=("Yes.",)):
-    passages = tuple(Snippet(text, "d") for text in snippets)
+    passages = tuple(Snippet(text, f"http://www.ncbi.nlm.nih.gov/pubmed/{number}") for text in snippets)
     return BioasqQuestion(f"{number}", f"Question {number}?", kind, passages, ideal, is_yes, ())
 
 
@@ -61,8 +63,9 @@ def test_documents_may_be_a_list_and_queries_may_be_described():
     assert task.queries[-1].startswith("Avoiding immune destruction: cancer cells escape")
     assert "only the abstracts of the given list" in task.protocol
     assert set(HALLMARK_DESCRIPTIONS) == set(HALLMARKS)
-    with pytest.raises(DataError, match="1 PMIDs .* the first: 9"):
-        hallmark_task(DOCUMENTS, pmids=["9"])
+    assert "9 classes have no abstract among these and are left out" in task.protocol
+    with pytest.raises(DataError, match="1 of 2 PMIDs .* the 3 abstracts .* the first: 9"):
+        hallmark_task(DOCUMENTS, pmids=["9", "2"])
 
 
 def test_questions_of_pubmedqa_ask_for_their_answer_or_abstract():
@@ -72,6 +75,7 @@ def test_questions_of_pubmedqa_ask_for_their_answer_or_abstract():
     assert contexts.documents == ("Context 1.", "Context 2.", "Context 3.")
     assert gold_of(answers) == gold_of(contexts) == [[0], [1], [2]]
     assert zero_shot_tasks.pubmedqa_yesno_topk(articles).is_yes_Q.tolist() == [True, False, False]
+    assert answers.pmids == contexts.pmids == zero_shot_tasks.pubmedqa_yesno_topk(articles).pmids == {1, 2, 3}
     with pytest.raises(DataError, match="no decision, the first: 4"):
         zero_shot_tasks.pubmedqa_yesno_topk([*articles, article("4", None)])
 
@@ -89,21 +93,72 @@ def test_yes_no_questions_of_bioasq_ask_for_their_distinct_snippets():
     assert gold_of(zero_shot_tasks.bioasq_ideal_answers(questions)) == [[0], [1, 2]]
     pairs = zero_shot_tasks.bioasq_yesno_topk(questions)
     assert (pairs.documents, pairs.is_yes_Q.tolist()) == (("a b a", "b c"), [True, False])
+    assert pairs.pmids == snippets.pmids == {1, 2}
+    assert "Saying yes to all, without reading, would give 0.667." in pairs.protocol  # precision 1/2, recall 1
     with pytest.raises(DataError, match="none of 1 BioASQ questions"):
         zero_shot_tasks.bioasq_snippets(questions[2:3])
 
 
-def test_a_task_that_is_unknown_or_lacks_its_data_is_refused():
-    with pytest.raises(ConfigError, match="'hoc' is no task; want some of hoc-10"):
-        read_tasks(names=["hoc"])
-    with pytest.raises(ConfigError, match=r"task 'bioasq-snippets' needs its data set \(bioasq\)"):
-        read_tasks(names=["bioasq-snippets"])
-    assert read_tasks() == []
+def test_every_protocol_of_pubmedqa_says_that_its_articles_may_have_been_trained_on():
+    tasks = zero_shot_tasks
+    for build in (tasks.pubmedqa_answers, tasks.pubmedqa_contexts, tasks.pubmedqa_yesno_topk):
+        protocol = build([article("1", "yes"), article("2", "no")]).protocol
+        assert "pairs that jobs/prepare.py made of this very file, has read questions and contexts" in protocol
+
+
+def test_a_task_is_asked_for_by_its_name_or_its_data_set():
+    assert task_names(DATA_SETS) == list(TASK_NAMES)
+    assert task_names(["bioasq-snippets", "hoc"]) == [*DATA_SETS["hoc"].tasks, "bioasq-snippets"]
+    with pytest.raises(ConfigError, match="'hocus' is no task; want some of hoc, "):
+        task_names(["hoc", "hocus"])
+    with pytest.raises(ConfigError, match="nothing is asked for"):
+        task_names([])
+
+
+def hoc_folder(folder):
+    """A corpus of two abstracts where it is looked for."""
+    archive(folder, text_7="A .", labels_7="<Resisting cell death--Apoptosis", text_8="B .", labels_8="< ").rename(
+        folder / "hoc_text_labels.tar.gz"
+    )
+    return folder
+
+
+def test_tasks_of_the_hallmarks_are_asked_over_a_list_as_well(tmp_path):
+    (tmp_path / "test.txt").write_text("7\n\n7\r\n")
+    tasks = read_tasks(["hoc-10", "hoc-37"], hoc_folder(tmp_path), hoc_pmids=tmp_path / "test.txt")
+    assert [task.name for task in tasks] == ["hoc-10", "hoc-37", "hoc-10-listed", "hoc-37-listed"]
+    assert [task.pmids for task in tasks] == [{7, 8}, {7, 8}, {7}, {7}]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"test\.txt: cannot be read \(No such file"),
+        (b"\xff", r"test\.txt: cannot be read .*one PMID a line"),
+        (b"\n", r"test\.txt: names no article"),
+        (b"7\nPMID: 8\n", r"test\.txt, line 2: 'PMID: 8' is no PMID"),
+        (b"7\n9\n", "1 of 2 PMIDs of the list are not among the 2 abstracts .* the first: 9"),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused_by_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "test.txt").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_tasks(["hoc-10"], hoc_folder(tmp_path), hoc_pmids=tmp_path / "test.txt")
+
+
+def test_a_list_without_a_task_for_it_and_data_that_is_not_there_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="--hoc-pmids .*: no task of hoc is asked for"):
+        read_tasks(["bioasq-snippets"], tmp_path, hoc_pmids=tmp_path / "test.txt")
+    with pytest.raises(ConfigError, match="holds no pubmedqa; want pubmedqa/ori_pqal.json.gz or "):
+        read_tasks(["pubmedqa-answers"], tmp_path)
+    with pytest.raises(ConfigError, match="nowhere: is no folder"):
+        read_tasks(["pubmedqa-answers"], tmp_path / "nowhere")
 
 
 @pytest.fixture(scope="module")
 def results():
-    tasks = read_tasks(hoc=HOC, pubmedqa=PUBMEDQA, bioasq=BIOASQ)
+    tasks = read_tasks(TASK_NAMES, SHARED_DATA)
     return {task.name: judge(task, BASELINES, np.random.default_rng(0)) for task in tasks}
 
 
@@ -111,6 +166,7 @@ def results():
 def test_the_tasks_have_the_sizes_of_their_data(results):
     assert tuple(results) == TASK_NAMES
     sizes = {name: (len(r.task.queries), len(r.task.documents), r.task.num_gold) for name, r in results.items()}
+    assert [len(r.task.pmids) for r in results.values()] == [1852] * 3 + [1000] * 3 + [554] * 3
     assert sizes == {
         "hoc-10": (10, 1852, 2466),
         "hoc-10-described": (10, 1852, 2466),

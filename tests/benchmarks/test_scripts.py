@@ -1,0 +1,94 @@
+"""Benchmarks tried at tiny size, where their figures mean nothing, and the runner that collects them."""
+
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("script", "rows"),
+    [
+        ("p08_contrastive_training", ["P8", "P8"]),
+        ("p09_gradient_caching", ["P9", "P9"]),
+        ("p10_grad_cache_cost", ["P10"]),
+        ("p13_bf16", ["P13", "P13"]),
+        ("p20_medline", ["P20", "P20", "P20"]),
+    ],
+)
+def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows):
+    paths = [str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(BENCHMARKS / f"{script}.py")],
+        env=os.environ | {"RAYBIO_BENCH_SMALL": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        timeout=1100,
+    )
+    if done.returncode == 75:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"row"')]
+    assert [result["row"] for result in results] == rows
+    assert all(0 < result["min_ratio"] <= result["median_ratio"] < math.inf for result in results)
+    assert all(result["peer"] and result["note"] for result in results)
+
+
+@pytest.fixture
+def runner(monkeypatch, tmp_path):
+    """``run_all`` over the scripts of an empty folder."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    module = importlib.import_module("run_all")
+    monkeypatch.setattr(sys, "argv", ["run_all.py"])
+    for name, path in {"HERE": tmp_path, "STORED": tmp_path / "results.json", "TABLE": tmp_path / "R.md"}.items():
+        monkeypatch.setattr(module, name, path)
+    return module
+
+
+def row(median_ratio):
+    return f"""print('{{"row": "P1", "peer": "p", "median_ratio": {median_ratio}, "min_ratio": 1, "note": ""}}')\n"""
+
+
+def test_a_row_whose_peer_is_not_installed_keeps_its_last_results(runner, tmp_path, capsys):
+    script = tmp_path / "p01_x.py"
+    found = []
+    for code in (row(2.5), "import sys; print('peer is missing', file=sys.stderr); sys.exit(75)"):
+        script.write_text(code)
+        with pytest.raises(SystemExit) as ended:
+            runner.main()
+        assert not ended.value.code
+        found.append(runner.STORED.read_text())
+    assert found[0] == found[1]
+    assert "| P1 | exact ranks for link retrieval | p | 2.5 |" in runner.TABLE.read_text()
+    assert "left out: peer is missing" in capsys.readouterr().out
+
+
+def test_what_libraries_print_is_no_result_and_a_failure_is_a_row(runner, tmp_path):
+    (tmp_path / "p01_x.py").write_text("print({'train_runtime': '1.4'})\n" + row(3) + "raise SystemExit(3)")
+    with pytest.raises(SystemExit) as ended:
+        runner.main()
+    assert ended.value.code
+    assert [one["note"] for one in json.loads(runner.STORED.read_text())] == ["", "p01_x.py failed, exit 3"]
+
+
+def test_a_round_goes_there_and_back(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    measure = importlib.import_module("_measure")
+    called, seconds = [], iter([1.0, 10.0, 100.0, 300.0, 20.0, 3.0])
+    sides = [lambda name=name: called.append(name) for name in "abc"]
+
+    def clock(side):
+        side()
+        return next(seconds)
+
+    assert measure.interleaved(sides, 1, clock) == [(2.0, 15.0, 200.0)]
+    assert "".join(called) == "abc" + "abccba"

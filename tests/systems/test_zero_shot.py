@@ -1,0 +1,35 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from raybio.data.article_store import ArticleStore
+from raybio.runtime.run_folder import RunFolder
+from raybio.systems.siamese import build
+from raybio.systems.zero_shot import training_pmids, zero_shot
+from tests.systems.test_conformance import tiny_config
+
+
+def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    """PubMedQA's questions may have been paired with MeSH terms; the articles kept for validation were not."""
+    store = shutil.copytree(tiny_articles.path, tmp_path / "store")
+    system, config = build(tiny_config("siamese"), store), tiny_config("siamese")
+    run = RunFolder(tmp_path / "runs", "tiny")
+    run.open("siamese", config.to_mapping(), store, system.data_digest, ())
+    model = str(system.export(run.export, {}))
+    record = {"QUESTION": "word1a?", "CONTEXTS": ["word2a"], "LONG_ANSWER": "word3b"}
+    asked = [*tiny_articles.pmid_N[:40].tolist(), 5000]
+    (tmp_path / "ori_pqal.json").write_text(json.dumps({str(pmid): record for pmid in asked}))
+    (result,) = zero_shot([model], ["pubmedqa-contexts"], tmp_path)
+    expected = int((~tiny_articles.is_validation_N[:40]).sum())
+    assert 0 < expected < 40
+    assert result.num_trained_on == {"tiny": expected}
+    np.testing.assert_array_equal(training_pmids(model), tiny_articles.pmid_N[~tiny_articles.is_validation_N])
+    (store / "manifest.json").write_bytes((store / "manifest.json").read_bytes() + b" ")  # prepared anew meanwhile
+    assert training_pmids(model) is None
+    shutil.rmtree(store)
+    assert training_pmids(model) is None
+    assert training_pmids("some/model") is None
