@@ -13,7 +13,8 @@ from rich.table import Table
 
 from raybio.config import fields, fingerprint, load, override_all
 from raybio.data.store import open_store
-from raybio.errors import ConfigError, RaybioError
+from raybio.errors import ConfigError
+from raybio.runtime.command_line import run_app
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.systems import SYSTEMS, SystemEntry
 from raybio.training.settings import TrainingConfig
@@ -78,16 +79,6 @@ def training_job(system: str, description: str, *, compare: str | None = None) -
         _train_and_show(system, Arguments(*given, compare=comparison, verbose=verbose))
 
     run_app(app)
-
-
-def run_app(app: Callable[[], Any]) -> NoReturn:
-    """Call a Typer app; a ``RaybioError`` becomes one message and exit code 2, or 130/143 after a signal."""
-    try:
-        app()
-    except RaybioError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(getattr(error, "exit_code", 2))
-    sys.exit(0)
 
 
 def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any]:
