@@ -18,34 +18,27 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from raybio.data.fasta import GZIP_MAGIC
+from raybio.data.medline_columns import ArticleColumns
 from raybio.data.quarantine import Quarantine
 from raybio.errors import DataError
 
-PAIR_SCHEMA = pa.schema(
-    [
-        ("pmid", pa.int64()),
-        ("year", pa.int16()),
-        ("title", pa.string()),
-        ("abstract", pa.string()),
-        ("mesh", pa.list_(pa.struct([("name", pa.string()), ("is_major", pa.bool_())]))),
-    ]
-)
 MAX_FIELD_BYTES = 1 << 22
 
 
 class Article(NamedTuple):
-    """One article of a table."""
+    """One article of a table; year 0 where it does not say."""
 
     pmid: int
     title: str
     abstract: str
     terms: list[str]
+    year: int = 0
 
 
 def read_pair_table(
     path: str | Path, quarantine: Quarantine, *, articles_per_batch: int = 10_000
 ) -> Iterator[pa.RecordBatch]:
-    """The articles of a table, plain or gzip, in ``PAIR_SCHEMA``.
+    """The articles of a table, plain or gzip, in ``ARTICLE_SCHEMA``.
 
     Args:
         path: the file.
@@ -67,17 +60,13 @@ def read_pair_table(
 
 
 def to_batch(articles: list[Article]) -> pa.RecordBatch:
-    """Articles as a record batch; their year is unknown and their terms are major topics of none."""
-    mesh = [[{"name": term, "is_major": False} for term in article.terms] for article in articles]
-    columns: list[Any] = [
-        [article.pmid for article in articles],
-        [0] * len(articles),
-        [article.title for article in articles],
-        [article.abstract for article in articles],
-        mesh,
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, PAIR_SCHEMA, strict=True)]
-    return pa.record_batch(arrays, schema=PAIR_SCHEMA)
+    """Articles as a record batch in ``ARTICLE_SCHEMA``; their terms are major topics of none and have no qualifiers."""
+    columns = ArticleColumns()
+    for article in articles:
+        columns.add_article(article.pmid, 1, 0, article.title, "", article.abstract, article.year)
+        for term in article.terms:
+            columns.add_heading(term, "", False, [])
+    return columns.finish()
 
 
 def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
