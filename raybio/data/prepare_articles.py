@@ -15,7 +15,7 @@ from raybio.data.prepare import demand_files, describe_files
 from raybio.data.pubmedqa import read_pubmedqa
 from raybio.data.quarantine import Quarantine
 from raybio.data.store_writer import Draft
-from raybio.errors import DataError
+from raybio.errors import DataError, StoreError
 
 ARTICLES_AT_ONCE = 10_000
 BROKEN_FILE = "broken file (set aside whole)"
@@ -59,7 +59,10 @@ def prepare_medline(
     demand_files(files)
     with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
         folder = parts or draft.path.with_name(f".{draft.path.name}.parts")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be made ({error.strerror}). Choose another --parts.") from None
         reports = parse_all(files, folder)
         sound, broken = _without_broken(reports, quarantine)
         add_to_quarantine(sound, quarantine)

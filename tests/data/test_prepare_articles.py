@@ -1,6 +1,7 @@
 """What of a source reaches the store of articles, and what becomes of input that is none."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from raybio.data.article_store import ENTRIES, ROWS, ArticleStore
+from raybio.data.articles import ArticleConfig
 from raybio.data.medline import read_medline
 from raybio.data.prepare_articles import prepare_medline, prepare_pairs
 from raybio.data.quarantine import Quarantine
 from raybio.data.store_writer import Draft
-from raybio.errors import StoreError
+from raybio.errors import DataError, StoreError
 from tests.data.citations import citation, write_medline
 
 MEDLINE = Path(__file__).resolve().parents[3] / "shared" / "data" / "medline_xml"
@@ -110,3 +112,33 @@ def test_a_pmid_that_comes_again_replaces_and_is_counted(tmp_path):
     assert store.texts("title", np.array([0, 1])) == ["new", "other"]
     assert store.term_names.to_pylist() == ["Cats", "Rats"]
     assert store.manifest["replaced_records"] == 2
+
+
+def test_one_file_without_an_article_stops_all_so_that_none_is_missed_unseen(tmp_path):
+    (tmp_path / "good.tsv").write_text("1\tone\t\tMice\n")
+    (tmp_path / "cut.tsv").write_text("PMID\tTitle\tAbstract\tMeSH\n")
+    with pytest.raises(DataError, match=r"cut\.tsv: holds no article"):
+        prepare_pairs(tmp_path / "store", [tmp_path / "good.tsv", tmp_path / "cut.tsv"])
+    assert not (tmp_path / "store").exists()
+
+
+def test_places_that_cannot_be_used_are_named(tmp_path):
+    table, pipe = tmp_path / "a.tsv", tmp_path / "pipe"
+    table.write_text("1\tone\t\tMice\n")
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match="pipe: is a pipe or a device"):
+        prepare_pairs(tmp_path / "store", [pipe])
+    with pytest.raises(DataError, match="is a folder; give its files"):
+        prepare_pairs(tmp_path / "store", [tmp_path])
+    with pytest.raises(DataError, match="does not exist"):
+        prepare_pairs(tmp_path / "store", [tmp_path / ("x" * 300)])
+    with pytest.raises(StoreError, match=r"a\.tsv: is a file"):
+        prepare_pairs(table, [table])
+    with pytest.raises(StoreError, match="cannot be read .*name too long.* Choose another --out"):
+        prepare_pairs(tmp_path / ("x" * 300), [table])
+    with pytest.raises(StoreError, match="/: holds files that are no store's"):
+        prepare_pairs("/", [table])
+    with pytest.raises(StoreError, match=r"a\.tsv: cannot be made \(File exists\). Choose another --parts"):
+        prepare_medline(
+            tmp_path / "store", [write_medline(tmp_path / "x.xml", citation(1))], ArticleConfig(), parts=table
+        )
