@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +25,8 @@ from raybio.errors import DataError
 from raybio.functional.hashing import derive_seed, hash_uniform
 from raybio.graphs.rows import expand
 
-ARTICLE_COLUMNS = ("pmid", "year", "title", "abstract", "mesh")
-"""What is read of a record batch: int64, int16, string, string, list of struct with ``name`` and ``is_major``."""
+ARTICLE_COLUMNS = ("pmid", "year", *FIELDS, "mesh")
+"""What is read of a record batch in ``ARTICLE_SCHEMA``."""
 
 WORDS_FROM_ARTICLES = 200_000
 MOST_WORDS = 50_000
@@ -42,7 +42,7 @@ class ArticleConfig(Config):
 
 
 class ArticleCollector:
-    """Collects articles; of several records of one PMID the last one counts."""
+    """Collects articles; of several records of one PMID the last one counts. As a context it closes its files."""
 
     def __init__(self, folder: Path) -> None:
         """Keep texts in ``folder`` until they are written into the store."""
@@ -50,7 +50,16 @@ class ArticleCollector:
         self._spools = {field: Spool(folder / f"{field}.spool") for field in FIELDS}
         self._pmids, self._years = list[np.ndarray](), list[np.ndarray]()
         self._num_terms, self._terms, self._majors = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+        self._qualifiers = list[np.ndarray]()
         self._number_by_term: dict[str, int] = {}
+        self._number_by_qualifiers: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for spool in self._spools.values():
+            spool.__exit__(*error)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take records, with the columns of ``ARTICLE_COLUMNS`` at least."""
@@ -61,9 +70,8 @@ class ArticleCollector:
         mesh = batch.column("mesh")
         self._num_terms.append(pc.fill_null(pc.list_value_length(mesh), 0).to_numpy(zero_copy_only=False))
         terms = mesh.flatten()
-        encoded = terms.field("name").dictionary_encode()
-        numbers = [self._number_by_term.setdefault(name, len(self._number_by_term)) for name in _names(encoded)]
-        self._terms.append(np.array(numbers, dtype=np.int32)[np.asarray(encoded.indices)])
+        self._terms.append(_numbered(terms.field("name"), self._number_by_term))
+        self._qualifiers.append(_numbered(_joined(terms.field("qualifiers")), self._number_by_qualifiers))
         self._majors.append(terms.field("is_major").to_numpy(zero_copy_only=False).astype(bool))
 
     def commit(self, draft: Draft, config: ArticleConfig, provenance: dict[str, Any]) -> ArticleStore:
@@ -76,10 +84,10 @@ class ArticleCollector:
         article_N = _last_of_each(pmid_A)
         if not len(article_N):
             raise DataError("no article was read, want at least one with a title or an abstract")
-        names, term_indptr_N1, term_E, is_major_E = self._entries(article_N)
+        entries = self._entries(article_N)
         pmid_N = pmid_A[article_N]
         provenance = {**provenance, "replaced_records": len(pmid_A) - len(pmid_N)}
-        texts = {
+        texts: dict[str, Any] = {
             field: spool.in_order(article_N, self.folder / f"{field}.texts") for field, spool in self._spools.items()
         }
         return commit_articles(
@@ -88,37 +96,44 @@ class ArticleCollector:
             year_N=np.concatenate(self._years)[article_N],
             is_validation_N=is_validation(pmid_N, config),
             **texts,
-            term_names=names,
-            term_indptr_N1=term_indptr_N1,
-            term_E=term_E,
-            is_major_E=is_major_E,
-            count_by_word=_count_words([*texts.values()], names),
+            **entries,
+            count_by_word=_count_words([texts["title"], texts["abstract"]], entries["term_names"]),
             provenance=provenance,
         )
 
-    def _entries(self, article_N: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Names of the terms that occur, and the entries of the rows, each term once a row."""
+    def _entries(self, article_N: np.ndarray) -> dict[str, Any]:
+        """The terms that occur and the entries of the rows, as ``commit_articles`` takes them.
+
+        Each term is there once a row; of one that a record repeats, the first one's qualifiers count.
+        """
         num_A = np.concatenate(self._num_terms).astype(np.int64)
         first_A = np.cumsum(num_A) - num_A
+        names, place_T = _by_name(self._number_by_term)
+        sets, place_Q = _by_name(self._number_by_qualifiers)
         term_A = np.concatenate([np.empty(0, np.int32), *self._terms])
+        qualifiers_A = np.concatenate([np.empty(0, np.int32), *self._qualifiers])
         is_major_A = np.concatenate([np.empty(0, bool), *self._majors])
-        names = sorted(self._number_by_term)
-        rank = np.empty(len(names), dtype=np.int64)
-        rank[[self._number_by_term[name] for name in names]] = np.arange(len(names))
-        keys, majors = [np.empty(0, np.int64)], [np.empty(0, bool)]
+        keys, majors, qualifiers = [np.empty(0, np.int64)], [np.empty(0, bool)], [np.empty(0, np.int32)]
         for start in range(0, len(article_N), ROWS_PER_BLOCK):
             block_R = article_N[start : start + ROWS_PER_BLOCK]
             position, owner = expand(first_A[block_R], num_A[block_R])
-            key, inverse = np.unique((start + owner) * len(names) + rank[term_A[position]], return_inverse=True)
+            key = (start + owner) * len(names) + place_T[term_A[position]]
+            key, first, inverse = np.unique(key, return_index=True, return_inverse=True)
             keys.append(key)
             majors.append(np.bincount(inverse, weights=is_major_A[position], minlength=len(key)) > 0)
+            qualifiers.append(place_Q[qualifiers_A[position[first]]])
         row_E, term_E = np.divmod(np.concatenate(keys), max(len(names), 1))
         if not len(term_E):
             raise DataError("no article has a MeSH term, want some: there is nothing to pair texts with")
-        # Terms that only superseded records had are gone.
-        used, term_E = np.unique(term_E, return_inverse=True)
-        indptr_N1 = np.concatenate([[0], np.cumsum(np.bincount(row_E, minlength=len(article_N)))])
-        return [names[term] for term in used], indptr_N1, term_E, np.concatenate(majors)
+        used_names, term_E = _only_used(names, term_E)
+        used_sets, qualifiers_E = _only_used(sets, np.concatenate(qualifiers))
+        return {
+            "term_names": used_names,
+            "term_indptr_N1": np.concatenate([[0], np.cumsum(np.bincount(row_E, minlength=len(article_N)))]),
+            "term_E": term_E,
+            "is_major_E": np.concatenate(majors),
+            "qualifiers_E": pa.DictionaryArray.from_arrays(pa.array(qualifiers_E), pa.array(used_sets)),
+        }
 
 
 def is_validation(pmid_N: np.ndarray, config: ArticleConfig) -> np.ndarray:
@@ -126,8 +141,34 @@ def is_validation(pmid_N: np.ndarray, config: ArticleConfig) -> np.ndarray:
     return hash_uniform(derive_seed(config.seed, "validation"), pmid_N) < config.validation_share
 
 
-def _names(encoded: pa.DictionaryArray) -> list[str]:
-    return [str(name) for name in encoded.dictionary.to_pylist()]
+def _numbered(names: pa.Array, number_by_name: dict[str, int]) -> np.ndarray:
+    """The number of each name, int32; new names get the next ones."""
+    encoded = names.dictionary_encode()
+    numbers = [number_by_name.setdefault(name, len(number_by_name)) for name in encoded.dictionary.to_pylist()]
+    return np.array(numbers, dtype=np.int32)[np.asarray(encoded.indices)]
+
+
+def _joined(qualifiers: pa.Array) -> pa.Array:
+    """Lists of qualifiers as texts, in PubMed's notation."""
+    flat = qualifiers.flatten()
+    name = flat.field("name")
+    marked = pc.if_else(flat.field("is_major"), pc.binary_join_element_wise("*", name, ""), name)
+    bounds = np.concatenate([[0], np.cumsum(np.asarray(pc.list_value_length(qualifiers)))])
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), marked), "/")
+
+
+def _by_name(number_by_name: dict[str, int]) -> tuple[list[str], np.ndarray]:
+    """Names ascending, and the place of each number among them, int32."""
+    names = sorted(number_by_name)
+    place = np.empty(len(names), dtype=np.int32)
+    place[[number_by_name[name] for name in names]] = np.arange(len(names))
+    return names, place
+
+
+def _only_used(names: list[str], place_E: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Without the names that only superseded records had; places among those that are left, int32."""
+    used, place_E = np.unique(place_E, return_inverse=True)
+    return [names[place] for place in used], place_E.astype(np.int32)
 
 
 def _last_of_each(pmid_A: np.ndarray) -> np.ndarray:

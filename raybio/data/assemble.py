@@ -59,34 +59,20 @@ class Spool:
 
 
 class LinkCollector:
-    """Undirected links between numbered proteins; what is no link is set aside."""
+    """Undirected links between numbered proteins; pairs with itself and repetitions are set aside under their ids."""
 
-    def __init__(self, quarantine: Quarantine) -> None:
-        """Start empty."""
-        self._quarantine = quarantine
+    def __init__(self, quarantine: Quarantine, keys: pa.Array) -> None:
+        """Start empty; ``keys`` are the proteins' ids."""
+        self._quarantine, self._keys = quarantine, keys
         self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
 
     def add(self, u_E: np.ndarray, v_E: np.ndarray, line_E: np.ndarray, file: str) -> None:
         """Links between proteins ``u`` and ``v``, from the given lines; pairs of a protein with itself are dropped."""
         is_self = u_E == v_E
-        self.set_aside(is_self, "self pair (dropped)", line_E, file, is_bad=False)
-        pair = np.stack([np.minimum(u_E, v_E), np.maximum(u_E, v_E)], axis=1)[~is_self]
+        pair = np.stack([np.minimum(u_E, v_E), np.maximum(u_E, v_E)], axis=1)
+        self._set_aside(is_self, "self pair (dropped)", pair, line_E, file)
+        pair = pair[~is_self]
         self._blocks.append((pair.astype(np.int64), line_E[~is_self]))
-
-    def set_aside(
-        self,
-        is_here_E: np.ndarray,
-        reason: str,
-        line_E: np.ndarray,
-        file: str,
-        *,
-        is_bad: bool = True,
-        detail: str = "",
-    ) -> None:
-        """Count links that are left out."""
-        first = np.flatnonzero(is_here_E)[: self._quarantine.num_examples]
-        examples = [(int(line_E[index]), detail) for index in first]
-        self._quarantine.add_many("link", reason, file, int(is_here_E.sum()), examples, is_bad=is_bad)
 
     def merged(self, file: str) -> np.ndarray:
         """All distinct links (E, 2), u < v, in ascending order; repetitions are counted, in either direction."""
@@ -100,8 +86,19 @@ class LinkCollector:
         order = np.argsort(code, kind="stable")
         is_first = np.ones(len(code), dtype=bool)
         is_first[order[1:]] = np.diff(code[order]) != 0
-        self.set_aside(~is_first, "duplicate link (merged)", line, file, is_bad=False)
+        self._set_aside(~is_first, "duplicate link (merged)", pair, line, file)
         return pair[order[is_first[order]]]
+
+    def _set_aside(
+        self, is_here_E: np.ndarray, reason: str, pair_E2: np.ndarray, line_E: np.ndarray, file: str
+    ) -> None:
+        """Count links that sound files hold too, and are left out."""
+        first = np.flatnonzero(is_here_E)[: self._quarantine.num_examples]
+        examples = [
+            (line, " ".join(self._keys.take(pa.array(pair)).to_pylist()))
+            for line, pair in zip(line_E[first].tolist(), pair_E2[first], strict=True)
+        ]
+        self._quarantine.add_many("link", reason, file, int(is_here_E.sum()), examples, is_bad=False)
 
 
 class Corpus(NamedTuple):

@@ -155,7 +155,7 @@ def read_interactome(path: Path, quarantine: Quarantine) -> Interactome:
     a, b, line_E = _read_pairs(path, quarantine)
     encoded = pa.concat_arrays([a, b]).dictionary_encode()
     code = np.asarray(encoded.indices, dtype=np.int64)
-    links = LinkCollector(quarantine)
+    links = LinkCollector(quarantine, encoded.dictionary)
     links.add(code[: len(a)], code[len(a) :], line_E, path.name)
     line_N = np.full(len(encoded.dictionary), np.iinfo(np.int64).max)
     np.minimum.at(line_N, code, np.concatenate([line_E, line_E]))

@@ -2,35 +2,54 @@
 
 import gzip
 import json
+import re
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from raybio.errors import DataError
+
+HALF_LETTER = re.compile("[\ud800-\udfff]")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file, plain or ``.gz``.
 
     Raises:
-        DataError: if the file cannot be read, is damaged, or holds something else.
+        DataError: if the file cannot be read, is damaged, holds something else, or names something twice.
     """
     path = Path(path)
     try:
         content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
-        value = json.loads(text)
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+        value = json.loads(text, object_pairs_hook=_without_repetition)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}), want a JSON file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except KeyError as error:
+        raise DataError(f"{path}: names {error} twice in one object. Keep one of them.") from None
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: is no JSON ({error}). Fetch the file again.") from None
     if not isinstance(value, dict):
         raise DataError(f"{path}: holds a {type(value).__name__}, want an object {{...}}")
     return value
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object; Python's own would keep the last of two records of one name and drop the first unsaid."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise KeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
+    return value
+
+
+def _is_text(value: Any) -> TypeGuard[str]:
+    r"""Whether it is a text that UTF-8 can hold: JSON may name half a letter (``"\ud800"``)."""
+    return isinstance(value, str) and not HALF_LETTER.search(value)
 
 
 @dataclass(frozen=True)
@@ -65,7 +84,7 @@ class Record:
             DataError: if it is missing, blank or no text.
         """
         value = self.fields.get(field)
-        if not isinstance(value, str) or not value.strip():
+        if not _is_text(value) or not value.strip():
             raise self.wrong(field, "a text")
         return value.strip()
 
@@ -76,6 +95,6 @@ class Record:
             DataError: if it is no list of texts.
         """
         value = self.fields.get(field, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not all(_is_text(item) for item in value):
             raise self.wrong(field, "a list of texts")
         return tuple(item.strip() for item in value if item.strip())

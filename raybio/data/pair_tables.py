@@ -1,9 +1,10 @@
 """Article tables that others use for training pairs: no XML, one article a line.
 
 Three layouts, told apart by their first line: the authors' tab-separated one (PMID, title, abstract, MeSH terms in as
-many columns as there are), their released comma-separated one without header (PMID, title, terms joined by ``;``,
-random other terms joined by ``;``, which are not read), and a comma-separated one with the header ``text,label``
-(labels joined by ``;`` or on lines of their own; a hash of the text stands for the PMID).
+many columns as there are; a header that begins with PMID is known as one), their released comma-separated one without
+header (PMID, title, terms joined by ``;``, random other terms joined by ``;``, which are not read), and a
+comma-separated one with the header ``text,label`` (labels joined by ``;`` or on lines of their own; a hash of the text
+stands for the PMID).
 """
 
 import csv
@@ -18,44 +19,37 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from raybio.data.fasta import GZIP_MAGIC
+from raybio.data.medline_columns import ArticleColumns
 from raybio.data.quarantine import Quarantine
 from raybio.errors import DataError
 
-PAIR_SCHEMA = pa.schema(
-    [
-        ("pmid", pa.int64()),
-        ("year", pa.int16()),
-        ("title", pa.string()),
-        ("abstract", pa.string()),
-        ("mesh", pa.list_(pa.struct([("name", pa.string()), ("is_major", pa.bool_())]))),
-    ]
-)
 MAX_FIELD_BYTES = 1 << 22
 
 
 class Article(NamedTuple):
-    """One article of a table."""
+    """One article of a table; year 0 where it does not say."""
 
     pmid: int
     title: str
     abstract: str
     terms: list[str]
+    year: int = 0
 
 
 def read_pair_table(
     path: str | Path, quarantine: Quarantine, *, articles_per_batch: int = 10_000
 ) -> Iterator[pa.RecordBatch]:
-    """The articles of a table, plain or gzip, in ``PAIR_SCHEMA``.
+    """The articles of a table, plain or gzip, in ``ARTICLE_SCHEMA``.
 
     Args:
         path: the file.
-        quarantine: takes lines that are none of the layout's, by file, line and reason.
+        quarantine: takes the header and lines that are none of the layout's, by file, line and reason.
         articles_per_batch: articles of a record batch.
 
     Raises:
-        DataError: if the file is missing, torn, not UTF-8, or of none of the layouts.
+        DataError: if the file is missing, torn, not UTF-8, of none of the layouts, or holds no article.
     """
-    path = Path(path)
+    path, num_before = Path(path), quarantine.num_seen("article")
     waiting: list[Article] = []
     for article in _articles(path, quarantine):
         waiting.append(article)
@@ -64,20 +58,18 @@ def read_pair_table(
             waiting = []
     if waiting:
         yield to_batch(waiting)
+    if quarantine.num_seen("article") == num_before:
+        raise DataError(f"{path}: holds no article, want one a line. Was it cut short? Or leave it out.")
 
 
 def to_batch(articles: list[Article]) -> pa.RecordBatch:
-    """Articles as a record batch; their year is unknown and their terms are major topics of none."""
-    mesh = [[{"name": term, "is_major": False} for term in article.terms] for article in articles]
-    columns: list[Any] = [
-        [article.pmid for article in articles],
-        [0] * len(articles),
-        [article.title for article in articles],
-        [article.abstract for article in articles],
-        mesh,
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, PAIR_SCHEMA, strict=True)]
-    return pa.record_batch(arrays, schema=PAIR_SCHEMA)
+    """Articles as a record batch in ``ARTICLE_SCHEMA``; their terms are major topics of none and have no qualifiers."""
+    columns = ArticleColumns()
+    for article in articles:
+        columns.add_article(article.pmid, 1, 0, article.title, "", article.abstract, article.year)
+        for term in article.terms:
+            columns.add_heading(term, "", False, [])
+    return columns.finish()
 
 
 def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
@@ -92,9 +84,7 @@ def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 text ({error.reason})") from None
-    except csv.Error as error:
-        raise DataError(f"{path}: is no table ({error})") from None
+        raise DataError(f"{path}: is not UTF-8 text ({error.reason}). Convert it first, as by iconv.") from None
 
 
 def _parse(lines: io.TextIOWrapper, path: Path, quarantine: Quarantine) -> Iterator[Article]:
@@ -107,53 +97,79 @@ def _parse(lines: io.TextIOWrapper, path: Path, quarantine: Quarantine) -> Itera
         return
     csv.field_size_limit(MAX_FIELD_BYTES)
     rows = csv.reader(rest, strict=True)
-    header = next(csv.reader([first]), [])
-    if [name.strip().lower() for name in header] == ["text", "label"]:
-        next(rows)
-        yield from _labelled(rows, path, quarantine)
-    elif len(header) == 4 and header[0].strip().isdigit():
-        yield from _released(rows, path, quarantine)
-    else:
-        raise DataError(
-            f"{path}: the first line has {len(header)} columns ({first[:60]!r}); want PMID, title, abstract and terms "
-            "separated by tabs, PMID, title, terms and other terms separated by commas, or the header text,label"
-        )
+    try:
+        header = next(csv.reader([first]), [])
+        if [name.strip().lower() for name in header] == ["text", "label"]:
+            next(rows)
+            yield from _labelled(rows, path, quarantine)
+        elif len(header) == 4 and header[0].strip().isdigit():
+            yield from _released(rows, path, quarantine)
+        else:
+            raise DataError(
+                f"{path}: the first line has {len(header)} columns ({first[:60]!r}); want PMID, title, abstract and "
+                "terms separated by tabs, PMID, title, terms and other terms separated by commas and without header, "
+                "or the header text,label"
+            )
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.line_num}: is no table ({error})") from None
 
 
 def _chain(first: str, lines: io.TextIOWrapper) -> Iterator[str]:
-    if first:
-        yield first
+    yield first
     yield from lines
 
 
 def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator[Article]:
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            pmid, *columns = line.rstrip("\r\n").split("\t")
-            title, abstract, terms = [*columns, "", ""][0], [*columns, "", ""][1], columns[2:]
-            if len(terms) == 1 and ";" in terms[0]:
-                quarantine.add("article", "terms joined by ';' (want a column each)", path.name, number, terms[0])
+        pmid, *columns = line.rstrip("\r\n").split("\t")
+        title, abstract, terms = [*columns, "", ""][0], [*columns, "", ""][1], columns[2:]
+        if number == 1 and pmid.strip().lower() == "pmid":
+            _check_header(line, path)
+            quarantine.add("article", "header (no article)", path.name, number, line.strip(), is_bad=False)
+        elif len(terms) == 1 and ";" in terms[0]:
+            _set_aside("terms joined by ';' (want a column each)", terms[0], path, number, quarantine)
+        elif line.strip():
             yield from _checked(pmid, title, abstract, terms, path, number, quarantine)
 
 
+def _check_header(line: str, path: Path) -> None:
+    """Refuse a header by which titles and abstracts stand elsewhere."""
+    names = [name.strip().lower() for name in line.split("\t")]
+    for place, name in enumerate(("title", "abstract"), start=1):
+        if name in names and names.index(name) != place:
+            raise DataError(f"{path}: has the columns {names[:5]}, want PMID, title, abstract and then a column a term")
+
+
 def _released(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
-    for row in rows:
-        if row:
-            pmid, title, terms = [*row, "", "", ""][:3]
-            yield from _checked(pmid, title, "", terms.split(";"), path, rows.line_num, quarantine)
+    for line, (pmid, title, terms, _) in _of_width(4, rows, path, quarantine):
+        yield from _checked(pmid, title, "", terms.split(";"), path, line, quarantine)
 
 
 def _labelled(rows: Any, path: Path, quarantine: Quarantine) -> Iterator[Article]:
     """The labels of one text may stand on several lines, wherever they are: the file is read whole."""
     labels_by_text: dict[str, list[str]] = {}
     line_by_text: dict[str, int] = {}
+    for line, (text, labels) in _of_width(2, rows, path, quarantine):
+        text = " ".join(text.split())
+        labels_by_text.setdefault(text, []).extend(labels.split(";"))
+        line_by_text.setdefault(text, line)
+    for text, named in labels_by_text.items():
+        yield from _checked(str(_id_of(text)), text, "", named, path, line_by_text[text], quarantine)
+
+
+def _of_width(num_columns: int, rows: Any, path: Path, quarantine: Quarantine) -> Iterator[tuple[int, list[str]]]:
+    """Line and columns of each row; a comma that is not quoted gives a row of another width."""
     for row in rows:
-        if row:
-            text, labels = [*row, "", ""][:2]
-            labels_by_text.setdefault(" ".join(text.split()), []).extend(labels.split(";"))
-            line_by_text.setdefault(" ".join(text.split()), rows.line_num)
-    for text, labels in labels_by_text.items():
-        yield from _checked(str(_id_of(text)), text, "", labels, path, line_by_text[text], quarantine)
+        if len(row) == num_columns:
+            yield rows.line_num, row
+        elif row:
+            found = f"{len(row)} columns, want {num_columns}: {','.join(row)}"
+            _set_aside("line with too many or too few columns", found, path, rows.line_num, quarantine)
+
+
+def _set_aside(reason: str, detail: str, path: Path, line: int, quarantine: Quarantine) -> None:
+    quarantine.saw("article", 1)
+    quarantine.add("article", reason, path.name, line, detail)
 
 
 def _id_of(text: str) -> int:

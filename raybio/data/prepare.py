@@ -1,6 +1,7 @@
 """Preparing a corpus: readers -> quarantine -> distinct links -> held-out links -> store. Two input layouts."""
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
@@ -82,8 +83,12 @@ def demand_files(files: Iterable[Path]) -> None:
         DataError: naming the first one that is missing.
     """
     for file in files:
-        if not file.is_file():
-            what = f"is a folder; give its files, such as '{file}/*'" if file.is_dir() else "does not exist"
+        if not os.path.isfile(file):
+            what = "does not exist"
+            if os.path.isdir(file):
+                what = f"is a folder; give its files, such as '{file}/*'"
+            elif os.path.exists(file):
+                what = "is a pipe or a device, and is read twice; write it into a file first"
             raise DataError(f"{file}: {what}")
 
 

@@ -15,7 +15,7 @@ from raybio.data.prepare import demand_files, describe_files
 from raybio.data.pubmedqa import read_pubmedqa
 from raybio.data.quarantine import Quarantine
 from raybio.data.store_writer import Draft
-from raybio.errors import DataError
+from raybio.errors import DataError, StoreError
 
 ARTICLES_AT_ONCE = 10_000
 BROKEN_FILE = "broken file (set aside whole)"
@@ -57,15 +57,17 @@ def prepare_medline(
     """
     config, quarantine = config or ArticleConfig(), Quarantine((config or ArticleConfig()).max_bad_share)
     demand_files(files)
-    with Draft(out, force=force) as draft:
+    with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
         folder = parts or draft.path.with_name(f".{draft.path.name}.parts")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder}: cannot be made ({error.strerror}). Choose another --parts.") from None
         reports = parse_all(files, folder)
         sound, broken = _without_broken(reports, quarantine)
         add_to_quarantine(sound, quarantine)
         quarantine.check("citation")
         merged = merge_parts(sound)
-        collector = ArticleCollector(draft.folder)
         by_file = np.lexsort([merged.row_A, merged.file_A])
         bounds = np.searchsorted(merged.file_A[by_file], np.arange(len(sound) + 1))
         for number, report in enumerate(sound):
@@ -105,8 +107,7 @@ def prepare_pairs(
     """
     config, quarantine = config or ArticleConfig(), Quarantine((config or ArticleConfig()).max_bad_share)
     demand_files(files)
-    with Draft(out, force=force) as draft:
-        collector = ArticleCollector(draft.folder)
+    with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
         for path in files:
             for batch in _read(path, quarantine):
                 collector.add(batch)
@@ -125,7 +126,9 @@ def _read(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
         return
     questions = read_pubmedqa(path)
     quarantine.saw("article", len(questions))
-    yield to_batch([Article(int(one.pmid), one.question, one.context, list(one.mesh_terms)) for one in questions])
+    yield to_batch(
+        [Article(int(one.pmid), one.question, one.context, list(one.mesh_terms), one.year or 0) for one in questions]
+    )
 
 
 def _without_broken(

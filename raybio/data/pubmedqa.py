@@ -12,6 +12,7 @@ from raybio.data.json_records import Record, read_json_object
 from raybio.errors import DataError
 
 DECISIONS = ("yes", "no", "maybe")
+MOST_PMID_DIGITS = 17
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def read_pubmedqa(path: Path) -> tuple[PubMedQuestion, ...]:
 
 def _question(record: Record) -> PubMedQuestion:
     contexts, sections = record.texts("CONTEXTS"), record.texts("LABELS")
-    if not (record.name.isascii() and record.name.isdigit()):
-        raise record.wrong("its name", "a PMID")
+    if not (record.name.isascii() and record.name.isdigit() and len(record.name) <= MOST_PMID_DIGITS):
+        raise DataError(f"{record.path}, record {record.name[:40]!r}: its name is no PMID. Repair the record.")
     if not contexts:
         raise record.wrong("CONTEXTS", "at least one text that is not blank")
     if sections and len(sections) != len(contexts):
@@ -68,7 +69,7 @@ def _question(record: Record) -> PubMedQuestion:
     if decision is not None and decision not in DECISIONS:
         raise record.wrong("final_decision", f"one of {', '.join(DECISIONS)}")
     year = record.fields.get("YEAR")
-    if year is not None and not (isinstance(year, str | int) and str(year).isdecimal()):
+    if year is not None and not (isinstance(year, str | int) and str(year).isdecimal() and len(str(year)) == 4):
         raise record.wrong("YEAR", "a year such as '2011'")
     return PubMedQuestion(
         pmid=record.name,

@@ -20,8 +20,8 @@ from raybio.data.embedded import kept_store
 from raybio.data.prepare_articles import prepare_medline
 from raybio.data.store import SCHEMA_VERSION
 
-VERSION = 1
-"""Rises whenever the same settings give another corpus."""
+VERSION = 2
+"""Rises whenever the same settings give another corpus or another store of it."""
 
 CHECK_TAGS = {"Humans": 0.6, "Animals": 0.35, "Female": 0.4, "Male": 0.4, "Mice": 0.15}
 _SYLLABLES = [first + second for first in "bcdfglmnprstv" for second in ("a", "e", "i", "o", "u", "an", "er", "ol")]

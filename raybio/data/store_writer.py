@@ -37,9 +37,12 @@ class Draft:
     def __init__(self, path: str | Path, *, force: bool = False) -> None:
         """Check the place; nothing is written before the context is entered."""
         self.path = Path(path).resolve()
-        self.folder = self.path.with_name(f".{self.path.name}.draft")
+        self.folder = self.path.parent / f".{self.path.name}.draft"
         self.force = force
-        self._refuse_what_is_there()
+        try:
+            self._refuse_what_is_there()
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be read ({error.strerror}). Choose another --out.") from None
 
     def __enter__(self) -> Self:
         """Make the draft folder and lock it; the kernel frees the lock when the process dies, however it dies."""

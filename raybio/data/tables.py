@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from raybio.data.assemble import Corpus, LinkCollector, Spool, concatenated, find, first_of_each, number_groups
@@ -21,6 +22,8 @@ from raybio.errors import DataError
 PROTEIN_COLUMNS = ("protein_id", "species_taxid", "sequence")
 LINK_COLUMNS = ("protein_a", "protein_b")
 LINK_SCHEMA = pa.schema([("a", pa.string()), ("b", pa.string()), ("line", pa.int64())])
+TAXID = "^(0|[1-9][0-9]{0,9})$"
+NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
 BLOCK_BYTES = 16 << 20
 
 
@@ -39,17 +42,19 @@ class Tables:
     def read(self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int) -> Corpus:
         """Proteins first; links are then looked up among them."""
         keys, group_N, names, spooled_N = self._read_proteins(spool, quarantine, strip_stop, max_length)
-        links = LinkCollector(quarantine)
+        links = LinkCollector(quarantine, keys)
         file = Path(self.edges).name
         for batch in read_links(self.edges, quarantine):
-            line_E = batch.column("line").to_numpy()
-            u_E, v_E = (find(batch.column(column), keys) for column in ("a", "b"))
+            a, b, line = batch.columns
+            u_E, v_E = find(a, keys), find(b, keys)
             is_unknown = (u_E < 0) | (v_E < 0)
             is_across = ~is_unknown & (group_N[u_E] != group_N[v_E])
-            links.set_aside(is_unknown, "link with an id that is not among the proteins", line_E, file)
-            links.set_aside(is_across, "link between two species", line_E, file)
+            _set_aside(
+                is_unknown, "link with an id that is not among the proteins", "link", file, line, [a, b], quarantine
+            )
+            _set_aside(is_across, "link between two species", "link", file, line, [a, b], quarantine)
             good = ~(is_unknown | is_across)
-            links.add(u_E[good], v_E[good], line_E[good], file)
+            links.add(u_E[good], v_E[good], line.to_numpy()[good], file)
         quarantine.check("link")
         return Corpus(keys, group_N, spooled_N, links.merged(file), names, names)
 
@@ -74,6 +79,8 @@ class Tables:
             zip(line.take(repeated).to_pylist(), key.take(repeated).to_pylist(), strict=True),
         )
         quarantine.check("protein")
+        if not len(key):
+            raise DataError(f"{self.proteins}: holds no good protein, want one a line below the header")
         kept = pa.array(is_first)
         group_N, names = number_groups(concatenated(groups, pa.string()).filter(kept))
         return key.filter(kept), group_N, names, np.flatnonzero(is_first)
@@ -105,10 +112,12 @@ def read_proteins(
     kinds = (pa.string(), pa.string(), pa.large_binary())
     for key, group, sequence, line in _read(path, PROTEIN_COLUMNS, kinds, "protein", quarantine, block_bytes):
         without_group = is_missing(group)
-        _set_aside(without_group, "no species", "protein", path, line, key, quarantine)
-        quarantine.saw("protein", int(without_group.sum()))
+        is_bad = ~np.asarray(pc.match_substring_regex(group, TAXID))
+        _set_aside(without_group, "no species", "protein", path, line, [key], quarantine)
+        _set_aside(is_bad & ~without_group, NO_TAXID, "protein", path, line, [key, group], quarantine)
+        quarantine.saw("protein", int(is_bad.sum()))
         batch = pa.record_batch([key, group, sequence, line], schema=PROTEIN_SCHEMA)
-        batch = batch.filter(pa.array(~without_group))
+        batch = batch.filter(pa.array(~is_bad))
         yield clean(batch, quarantine, Path(path).name, strip_stop=strip_stop, max_length=max_length)
 
 
@@ -121,7 +130,7 @@ def read_links(path: str | Path, quarantine: Quarantine, *, block_bytes: int = B
     for a, b, line in _read(path, LINK_COLUMNS, (pa.string(), pa.string()), "link", quarantine, block_bytes):
         quarantine.saw("link", len(a))
         without_id = is_missing(a) | is_missing(b)
-        _set_aside(without_id, "link without an id", "link", path, line, a, quarantine)
+        _set_aside(without_id, "link without an id", "link", path, line, [a, b], quarantine)
         yield pa.record_batch([a, b, line], schema=LINK_SCHEMA).filter(pa.array(~without_id))
 
 
@@ -204,7 +213,7 @@ def _only_text(
             bad |= [not _is_utf8(value) for value in batch.column(column).to_pylist()]
         quarantine.saw(record, int(bad.sum()))
         shown = pa.array([repr(value) for value in batch.column(texts[0]).to_pylist()])
-        _set_aside(bad, "id that is not UTF-8 text", record, file, batch.column("line"), shown, quarantine)
+        _set_aside(bad, "id that is not UTF-8 text", record, file, batch.column("line"), [shown], quarantine)
         return batch.filter(pa.array(~bad))
 
 
@@ -222,11 +231,12 @@ def _set_aside(
     record: str,
     path: str | Path,
     line: pa.Array,
-    key: pa.Array,
+    shown: list[pa.Array],
     quarantine: Quarantine,
 ) -> None:
     first = pa.array(np.flatnonzero(is_bad)[: quarantine.num_examples])
-    examples = zip(line.take(first).to_pylist(), key.take(first).to_pylist(), strict=True)
+    details = zip(*(column.take(first).to_pylist() for column in shown), strict=True)
+    examples = zip(line.take(first).to_pylist(), map(" ".join, details), strict=True)
     quarantine.add_many(record, reason, Path(path).name, int(is_bad.sum()), examples)
 
 

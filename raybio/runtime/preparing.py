@@ -2,6 +2,7 @@
 
 import glob
 import json
+import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -10,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from raybio.config import Config, fields
+from raybio.config import C, Config, fields
 from raybio.data.articles import ArticleConfig
 from raybio.data.interactomes import TreeOfLife
 from raybio.data.medline_parts import FileReport, parse_file
@@ -39,6 +41,10 @@ PROTEINS, PROTEIN_HELP = PrepareConfig(), _help(PrepareConfig)
 ARTICLES, ARTICLE_HELP = ArticleConfig(), _help(ArticleConfig)
 Out = Annotated[Path, typer.Option(help="folder of the store")]
 Force = Annotated[bool, typer.Option("--force", help="replace a store that is there already")]
+NO_VALIDATION = (
+    "[yellow]no article is kept for validation[/]: training evaluates on such articles and will refuse this store. "
+    "Prepare it again with a larger --validation-share, or train with --set schedule.evaluate_every_steps=0"
+)
 ValidationShare = Annotated[float, typer.Option(help=ARTICLE_HELP["validation_share"])]
 ArticleSeed = Annotated[int, typer.Option(help=ARTICLE_HELP["seed"])]
 ArticleBadShare = Annotated[float, typer.Option(help=ARTICLE_HELP["max_bad_share"])]
@@ -51,7 +57,7 @@ def proteins(
     species: Annotated[Path | None, typer.Option(help="treeoflife.species.tsv")] = None,
     sequences: Annotated[Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")] = None,
     edges: Annotated[Path | None, typer.Option(help="table: protein_a, protein_b")] = None,
-    proteins: Annotated[Path | None, typer.Option(help="table: protein_id, species_taxid, sequence")] = None,
+    proteins: Annotated[Path | None, typer.Option(help="table: protein_id, species_taxid (a number), sequence")] = None,
     heldout_share: Annotated[float, typer.Option(help=PROTEIN_HELP["heldout_share"])] = PROTEINS.heldout_share,
     seed: Annotated[int, typer.Option(help=PROTEIN_HELP["seed"])] = PROTEINS.seed,
     strip_stop: Annotated[bool, typer.Option(help=PROTEIN_HELP["strip_stop"])] = PROTEINS.strip_stop,
@@ -60,8 +66,8 @@ def proteins(
     force: Force = False,
 ) -> None:
     """Protein sequences and their links: a Tree-of-life download, or two tables (.gz too)."""
-    config = PrepareConfig.from_mapping({name: value for name, value in locals().items() if name in PROTEIN_HELP})
-    tree_of_life, tables, started = (interactomes, species, sequences), (edges, proteins), time.perf_counter()
+    config, started = _settings(PrepareConfig, locals()), time.perf_counter()
+    tree_of_life, tables = (interactomes, species, sequences), (edges, proteins)
     if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
         raise ConfigError("want either --interactomes, --species and --sequences, or --edges and --proteins")
     source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
@@ -78,11 +84,13 @@ def medline(
     parts: Annotated[
         Path | None, typer.Option(help="folder that keeps the parsed files; default: beside the store until it is done")
     ] = None,
-    workers: Annotated[int, typer.Option(help="parse so many files at once, by Ray Data; 0: here, without Ray")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="parse so many files at once, by Ray Data; 0: here, without Ray")
+    ] = 0,
     force: Force = False,
 ) -> None:
     """Articles from PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms."""
-    config, started = _article_config(validation_share, seed, max_bad_share), time.perf_counter()
+    config, started = _settings(ArticleConfig, locals()), time.perf_counter()
     parse_all = partial(_parse_by_ray_data, workers) if workers else parse_here
     _show(prepare_medline(out, matching(source), config, force=force, parse_all=parse_all, parts=parts), started)
 
@@ -97,7 +105,7 @@ def pairs(
     force: Force = False,
 ) -> None:
     """Articles from tables: the BioSTransformers authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
-    config, started = _article_config(validation_share, seed, max_bad_share), time.perf_counter()
+    config, started = _settings(ArticleConfig, locals()), time.perf_counter()
     _show(prepare_pairs(out, matching(source), config, force=force), started)
 
 
@@ -128,17 +136,16 @@ def matching(patterns: Sequence[str]) -> list[Path]:
     """
     files: dict[Path, None] = {}
     for pattern in patterns:
-        found = sorted(glob.glob(pattern, recursive=True)) or ([pattern] if Path(pattern).exists() else [])
+        found = sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.exists(pattern) else [])
         if not found:
             raise ConfigError(f"--input {pattern}: no such file. Quote a pattern, so that the shell leaves it alone")
         files |= dict.fromkeys(Path(path) for path in found)
     return list(files)
 
 
-def _article_config(validation_share: float, seed: int, max_bad_share: float) -> ArticleConfig:
-    return ArticleConfig.from_mapping(
-        {"validation_share": validation_share, "seed": seed, "max_bad_share": max_bad_share}
-    )
+def _settings(model: type[C], arguments: dict[str, Any]) -> C:
+    """Those of a command's arguments that are settings."""
+    return model.from_mapping({name: value for name, value in arguments.items() if name in model.model_fields})
 
 
 def _parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> list[FileReport]:
@@ -168,7 +175,7 @@ def _parse_row(parts: str, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(store: Store, started: float) -> None:
-    shown = Table("what", "count", title=f"{store.path} ({time.perf_counter() - started:.1f} s)")
+    shown = Table("what", "count", title=f"{escape(str(store.path))} ({time.perf_counter() - started:.1f} s)")
     counts = {name: value for name, value in store.manifest.items() if name.endswith(("_citations", "_records"))}
     for name, count in (store.manifest["counts"] | counts).items():
         shown.add_row(name.replace("_", " "), f"{count:,}")
@@ -176,5 +183,7 @@ def _show(store: Store, started: float) -> None:
         shown.add_row(f"[yellow]set aside:[/] {reason}", f"{facts['count']:,}")
     console = Console()
     console.print(shown)
+    if store.manifest["counts"].get("validation_articles") == 0 and store.manifest["parameters"]["validation_share"]:
+        console.print(NO_VALIDATION, soft_wrap=True, highlight=False)
     for one in store.manifest.get("broken_files", []):
         console.print(f"broken: {one['file']}: {one['reason']}", soft_wrap=True, markup=False, highlight=False)

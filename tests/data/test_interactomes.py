@@ -64,6 +64,8 @@ def test_a_download_becomes_a_store_of_its_linked_proteins_with_sequence(downloa
         NO_SEQUENCE: [("882.txt", 6)],
     }
     assert store.manifest["quarantine"][NO_SEQUENCE]["examples"][0]["detail"] == "882.b9"
+    details = [one["detail"] for one in store.manifest["quarantine"]["duplicate link (merged)"]["examples"]]
+    assert details == ["b1 b2", "b1 b2"]
     assert store.manifest["sources"]["interactomes"]["files"] == 2
 
 

@@ -1,7 +1,6 @@
 from collections import Counter
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from raybio.config import override_all
@@ -206,14 +205,3 @@ def test_the_split_goes_by_pmid_alone_so_a_corpus_that_grows_keeps_it(tmp_path):
     large = make_store(tmp_path / "large", num_articles=60)
     assert small.is_validation_N.tolist() == large.is_validation_N[:40].tolist()
     assert 0 < small.is_validation_N.mean() < 0.5
-
-
-def test_major_topics_are_kept(tmp_path):
-    batch = to_batch([Article(1, "t", "", ["A", "B"])])
-    terms = [{"name": "A", "is_major": True}, {"name": "B", "is_major": False}]
-    mesh = pa.array([terms], batch.schema.field("mesh").type)
-    with Draft(tmp_path / "store") as draft:
-        collector = ArticleCollector(draft.folder)
-        collector.add(batch.set_column(4, "mesh", mesh))
-        store = collector.commit(draft, ArticleConfig(), {})
-    assert store.is_major_E.tolist() == [True, False]

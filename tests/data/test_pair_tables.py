@@ -46,6 +46,55 @@ def test_the_labels_of_one_text_are_united_and_no_number_is_a_pmid(tmp_path):
     assert [row[0] for row in read(path)[0]] == [one, two]
 
 
+@pytest.mark.parametrize("header", ["PMID\tTitle\tAbstract\tMeSH", " pmid \ttitle", "\ufeffPMID\tTI\tAB\tMH\tMH"])
+def test_a_header_is_known_as_one_and_is_not_held_against_the_table(tmp_path, header):
+    path = tmp_path / "articles.tsv"
+    path.write_text(f"{header}\n1\tA title\t\tMice\n", encoding="utf-8")
+    rows, quarantine = read(path, max_bad_share=0)
+    assert rows == [(1, "A title", "", ["Mice"])]
+    assert quarantine.count_by_reason == {"header (no article)": 1}
+    quarantine.check("article")
+
+
+def test_a_header_counts_on_the_first_line_alone(tmp_path):
+    path = tmp_path / "articles.tsv"
+    path.write_text("1\tA title\t\tMice\nPMID\tTitle\tAbstract\tMeSH\n")
+    assert read(path)[1].count_by_reason == {"article without PMID": 1}
+
+
+def test_terms_joined_in_one_column_are_set_aside_with_their_article(tmp_path):
+    path = tmp_path / "articles.tsv"
+    path.write_text("1\tone\t\tMice;Rats\n2\ttwo\t\tMice\n")
+    rows, quarantine = read(path)
+    assert [row[0] for row in rows] == [2]
+    assert quarantine.num_seen("article") == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "detail"),
+    [
+        ("1,one,Mice,X\n2,two, with comma,Mice,X\n", "5 columns, want 4: 2,two, with comma,Mice,X"),
+        ("1,one,Mice,X\n2,two,Mice\n", "3 columns, want 4: 2,two,Mice"),
+        ("text,label\ntwo, with comma,Mice\none,Mice\n", "3 columns, want 2: two, with comma,Mice"),
+    ],
+)
+def test_a_row_of_another_width_is_set_aside_and_never_cut_to_fit(tmp_path, content, detail):
+    path = tmp_path / "articles.csv"
+    path.write_text(content)
+    rows, quarantine = read(path)
+    assert [row[1:] for row in rows] == [("one", "", ["Mice"])]
+    (example,) = quarantine.examples_by_reason["line with too many or too few columns"]
+    assert (example.line, example.detail) == (2, detail)
+
+
+def test_a_pmid_beyond_what_a_store_can_hold_is_set_aside(tmp_path):
+    path = tmp_path / "articles.tsv"
+    path.write_text(f"{2**31}\tone\t\tMice\n{2**63}\ttwo\t\tMice\n{'9' * 5000}\tthree\t\tMice\n-4\tfour\t\tMice\n")
+    rows, quarantine = read(path)
+    assert [row[0] for row in rows] == [2**31]
+    assert quarantine.count_by_reason == {"article without PMID": 3}
+
+
 def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
     path = tmp_path / "articles.tsv"
     path.write_text("1\tgood\t\tA\nx9\tno pmid\t\tA\n3\t\t\tA\n")
@@ -60,9 +109,15 @@ def test_bad_lines_are_set_aside_with_line_and_reason(tmp_path):
     [
         (b"one,two\n", "the first line has 2 columns"),
         (b"", "is empty"),
-        (b"1\tt\xff\t\tA\n", "is not UTF-8"),
+        (b"1\tt\xff\t\tA\n", "is not UTF-8 .* Convert it first"),
+        ("1\ttitle\t\tMice\n".encode("utf-16"), "is not UTF-8"),
+        (b"PK\x03\x04\xff\xfe", "is not UTF-8"),
+        (b"text,label\n", "holds no article"),
+        (b"PMID\tTitle\tAbstract\tMeSH\n\n", "holds no article"),
+        (b"PMID\tAbstract\tTitle\n1\tb\ta\n", r"has the columns \['pmid', 'abstract', 'title'\], want PMID, title"),
+        (b"\n", "the first line has 0 columns"),
         (gzip.compress(b"1\tt\t\tA\n" * 1000)[:-20], "torn or damaged"),
-        (b'12,a,b,c\n13,"never closed,Mice,Z\n', "is no table"),
+        (b'12,a,b,c\n13,"never closed,Mice,Z\n', "line 2: is no table"),
     ],
 )
 def test_files_of_other_kinds_are_refused(tmp_path, content, message):

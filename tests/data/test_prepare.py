@@ -101,23 +101,33 @@ def test_every_bad_record_is_set_aside_with_its_reason_file_and_line(tmp_path):
     tables = write_tables(tmp_path, [*good, *bad, ("other", "12", "ACD")], [*ring, *odd])
     store = prepare_proteins(tmp_path / "store", tables, PrepareConfig(max_bad_share=0.2, heldout_share=0))
     found = {
-        reason: [(example["file"], example["line"]) for example in facts["examples"]]
+        reason: [(example["file"], example["line"], example["detail"]) for example in facts["examples"]]
         for reason, facts in store.manifest["quarantine"].items()
     }
     assert found == {
-        "duplicate id": [("proteins.tsv", 32)],
-        "no sequence": [("proteins.tsv", 33)],
-        "no species": [("proteins.tsv", 34)],
-        "letter that is not an amino acid": [("proteins.tsv", 35)],
-        "sequence longer than 100,000 letters": [("proteins.tsv", 36)],
-        "duplicate link (merged)": [("edges.tsv", 31)],
-        "self pair (dropped)": [("edges.tsv", 32)],
-        "link with an id that is not among the proteins": [("edges.tsv", 33), ("edges.tsv", 34)],
-        "link between two species": [("edges.tsv", 35)],
-        "link without an id": [("edges.tsv", 36)],
+        "duplicate id": [("proteins.tsv", 32, "p3")],
+        "no sequence": [("proteins.tsv", 33, "empty")],
+        "no species": [("proteins.tsv", 34, "q")],
+        "letter that is not an amino acid": [("proteins.tsv", 35, "x: '1'")],
+        "sequence longer than 100,000 letters": [("proteins.tsv", 36, "huge")],
+        "duplicate link (merged)": [("edges.tsv", 31, "p0 p1")],
+        "self pair (dropped)": [("edges.tsv", 32, "p5 p5")],
+        "link with an id that is not among the proteins": [
+            ("edges.tsv", 33, "p5 nobody"),
+            ("edges.tsv", 34, "p5 empty"),
+        ],
+        "link between two species": [("edges.tsv", 35, "p5 other")],
+        "link without an id": [("edges.tsv", 36, "p5 ")],
     }
     assert sequences_by_key(store) == {f"p{number}": "ACDEF" for number in range(29)}
     assert links_by_key(store, training_links(store)) == {frozenset(pair) for pair in ring}
+
+
+@pytest.mark.parametrize("proteins", [[], [("a", "7", "A-D")]])
+def test_a_table_without_a_good_protein_is_named(tmp_path, proteins):
+    tables = write_tables(tmp_path, proteins, [("a", "c")])
+    with pytest.raises(DataError, match=r"proteins\.tsv: holds no good protein"):
+        prepare_proteins(tmp_path / "store", tables, PrepareConfig(max_bad_share=1))
 
 
 def test_too_many_bad_records_stop_the_preparation_and_leave_no_store(tmp_path):
@@ -135,13 +145,13 @@ def test_rows_are_sorted_by_species_number_and_keep_their_order_within(tmp_path)
         ("b", "7", "C"),
         ("y", "12", "D"),
         ("a", "7", "E"),
-        ("w", "word", "F"),
-        ("v", "word", "G"),
+        ("w", "100", "F"),
+        ("v", "100", "G"),
     ]
     tables = write_tables(tmp_path, proteins, [("y", "z"), ("a", "b"), ("v", "w")])
     store = prepare_proteins(tmp_path / "store", tables)
     assert store.keys.to_pylist() == ["b", "a", "z", "y", "w", "v"]
-    assert store.group_names == ["7", "12", "word"]
+    assert store.group_names == ["7", "12", "100"]
 
 
 def test_the_order_of_lines_in_the_link_table_does_not_matter(tmp_path):

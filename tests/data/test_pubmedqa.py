@@ -52,6 +52,9 @@ def test_fields_that_other_editions_lack_may_be_missing(tmp_path):
         ("LONG_ANSWER", None, "field 'LONG_ANSWER': None"),
         ("MESHES", [1], r"field 'MESHES': \[1\]"),
         ("YEAR", "MMXI", "a year such as '2011'"),
+        ("YEAR", 99_999, "a year such as '2011'"),
+        ("QUESTION", "\ud800", "field 'QUESTION'.*want a text"),
+        ("MESHES", ["Mice", "\udfff"], "field 'MESHES'.*want a list of texts"),
         ("final_decision", "perhaps", "one of yes, no, maybe"),
         ("final_decision", ["yes"], "one of yes, no, maybe"),
     ],
@@ -71,6 +74,10 @@ def test_a_bad_field_is_named_with_file_and_record(tmp_path, field, value, messa
         ("ori.json", b"[]", "holds a list, want an object"),
         ("ori.json", b"{}", "holds no question"),
         ("ori.json", b'{"12": []}', "record 12: is a list, want an object"),
+        ("ori.json", b'{"12": {}, "13": {}, "12": {}}', "names '12' twice in one object"),
+        ("ori.json", b'{"12": {"YEAR": ' + b"9" * 5000 + b"}}", "is no JSON"),
+        ("ori.json", json.dumps({"9" * 18: RECORD}).encode(), "record '9{18}': its name is no PMID"),
+        ("ori.json", json.dumps({"PMC12": RECORD}).encode(), "record 'PMC12': its name is no PMID"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path, name, raw, message):

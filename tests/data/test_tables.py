@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybio.data.quarantine import Quarantine
-from raybio.data.tables import read_links, read_proteins
+from raybio.data.tables import NO_TAXID, read_links, read_proteins
 from raybio.errors import DataError
 
 HEADER = b"protein_id\tspecies_taxid\tsequence\n"
@@ -33,6 +33,7 @@ def test_every_kind_of_bad_line_is_set_aside_with_its_line_number(tmp_path):
         + b"A" * 1_000_000
         + b"\n"  # 12: 1 MB sequence
         + b'"i"\t2\tacd\n'  # 13: quotes have no meaning
+        + b"j\tyeast\tACD\nk\t9606.0\tACD\nl\t09606\tACD\n"  # 14 to 16: no taxids
     )
     rows, quarantine = proteins(tmp_path / "p.tsv")
     assert rows == [("a", "1", b"ACD", 2), ('"i"', "2", b"ACD", 13)]
@@ -45,7 +46,9 @@ def test_every_kind_of_bad_line_is_set_aside_with_its_line_number(tmp_path):
         "letter that is not an amino acid": [9],
         "id that is not UTF-8 text": [10],
         "sequence longer than 100,000 letters": [12],
+        NO_TAXID: [14, 15, 16],
     }
+    assert [example.detail for example in quarantine.examples_by_reason[NO_TAXID]] == ["j yeast", "k 9606.0", "l 09606"]
 
 
 def test_line_numbers_stay_right_over_many_blocks_with_skipped_lines(tmp_path):
@@ -79,7 +82,8 @@ def test_links_without_an_id_are_set_aside(tmp_path):
     quarantine = Quarantine()
     rows = [row for batch in read_links(tmp_path / "e.tsv", quarantine) for row in batch.to_pylist()]
     assert rows == [{"a": "a", "b": "b", "line": 2}]
-    assert [example.line for example in quarantine.examples_by_reason["link without an id"]] == [3, 4]
+    found = [(example.line, example.detail) for example in quarantine.examples_by_reason["link without an id"]]
+    assert found == [(3, "a "), (4, "NaN b")]
 
 
 @pytest.mark.parametrize(

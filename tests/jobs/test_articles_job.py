@@ -68,6 +68,19 @@ def test_nothing_but_broken_files_is_an_error(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
+def test_a_table_too_small_for_validation_is_said_to_be_with_what_to_do(tmp_path: Path) -> None:
+    table = tmp_path / "articles [1].tsv"
+    table.write_text("1\tone\t\tMice\n2\ttwo\t\tRats\n")
+    done = prepare("pairs", "--input", table, "--out", tmp_path / "store [/red]")
+    assert "no article is kept for validation: training" in done.output
+    assert "larger --validation-share" in done.output
+    done = prepare("pairs", "--input", table, "--out", tmp_path / "all", "--validation-share", "0.9")
+    assert open_store(tmp_path / "all", ArticleStore).is_validation_N.any()
+    assert "validation:" not in done.output
+    done = prepare("pairs", "--input", table, "--out", tmp_path / "none", "--validation-share", "0")
+    assert "validation:" not in done.output
+
+
 def test_a_pattern_without_a_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--input .*nothing.*: no such file"):
         prepare("pairs", "--input", tmp_path / "nothing*.tsv", "--out", tmp_path / "store")

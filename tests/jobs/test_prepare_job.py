@@ -24,6 +24,17 @@ def test_help_lists_every_setting_with_meaning_and_default():
     assert "[default: 0.05]" in shown
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["medline", "--help"], ["pairs", "--input", "no*", "--out", "s"]])
+def test_help_and_refusals_come_without_torch_or_ray(arguments):
+    code = (
+        "import runpy, sys\ntry:\n    runpy.run_path('jobs/prepare.py', run_name='__main__')\n"
+        "finally:\n    print(sorted({'torch', 'transformers', 'sklearn', 'scipy', 'ray'} & sys.modules.keys()))"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
 def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp_path):
     source = write_tree_of_life(tmp_path / "raw", SimulationConfig(num_species=2, num_proteins=60, num_links=150))
     command = ["proteins", "--interactomes", str(source.interactomes), "--species", str(source.species)]
