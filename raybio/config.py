@@ -1,5 +1,6 @@
 """Configuration: frozen pydantic models, where an unknown key is an error that suggests the right one."""
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -172,6 +173,13 @@ def fingerprint(config: Config, ignore: Iterable[str] = ()) -> str:
         del node[leaf]
     canonical = json.dumps(mapping, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def changed_settings(old: dict[str, Any], new: Config) -> list[str]:
+    """Lines ``path: old -> new`` for each setting that differs; one that is younger than ``old`` had its default."""
+    with contextlib.suppress(ConfigError):  # a setting that is gone, or takes other values now: it shows as it was
+        old = type(new).from_mapping(old).to_mapping()
+    return difference(old, new.to_mapping())
 
 
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

@@ -6,7 +6,17 @@ from typing import Literal
 import pytest
 from pydantic import Field, ValidationError, model_validator
 
-from raybio.config import Config, difference, fields, fingerprint, load, override, override_all, parse_yaml
+from raybio.config import (
+    Config,
+    changed_settings,
+    difference,
+    fields,
+    fingerprint,
+    load,
+    override,
+    override_all,
+    parse_yaml,
+)
 from raybio.errors import ConfigError
 
 
@@ -237,3 +247,14 @@ def test_settings_that_only_fit_together_can_be_overridden_together() -> None:
     assert override_all(Pair(), {"low": 5, "high": "9"}) == Pair(low=5, high=9)
     with pytest.raises(ConfigError, match="low must be below high"):
         override(Pair(), "low", 5)
+
+
+def test_a_setting_younger_than_what_was_saved_had_its_default_then():
+    older = Example().to_mapping()
+    del older["optim"]["fused"]
+    assert changed_settings(older, Example()) == []
+    assert changed_settings(older, Example(optim=Optim(fused=False))) == ["optim.fused: True -> False"]
+    assert changed_settings(older | {"gone": 1}, Example()) == [
+        "gone: 1 -> '(absent)'",
+        "optim.fused: '(absent)' -> True",
+    ]

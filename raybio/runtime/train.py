@@ -124,15 +124,13 @@ def train(request: TrainRequest) -> Result:
     folder = RunFolder(request.runs, request.name)
     uri = tracking_uri(request.tracking, Path(request.runs))
     digest = open_store(request.store, SYSTEMS[request.system].store).digest
-    store = Path(request.store).absolute()
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
-        mapping = request.config.to_mapping()
-        is_old = folder.open(request.system, mapping, store, digest, free_settings(request.config))
-        launch = {name: getattr(request, name) for name in ("workers", "cpus_per_worker", "tracking")}
-        write_json(folder.launch, launch)
+        store, free = Path(request.store).absolute(), free_settings(request.config)
+        is_old = folder.open(request.system, request.config, store, digest, free)
+        write_json(folder.launch, {key: getattr(request, key) for key in ("workers", "cpus_per_worker", "tracking")})
         finished = _finished(folder, request.config) if is_old else None
-        tracker = Tracker(folder, uri, request.system, mapping, digest, request.parent_run_id)
+        tracker = Tracker(folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id)
         if finished is not None:
             tracker.catch_up()
             return finished

@@ -69,7 +69,7 @@ def test_without_a_name_the_same_command_means_the_same_run(tiny_store: Store, t
 def test_a_name_alone_continues_with_the_runs_own_settings_and_store(tiny_store: Store, tmp_path: Path) -> None:
     request = settle(NAME, Arguments(tiny_store.path, settings=("seed=5",), name="first", runs=tmp_path))
     folder = RunFolder(tmp_path, "first")
-    folder.open(NAME, request["config"].to_mapping(), request["store"], tiny_store.digest, ())
+    folder.open(NAME, request["config"], request["store"], tiny_store.digest, ())
     again = settle(NAME, Arguments(name="first", runs=tmp_path))
     assert (again["config"], again["store"]) == (request["config"], request["store"])
 

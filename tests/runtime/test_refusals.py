@@ -54,7 +54,7 @@ def test_a_damaged_store_is_refused_with_the_name_of_the_file(request_one: Train
 def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_store: Store) -> None:
     """A second command with another free setting must not write over what the first one runs with."""
     config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
-    folder.open("structure_preserving", config.to_mapping(), tiny_store.path, tiny_store.digest, ())
+    folder.open("structure_preserving", config, tiny_store.path, tiny_store.digest, ())
     assert "schedule.max_steps" in free_settings(config)
     longer = override(config, "schedule.max_steps", config.schedule.max_steps + 1)
     with folder.lock("driver", 1), pytest.raises(ClusterError, match="another process is at work"):

@@ -1,3 +1,4 @@
+import math
 from functools import partial
 from pathlib import Path
 
@@ -65,11 +66,14 @@ def save_gradients(rank: int, collective: Collective, folder: Path, settings: di
     save_file(found, folder / f"{rank}.safetensors")
 
 
-def test_a_learned_temperature_moves_and_is_not_exported(tiny_articles: ArticleStore, tmp_path: Path) -> None:
-    config = tiny_config(NAME)
+def test_a_learned_temperature_moves_however_slow_the_encoder_and_is_not_exported(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    config = tiny_config(NAME, **{"optim.peak_lr": 1e-9, "optim.scalar_lr": 1e-2, "optim.schedule": "constant"})
     system = build(config, tiny_articles.path)
     reports = [report.metrics for report in fit(system, config)]
-    assert reports[-1]["temperature"] != pytest.approx(config.objective.temperature, rel=1e-4)
+    # Five updates come before the last report, each about as long as the rate and in either direction.
+    assert 0.01 < abs(math.log(reports[-1]["temperature"] / config.objective.temperature)) < 0.06
     folder = system.export(tmp_path / "export", {"name": "tiny"})
     assert "log_temperature" not in load_file(folder / "model.safetensors")
 
