@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import file_exists, try_to_load_from_cache
 from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
@@ -71,6 +71,34 @@ def _without_load_report() -> Iterator[None]:
         yield
     finally:
         log.removeFilter(is_no_report)
+
+
+def check_source(source: str, revision: str) -> None:
+    """Refuse a source that is not there, before anything is loaded or started; the hub is asked once and not again.
+
+    Raises:
+        ConfigError: if a folder lacks config.json or safetensors, or a hub id is unknown or cannot be reached.
+    """
+    if source == SCRATCH:
+        return
+    place = Path(_place(source))
+    if place.is_dir():
+        for pattern in ("config.json", "*.safetensors"):
+            # A sentence-transformers folder may have its transformer one level down.
+            if not [*place.glob(pattern), *place.glob(f"*/{pattern}")]:
+                raise _unloadable(source, f"there is no {pattern} in it")
+        return
+    names = ("config.json", "modules.json")
+    if any(isinstance(try_to_load_from_cache(source, name, revision=revision), str) for name in names):
+        return
+    reason = f"the hub has no {names[0]} of it at revision {revision!r}"
+    try:
+        # Loading would try again for half a minute where there is no network; this does not.
+        if any(file_exists(source, name, revision=revision) for name in names):
+            return
+    except Exception as error:  # of whatever library the hub's client stands on
+        reason = f"the hub could not be asked ({error})"
+    raise _unloadable(source, reason)
 
 
 def fetch_file(source: str, name: str, revision: str) -> Path | None:

@@ -110,12 +110,26 @@ class InterruptedRunError(RaybioError):
         self.exit_code = 128 + signal_number
 
 
+def check_request(request: TrainRequest) -> str:
+    """Refuse what could only fail in the workers; returns the store's digest.
+
+    Raises:
+        ConfigError: if the run is not finished and its encoder or texts are not there.
+        StoreError: if the store is missing, damaged or of another kind.
+    """
+    entry = SYSTEMS[request.system]
+    store = open_store(request.store, entry.store)
+    if _finished(RunFolder(request.runs, request.name), request.config) is None:
+        entry.check(request.config, store)
+    return store.digest
+
+
 def train(request: TrainRequest) -> Result:
     """Start a run, go on with the one of that name, or return the result of one that is finished.
 
     Raises:
         CheckpointError: if the run of that name has other settings or another store, or no sound checkpoint.
-        ConfigError: for a bad name or tracking URI.
+        ConfigError: for a bad name or tracking URI, or settings that do not fit the store or the machine.
         ClusterError: if the plan does not fit the cluster, the storage does not hold, or the workers kept failing.
         DivergedError: if the loss is no longer finite.
         InterruptedRunError: if SIGINT or SIGTERM asked the run to end.
@@ -123,7 +137,7 @@ def train(request: TrainRequest) -> Result:
     """
     folder = RunFolder(request.runs, request.name)
     uri = tracking_uri(request.tracking, Path(request.runs))
-    digest = open_store(request.store, SYSTEMS[request.system].store).digest
+    digest = check_request(request)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
         store, free = Path(request.store).absolute(), free_settings(request.config)

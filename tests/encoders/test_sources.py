@@ -4,9 +4,29 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
+from raybio.encoders.sources import check_source
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError
 from tests.encoders.tiny_text import save_tiny
+
+
+def test_a_folder_is_a_source_if_it_holds_a_configuration_and_safetensors(tmp_path):
+    check_source("scratch", "main")
+    check_source(save_tiny(tmp_path / "plain"), "main")
+    save_tiny(tmp_path / "sentences" / "0_Transformer")
+    check_source(str(tmp_path / "sentences"), "main")
+    (tmp_path / "plain" / "config.json").unlink()
+    with pytest.raises(ConfigError, match="there is no config.json in it. The folder must be one that save_pretrained"):
+        check_source(str(tmp_path / "plain"), "main")
+    with pytest.raises(ConfigError, match="'./nowhere': no such folder"):
+        check_source("./nowhere", "main")
+
+
+def test_a_folder_with_a_pickle_alone_is_told_how_to_convert_it(tmp_path):
+    source = save_tiny(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match=r"no \*\.safetensors in it.*raybio\.encoders\.bin_checkpoint"):
+        check_source(source, "main")
 
 
 def test_a_head_that_is_left_out_is_no_news(tmp_path):
