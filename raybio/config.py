@@ -1,5 +1,6 @@
 """Configuration: frozen pydantic models, where an unknown key is an error that suggests the right one."""
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -27,7 +28,7 @@ class Config(BaseModel):
         annotation = cls.model_fields[str(info.field_name)].annotation
         types_ = typing.get_args(annotation) or (annotation,)
         if isinstance(value, bool) and bool not in types_ and (int in types_ or float in types_):
-            raise ValueError("want a number, not true or false")
+            return str(value)  # a word, which is refused like any other that is no number
         return value
 
     @classmethod
@@ -40,7 +41,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(mapping)
         except ValidationError as error:
-            raise ConfigError(_explain(cls, error)) from None
+            raise ConfigError(_explain(cls, mapping, error)) from None
 
     def to_mapping(self) -> dict[str, Any]:
         """The configuration as plain nested dicts that JSON and YAML can hold."""
@@ -174,6 +175,13 @@ def fingerprint(config: Config, ignore: Iterable[str] = ()) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
+def changed_settings(old: dict[str, Any], new: Config) -> list[str]:
+    """Lines ``path: old -> new`` for each setting that differs; one that is younger than ``old`` had its default."""
+    with contextlib.suppress(ConfigError):  # a setting that is gone, or takes other values now: it shows as it was
+        old = type(new).from_mapping(old).to_mapping()
+    return difference(old, new.to_mapping())
+
+
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """Lines ``path: old -> new`` for each setting that differs between two nested mappings."""
     lines = []
@@ -189,12 +197,16 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
 def fields(model: type[Config], prefix: str = "") -> Iterator[Field]:
     """Every leaf field of ``model``, in order of declaration, with its dotted path."""
     for name, info in model.model_fields.items():
-        inner = info.annotation
-        if isinstance(inner, type) and issubclass(inner, Config):
+        inner: Any = info.annotation
+        if _is_section(inner):
             yield from fields(inner, f"{prefix}{name}.")
         else:
             default = info.get_default(call_default_factory=True)
             yield Field(prefix + name, _type_name(inner), _show(default), _range(info), info.description or "")
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Config)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -205,17 +217,53 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(model: type[Config], error: ValidationError) -> str:
+def _explain(model: type[Config], mapping: Mapping[str, Any], error: ValidationError) -> str:
     known = [field.path for field in fields(model)]
     lines = []
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             lines.append(f"{path!r} is not a setting.{did_you_mean(path, known)}")
+        elif problem["type"] == "value_error":  # of our own validators, in our own words
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{path}: {message}" if path else message)
         else:
-            got = "" if isinstance(problem["input"], dict) else f"got {problem['input']!r}; "
-            lines.append(f"{path}: {got}{problem['msg'].removeprefix('Value error, ')}" if path else problem["msg"])
-    return "; ".join(lines)
+            lines.append(_misfit(model, mapping, problem["loc"], is_infinite=problem["type"] == "finite_number"))
+    return "; ".join(dict.fromkeys(lines))  # each member of a union complains for itself
+
+
+def _misfit(model: type[Config], mapping: Any, location: Iterable[int | str], *, is_infinite: bool) -> str:
+    """What was given for the setting in which ``location`` lies, and what it takes."""
+    names: list[str] = []
+    annotation: Any = model
+    wanted, got = _wanted(model, ""), repr(mapping)
+    for name in location:
+        if not (isinstance(name, str) and _is_section(annotation) and isinstance(mapping, Mapping)):
+            break
+        info = annotation.model_fields[name]
+        annotation, wanted = info.annotation, _wanted(info.annotation, _range(info))
+        got = repr(mapping[name]) if name in mapping else "nothing"
+        mapping = mapping.get(name)
+        names.append(name)
+    wanted = wanted.replace("a number", "a finite number") if is_infinite else wanted
+    return f"{'.'.join(names)}: got {got}, want {wanted}"
+
+
+def _wanted(annotation: Any, range_: str) -> str:
+    """What a setting of this type takes, in words."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " or ".join(map(str, arguments))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_wanted(argument, range_) for argument in arguments)
+    if origin is tuple:
+        items = arguments[:1] if ... in arguments else arguments
+        return f"a list of {', '.join(_wanted(item, '') for item in items)} {range_}".rstrip()
+    if _is_section(annotation):
+        return "a mapping of settings"
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    plain = words.get(annotation, _type_name(annotation))
+    return f"{plain} {range_}".rstrip() if annotation in (int, float, str) else plain
 
 
 def did_you_mean(path: str, known: list[str]) -> str:
@@ -246,7 +294,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _range(info: FieldInfo) -> str:
-    symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "of length >="}
     parts = []
     for constraint in info.metadata:
         for name, symbol in symbols.items():

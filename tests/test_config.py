@@ -6,7 +6,17 @@ from typing import Literal
 import pytest
 from pydantic import Field, ValidationError, model_validator
 
-from raybio.config import Config, difference, fields, fingerprint, load, override, override_all, parse_yaml
+from raybio.config import (
+    Config,
+    changed_settings,
+    difference,
+    fields,
+    fingerprint,
+    load,
+    override,
+    override_all,
+    parse_yaml,
+)
 from raybio.errors import ConfigError
 
 
@@ -88,9 +98,46 @@ def test_a_value_that_does_not_fit_is_refused_with_its_path(path, value):
         override(Example(), path, value)
 
 
-def test_the_message_holds_the_value_and_what_was_wanted():
-    with pytest.raises(ConfigError, match=r"optim.peak_lr: got 2.*less than or equal to 1"):
-        override(Example(), "optim.peak_lr", "2")
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("optim.peak_lr", "2", "optim.peak_lr: got 2, want a number > 0, <= 1"),
+        ("optim.peak_lr", "abc", "optim.peak_lr: got 'abc', want a number > 0, <= 1"),
+        ("optim.peak_lr", "true", "optim.peak_lr: got True, want a number > 0, <= 1"),
+        ("optim.peak_lr", ".inf", "optim.peak_lr: got inf, want a finite number > 0, <= 1"),
+        ("optim.fused", "perhaps", "optim.fused: got 'perhaps', want true or false"),
+        ("optim.betas", "[0.5, x]", "optim.betas: got [0.5, 'x'], want a list of a number, a number"),
+        ("optim.betas", "[0.5]", "optim.betas: got [0.5], want a list of a number, a number"),
+        ("seed", "1.5", "seed: got 1.5, want a whole number >= 0"),
+        ("seed", "[1]", "seed: got [1], want a whole number >= 0"),
+        ("kind", "fancier", "kind: got 'fancier', want plain or fancy"),
+        ("margin", "wide", "margin: got 'wide', want a number or null"),
+        ("cut", "often", "cut: got 'often', want a whole number or auto"),
+        ("texts", "[]", "texts: got [], want a list of title or abstract of length >= 1"),
+        ("note", "7", "note: got 7, want text"),
+    ],
+)
+def test_the_message_holds_the_setting_the_value_and_what_was_wanted(path, value, message):
+    class Wide(Example):
+        cut: int | Literal["auto"] = "auto"
+        texts: tuple[Literal["title", "abstract"], ...] = Field(("title",), min_length=1)
+        note: str = ""
+
+    with pytest.raises(ConfigError) as caught:
+        override(Wide(), path, value)
+    assert str(caught.value) == message
+
+
+def test_what_is_missing_or_no_section_is_told_in_the_same_words():
+    class Needy(Config):
+        metric: str = Field(min_length=1)
+        optim: Optim = Optim()
+
+    with pytest.raises(ConfigError) as caught:
+        Needy.from_mapping({"optim": 3})
+    assert str(caught.value) == (
+        "metric: got nothing, want text of length >= 1; optim: got 3, want a mapping of settings"
+    )
 
 
 def test_a_file_goes_over_the_base_setting_by_setting(tmp_path):
@@ -200,3 +247,14 @@ def test_settings_that_only_fit_together_can_be_overridden_together() -> None:
     assert override_all(Pair(), {"low": 5, "high": "9"}) == Pair(low=5, high=9)
     with pytest.raises(ConfigError, match="low must be below high"):
         override(Pair(), "low", 5)
+
+
+def test_a_setting_younger_than_what_was_saved_had_its_default_then():
+    older = Example().to_mapping()
+    del older["optim"]["fused"]
+    assert changed_settings(older, Example()) == []
+    assert changed_settings(older, Example(optim=Optim(fused=False))) == ["optim.fused: True -> False"]
+    assert changed_settings(older | {"gone": 1}, Example()) == [
+        "gone: 1 -> '(absent)'",
+        "optim.fused: '(absent)' -> True",
+    ]

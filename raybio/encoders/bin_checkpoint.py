@@ -14,7 +14,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from raybio.encoders.folders import whole_folder
+from raybio.encoders.folders import convert_command, whole_folder
 from raybio.encoders.tape_checkpoint import read_tensors
 from raybio.errors import DataError
 
@@ -52,16 +52,5 @@ def _torch_name(name: str) -> str:
     return name
 
 
-def main(arguments: list[str]) -> str | None:
-    """The command: convert ``[source, output]``; returns what went wrong, if anything did."""
-    if len(arguments) != 2:
-        return "usage: python -m raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER"
-    try:
-        sys.stdout.write(f"{convert_bin_checkpoint(*arguments)}\n")
-    except DataError as error:
-        return f"error: {error}"
-    return None
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(convert_command(convert_bin_checkpoint, sys.argv))

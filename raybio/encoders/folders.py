@@ -1,11 +1,14 @@
-"""Folders that appear whole or not at all."""
+"""Folders that appear whole or not at all, and the commands that convert one into another."""
 
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from raybio.errors import DataError
 
 
 @contextmanager
@@ -32,6 +35,18 @@ def whole_folder(path: Path) -> Iterator[Path]:
         fresh.rename(path)
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def convert_command(convert: Callable[[str, str], Path], arguments: Sequence[str]) -> str | None:
+    """The command ``[program, source, output]``: convert a folder; returns what went wrong, if anything did."""
+    program, *places = arguments
+    if len(places) != 2:
+        return f"usage: python -m raybio.encoders.{Path(program).stem} SOURCE_FOLDER OUTPUT_FOLDER"
+    try:
+        sys.stdout.write(f"{convert(*places)}\n")
+    except (DataError, OSError) as error:
+        return f"error: {error}"
+    return None
 
 
 def _sync(folder: Path) -> None:

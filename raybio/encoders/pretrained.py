@@ -2,10 +2,9 @@
 
 import logging
 
-import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from raybio.encoders.sources import check_complete, load_pretrained
+from raybio.encoders.sources import check_complete, load_pretrained, load_weights
 from raybio.encoders.tokenizer import vocabulary_of_tokenizer
 from raybio.encoders.vocabulary import Vocabulary
 from raybio.errors import ConfigError
@@ -42,17 +41,10 @@ def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel
             f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM (not ESMFold)"
         )
     model_config.hidden_dropout_prob = model_config.attention_probs_dropout_prob = dropout
-    model, report = load_pretrained(
-        AutoModelForMaskedLM,
-        source,
-        revision,
-        config=model_config,
-        use_safetensors=True,
-        dtype=torch.float32,
-        attn_implementation="sdpa",
-        output_loading_info=True,
+    model, missing = load_weights(
+        AutoModelForMaskedLM, source, revision, config=model_config, attn_implementation="sdpa"
     )
-    missing = sorted(name for name in report["missing_keys"] if "contact_head" not in name)
+    missing = [name for name in missing if "contact_head" not in name]
     check_complete(source, [name for name in missing if name.startswith(f"{model.base_model_prefix}.")])
     if missing:
         logger.warning("%s has no language-model head; it starts from random weights", source)

@@ -3,43 +3,31 @@
 Shape letters: R sequences, L padded length, D width, K selected tokens, V token ids.
 """
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from raybio.batches import PaddedTokens
-from raybio.config import Config
 from raybio.encoders.pooling import last_hidden_states, mean_over
 from raybio.encoders.pretrained import load_model, load_vocabulary
 from raybio.encoders.sources import SCRATCH
+from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
 from raybio.encoders.vocabulary import VOCABULARIES, Vocabulary
-from raybio.errors import ConfigError, DataError
+from raybio.errors import DataError
 from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Encoded, Encoder
 
 
-class EncoderConfig(Config):
+class EncoderConfig(TransformerConfig):
     """Which protein encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
 
-    source: str = Field(
-        default=SCRATCH,
-        min_length=1,
-        description="'scratch' for random weights, a local folder written by save_pretrained, or a hub id such as "
-        "facebook/esm2_t12_35M_UR50D; only BERT and ESM architectures, only safetensors",
-    )
-    revision: str = Field(default="main", description="branch, tag or commit of a hub id; a commit pins the weights")
     vocabulary: Literal["tape", "esm"] = Field(
         default="tape",
         description="scratch only: tape is a BERT over TAPE's letters, esm an ESM-2 with rotary positions; "
         "a checkpoint's vocabulary is read from its tokenizer",
     )
-    num_layers: int = Field(default=12, ge=1, le=200, description="scratch only: transformer layers")
-    width: int = Field(default=768, ge=2, le=16384, description="scratch only: numbers in a hidden state")
-    num_heads: int = Field(default=12, ge=1, le=256, description="scratch only: attention heads; must divide width")
-    ffn_width: int = Field(default=3072, ge=1, le=65536, description="scratch only: width inside the feed-forward part")
     max_positions: int = Field(
         default=4104,
         ge=8,
@@ -58,14 +46,9 @@ class EncoderConfig(Config):
         default="cls",
         description="sequence embedding: the first token's last state (as published), or the mean over residues",
     )
-    recompute_activations: bool = Field(
-        default=False, description="forget activations in the forward pass and compute them again: less memory, slower"
-    )
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
-        if self.width % self.num_heads:
-            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them")
+    def _rotary_positions_fit(self) -> Self:
         if self.vocabulary == "esm" and (self.width // self.num_heads) % 2:
             raise ValueError(
                 f"width / num_heads is {self.width // self.num_heads}; "
@@ -150,20 +133,12 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
         ConfigError: if the source cannot be found or reached, or is no usable protein encoder.
     """
     vocabulary = vocabulary_of(config)
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which would reseed the accelerators too.
-        torch.default_generator.manual_seed(seed)
+    with seeded_weights(seed):
         if config.source == SCRATCH:
             model = _fresh_model(config)
         else:
             model = load_model(config.source, config.revision, dropout=config.dropout)
-    if config.recompute_activations:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if model.config.vocab_size < vocabulary.size:
-        raise ConfigError(
-            f"encoder.source {config.source!r}: its tokenizer has {vocabulary.size} tokens and its model only "
-            f"{model.config.vocab_size}. They do not belong together; save both again from where they came."
-        )
+    fit_model(model, config, vocabulary.size)
     encoder = ProteinEncoder(model, vocabulary, max_tokens=_max_tokens(model.config, config), pooling=config.pooling)
     return encoder.train()
 
@@ -181,17 +156,10 @@ def vocabulary_of(config: EncoderConfig) -> Vocabulary:
 
 def _fresh_model(config: EncoderConfig) -> PreTrainedModel:
     vocabulary = VOCABULARIES[config.vocabulary]
-    sizes: dict[str, Any] = {
+    sizes = config.fresh_sizes(dropout=config.dropout) | {
         "vocab_size": vocabulary.size,
-        "hidden_size": config.width,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "intermediate_size": config.ffn_width,
         "max_position_embeddings": config.max_positions,
-        "hidden_dropout_prob": config.dropout,
-        "attention_probs_dropout_prob": config.dropout,
         "pad_token_id": vocabulary.pad_id,
-        "attn_implementation": "sdpa",
     }
     if config.vocabulary == "tape":
         return BertForMaskedLM(BertConfig(**sizes, type_vocab_size=1))

@@ -1,10 +1,14 @@
 """Where encoders come from: a folder or a hub id, and one way to say that neither works."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
+import torch
+from huggingface_hub import file_exists, try_to_load_from_cache
+from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from raybio.errors import ConfigError
@@ -26,6 +30,74 @@ def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> An
         return auto.from_pretrained(place, revision=revision, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error)
+    raise _unloadable(source, reason)
+
+
+def load_weights(auto: Any, source: str, revision: str, **options: Any) -> tuple[PreTrainedModel, list[str]]:
+    """A model in float32 with the weights of a folder or hub id, and the names of those that are not in the file.
+
+    What is in the file and not in the model, such as another task's head, is passed over without a word.
+
+    Raises:
+        ConfigError: as ``load_pretrained``, or if a weight has another shape than config.json says.
+    """
+    with _without_load_report():
+        model, report = load_pretrained(
+            auto,
+            source,
+            revision,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, in our words
+            **options,
+        )
+    if mismatched := sorted(report["mismatched_keys"]):
+        name, found, wanted = mismatched[0]
+        raise _unloadable(source, f"{name} has shape {tuple(found)} in the file, and config.json wants {tuple(wanted)}")
+    return model, sorted(report["missing_keys"])
+
+
+@contextmanager
+def _without_load_report() -> Iterator[None]:
+    """Keep back the table that transformers logs of weights left out or missing: its caller judges both."""
+    log = logging.getLogger("transformers.modeling_utils")
+
+    def is_no_report(record: logging.LogRecord) -> bool:
+        return "LOAD REPORT" not in record.getMessage()
+
+    log.addFilter(is_no_report)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_no_report)
+
+
+def check_source(source: str, revision: str) -> None:
+    """Refuse a source that is not there, before anything is loaded or started; the hub is asked once and not again.
+
+    Raises:
+        ConfigError: if a folder lacks config.json or safetensors, or a hub id is unknown or cannot be reached.
+    """
+    if source == SCRATCH:
+        return
+    place = Path(_place(source))
+    if place.is_dir():
+        for pattern in ("config.json", "*.safetensors"):
+            # A sentence-transformers folder may have its transformer one level down.
+            if not [*place.glob(pattern), *place.glob(f"*/{pattern}")]:
+                raise _unloadable(source, f"there is no {pattern} in it")
+        return
+    names = ("config.json", "modules.json")
+    if any(isinstance(try_to_load_from_cache(source, name, revision=revision), str) for name in names):
+        return
+    reason = f"the hub has no {names[0]} of it at revision {revision!r}"
+    try:
+        # Loading would try again for half a minute where there is no network; this does not.
+        if any(file_exists(source, name, revision=revision) for name in names):
+            return
+    except Exception as error:  # of whatever library the hub's client stands on
+        reason = f"the hub could not be asked ({error})"
     raise _unloadable(source, reason)
 
 

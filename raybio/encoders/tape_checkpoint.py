@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
-from raybio.encoders.folders import whole_folder
+from raybio.encoders.folders import convert_command, whole_folder
 from raybio.encoders.tokenizer import build_tokenizer
 from raybio.encoders.vocabulary import TAPE
 from raybio.errors import DataError
@@ -157,16 +157,5 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return dict(tensors)
 
 
-def main(arguments: list[str]) -> str | None:
-    """The command: convert ``[source, output]``; returns what went wrong, if anything did."""
-    if len(arguments) != 2:
-        return "usage: python -m raybio.encoders.tape_checkpoint SOURCE_FOLDER OUTPUT_FOLDER"
-    try:
-        sys.stdout.write(f"{convert_tape_checkpoint(*arguments)}\n")
-    except DataError as error:
-        return f"error: {error}"
-    return None
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(convert_command(convert_tape_checkpoint, sys.argv))

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from raybio.batches import PaddedTokens
-from raybio.config import Config
 from raybio.encoders.pooling import last_hidden_states, mean_over
 from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
+from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
 from raybio.errors import ConfigError, DataError
 from raybio.functional.similarity import at_least_fp32, normalise
 from raybio.protocols import Encoded, Encoder
@@ -23,16 +23,9 @@ from raybio.protocols import Encoded, Encoder
 MAX_LENGTH = 1_048_576
 
 
-class TextEncoderConfig(Config):
+class TextEncoderConfig(TransformerConfig):
     """Which text encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
 
-    source: str = Field(
-        default=SCRATCH,
-        min_length=1,
-        description="'scratch' for random weights, a local folder written by save_pretrained or sentence-transformers, "
-        "or a hub id such as sentence-transformers/all-MiniLM-L6-v2; only safetensors, no code that comes along",
-    )
-    revision: str = Field(default="main", description="branch, tag or commit of a hub id; a commit pins the weights")
     pooling: Literal["auto", "mean", "cls"] = Field(
         default="auto",
         description="a text's embedding: the mean over its tokens, special ones included, or the first token's state; "
@@ -50,24 +43,15 @@ class TextEncoderConfig(Config):
     dropout: float | None = Field(
         default=None, ge=0.0, lt=1.0, description="of states and attention; null: the checkpoint's own, 0.1 for scratch"
     )
-    num_layers: int = Field(default=12, ge=1, le=200, description="scratch only: transformer layers")
-    width: int = Field(default=768, ge=2, le=16384, description="scratch only: numbers in a hidden state")
-    num_heads: int = Field(default=12, ge=1, le=256, description="scratch only: attention heads; must divide width")
-    ffn_width: int = Field(default=3072, ge=1, le=65536, description="scratch only: width inside the feed-forward part")
     vocabulary_size: int = Field(
         default=30_522,
         ge=8,
         le=2_000_000,
         description="scratch only: most tokens of the vocabulary made from the corpus",
     )
-    recompute_activations: bool = Field(
-        default=False, description="forget activations in the forward pass and compute them again: less memory, slower"
-    )
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
-        if self.width % self.num_heads:
-            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them")
+    def _length_fits(self) -> Self:
         if self.max_length != "auto" and not 3 <= self.max_length <= MAX_LENGTH:
             raise ValueError(f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} tokens")
         return self
@@ -179,23 +163,19 @@ def build_text_encoder(
     Raises:
         ConfigError: if the source cannot be found or reached, or is no usable text encoder.
     """
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which would reseed the accelerators too.
-        torch.default_generator.manual_seed(seed)
+    with seeded_weights(seed):
         if config.source == SCRATCH:
             if tokenizer is None:
                 raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; hand over a tokenizer")
             checkpoint = None
             model = _fresh_model(config, tokenizer)
         else:
-            checkpoint = _checkpoint(config)
+            with_head = "auto" in (config.pooling, config.normalise)
+            checkpoint = read_checkpoint(config.source, config.revision, with_head=with_head)
             tokenizer = tokenizer or checkpoint.load_tokenizer()
             model = checkpoint.load_model(dropout=config.dropout)
-    _check_fit(config, model, tokenizer)
-    if config.recompute_activations:
-        if not model.supports_gradient_checkpointing:
-            raise ConfigError(f"encoder.recompute_activations: {type(model).__name__} cannot do it; set it to false")
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    fit_model(model, config, len(tokenizer))
+    _check_padding(config, model, tokenizer)
     head = checkpoint.head if checkpoint else None
     encoder = TextEncoder(
         model,
@@ -207,47 +187,19 @@ def build_text_encoder(
     return encoder.train()
 
 
-def load_text_tokenizer(config: TextEncoderConfig) -> PreTrainedTokenizerFast:
-    """The tokenizer of the checkpoint that ``config`` names, without loading its weights.
-
-    Raises:
-        ConfigError: if there is none: the source is scratch, cannot be found or reached, or has no usable tokenizer.
-    """
-    if config.source == SCRATCH:
-        raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; build one from the corpus")
-    return _checkpoint(config).load_tokenizer()
-
-
-def _checkpoint(config: TextEncoderConfig) -> TextCheckpoint:
-    with_head = "auto" in (config.pooling, config.normalise)
-    return read_checkpoint(config.source, config.revision, with_head=with_head)
-
-
 def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     dropout = 0.1 if config.dropout is None else config.dropout
     sizes = BertConfig(
+        **config.fresh_sizes(dropout=dropout),
         vocab_size=len(tokenizer),
-        hidden_size=config.width,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=config.num_heads,
-        intermediate_size=config.ffn_width,
         max_position_embeddings=_stated_length(config, _wanted_length(config, tokenizer)),
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
         pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="sdpa",
     )
     return BertModel(sizes, add_pooling_layer=False)
 
 
-def _check_fit(config: TextEncoderConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Refuse a tokenizer and a model that do not belong together."""
-    advice = "They do not belong together; save both again from where they came."
-    if len(tokenizer) > model.config.vocab_size:
-        raise ConfigError(
-            f"encoder.source {config.source!r}: its tokenizer has {len(tokenizer)} tokens and its model only "
-            f"{model.config.vocab_size}. {advice}"
-        )
+def _check_padding(config: TextEncoderConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Refuse a tokenizer and a model that pad in different ways."""
     if tokenizer.pad_token_id is None:
         raise ConfigError(f"encoder.source {config.source!r}: its tokenizer has no padding token; want one that has")
     table = position_table(model)
@@ -255,7 +207,7 @@ def _check_fit(config: TextEncoderConfig, model: PreTrainedModel, tokenizer: Pre
         # RoBERTa and its kin number the positions of all tokens but this one.
         raise ConfigError(
             f"encoder.source {config.source!r}: its tokenizer pads with id {tokenizer.pad_token_id} and its model "
-            f"takes {table.padding_idx} for padding. {advice}"
+            f"takes {table.padding_idx} for padding. They do not belong together; save both again from where they came."
         )
 
 

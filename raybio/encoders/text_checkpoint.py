@@ -3,7 +3,6 @@
 import inspect
 from dataclasses import dataclass
 
-import torch
 from tokenizers import normalizers
 from torch import nn
 from transformers import (
@@ -17,7 +16,7 @@ from transformers import (
 )
 
 from raybio.encoders.sentence_folder import SentenceFolder, read_sentence_folder
-from raybio.encoders.sources import check_complete, load_pretrained
+from raybio.encoders.sources import check_complete, load_pretrained, load_weights
 from raybio.errors import ConfigError
 
 _DROPOUTS = (
@@ -75,18 +74,15 @@ class TextCheckpoint:
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
         # The fused attention of torch is what transformers takes by itself, for architectures that can (MPNet cannot).
-        model, report = load_pretrained(
+        model, missing = load_weights(
             AutoModel,
             self.source,
             self.revision,
             subfolder=self._subfolder,
             config=config,
-            use_safetensors=True,
-            dtype=torch.float32,
-            output_loading_info=True,
             **({"add_pooling_layer": False} if has_pooler else {}),
         )
-        check_complete(self.source, sorted(name for name in report["missing_keys"] if "pooler" not in name.split(".")))
+        check_complete(self.source, [name for name in missing if "pooler" not in name.split(".")])
         return model
 
     @property

@@ -58,44 +58,25 @@ class TokenizerSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """``tokenizer_fingerprint`` of the tokenizer that it was made of."""
-        return _fingerprint(self.json, self.special_ids)
+        """64 hex digits that change with anything that changes the tokens of a text, cutting and padding excepted."""
+        return hashlib.sha256(f"{self.json}\n{list(self.special_ids)}".encode()).hexdigest()
 
     def tokenise(self, texts: Sequence[str], max_length: int) -> tuple[np.ndarray, np.ndarray]:
-        """As the function ``tokenise``; may be called by several threads."""
+        """Token ids of ``texts``, each cut to ``max_length`` tokens with its special tokens kept.
+
+        May be called by several threads.
+
+        Args:
+            texts: what to read.
+            max_length: most tokens of a text, special ones included.
+
+        Returns:
+            tokens (T,), uint16 where the vocabulary fits and else int32, and row pointers (R + 1,), int64.
+
+        Raises:
+            ValueError: if ``max_length`` leaves no room for a word.
+        """
         return _encode(_ready_tokenizer(self.json, max_length, self.cut), texts, self.vocabulary_size)
-
-
-def tokenise(
-    tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str], max_length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids of ``texts``, each cut to ``max_length`` tokens with its special tokens kept.
-
-    Not for several threads with one tokenizer, which is set to this length; see ``TokenizerSource`` for that.
-
-    Args:
-        tokenizer: a fast ``transformers`` tokenizer.
-        texts: what to read.
-        max_length: most tokens of a text, special ones included.
-
-    Returns:
-        tokens (T,), uint16 where the vocabulary fits and else int32, and row pointers (R + 1,), int64.
-
-    Raises:
-        ValueError: if ``max_length`` leaves no room for a word.
-    """
-    backend = tokenizer.backend_tokenizer
-    _prepare(backend, max_length, tokenizer.truncation_side)
-    return _encode(backend, texts, _vocabulary_size(backend))
-
-
-def tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """64 hex digits that change with anything that changes the tokens of a text, its cutting and padding excepted."""
-    return _fingerprint(_canonical_json(tokenizer.backend_tokenizer), tuple(sorted(tokenizer.all_special_ids)))
-
-
-def _fingerprint(canonical: str, special_ids: tuple[int, ...]) -> str:
-    return hashlib.sha256(f"{canonical}\n{list(special_ids)}".encode()).hexdigest()
 
 
 def _canonical_json(backend: Tokenizer) -> str:
@@ -111,19 +92,11 @@ def _vocabulary_size(backend: Tokenizer) -> int:
 @lru_cache(maxsize=16)
 def _ready_tokenizer(source_json: str, max_length: int, cut: str) -> Tokenizer:
     backend = Tokenizer.from_str(source_json)
-    _prepare(backend, max_length, cut)
-    return backend
-
-
-def _prepare(backend: Tokenizer, max_length: int, cut: str) -> None:
     num_special = backend.num_special_tokens_to_add(False)
     if max_length <= num_special:
         raise ValueError(f"max_length is {max_length}; want more than the {num_special} special tokens of each text")
-    wanted = {"max_length": max_length, "stride": 0, "strategy": "longest_first", "direction": cut}
-    if backend.truncation != wanted:
-        backend.enable_truncation(max_length, direction=cut)
-    if backend.padding is not None:
-        backend.no_padding()
+    backend.enable_truncation(max_length, direction=cut)
+    return backend
 
 
 def _encode(backend: Tokenizer, texts: Sequence[str], vocabulary_size: int) -> tuple[np.ndarray, np.ndarray]:

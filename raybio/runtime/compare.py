@@ -13,7 +13,7 @@ from raybio.errors import ConfigError
 from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
-from raybio.runtime.train import Result, TrainRequest, train
+from raybio.runtime.train import Result, TrainRequest, check_request, train
 from raybio.systems import SYSTEMS, TableLayout
 from raybio.training.settings import TrainingConfig
 
@@ -109,6 +109,8 @@ def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result,
         RaybioError: as ``train``.
     """
     kin = kin_of(request, variation) if variation is not None else {}
+    for other in kin.values():
+        check_request(other)  # now, and not when the run itself has been trained
     result = train(request)
     others = {}
     for label, other in kin.items():

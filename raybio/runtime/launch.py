@@ -39,14 +39,14 @@ class Arguments:
     verbose: bool = False
 
 
-def training_job(system: str, description: str, *, compare: str | None = None) -> NoReturn:
+def training_job(system: str, description: str) -> NoReturn:
     """Run a training job's command line: parse, train, compare, print the table, exit.
 
     Args:
         system: its name in ``SYSTEMS``.
         description: what ``--help`` says first.
-        compare: default of ``--compare``.
     """
+    usual = SYSTEMS[system].comparison
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
     @app.command(help=description, context_settings={"help_option_names": []})
@@ -65,8 +65,11 @@ def training_job(system: str, description: str, *, compare: str | None = None) -
             str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the runs")
         ] = None,
         compare_with: Annotated[
-            str | None, typer.Option("--compare", help="train these too, for the table: SETTING=VALUE,VALUE")
-        ] = compare,
+            str | None,
+            typer.Option(
+                "--compare", help=f"train these too, for the table: SETTING=VALUE,VALUE; default: {usual or 'none'}"
+            ),
+        ] = None,
         no_baseline: Annotated[bool, typer.Option("--no-baseline", help="train this run alone")] = False,
         verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")] = False,
         help_: Annotated[
@@ -74,9 +77,14 @@ def training_job(system: str, description: str, *, compare: str | None = None) -
             typer.Option("--help", is_eager=True, callback=_help_of(system), help="show this and all settings"),
         ] = False,
     ) -> None:
-        comparison = None if no_baseline else compare_with
+        if no_baseline and compare_with is not None:
+            raise ConfigError(
+                f"--compare {compare_with} and --no-baseline: got both, want other runs beside this one, or none"
+            )
+        if compare_with is None and not no_baseline:
+            compare_with = usual
         given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device, name, runs, tracking_uri)
-        _train_and_show(system, Arguments(*given, compare=comparison, verbose=verbose))
+        _train_and_show(system, Arguments(*given, compare=compare_with, verbose=verbose))
 
     run_app(app)
 

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import yaml
 
-from raybio.config import difference
+from raybio.config import Config, changed_settings, difference
 from raybio.errors import CheckpointError, ClusterError, ConfigError
 
 _NAME = re.compile(r"\w[\w.+-]{0,99}")
@@ -67,7 +67,7 @@ class RunFolder:
     def open(
         self,
         system: str,
-        config: dict[str, Any],
+        config: Config,
         store: Path,
         data_digest: str,
         free_settings: tuple[str, ...],
@@ -78,7 +78,7 @@ class RunFolder:
 
         Args:
             system: its name in ``SYSTEMS``.
-            config: the whole configuration as plain values.
+            config: the whole configuration.
             store: where the store lies now.
             data_digest: its digest.
             free_settings: dotted paths that may differ from the last start.
@@ -87,12 +87,12 @@ class RunFolder:
             CheckpointError: if the folder holds a run of another system, configuration or store, with the difference.
             ClusterError: if the folder cannot be written.
         """
-        identity = {"system": system, "data_digest": data_digest, "config": config}
+        identity = {"system": system, "data_digest": data_digest}
         old = read_json(self.identity)
         if old is not None:
-            old.pop("store", None)
-            skipped = tuple(f"config.{path}: " for path in free_settings)
-            changes = [line for line in difference(old, identity) if not line.startswith(skipped)]
+            free = tuple(f"{path}: " for path in free_settings)
+            changes = difference({name: old.get(name) for name in identity}, identity)
+            changes += [line for line in changed_settings(old["config"], config) if not line.startswith(free)]
             if changes:
                 raise CheckpointError(
                     f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> now). Give the same "
@@ -100,8 +100,9 @@ class RunFolder:
                 )
         self.make()
         try:
-            write_json(self.identity, identity | {"store": str(store)})
-            _replace(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+            mapping = config.to_mapping()
+            write_json(self.identity, identity | {"config": mapping, "store": str(store)})
+            _replace(self.config, yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise self._unwritable(error) from None
         return old is not None

@@ -110,12 +110,26 @@ class InterruptedRunError(RaybioError):
         self.exit_code = 128 + signal_number
 
 
+def check_request(request: TrainRequest) -> str:
+    """Refuse what could only fail in the workers; returns the store's digest.
+
+    Raises:
+        ConfigError: if the run is not finished and its encoder or texts are not there.
+        StoreError: if the store is missing, damaged or of another kind.
+    """
+    entry = SYSTEMS[request.system]
+    store = open_store(request.store, entry.store)
+    if _finished(RunFolder(request.runs, request.name), request.config) is None:
+        entry.check(request.config, store)
+    return store.digest
+
+
 def train(request: TrainRequest) -> Result:
     """Start a run, go on with the one of that name, or return the result of one that is finished.
 
     Raises:
         CheckpointError: if the run of that name has other settings or another store, or no sound checkpoint.
-        ConfigError: for a bad name or tracking URI.
+        ConfigError: for a bad name or tracking URI, or settings that do not fit the store or the machine.
         ClusterError: if the plan does not fit the cluster, the storage does not hold, or the workers kept failing.
         DivergedError: if the loss is no longer finite.
         InterruptedRunError: if SIGINT or SIGTERM asked the run to end.
@@ -123,16 +137,14 @@ def train(request: TrainRequest) -> Result:
     """
     folder = RunFolder(request.runs, request.name)
     uri = tracking_uri(request.tracking, Path(request.runs))
-    digest = open_store(request.store, SYSTEMS[request.system].store).digest
-    store = Path(request.store).absolute()
+    digest = check_request(request)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
-        mapping = request.config.to_mapping()
-        is_old = folder.open(request.system, mapping, store, digest, free_settings(request.config))
-        launch = {name: getattr(request, name) for name in ("workers", "cpus_per_worker", "tracking")}
-        write_json(folder.launch, launch)
+        store, free = Path(request.store).absolute(), free_settings(request.config)
+        is_old = folder.open(request.system, request.config, store, digest, free)
+        write_json(folder.launch, {key: getattr(request, key) for key in ("workers", "cpus_per_worker", "tracking")})
         finished = _finished(folder, request.config) if is_old else None
-        tracker = Tracker(folder, uri, request.system, mapping, digest, request.parent_run_id)
+        tracker = Tracker(folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id)
         if finished is not None:
             tracker.catch_up()
             return finished

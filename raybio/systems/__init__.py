@@ -38,6 +38,7 @@ class SystemEntry:
         config: its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
         store: the kind of store that it trains on.
+        check: (config, store) -> nothing, or the error that building would end with, without loading the encoder.
         build: (config, store path) -> the wired system.
         comparison: the values of a setting that a run is compared with, as ``--compare`` takes them; None: none.
         table: how the scores of final evaluations are shown.
@@ -47,6 +48,7 @@ class SystemEntry:
     config: type[TrainingConfig]
     demo: TrainingConfig
     store: type[Store]
+    check: Callable[[Any, Any], None]
     build: Callable[[Any, str | Path], System]
     comparison: str | None
     table: TableLayout
@@ -58,6 +60,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         config=structure_preserving.Config,
         demo=structure_preserving.DEMO,
         store=ProteinStore,
+        check=structure_preserving.check,
         build=structure_preserving.build,
         comparison="objective.lambda_spml=0",
         table=TableLayout(
@@ -72,6 +75,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         config=siamese.Config,
         demo=siamese.DEMO,
         store=ArticleStore,
+        check=siamese.check,
         build=siamese.build,
         comparison=None,
         table=TableLayout(

@@ -21,16 +21,17 @@ import numpy as np
 from torch import Tensor
 
 from raybio.batches import PairBatch, TokenBatch
-from raybio.data.article_store import ArticleStore
+from raybio.data.article_store import FIELDS, ArticleStore
 from raybio.data.pair_collate import PairCollate, TextConfig, Tokenise, read_texts
 from raybio.data.pair_plan import PairPlanConfig
 from raybio.data.simulate_articles import default_literature
 from raybio.data.store import open_store
+from raybio.encoders.sources import check_source
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
-from raybio.errors import DataError
+from raybio.errors import ConfigError, DataError
 from raybio.evaluation.term_retrieval import (
     TermEvaluationConfig,
     TermQuestions,
@@ -58,6 +59,12 @@ class Config(TrainingConfig):
     evaluation: TermEvaluationConfig = TermEvaluationConfig()
     optim: OptimConfig = OptimConfig(peak_lr=2e-5, num_warmup_steps=500, schedule="linear", weight_decay=0.01)
 
+    @property
+    def asked_field(self) -> str:
+        """Which text of an article is asked in evaluations: "title" or "abstract"."""
+        asked = self.evaluation.field
+        return asked if asked != "auto" else max(self.plan.fields, key=FIELDS.index)
+
 
 DEMO = Config(
     encoder=TextEncoderConfig(source="scratch", num_layers=2, width=96, num_heads=4, ffn_width=192, max_length=64),
@@ -73,6 +80,26 @@ def prepare_demo(directory: str | Path) -> Path:
     return default_literature(directory).path
 
 
+def check(config: Config, store: ArticleStore) -> None:
+    """Refuse what can be known to fail before anything starts.
+
+    Raises:
+        ConfigError: if the encoder's source is not there, or the store has no text of a kind that is asked for.
+    """
+    check_source(config.encoder.source, config.encoder.revision)
+    _check_fields(config, store)
+
+
+def _check_fields(config: Config, store: ArticleStore) -> None:
+    for setting, fields in {"plan.fields": config.plan.fields, "evaluation.field": (config.asked_field,)}.items():
+        for field in fields:
+            if not store.has_text_N(field).any():
+                raise ConfigError(
+                    f"{setting}: got {field}, but no article of {store.path} has one, want texts that are there: "
+                    f"{', '.join(name for name in FIELDS if store.has_text_N(name).any())}"
+                )
+
+
 def build(config: Config, store_path: str | Path) -> System:
     """Wire BioSTransformers over a prepared store of articles.
 
@@ -82,6 +109,7 @@ def build(config: Config, store_path: str | Path) -> System:
         DataError: if the store has no training pair or no validation article.
     """
     store = open_store(store_path, ArticleStore)
+    _check_fields(config, store)
     encoder = _encoder(config, store)
     if config.objective.learn_temperature:
         encoder.learn_temperature(config.objective.temperature)
@@ -92,7 +120,7 @@ def build(config: Config, store_path: str | Path) -> System:
     judge = _Judge(config, store, tokenise)
     if not judge.can_ask and config.schedule.evaluate_every_steps:
         raise DataError(
-            f"{store.path}: no validation article has a {judge.field} and a term. Prepare it with a larger "
+            f"{store.path}: no validation article has a {config.asked_field} and a term. Prepare it with a larger "
             "--validation-share, or train without evaluation (schedule.evaluate_every_steps=0)"
         )
     return System(
@@ -148,15 +176,9 @@ class _Judge:
         """Whether there is a validation article to ask about."""
         return len(self._questions(1).row_Q) > 0
 
-    @property
-    def field(self) -> str:
-        """Which text of an article is asked."""
-        asked = self.config.evaluation.field
-        return asked if asked != "auto" else max(self.config.plan.fields, key=("title", "abstract").index)
-
     def _questions(self, num_articles: int) -> TermQuestions:
         store = self.store
-        row_A = np.flatnonzero(store.is_validation_N & store.has_text_N(self.field))
+        row_A = np.flatnonzero(store.is_validation_N & store.has_text_N(self.config.asked_field))
         return term_questions(row_A, store.term_indptr_N1, store.term_E, len(store.term_names), num_articles, seed=0)
 
     @cached_property
@@ -173,7 +195,7 @@ class _Judge:
         )
 
     def _read_texts(self, row_M: np.ndarray) -> TokenBatch:
-        texts = self.store.texts(self.field, row_M)
+        texts = self.store.texts(self.config.asked_field, row_M)
         return read_texts([text[: self.config.text.max_characters] for text in texts], self.tokenise)
 
     def _read_terms(self, term_M: np.ndarray) -> TokenBatch:

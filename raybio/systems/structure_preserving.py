@@ -29,6 +29,7 @@ from raybio.data.simulate import default_corpus
 from raybio.data.store import open_store
 from raybio.encoders.export import export_encoder
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
+from raybio.encoders.sources import check_source
 from raybio.errors import ConfigError
 from raybio.evaluation.embedding_map import embedding_map
 from raybio.evaluation.link_retrieval import (
@@ -101,6 +102,15 @@ def prepare_demo(directory: str | Path) -> Path:
     return default_corpus(directory).path
 
 
+def check(config: Config, store: ProteinStore) -> None:
+    """Refuse what can be known to fail before anything starts.
+
+    Raises:
+        ConfigError: if the encoder's source is not there.
+    """
+    check_source(config.encoder.source, config.encoder.revision)
+
+
 def build(config: Config, store_path: str | Path) -> System:
     """Wire SPPT over a prepared protein store.
 
@@ -109,7 +119,7 @@ def build(config: Config, store_path: str | Path) -> System:
         ConfigError: if encoder, batch or lengths do not fit each other.
     """
     store = open_store(store_path, ProteinStore)
-    encoder = build_protein_encoder(config.encoder, seed=derive_seed(config.seed, "weights"))
+    encoder = _encoder(config)
     if config.input.max_length > encoder.max_tokens:
         raise ConfigError(
             f"input.max_length is {config.input.max_length}, but the encoder {config.encoder.source!r} reads at most "
@@ -143,6 +153,11 @@ def build(config: Config, store_path: str | Path) -> System:
     )
 
 
+def _encoder(config: Config) -> ProteinEncoder:
+    """The encoder as training begins with it."""
+    return build_protein_encoder(config.encoder, seed=derive_seed(config.seed, "weights"))
+
+
 @dataclass(frozen=True)
 class _Judge:
     """Link retrieval of a model over the store."""
@@ -159,7 +174,6 @@ class _Judge:
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Whole species: random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
         questions = link_questions(self.store.graph, self.store.heldout, 0, seed=0)
-        initial = build_protein_encoder(self.config.encoder, seed=derive_seed(self.config.seed, "weights"))
         device = next(model.parameters()).device
         generator = torch.Generator().manual_seed(derive_seed(self.config.seed, "random-vectors") % 2**63)
         rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
@@ -171,7 +185,7 @@ class _Judge:
         noise_ND = torch.randn(self.store.num_rows, model.width, generator=generator).to(device)
         scores = {"random": score(noise_ND)}
         del noise_ND
-        scores["initial"] = score(self._embed(initial.to(device), collective, questions.node_S))
+        scores["initial"] = score(self._embed(_encoder(self.config).to(device), collective, questions.node_S))
         embedding_ND = self._embed(model, collective, questions.node_S)
         scores["trained"] = score(embedding_ND)
         positions = embedding_map(embedding_ND.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from raybio.config import Config, difference, fingerprint
+from raybio.config import Config, changed_settings, fingerprint
 from raybio.errors import CheckpointError
 from raybio.training import durable
 from raybio.training.checkpoint_folder import (
@@ -107,11 +107,7 @@ class CheckpointStore:
         if newest is None:
             return None
         ignored = tuple(f"{path}: " for path in ignore)
-        changes = [
-            line
-            for line in difference(newest.manifest["config"], self._identity.config)
-            if not line.startswith(ignored)
-        ]
+        changes = [line for line in changed_settings(newest.manifest["config"], config) if not line.startswith(ignored)]
         if newest.manifest["data_digest"] != data_digest:
             changes.append(f"data digest: {newest.manifest['data_digest']} -> {data_digest}")
         if changes:

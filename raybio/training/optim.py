@@ -15,6 +15,9 @@ class OptimConfig(Config):
     """Settings of AdamW, its learning rate schedule and gradient clipping."""
 
     peak_lr: float = Field(3e-4, gt=0, description="Learning rate after the warm-up.")
+    scalar_lr: float = Field(
+        1e-3, gt=0, description="Peak of the learning rate of single numbers, such as a learned temperature."
+    )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="How the learning rate falls from its peak to final_lr_ratio of it at the last step."
     )
@@ -35,7 +38,8 @@ class OptimConfig(Config):
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) over the trainable parameters of ``model``, in their order of declaration.
 
-    Tensors of fewer than two dimensions (biases, norms, learned temperatures) get no weight decay.
+    Tensors of fewer than two dimensions (biases, norms, learned temperatures) get no weight decay. Single numbers
+    have a learning rate of their own, in proportion to that of all others: at an encoder's they would hardly move.
 
     Raises:
         ValueError: if the model has nothing to train.
@@ -43,11 +47,16 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trainable:
         raise ValueError("the model has no parameter that requires a gradient. Unfreeze some before training.")
-    decayed = [pair for pair in trainable if pair[1].ndim >= 2]
-    spared = [pair for pair in trainable if pair[1].ndim < 2]
+    matrices = [pair for pair in trainable if pair[1].ndim >= 2]
+    vectors = [pair for pair in trainable if pair[1].ndim == 1]
+    scalars = [pair for pair in trainable if pair[1].ndim == 0]
     groups = [
-        {"params": pairs, "weight_decay": decay}
-        for pairs, decay in ((decayed, config.weight_decay), (spared, 0.0))
+        {"params": pairs, "weight_decay": decay, "lr_ratio": ratio}
+        for pairs, decay, ratio in (
+            (matrices, config.weight_decay, 1.0),
+            (vectors, 0.0, 1.0),
+            (scalars, 0.0, config.scalar_lr / config.peak_lr),
+        )
         if pairs
     ]
     return torch.optim.AdamW(groups, lr=config.peak_lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
@@ -68,9 +77,9 @@ def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Use ``value`` in the next update, for all parameters."""
+    """Use ``value`` in the next update, and its ``lr_ratio`` in groups that have a rate of their own."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group["lr_ratio"]
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> float:

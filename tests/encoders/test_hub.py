@@ -18,10 +18,18 @@ TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_posi
 PROGRAM = """
 import sys
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder, vocabulary_of
+from raybio.encoders.sources import check_source
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
-for place in sys.argv[1:]:
+task, *places = sys.argv[1:]
+for place in places:
     source, revision = place.split("@")
+    if task == "check":
+        try:
+            print(check_source(source, revision))
+        except ConfigError as error:
+            print("ConfigError:", error)
+        continue
     config = EncoderConfig(source=source, revision=revision, max_positions=64)
     try:
         encoder = build_protein_encoder(config, seed=1)
@@ -44,25 +52,41 @@ def hub(tmp_path_factory):
         yield address, weights_digest(encoder.state_dict().items())
 
 
-def load(places: list[str], cache: Path, address: str | None) -> list[str]:
+def run(task: str, places: list[str], cache: Path, address: str | None) -> list[str]:
     own = {"HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0" if address else "1"}
     if address:
         own["HF_ENDPOINT"] = address
     inherited = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
-    command = [sys.executable, "-c", PROGRAM, *places]
+    command = [sys.executable, "-c", PROGRAM, task, *places]
     done = subprocess.run(command, env=inherited | own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "Retry" not in done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.timeout(600)  # two imports of transformers on a busy machine
 def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, tmp_path):
     address, digest = hub
-    by_branch, by_commit, unknown = load(["tiny/esm@main", f"tiny/esm@{COMMIT}", "tiny/other@main"], tmp_path, address)
+    by_branch, by_commit, unknown = run(
+        "load", ["tiny/esm@main", f"tiny/esm@{COMMIT}", "tiny/other@main"], tmp_path, address
+    )
     assert by_branch == by_commit == f"esm {digest}"
-    cached, not_cached = load(["tiny/esm@main", "tiny/other@main"], tmp_path, None)
+    cached, not_cached = run("load", ["tiny/esm@main", "tiny/other@main"], tmp_path, None)
     assert cached == f"esm {digest}"
     for line in (unknown, not_cached):
         assert line.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
         assert "hf download tiny/other --local-dir FOLDER" in line
         assert "HF_HUB_OFFLINE=1" in line
+
+
+@pytest.mark.timeout(600)
+def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_there_is_no_network(hub, tmp_path):
+    address, _ = hub
+    known, unknown = run("check", ["tiny/esm@main", "tiny/other@main"], tmp_path, address)
+    assert known == "None"
+    assert list(tmp_path.rglob("*.safetensors")) == []
+    (unreachable,) = run("check", ["tiny/esm@main"], tmp_path, "http://127.0.0.1:9")
+    assert "the hub could not be asked" in unreachable and "the hub has no config.json of it" in unknown
+    for source, line in {"tiny/other": unknown, "tiny/esm": unreachable}.items():
+        assert line.startswith(f"ConfigError: encoder.source '{source}' cannot be loaded: ")
+        assert f"hf download {source} --local-dir FOLDER" in line

@@ -271,8 +271,8 @@ def test_code_that_a_checkpoint_brings_is_not_run(tmp_path):
     [
         ({"width": 30, "num_heads": 4}, "width 30 is not a multiple of num_heads 4"),
         ({"vocabulary": "esm", "width": 12, "num_heads": 4}, "rotary positions .* want an even number"),
-        ({"dropout": 1.0}, "less than 1"),
-        ({"num_layers": 0}, "greater than or equal to 1"),
+        ({"dropout": 1.0}, "want a number >= 0.0, < 1.0"),
+        ({"num_layers": 0}, "want a whole number >= 1"),
     ],
 )
 def test_settings_that_fit_no_transformer_are_refused(settings, message):

@@ -2,14 +2,16 @@ import json
 import math
 import os
 import pickle
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens
+from raybio.encoders.folders import convert_command
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
-from raybio.encoders.tape_checkpoint import convert_tape_checkpoint, main, rename_tape_tensors
+from raybio.encoders.tape_checkpoint import convert_tape_checkpoint, rename_tape_tensors
 from raybio.encoders.vocabulary import TAPE
 from raybio.errors import DataError
 
@@ -237,8 +239,11 @@ def test_a_pickle_that_runs_code_is_refused_and_its_code_not_run(tmp_path):
 
 def test_the_module_is_a_command(tmp_path, capsys):
     source, output = write_tape(tmp_path / "tape", tape_tensors()), tmp_path / "out"
-    assert main([source, str(output)]) is None
+    command = partial(convert_command, convert_tape_checkpoint)
+    assert command(["tape_checkpoint.py", source, str(output)]) is None
     assert capsys.readouterr().out == f"{output}\n"
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= {path.name for path in output.iterdir()}
-    assert main([str(tmp_path), "x"]).startswith("error: ")
-    assert main([source]).startswith("usage: ")
+    assert command(["", str(tmp_path), "x"]).startswith("error: ")
+    (tmp_path / "file").touch()
+    assert command(["", source, str(tmp_path / "file")]).startswith("error: ")
+    assert command(["/x/tape_checkpoint.py", source]).startswith("usage: python -m raybio.encoders.tape_checkpoint ")

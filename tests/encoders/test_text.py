@@ -1,13 +1,12 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoModel, AutoTokenizer
 
 from raybio.batches import PaddedTokens
 from raybio.config import fields, override_all
 from raybio.encoders.sources import fetch_file
-from raybio.encoders.text import TextEncoderConfig, build_text_encoder, load_text_tokenizer
-from raybio.encoders.tokens import tokenizer_fingerprint
+from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError, DataError
 from raybio.functional.digest import weights_digest
 from tests.encoders.tiny_text import ARCHITECTURES, MAX_POSITIONS, SENTENCES, embed, padded, save_tiny, tiny_tokenizer
@@ -170,15 +169,6 @@ def test_the_configuration_reads_words_and_numbers_from_the_command_line():
 def test_scratch_needs_a_tokenizer():
     with pytest.raises(ConfigError, match="'scratch' has no vocabulary of its own; hand over a tokenizer"):
         build_text_encoder(TextEncoderConfig(**TINY), seed=0)
-    with pytest.raises(ConfigError, match="'scratch' has no vocabulary of its own; build one"):
-        load_text_tokenizer(TextEncoderConfig())
-
-
-def test_the_tokenizer_of_a_checkpoint_is_had_without_its_weights(tmp_path):
-    source = save_tiny(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    tokenizer = load_text_tokenizer(TextEncoderConfig(source=source))
-    assert tokenizer_fingerprint(tokenizer) == tokenizer_fingerprint(tiny_tokenizer())
 
 
 def test_a_checkpoint_without_some_of_its_weights_is_refused(tmp_path):
@@ -206,7 +196,7 @@ def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tmp_path):
         larger.save_pretrained(tmp_path)
         build_text_encoder(TextEncoderConfig(source=str(tmp_path)), seed=0)
     source = save_tiny(tmp_path / "roberta", "roberta")
-    shifted = load_text_tokenizer(TextEncoderConfig(source=source))
+    shifted = AutoTokenizer.from_pretrained(source)
     shifted.pad_token = "[SEP]"
     shifted.save_pretrained(source)
     with pytest.raises(ConfigError, match="pads with id 3 and its model takes 0 for padding"):

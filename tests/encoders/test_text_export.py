@@ -8,7 +8,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
-from raybio.encoders.tokens import tokenise, tokenizer_fingerprint
+from raybio.encoders.tokens import TokenizerSource
 from raybio.functional.digest import weights_digest
 from tests.encoders.test_export import run_without_raybio
 from tests.encoders.tiny_text import SENTENCES, embed, save_tiny, tiny_model, tiny_tokenizer
@@ -69,12 +69,12 @@ def test_other_architectures_survive_an_export(architecture, tmp_path):
 
 def test_plain_transformers_loads_model_and_tokenizer(tmp_path):
     encoder = tiny_encoder()
-    tokenise(encoder.tokenizer, TEXTS, 7)  # the length of the last call is no part of the tokenizer
+    encoder.tokenizer(TEXTS, truncation=True, max_length=7)  # the length of the last call is no part of the tokenizer
     folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)
     model = AutoModel.from_pretrained(folder, add_pooling_layer=False)
     assert weights_digest(model.state_dict().items()) == weights_digest(encoder.model.state_dict().items())
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert tokenizer_fingerprint(tokenizer) == tokenizer_fingerprint(encoder.tokenizer)
+    assert TokenizerSource.of(tokenizer).fingerprint == TokenizerSource.of(encoder.tokenizer).fingerprint
     assert tokenizer.model_max_length == 12
     assert json.loads((folder / "tokenizer.json").read_text())["truncation"] is None
 
@@ -91,7 +91,7 @@ def test_texts_that_the_folder_lowercases_are_lowercased_after_the_export_too(tm
     assert encoder.tokenizer.tokenize("ASTHMA") == cased.tokenize("asthma") != cased.tokenize("ASTHMA")
     folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)
     again = build_text_encoder(TextEncoderConfig(source=str(folder)), seed=0)
-    assert tokenizer_fingerprint(again.tokenizer) == tokenizer_fingerprint(encoder.tokenizer)
+    assert TokenizerSource.of(again.tokenizer).fingerprint == TokenizerSource.of(encoder.tokenizer).fingerprint
 
 
 def test_the_folder_holds_no_pickle_and_the_card_says_what_it_is(tmp_path):

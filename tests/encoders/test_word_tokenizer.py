@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from raybio.encoders.tokens import TEXTS_AT_ONCE, TokenizerSource, tokenise, tokenizer_fingerprint
+from raybio.encoders.tokens import TEXTS_AT_ONCE, TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.errors import ConfigError
 from tests.encoders.tiny_text import SENTENCES, tiny_tokenizer
@@ -26,6 +26,10 @@ def some_tokenizers() -> list[PreTrainedTokenizerFast]:
     return [tiny_tokenizer(), *([AutoTokenizer.from_pretrained(real)] if real else [])]
 
 
+def fingerprint(tokenizer: PreTrainedTokenizerFast) -> str:
+    return TokenizerSource.of(tokenizer).fingerprint
+
+
 def test_the_vocabulary_is_special_tokens_then_letters_then_words_by_count_and_alphabet():
     letters = sorted(set("geneasthmacellszelle,"))
     expected = [*SPECIAL, *letters, *[f"##{letter}" for letter in letters]]
@@ -37,7 +41,7 @@ def test_the_vocabulary_is_special_tokens_then_letters_then_words_by_count_and_a
 def test_the_order_and_form_of_the_counts_do_not_matter():
     backwards = dict(reversed(COUNTS.items()))
     arrays = (list(COUNTS), np.array(list(COUNTS.values())))
-    prints = {tokenizer_fingerprint(build_word_tokenizer(words, size=40)) for words in (COUNTS, backwards, arrays)}
+    prints = {fingerprint(build_word_tokenizer(words, size=40)) for words in (COUNTS, backwards, arrays)}
     assert len(prints) == 1
 
 
@@ -64,21 +68,21 @@ def test_the_tokenizer_survives_saving(tmp_path):
     tokenizer = build_word_tokenizer(COUNTS, size=1000, max_tokens=77)
     tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
-    assert tokenizer_fingerprint(again) == tokenizer_fingerprint(tokenizer)
+    assert fingerprint(again) == fingerprint(tokenizer)
     assert again.model_max_length == 77
 
 
 def test_the_fingerprint_changes_with_the_words_and_not_with_the_last_call():
     tokenizer = build_word_tokenizer(COUNTS, size=1000)
-    before = tokenizer_fingerprint(tokenizer)
+    before = fingerprint(tokenizer)
     tokenizer(SENTENCES, padding=True, truncation=True, max_length=5)
-    assert tokenizer_fingerprint(tokenizer) == before == TokenizerSource.of(tokenizer).fingerprint
+    assert fingerprint(tokenizer) == before
     others = [
         build_word_tokenizer(COUNTS | {"lung": 1}, size=1000),
         build_word_tokenizer(COUNTS, size=1000, lowercase=False),
         PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer, pad_token="[UNK]", unk_token="[UNK]"),
     ]
-    assert len({before, *map(tokenizer_fingerprint, others)}) == 4
+    assert len({before, *map(fingerprint, others)}) == 4
 
 
 @pytest.mark.parametrize("max_length", [5, 12, 64])
@@ -87,26 +91,25 @@ def test_all_texts_at_once_give_the_tokens_of_one_text_at_a_time(max_length, sid
     texts = SENTENCES * 3 + ["[MASK] and [PAD] in a text", "naïve\u00a0Å\u200d\n\tx"]
     for tokenizer in some_tokenizers():
         tokenizer.truncation_side = side
-        source = TokenizerSource.of(tokenizer)
-        for token_T, indptr_R1 in (tokenise(tokenizer, texts, max_length), source.tokenise(texts, max_length)):
-            assert token_T.dtype == np.uint16
-            assert indptr_R1.dtype == np.int64
-            rows = [row.tolist() for row in np.split(token_T, indptr_R1[1:-1])]
-            assert rows == [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
+        token_T, indptr_R1 = TokenizerSource.of(tokenizer).tokenise(texts, max_length)
+        assert token_T.dtype == np.uint16
+        assert indptr_R1.dtype == np.int64
+        rows = [row.tolist() for row in np.split(token_T, indptr_R1[1:-1])]
+        assert rows == [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
 
 
 def test_more_texts_than_are_read_at_once_come_out_in_order():
-    tokenizer = tiny_tokenizer()
+    source = TokenizerSource.of(tiny_tokenizer())
     texts = [SENTENCES[number % len(SENTENCES)] for number in range(TEXTS_AT_ONCE + 3)]
-    token_T, indptr_R1 = tokenise(tokenizer, texts, 16)
+    token_T, indptr_R1 = source.tokenise(texts, 16)
     assert len(indptr_R1) == len(texts) + 1
-    few_T, few_R1 = tokenise(tokenizer, texts[TEXTS_AT_ONCE:], 16)
+    few_T, few_R1 = source.tokenise(texts[TEXTS_AT_ONCE:], 16)
     assert token_T[indptr_R1[TEXTS_AT_ONCE] :].tolist() == few_T.tolist()
     assert np.diff(indptr_R1)[TEXTS_AT_ONCE:].tolist() == np.diff(few_R1).tolist()
 
 
 def test_no_texts_give_no_tokens():
-    token_T, indptr_R1 = tokenise(tiny_tokenizer(), [], 16)
+    token_T, indptr_R1 = TokenizerSource.of(tiny_tokenizer()).tokenise([], 16)
     assert token_T.tolist() == []
     assert indptr_R1.tolist() == [0]
 
@@ -114,14 +117,14 @@ def test_no_texts_give_no_tokens():
 def test_a_large_vocabulary_gets_wide_ids():
     words = {f"w{number}": 1 for number in range(70_000)}
     tokenizer = build_word_tokenizer(words, size=70_000)
-    token_T, _ = tokenise(tokenizer, ["w69999 w1"], 16)
+    token_T, _ = TokenizerSource.of(tokenizer).tokenise(["w69999 w1"], 16)
     assert token_T.dtype == np.int32
     assert token_T.tolist() == tokenizer("w69999 w1")["input_ids"]
 
 
 def test_a_length_without_room_for_a_word_is_an_error():
     with pytest.raises(ValueError, match="max_length is 2; want more than the 2 special tokens"):
-        tokenise(tiny_tokenizer(), ["x"], 2)
+        TokenizerSource.of(tiny_tokenizer()).tokenise(["x"], 2)
 
 
 def test_a_source_survives_pickling_and_knows_the_special_tokens():
@@ -158,5 +161,5 @@ def test_a_fork_of_a_process_that_tokenised_in_parallel_tokenises_without_a_word
 @pytest.mark.skipif(minilm_folder() is None, reason=WHY_NOT)
 def test_the_padding_in_minilms_own_file_is_not_applied():
     tokenizer = AutoTokenizer.from_pretrained(minilm_folder())
-    _, indptr_R1 = tokenise(tokenizer, ["asthma"], 128)
+    _, indptr_R1 = TokenizerSource.of(tokenizer).tokenise(["asthma"], 128)
     assert indptr_R1.tolist() == [0, 3]

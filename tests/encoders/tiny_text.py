@@ -20,7 +20,7 @@ from transformers import (
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens, TokenBatch
 from raybio.encoders.text import TextEncoder
-from raybio.encoders.tokens import tokenise
+from raybio.encoders.tokens import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
 
 SENTENCES = [
@@ -81,7 +81,7 @@ def _padded_with_one() -> PreTrainedTokenizerFast:
 
 
 def batch_of(encoder: TextEncoder, texts: list[str]) -> TokenBatch:
-    token_T, indptr_R1 = tokenise(encoder.tokenizer, texts, encoder.max_tokens)
+    token_T, indptr_R1 = TokenizerSource.of(encoder.tokenizer).tokenise(texts, encoder.max_tokens)
     labels = np.full(len(token_T), IGNORED_LABEL)
     return TokenBatch.from_arrays({"token_T": token_T, "indptr_R1": indptr_R1, "label_T": labels})
 

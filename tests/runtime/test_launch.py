@@ -28,6 +28,7 @@ def test_help_lists_every_setting_with_type_default_range_and_meaning() -> None:
     for field in fields(SYSTEMS[NAME].config):
         assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
         assert field.meaning in shown.stdout
+    assert f"default: {SYSTEMS[NAME].comparison}" in shown.stdout
     for option in ("--store", "--config", "--set", "--workers", "--name", "--runs", "--tracking-uri", "--verbose"):
         assert option in shown.stdout
 
@@ -37,6 +38,12 @@ def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2() 
     assert refused.returncode == 2
     assert "Did you mean 'objective.lambda_spml'" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_asking_for_a_comparison_and_for_none_is_refused() -> None:
+    refused = run_job("--compare", "seed=1", "--no-baseline")
+    assert refused.returncode == 2
+    assert "ConfigError: --compare seed=1 and --no-baseline: got both" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_without_a_name_the_same_command_means_the_same_run(tiny_store: Store, t
 def test_a_name_alone_continues_with_the_runs_own_settings_and_store(tiny_store: Store, tmp_path: Path) -> None:
     request = settle(NAME, Arguments(tiny_store.path, settings=("seed=5",), name="first", runs=tmp_path))
     folder = RunFolder(tmp_path, "first")
-    folder.open(NAME, request["config"].to_mapping(), request["store"], tiny_store.digest, ())
+    folder.open(NAME, request["config"], request["store"], tiny_store.digest, ())
     again = settle(NAME, Arguments(name="first", runs=tmp_path))
     assert (again["config"], again["store"]) == (request["config"], request["store"])
 

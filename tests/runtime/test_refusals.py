@@ -9,9 +9,10 @@ import pytest
 
 from raybio.config import override
 from raybio.data.store import Store
-from raybio.errors import CheckpointError, ClusterError, StoreError
+from raybio.errors import CheckpointError, ClusterError, ConfigError, StoreError
+from raybio.runtime.compare import Variation, compare
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.train import TrainRequest, _status, train
+from raybio.runtime.train import TrainRequest, _status, check_request, train
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
 
@@ -54,7 +55,7 @@ def test_a_damaged_store_is_refused_with_the_name_of_the_file(request_one: Train
 def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_store: Store) -> None:
     """A second command with another free setting must not write over what the first one runs with."""
     config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
-    folder.open("structure_preserving", config.to_mapping(), tiny_store.path, tiny_store.digest, ())
+    folder.open("structure_preserving", config, tiny_store.path, tiny_store.digest, ())
     assert "schedule.max_steps" in free_settings(config)
     longer = override(config, "schedule.max_steps", config.schedule.max_steps + 1)
     with folder.lock("driver", 1), pytest.raises(ClusterError, match="another process is at work"):
@@ -95,3 +96,29 @@ def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
     with pytest.raises(StoreError, match="is a store of articles, want one of proteins"):
         train(request)
     assert not RunFolder(request.runs, "other-kind").path.exists()
+
+
+def test_an_encoder_that_is_not_there_is_refused_before_a_run_is_made(
+    request_one: TrainRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    request = replace(request_one, config=override(request_one.config, "encoder.source", "empty"))
+    with pytest.raises(ConfigError, match="encoder.source 'empty' cannot be loaded: there is no config.json"):
+        train(request)
+    with pytest.raises(ConfigError, match="encoder.source 'empty'"):
+        compare(request_one, Variation("encoder.source", ("empty",)))
+    assert not Path(request.runs).exists()
+
+
+def test_a_finished_run_needs_its_encoder_no_more(request_one: TrainRequest, tiny_store: Store) -> None:
+    request = replace(request_one, config=override(request_one.config, "encoder.source", "./gone"))
+    folder = RunFolder(request.runs, request.name)
+    folder.make()
+    result = dict.fromkeys(("precision", "checkpoint", "weights_sha256", "mlflow_run_id"))
+    result |= {"metrics": {}, "final": {}, "config": {}, "step": request.config.schedule.max_steps}
+    write_json(folder.result, result | {"status": "failed"})
+    with pytest.raises(ConfigError, match="'./gone': no such folder"):
+        check_request(request)
+    write_json(folder.result, result | {"status": "finished"})
+    assert check_request(request) == tiny_store.digest

@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from raybio.config import override
 from raybio.errors import CheckpointError, ClusterError, ConfigError
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.training.settings import TrainingConfig
 
-CONFIG = {"seed": 0, "optim": {"peak_lr": 0.1}, "schedule": {"max_steps": 5}}
+CONFIG = TrainingConfig()
 
 
-def open_folder(folder: RunFolder, config: dict = CONFIG, digest: str = "d", free: tuple[str, ...] = ()) -> bool:
+def open_folder(
+    folder: RunFolder, config: TrainingConfig = CONFIG, digest: str = "d", free: tuple[str, ...] = ()
+) -> bool:
     return folder.open("sppt", config, Path("/store"), digest, free)
 
 
@@ -30,8 +34,8 @@ def test_the_same_settings_continue_a_run(tmp_path: Path) -> None:
 def test_changed_settings_and_data_are_refused_with_the_difference(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
-    changed = CONFIG | {"optim": {"peak_lr": 0.2}}
-    with pytest.raises(CheckpointError, match=r"config.optim.peak_lr: 0.1 -> 0.2"):
+    changed = override(CONFIG, "optim.peak_lr", 0.2)
+    with pytest.raises(CheckpointError, match=r"other settings: optim.peak_lr: 0.0003 -> 0.2"):
         open_folder(folder, changed)
     with pytest.raises(CheckpointError, match=r"data_digest: 'd' -> 'e'"):
         open_folder(folder, digest="e")
@@ -40,9 +44,20 @@ def test_changed_settings_and_data_are_refused_with_the_difference(tmp_path: Pat
 def test_a_free_setting_may_change(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
-    longer = CONFIG | {"schedule": {"max_steps": 9}}
+    longer = override(CONFIG, "schedule.max_steps", 9)
     assert open_folder(folder, longer, free=("schedule.max_steps",))
-    assert read_json(folder.identity)["config"] == longer
+    assert read_json(folder.identity)["config"] == longer.to_mapping()
+
+
+def test_a_run_that_is_older_than_a_setting_goes_on_with_its_default_and_no_other_value(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    identity = read_json(folder.identity)
+    del identity["config"]["optim"]["scalar_lr"]
+    write_json(folder.identity, identity)
+    with pytest.raises(CheckpointError, match=r"optim.scalar_lr: 0.001 -> 0.5"):
+        open_folder(folder, override(CONFIG, "optim.scalar_lr", 0.5))
+    assert open_folder(folder)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

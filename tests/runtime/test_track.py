@@ -15,6 +15,7 @@ from raybio.runtime import track
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.track import Tracker, add_artifacts, flatten, tracking_uri
+from raybio.training.settings import TrainingConfig
 
 pytestmark = pytest.mark.timeout(300)
 CONFIG = {"seed": 7, "optim": {"peak_lr": 0.1, "schedule": "constant"}, "encoder": {"source": "scratch"}}
@@ -23,7 +24,7 @@ CONFIG = {"seed": 7, "optim": {"peak_lr": 0.1, "schedule": "constant"}, "encoder
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path / "runs", "first")
-    folder.open("sppt", CONFIG, Path("/store"), "d" * 64, ())
+    folder.open("sppt", TrainingConfig(), Path("/store"), "d" * 64, ())
     return folder
 
 

@@ -14,6 +14,7 @@ from raybio.config import Config, override_all
 from raybio.data.article_store import ArticleStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
+from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
 from raybio.systems import SYSTEMS
@@ -151,6 +152,12 @@ def test_the_configuration_survives_a_round_trip(name: str) -> None:
     for config in (SYSTEMS[name].config(), SYSTEMS[name].demo):
         assert SYSTEMS[name].config.from_mapping(config.to_mapping()) == config
         assert isinstance(config, Config)
+
+
+def test_a_source_that_is_not_there_is_refused_before_anything_is_loaded(name: str, store: Store) -> None:
+    SYSTEMS[name].check(tiny_config(name), store)
+    with pytest.raises(ConfigError, match="encoder.source './nowhere': no such folder"):
+        SYSTEMS[name].check(tiny_config(name, **{"encoder.source": "./nowhere"}), store)
 
 
 def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from raybio.errors import CheckpointError
 from raybio.training import durable
 from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.training.optim import set_learning_rate
 from raybio.training.snapshot import Staging
 from tests.training.small_checkpoints import (
     DATA,
@@ -186,6 +187,29 @@ def test_changed_settings_are_refused_with_what_changed_unless_they_may(tmp_path
         CheckpointStore(tmp_path).load_newest(changed, DATA)
     allowed = CheckpointStore(tmp_path).load_newest(changed, DATA, ignore=["max_steps", "optim.peak_lr"])
     assert allowed.step == 1
+
+
+def test_a_checkpoint_older_than_a_setting_is_taken_with_its_default_and_no_other_value(tmp_path: Path) -> None:
+    class Newer(Settings):
+        added: int = 3
+
+    save_steps(tmp_path, 1)
+    assert CheckpointStore(tmp_path).load_newest(Newer(), DATA).step == 1
+    with pytest.raises(CheckpointError, match="added: 3 -> 4"):
+        CheckpointStore(tmp_path).load_newest(Newer(added=4), DATA)
+
+
+def test_an_optimiser_saved_before_groups_had_rates_of_their_own_goes_on(tmp_path: Path) -> None:
+    state, resumed = new_state(), new_state(5)
+    train(state, range(3))
+    for group in state.optimizer.param_groups:
+        del group["lr_ratio"]
+    store = open_store(tmp_path)
+    store.save(state, 3)
+    store.close()
+    CheckpointStore(tmp_path).latest().restore(resumed.model, resumed.optimizer)
+    set_learning_rate(resumed.optimizer, 0.25)
+    assert [group["lr"] for group in resumed.optimizer.param_groups] == [0.25, 0.25]
 
 
 def test_changed_data_are_refused(tmp_path: Path) -> None:

@@ -55,6 +55,15 @@ def test_decay_spares_biases_norms_and_scalars_but_no_matrix() -> None:
     assert decay_by_shape == {(4, 3): 0.3, (2, 3): 0.3, (2,): 0.0, (): 0.0}
 
 
+def test_a_single_number_has_a_rate_of_its_own_that_rises_and_falls_with_the_others() -> None:
+    model = nn.Linear(3, 2)
+    model.register_parameter("temperature", nn.Parameter(torch.zeros(())))
+    optimizer = build_optimizer(model, OptimConfig(peak_lr=2e-5, scalar_lr=1e-3))
+    set_learning_rate(optimizer, 1e-5)
+    rates = {parameter.ndim: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    assert rates == {2: 1e-5, 1: 1e-5, 0: pytest.approx(5e-4)}
+
+
 def test_frozen_parameters_are_left_out_and_a_wholly_frozen_model_is_refused() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ValueError, match="Unfreeze"):
