@@ -18,7 +18,7 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     store = shutil.copytree(tiny_articles.path, tmp_path / "store")
     system, config = build(tiny_config("siamese"), store), tiny_config("siamese")
     run = RunFolder(tmp_path / "runs", "tiny")
-    run.open("siamese", config.to_mapping(), store, system.data_digest, ())
+    run.open("siamese", config, store, system.data_digest, ())
     model = str(system.export(run.export, {}))
     record = {"QUESTION": "word1a?", "CONTEXTS": ["word2a"], "LONG_ANSWER": "word3b"}
     asked = [*tiny_articles.pmid_N[:40].tolist(), 5000]
