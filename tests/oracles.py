@@ -163,6 +163,17 @@ def sign_flip_p(difference: Sequence[float]) -> float:
     return reached / 2 ** len(difference)
 
 
+def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+    """Every choice of items of ``first`` is tried."""
+    best = 0
+    for chosen in range(2 ** len(first)):
+        wanted = [item for place, item in enumerate(first) if chosen >> place & 1]
+        rest = iter(second)
+        if all(item in rest for item in wanted):
+            best = max(best, len(wanted))
+    return best
+
+
 def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], k1: float, b: float) -> list[float]:
     """Robertson and Zaragoza (2009), with the idf that never falls below 0, over lists of words."""
     mean_length = sum(len(words) for words in documents) / len(documents)
