@@ -1,9 +1,9 @@
-"""Probing what an encoder knows: are the right entity names nearest to a cloze query? (Contrastive-Probe, facts 4.)
+"""Probing what an encoder knows: are the right entity names nearest to a cloze query?
 
 Q queries, C names, R relations, P (query, answer) pairs, D width, K predicted names of a query, in order.
 
-The paper's protocol is the default: Euclidean distance between embeddings as they are, among all names, the head entity
-included; a query is right at k if any of its answers is among the first k.
+The protocol of Contrastive-Probe (facts 4) is the default: Euclidean distance between embeddings as they are, among all
+names, the head entity included; a query is right at k if any of its answers is among the first k.
 """
 
 from collections.abc import Callable, Sequence

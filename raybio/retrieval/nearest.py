@@ -48,8 +48,9 @@ def nearest(
 ) -> Nearest:
     """The min(k, C) nearest candidates of each query; squared distances equal in float32 stand in order of candidate.
 
-    Cosines are ranked by the distance of unit vectors, which resolves those near 1 far better. A zero vector has a cosine
-    of 0 with all others and 1 with its like. Memory beyond the embeddings: three times theirs, and some blocks of scores.
+    Cosines are ranked by the distance of unit vectors, which resolves those near 1 far better. A zero vector has a
+    cosine of 0 with all others and 1 with its like. Memory beyond the embeddings: three times theirs, and a block of
+    scores.
 
     Args:
         query_QD: what is asked, on the device where the work is to be done.
