@@ -212,3 +212,12 @@ def link_retrieval(scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], 
         metrics[f"precision_at_{k}"] = sum(1 for rank in ranks if rank <= k) / k / len(anchors)
         metrics[f"recall_at_{k}"] = sum(1 for rank in ranks if rank <= k) / len(ranks)
     return metrics
+
+
+def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]:
+    """The k nearest by Euclidean distance, those whose squares are equal in float32 by index."""
+    found = []
+    for one in query.astype(np.float64):
+        squares = [np.float32(((one - other) ** 2).sum()) for other in candidate.astype(np.float64)]
+        found.append(sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))[:k])
+    return found
