@@ -62,6 +62,19 @@ class MaskedLanguageModel:
             hook.remove()
         return logits_NJV.float().log_softmax(2)
 
+    def at_masks(self, texts: Sequence[np.ndarray], *, texts_at_once: int = 64) -> Tensor:
+        """Log-probabilities (N, V) at the one mask of each text (token ids); texts of like length go together."""
+        log_prob_NV = torch.empty(len(texts), self.model.config.vocab_size)
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        for start in range(0, len(order), texts_at_once):
+            rows = order[start : start + texts_at_once]
+            token_BL = torch.nn.utils.rnn.pad_sequence(
+                [torch.from_numpy(texts[row]) for row in rows], batch_first=True, padding_value=self.pad_id
+            )
+            place_B1 = (token_BL == self.mask_id).int().argmax(1, keepdim=True)
+            log_prob_NV[rows] = self.log_probs(token_BL, place_B1)[:, 0].cpu()
+        return log_prob_NV
+
     def cloze_tokens(self, texts: Sequence[str], max_tokens: int) -> list[np.ndarray]:
         """Token ids of texts that hold the mask token, cut to ``max_tokens`` with the mask kept.
 
@@ -90,9 +103,7 @@ def load_masked_lm(source: str, revision: str = "main") -> MaskedLanguageModel:
     """
     tokenizer = load_pretrained(AutoTokenizer, source, revision)
     if None in (tokenizer.mask_token_id, tokenizer.pad_token_id):
-        raise ConfigError(
-            f"model {source!r}: its tokenizer has no mask or no padding token; want a masked language model such as BERT"
-        )
+        raise ConfigError(f"model {source!r}: its tokenizer has no mask or no padding token; want a model such as BERT")
     model, missing = load_weights(AutoModelForMaskedLM, source, revision)
     missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
