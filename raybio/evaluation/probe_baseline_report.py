@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raybio.evaluation.first_hits import FirstHits
+from raybio.evaluation.first_hits import Baseline
 from raybio.functional.hashing import derive_seed
 
 PUBLISHED_FULL: Sequence[tuple[str, str, float, float | None]] = (
@@ -42,7 +42,7 @@ REMARK = (
 
 
 def report_data(
-    results: Sequence[FirstHits], relations: Sequence[str], settings: Mapping[str, Any], *, seed: int = 0
+    results: Sequence[Baseline], relations: Sequence[str], settings: Mapping[str, Any], *, seed: int = 0
 ) -> dict[str, Any]:
     """Everything as plain JSON; shares are between 0 and 1, published ones in per cent as published."""
     return {
@@ -89,18 +89,22 @@ def report_markdown(data: Mapping[str, Any]) -> str:
     return "\n\n".join(sections) + "\n"
 
 
-def _counts(results: Sequence[FirstHits], relations: Sequence[str]) -> list[int]:
-    return np.bincount(results[0].relation_Q, minlength=len(relations)).tolist() if results else [0] * len(relations)
+def _counts(results: Sequence[Baseline], relations: Sequence[str]) -> list[int]:
+    return (
+        np.bincount(results[0].outcome.relation_Q, minlength=len(relations)).tolist()
+        if results
+        else [0] * len(relations)
+    )
 
 
-def _result_data(one: FirstHits, relations: Sequence[str], seed: int) -> dict[str, Any]:
+def _result_data(one: Baseline, relations: Sequence[str], seed: int) -> dict[str, Any]:
     accuracy = {}
     for k in one.ks:
         rng = np.random.default_rng(derive_seed(seed, one.model, one.method, k))
-        share_R = one.by_relation(k, len(relations))
+        share_R = one.outcome.by_relation(k)
         accuracy[str(k)] = {
-            "micro": one.micro(k, rng)._asdict(),
-            "macro": one.macro(k),
+            "micro": one.outcome.interval(k, "micro", rng)._asdict(),
+            "macro": one.outcome.macro(k),
             "by_relation": {
                 relation: None if np.isnan(share) else float(share)
                 for relation, share in zip(relations, share_R, strict=True)

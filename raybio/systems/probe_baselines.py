@@ -16,15 +16,15 @@ from raybio.data.probe_benchmark import ProbeBenchmark, Subset, read_medlama
 from raybio.encoders.masked_lm import MaskedLanguageModel, load_masked_lm
 from raybio.encoders.seq2seq import AnswerWriter, load_answer_writer, writes_answers
 from raybio.errors import ConfigError
-from raybio.evaluation.first_hits import NEVER, FirstHits, first_of_ranked, first_of_written, fold
+from raybio.evaluation.first_hits import NEVER, Baseline, first_of_ranked, first_of_written, fold
 from raybio.evaluation.mask_average import mask_average_scores, restricted_scores
 from raybio.evaluation.mask_prediction import DecodeConfig, is_right, predict_answers
+from raybio.evaluation.probe import CUTOFFS, ProbeOutcome
 from raybio.functional.retrieval import retrieve
 
 Method = Literal["mask-average", "x-factr", "generative"]
 METHODS: tuple[Method, ...] = ("mask-average", "x-factr", "generative")
 MAX_QUERY_TOKENS = 64
-KS = (1, 5, 10)
 
 
 class Asked(NamedTuple):
@@ -44,6 +44,10 @@ class Asked(NamedTuple):
     def relation_Q(self) -> np.ndarray:
         """The relation of each."""
         return self.benchmark.relation_Q[self.row_Q]
+
+    def outcome(self, first_hit_Q: np.ndarray) -> ProbeOutcome:
+        """What is told by the rank of each one's first right answer."""
+        return ProbeOutcome(self.benchmark.relations, self.relation_Q, first_hit_Q)
 
     def texts(self, benchmark: ProbeBenchmark, mask_token: str) -> list[str]:
         """Their cloze texts."""
@@ -78,7 +82,7 @@ def baselines(
     decode: DecodeConfig,
     restrict: bool = False,
     say: Callable[[str], None] = lambda _: None,
-) -> list[FirstHits]:
+) -> list[Baseline]:
     """Every model by every method that it can: encoder-decoders write, masked language models fill masks.
 
     Args:
@@ -99,7 +103,7 @@ def baselines(
             raise ConfigError(
                 f"model {model!r} is {kind} encoder-decoder and can be asked by {wanted}; got {', '.join(methods)}"
             )
-    results: list[FirstHits] = []
+    results: list[Baseline] = []
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for model, writes in can_write.items():
         say(f"loading {model}")
@@ -119,7 +123,7 @@ def baselines(
 
 def _mask_average(
     name: str, model: MaskedLanguageModel, asked: Asked, restrict: bool, say: Callable[[str], None]
-) -> FirstHits:
+) -> Baseline:
     benchmark, gold = asked.benchmark, asked.gold()
     texts = model.cloze_tokens(asked.texts(benchmark, model.tokenizer.mask_token), _query_tokens(model))
 
@@ -134,14 +138,13 @@ def _mask_average(
     indptr = np.concatenate([[0], np.cumsum([len(numbers) for numbers in gold])])
     retrieval = retrieve(scores, indptr, np.concatenate(gold), block_rows=256)
     candidates = "answers of the query's relation" if restrict else f"all {len(benchmark.names):,} names"
-    return FirstHits(
-        name, "mask average", first_of_ranked(retrieval), asked.relation_Q, KS, f"candidates: {candidates}"
-    )
+    outcome = asked.outcome(first_of_ranked(retrieval))
+    return Baseline(name, "mask average", outcome, CUTOFFS, f"candidates: {candidates}")
 
 
 def _x_factr(
     name: str, model: MaskedLanguageModel, asked: Asked, decode: DecodeConfig, say: Callable[[str], None]
-) -> FirstHits:
+) -> Baseline:
     pieces = model.name_tokens(asked.benchmark.names)
     gold = [[pieces[number] for number in numbers] for numbers in asked.gold()]
     room = _query_tokens(model) - (decode.max_masks - 1)
@@ -161,10 +164,10 @@ def _x_factr(
     within = np.mean([any(len(tokens) <= decode.max_masks for tokens in golds) for golds in gold])
     how = decode.decode + ("" if decode.refine == "none" else f" + {decode.refine}")
     remark = f"beam {decode.beam}; {within:.1%} of the queries have an answer of 1 to {decode.max_masks} tokens"
-    return FirstHits(name, f"x-factr, {how}", first_Q, asked.relation_Q, (1,), remark)
+    return Baseline(name, f"x-factr, {how}", asked.outcome(first_Q), (1,), remark)
 
 
-def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str], None]) -> list[FirstHits]:
+def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str], None]) -> list[Baseline]:
     gold = [[asked.benchmark.names[number] for number in numbers] for numbers in asked.gold()]
     texts = [text.rstrip(" .") for text in asked.texts(asked.default, model.mask_token)]
     answers: list[list[str]] = []
@@ -174,7 +177,7 @@ def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str
     remarks = {"generative": "compared without case and outer blanks", "generative, exact": "compared to the letter"}
     firsts = [first_of_written(answers, gold, fold), first_of_written(answers, gold)]
     return [
-        FirstHits(name, method, first_Q, asked.relation_Q, KS, remark)
+        Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark)
         for (method, remark), first_Q in zip(remarks.items(), firsts, strict=True)
     ]
 

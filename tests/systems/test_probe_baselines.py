@@ -62,19 +62,21 @@ def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(benc
     assert average.ks == (1, 5, 10)
     assert x_factr.ks == (1,)
     for result in (average, x_factr):
-        np.testing.assert_allclose(result.by_relation(1, 2), [1 / 3, 2 / 4])
-        assert result.macro(1) == pytest.approx(5 / 12)
-        assert result.micro(1, np.random.default_rng(0)).value == pytest.approx(3 / 7)
+        np.testing.assert_allclose(result.outcome.by_relation(1), [1 / 3, 2 / 4])
+        assert result.outcome.macro(1) == pytest.approx(5 / 12)
+        assert result.outcome.micro(1) == pytest.approx(3 / 7)
     # Half of the pieces of "risk factors" are "risk": only "risk" itself comes before it.
-    assert average.first_Q[4] == 1
+    assert average.outcome.first_hit_Q[4] == 1
 
 
 def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alone(benchmark_folder, always_risk):
     asked = ask(benchmark_folder, "full")
     (free,) = baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig())
     (kept,) = baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig(), restrict=True)
-    assert (kept.first_Q <= free.first_Q).all()
-    assert kept.first_Q.max() < 4 < free.first_Q.max()  # neither relation has more than four answers
+    assert (kept.outcome.first_hit_Q <= free.outcome.first_hit_Q).all()
+    assert (
+        kept.outcome.first_hit_Q.max() < 4 < free.outcome.first_hit_Q.max()
+    )  # neither relation has more than four answers
     assert "answers of the query's relation" in kept.remark
 
 
@@ -99,9 +101,9 @@ def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_p
     write_benchmark(tmp_path / "benchmark", {"may_treat": [("aspirin", [written.upper()]), ("fever", ["nothing"])]})
     asked = ask(tmp_path / "benchmark", "full")
     folded, exact = baselines([str(folder)], METHODS, asked, decode=DecodeConfig())
-    assert folded.first_Q[0] == answers.index(written)
-    assert folded.first_Q[1] >= 10
-    assert (exact.first_Q >= 10).all()
+    assert folded.outcome.first_hit_Q[0] == answers.index(written)
+    assert folded.outcome.first_hit_Q[1] >= 10
+    assert (exact.outcome.first_hit_Q >= 10).all()
 
 
 def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anything_is_asked(
