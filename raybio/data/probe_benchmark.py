@@ -9,7 +9,7 @@ answer is right when it is equal to one of them, letter for letter; ``tail_cuis`
 import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -64,6 +64,26 @@ class ProbeBenchmark:
         masked = [prompt.replace("[Y]", mask_token) for prompt in self.prompts]
         pairs = zip(self.relation_Q.tolist(), self.head_Q.tolist(), strict=True)
         return [masked[relation].replace("[X]", self.names[head]) for relation, head in pairs]
+
+    def sample(self, queries_per_relation: int, seed: int) -> "ProbeBenchmark":
+        """So many queries of each relation at most, drawn by chance; names and relations stay as they are."""
+        rng = np.random.default_rng(seed)
+        shuffled = rng.permutation(len(self.relation_Q))
+        place_Q = np.empty(len(shuffled), dtype=np.int64)  # among the shuffled queries of its relation
+        for relation in range(len(self.relations)):
+            members = shuffled[self.relation_Q[shuffled] == relation]
+            place_Q[members] = np.arange(len(members))
+        chosen = np.flatnonzero(place_Q < queries_per_relation)
+        indptr_Q1, answer_P = _ragged(
+            [self.answer_P[self.indptr_Q1[q] : self.indptr_Q1[q + 1]].tolist() for q in chosen]
+        )
+        return replace(
+            self,
+            relation_Q=self.relation_Q[chosen],
+            head_Q=self.head_Q[chosen],
+            indptr_Q1=indptr_Q1,
+            answer_P=answer_P,
+        )
 
 
 class ProbeQuery(NamedTuple):

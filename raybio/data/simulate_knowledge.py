@@ -1,9 +1,8 @@
 """The embedded default corpus for rewiring and probing: simulated facts, the sentences that tell them, and a benchmark.
 
 A world of named entities: each relation has heads and tails of its own, and a head has a few tails. Sentences tell each
-fact some times in several wordings; the benchmark asks for the tails in a wording of its own, in the very files of
-MedLAMA. So an encoder from scratch can learn from the sentences alone what the benchmark asks, and has to find a name
-among all names for it.
+fact some times in several wordings; the benchmark asks for the tails in one of them, in the very files of MedLAMA. So
+an encoder from scratch can learn from the sentences alone what the benchmark asks, and has to find it among all names.
 """
 
 import csv
@@ -30,7 +29,7 @@ _RELATIONS = {
     "disease_has_finding": ("may have", ("often presents with", "is known by", "may show itself as")),
     "disease_has_site": ("can stem from the site", ("arises in", "is mostly located in", "begins within")),
 }
-"""Relation -> its words in the benchmark, and those in sentences."""
+"""Relation -> its words in the benchmark and in sentences, and further ones in sentences."""
 
 _OPENINGS = ("", "it was reported that", "in this cohort", "we found that", "as a rule", "in most patients")
 COLUMNS = (
@@ -87,13 +86,13 @@ def write_knowledge(directory: str | Path, config: KnowledgeConfig) -> tuple[Pat
     with (folder / "benchmark" / "prompts.csv").open("w", newline="", encoding="utf-8") as file:
         prompts = csv.writer(file, lineterminator="\n")
         prompts.writerow(["pid", "default_prompt", "human_prompt"])
-        for number, (relation, (asked, told)) in enumerate(_RELATIONS.items()):
+        for number, (relation, (asked, others)) in enumerate(_RELATIONS.items()):
             prompts.writerow([relation, f"[X] {relation.replace('_', ' ')} [Y] .", f"[X] {asked} [Y] ."])
             facts = _facts(config, words, rng)
             content = _table(relation, facts, first_cui=1000 * (number + 1))
             (folder / "benchmark" / f"{relation}_{len(facts)}.csv").write_text(content, encoding="utf-8")
             sentences += [
-                f"{rng.choice(_OPENINGS)} {head} {rng.choice(told)} {tail}".strip()
+                f"{rng.choice(_OPENINGS)} {head} {rng.choice([asked, *others])} {tail}".strip()
                 for head, tails in facts.items()
                 for tail in tails
                 for _ in range(config.sentences_per_fact)
