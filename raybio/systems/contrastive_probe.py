@@ -92,10 +92,17 @@ def check(config: Config, store: ClozeStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or the plan does not fit the store.
+        ConfigError: if the encoder's source is not there, or plan or evaluation do not fit the store.
     """
     check_source(config.encoder.source, config.encoder.revision)
-    ClozePlan(store, config.plan, config.seed)
+    _checked_plan(config, store)
+
+
+def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
+    asked = config.evaluation.query_set
+    if store.benchmarks and asked not in store.benchmarks:
+        raise ConfigError(f"evaluation.query_set is {asked}, and {store.path} has {', '.join(store.benchmarks)} alone")
+    return ClozePlan(store, config.plan, config.seed)
 
 
 def build(config: Config, store_path: str | Path) -> System:
@@ -106,7 +113,7 @@ def build(config: Config, store_path: str | Path) -> System:
         ConfigError: if the encoder cannot be loaded, has no mask token, or settings do not fit each other.
     """
     store = open_store(store_path, ClozeStore)
-    plan = ClozePlan(store, config.plan, config.seed)
+    plan = _checked_plan(config, store)
     encoder = _encoder(config, store)
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     mask_token = encoder.tokenizer.mask_token
