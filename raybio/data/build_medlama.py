@@ -104,7 +104,7 @@ def build_medlama(
         DataError: for files that are missing or of another layout, or that hold none of the relations.
         StoreError: if ``out`` holds something, or cannot be written.
     """
-    config, quarantine, out = config or MedlamaConfig(), Quarantine(), Path(out)
+    config, quarantine, out = config or MedlamaConfig(), Quarantine(), Path(out).resolve()
     _refuse_what_is_there(out, force)
     mrrel, mrconso = rrf_file(Path(umls), "MRREL.RRF"), rrf_file(Path(umls), "MRCONSO.RRF")
     say(f"reading {mrrel}")
@@ -119,6 +119,8 @@ def build_medlama(
             f"names on both sides; want RELA such as may_treat, of {', '.join(VOCABULARIES)}"
         )
     queries = {relation: _drawn(relation, answers[relation], config) for relation in sorted(answers)}
+    if not any(queries.values()):
+        raise DataError(f"{mrrel}: every head has more than {config.max_answers} answers. Allow more by --max-answers.")
     manifest = {
         "kind": KIND,
         "sources": {"relations": describe_files([mrrel]), "names": describe_files([mrconso])},

@@ -222,6 +222,15 @@ def test_a_folder_of_something_else_is_never_replaced_and_a_benchmark_only_by_fo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["META", "out"]
 
 
+def test_a_place_that_cannot_be_written_and_heads_of_too_many_answers_are_refused(tmp_path):
+    folder = umls(tmp_path / "META", NAMES, [rel_row("C1", "may_treat", "C2"), rel_row("C1", "may_treat", "C3")])
+    with pytest.raises(StoreError, match="cannot be written"):
+        build_medlama(folder, folder / "MRREL.RRF" / "out")
+    with pytest.raises(DataError, match="every head has more than 1 answers"):
+        build_medlama(folder, tmp_path / "out", MedlamaConfig(max_answers=1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["META"]
+
+
 def test_legacy_changes_the_hardness_and_not_the_sample(tmp_path):
     # "fever" stands in the head; between bars it carries a blank, so the authors' code does not find it at the end.
     names = [*NAMES, conso_row("C4", "A40", "Xfever"), conso_row("C5", "A50", "fever"), conso_row("C6", "A60", "ache")]
