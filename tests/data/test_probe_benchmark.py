@@ -5,6 +5,7 @@ import pytest
 
 from raybio.data.medlama_prompts import TABLE_5
 from raybio.data.probe_benchmark import read_medlama
+from raybio.data.simulate_knowledge import KnowledgeConfig, write_knowledge
 from raybio.errors import DataError
 
 RELEASED = Path(__file__).resolve().parents[3] / "shared" / "data" / "medlama"
@@ -175,3 +176,25 @@ def test_the_released_hard_set_has_the_counts_that_were_measured():
     assert (per_relation["associated_morphology_of"], per_relation["gene_associated_with_disease"]) == (158, 997)
     assert len(benchmark.names) < 22_923
     assert benchmark.prompts[2] == "The disease [X] can stem from the associated anatomic_site [Y] ."
+
+
+def test_a_sample_holds_so_many_queries_of_each_relation_with_their_answers(tmp_path):
+    config = KnowledgeConfig(num_heads=9, num_tails=6)
+    _, folder = write_knowledge(tmp_path, config)
+    benchmark = read_medlama(folder)
+    sampled = benchmark.sample(4, seed=0)
+    assert np.bincount(sampled.relation_Q).tolist() == [4] * len(benchmark.relations)
+    assert sampled.names == benchmark.names
+    answers = {
+        (relation, head): gold.tolist()
+        for relation, head, gold in zip(
+            benchmark.relation_Q,
+            benchmark.head_Q,
+            np.split(benchmark.answer_P, benchmark.indptr_Q1[1:-1]),
+            strict=True,
+        )
+    }
+    found = zip(sampled.relation_Q, sampled.head_Q, np.split(sampled.answer_P, sampled.indptr_Q1[1:-1]), strict=True)
+    assert all(answers[relation, head] == gold.tolist() for relation, head, gold in found)
+    assert benchmark.sample(4, seed=1).head_Q.tolist() != sampled.head_Q.tolist()
+    np.testing.assert_array_equal(benchmark.sample(100, seed=0).answer_P, benchmark.answer_P)
