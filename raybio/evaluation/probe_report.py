@@ -6,7 +6,7 @@ orientation, marked as published, and no test is made against them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class ProbedSet:
     name: str
     questions: Questions
     results: Sequence[ProbeResult]
-    match: str = "name"
+    match: Literal["name", "cui"] = "name"
 
 
 def report_data(
@@ -147,23 +147,23 @@ def _set_data(one: ProbedSet, seed: int, num_samples: int) -> dict[str, Any]:
 
 def _samples(one: ProbedSet, seed: int, num: int) -> list[dict[str, Any]]:
     questions, names = one.questions, one.questions.names
-    shown = [result for result in one.results if result.predicted_QK is not None]
+    shown = {result.label: result.predicted_QK for result in one.results if result.predicted_QK is not None}
     num_queries = len(questions.relation_Q)
     if not shown:
         return []
     drawn = np.sort(np.random.default_rng(seed).choice(num_queries, min(num, num_queries), replace=False))
-    is_right = [right(questions, result.predicted_QK, "cui" if one.match == "cui" else "name") for result in shown]
+    is_right = {label: right(questions, predicted_QK, one.match) for label, predicted_QK in shown.items()}
     samples = []
     for query in drawn.tolist():
         answers = questions.answer_P[questions.indptr_Q1[query] : questions.indptr_Q1[query + 1]]
         relation = questions.relations[questions.relation_Q[query]].replace("_", " ")
         predictions = {
-            result.label: [
+            label: [
                 [names[name], bool(hit)]
-                for name, hit in zip(result.predicted_QK[query].tolist(), hits[query], strict=True)
+                for name, hit in zip(predicted_QK[query].tolist(), is_right[label][query], strict=True)
                 if name >= 0
             ]
-            for result, hits in zip(shown, is_right, strict=True)
+            for label, predicted_QK in shown.items()
         }
         question = f"{names[questions.head_Q[query]]} — {relation} — ?"
         samples.append({"query": question, "answers": [names[one] for one in answers], "predictions": predictions})

@@ -69,7 +69,7 @@ def probe(
     results = []
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name, model in model_names(models).items():
-        for layer in layers or [None]:
+        for layer in layers or (None,):
             at = "" if layer is None else f", its first {layer} layers"
             say(f"probing {name}{at}: {len(benchmark.names):,} names, {len(benchmark.relation_Q):,} queries")
             settings = {"source": model, "pooling": pooling, "normalise": False}
