@@ -37,7 +37,9 @@ def main() -> None:
     """Choose the command."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         from raybio.runtime.probing import app
+        from raybio.runtime.probing_baselines import baselines
 
+        app.command()(baselines)
         run_app(app)
 
     def train() -> None:

@@ -61,7 +61,7 @@ def prepare_sentences(
     with Draft(out, force=force) as draft:
         sets = {path.name: read_sentences(path, quarantine) for path in files}
         subsets = [] if benchmark is None else [subset for subset, found in medlama_files(benchmark).items() if found]
-        benchmarks = {subset: read_medlama(benchmark, subset) for subset in subsets}
+        benchmarks = {str(subset): read_medlama(benchmark, subset) for subset in subsets if benchmark}
         asked = [name for one in benchmarks.values() for name in one.names]
         sources = {"sentences": describe_files(list(files))}
         if benchmark is not None:

@@ -120,8 +120,8 @@ def read_sheet(path: Path, questions: Questions, *, match_cui: bool = False) -> 
         places.append((query, place))
     is_gold_QK = right(questions, predicted_Q1, "cui" if match_cui else "name")
     count_S2 = np.zeros((len(SCORES), 2), dtype=np.int64)
-    for score, place in zip(scores, places, strict=True):
-        count_S2[list(SCORES).index(score), int(is_gold_QK[place])] += 1
+    for score, where in zip(scores, places, strict=True):
+        count_S2[list(SCORES).index(score), int(is_gold_QK[where])] += 1
     return Judged(count_S2)
 
 

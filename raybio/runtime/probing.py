@@ -60,7 +60,7 @@ def probe(
     from raybio.systems.probe import probe as ask
 
     # Read all before anything is asked: what is missing is said at once.
-    questions = {name: read_benchmark(benchmark, name, prompts) for name in subsets}
+    questions = {name: read_benchmark(benchmark, name, prompts) for name in subsets}  # type: ignore[arg-type]
     sets = []
     for name, asked in questions.items():
         results = ask(model, asked, config, layers=depths, pooling=pooling, say=print)  # type: ignore[arg-type]
@@ -90,7 +90,8 @@ def sheet(
     from raybio.evaluation.expert_sheet import SCORES, read_sheet, sheet_markdown
     from raybio.runtime.probe_plots import plot_judgements
 
-    judged = read_sheet(filled, read_benchmark(benchmark, subset), match_cui=config.match == "cui")
+    asked = read_benchmark(benchmark, subset)  # type: ignore[arg-type]
+    judged = read_sheet(filled, asked, match_cui=config.match == "cui")
     picture = plot_judgements(judged.count_S2, list(SCORES), out / "judgements.png")
     text = sheet_markdown(judged)
     (out / "judgements.md").write_text(text, encoding="utf-8")
