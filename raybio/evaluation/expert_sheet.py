@@ -110,15 +110,15 @@ def read_sheet(path: Path, questions: Questions, *, match_cui: bool = False) -> 
         scores.append(_score(row["score"], f"{path}, line {line}"))
     if not scores:
         raise DataError(f"{path}: has no predictions; want a sheet that was written by --sheet")
-    predicted_Q1 = np.full((len(questions.relation_Q), _most(pairs)), -1, dtype=np.int64)
+    predicted_QK = np.full((len(questions.relation_Q), _most(pairs)), -1, dtype=np.int64)
     place_by_query: dict[int, int] = {}
     places = []
     for query, name in pairs:
         place = place_by_query.get(query, 0)
         place_by_query[query] = place + 1
-        predicted_Q1[query, place] = name
+        predicted_QK[query, place] = name
         places.append((query, place))
-    is_gold_QK = right(questions, predicted_Q1, "cui" if match_cui else "name")
+    is_gold_QK = right(questions, predicted_QK, "cui" if match_cui else "name")
     count_S2 = np.zeros((len(SCORES), 2), dtype=np.int64)
     for score, where in zip(scores, places, strict=True):
         count_S2[list(SCORES).index(score), int(is_gold_QK[where])] += 1

@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -38,7 +38,7 @@ def probe(
     candidates: Annotated[str, typer.Option(help=HELP["candidates"])] = DEFAULTS.candidates,
     exclude_head: Annotated[bool, typer.Option("--exclude-head", help=HELP["exclude_head"])] = DEFAULTS.exclude_head,
     match: Match = DEFAULTS.match,
-    prompts: Annotated[str, typer.Option(help="human or default: the wording of queries")] = "human",
+    prompts: Annotated[str, typer.Option(help="wording of the queries: human, default or released")] = "human",
     sheet: Annotated[int, typer.Option(min=0, help="queries of the first model for experts to judge; 0: none")] = 0,
     seed: Annotated[int, typer.Option(help="of intervals, tests and drawn queries")] = 0,
 ) -> None:
@@ -49,8 +49,8 @@ def probe(
     depths = _layers(layers)
     if pooling not in ("cls", "mean"):
         raise ConfigError(f"--pooling {pooling}: want cls or mean")
-    if prompts not in ("human", "default"):
-        raise ConfigError(f"--prompts {prompts}: want human or default")
+    if prompts not in ("human", "default", "released"):
+        raise ConfigError(f"--prompts {prompts}: want human, default or released")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
     # Only now: these import torch and transformers, which takes seconds.
@@ -60,10 +60,10 @@ def probe(
     from raybio.systems.probe import probe as ask
 
     # Read all before anything is asked: what is missing is said at once.
-    questions = {name: read_benchmark(benchmark, name, prompts) for name in subsets}  # type: ignore[arg-type]
+    questions = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
     sets = []
     for name, asked in questions.items():
-        results = ask(model, asked, config, layers=depths, pooling=pooling, say=print)  # type: ignore[arg-type]
+        results = ask(model, asked, config, layers=depths, pooling=cast(Any, pooling), say=print)
         sets.append(ProbedSet(_set_name(benchmark, name), asked, results, config.match))
         predicted_QK = results[0].predicted_QK
         if sheet and predicted_QK is not None:
@@ -83,15 +83,15 @@ def sheet(
     match: Match = DEFAULTS.match,
 ) -> None:
     """What experts' scores say: the confusion matrix of scores and gold, and its picture."""
-    if subset not in ("full", "hard"):
+    only, *others = _subsets(subset)
+    if others:
         raise ConfigError(f"--subset {subset}: want full or hard, the one from which the sheet was written")
     config = ProbeConfig.from_mapping({"match": match})
     from raybio.data.biolama import read_benchmark
     from raybio.evaluation.expert_sheet import SCORES, read_sheet, sheet_markdown
     from raybio.runtime.probe_plots import plot_judgements
 
-    asked = read_benchmark(benchmark, subset)  # type: ignore[arg-type]
-    judged = read_sheet(filled, asked, match_cui=config.match == "cui")
+    judged = read_sheet(filled, read_benchmark(benchmark, only), match_cui=config.match == "cui")
     picture = plot_judgements(judged.count_S2, list(SCORES), out / "judgements.png")
     text = sheet_markdown(judged)
     (out / "judgements.md").write_text(text, encoding="utf-8")

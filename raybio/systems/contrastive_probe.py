@@ -155,7 +155,9 @@ class _Judge:
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         found = self._ask(self._sampled, model, collective)
         metrics = {f"val/acc_at_{k}": found.macro(k) for k in CUTOFFS}
-        return metrics | {f"val/micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
+        metrics |= {f"val/micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
+        by_relation = zip(found.relations, found.by_relation(CUTOFFS[-1]).tolist(), strict=True)
+        return metrics | {f"val/acc_at_{CUTOFFS[-1]}/{relation}": share for relation, share in by_relation}
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """All query sets, by the initial weights and the trained ones, with bootstrap intervals, and by relation."""

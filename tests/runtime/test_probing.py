@@ -34,7 +34,7 @@ def call(*arguments: object) -> None:
 def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp_path, capsys):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--subset", "both", "--sheet", 2)
-    assert "probing tiny: 7 names, 4 queries" in capsys.readouterr().out
+    assert "probing tiny: 6 names, 4 queries" in capsys.readouterr().out
     data = json.loads((out / "report.json").read_text())
     assert [one["name"] for one in data["sets"]] == ["full", "hard"]
     assert data["sets"][0]["results"][0]["micro"]["10"]["value"] == 1  # fewer than 10 names
@@ -42,13 +42,13 @@ def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp
     sheet = out / "sheet_full.csv"
     with sheet.open(newline="", encoding="utf-8-sig") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 2 * 7
+    assert len(rows) == 2 * 6
     with sheet.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(row | {"score": "5"} for row in rows)
     call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "judged")
-    assert "14 predictions: 100.00% judged 5" in capsys.readouterr().out
+    assert "12 predictions: 100.00% judged 5" in capsys.readouterr().out
     assert (tmp_path / "judged/judgements.png").is_file() and (tmp_path / "judged/judgements.md").is_file()
 
 
@@ -67,7 +67,7 @@ def test_layers_are_probed_and_drawn(medlama, tmp_path):
         (["--layers", "3,x"], "--layers 3,x: want numbers of layers"),
         (["--layers", "0"], "--layers 0: want numbers of layers"),
         (["--pooling", "max"], "--pooling max: want cls or mean"),
-        (["--prompts", "mine"], "--prompts mine: want human or default"),
+        (["--prompts", "mine"], "--prompts mine: want human, default or released"),
         (["--metric", "dot"], "metric"),
         (["--match", "letters"], "match"),
     ],
