@@ -146,7 +146,9 @@ def _x_factr(
     name: str, model: MaskedLanguageModel, asked: Asked, decode: DecodeConfig, say: Callable[[str], None]
 ) -> Baseline:
     pieces = model.name_tokens(asked.benchmark.names)
-    gold = [[pieces[number] for number in numbers] for numbers in asked.gold()]
+    # An unknown token is no answer: it stands for every word that the vocabulary lacks.
+    unknown = model.tokenizer.unk_token_id
+    gold = [[pieces[number] for number in numbers if unknown not in pieces[number]] for numbers in asked.gold()]
     room = _query_tokens(model) - (decode.max_masks - 1)
     queries = model.cloze_tokens(asked.texts(asked.benchmark, model.tokenizer.mask_token), room)
     first_Q, size = np.full(len(queries), NEVER), 64 if model.model.device.type == "cpu" else 512

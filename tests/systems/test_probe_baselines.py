@@ -41,18 +41,22 @@ def benchmark_folder(tmp_path):
     return write_benchmark(folder)
 
 
-@pytest.fixture
-def always_risk(tmp_path):
-    """A masked language model that is sure of "risk", whatever it is asked."""
+def sure_of(token, folder):
+    """A masked language model that is sure of one token, whatever it is asked."""
     tokenizer = tiny_tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = BertForMaskedLM(tiny_model("bert", len(tokenizer)).config)
     with torch.no_grad():
-        model.cls.predictions.bias[tokenizer.convert_tokens_to_ids("risk")] = 100.0
-    model.save_pretrained(tmp_path / "risk")
-    tokenizer.save_pretrained(tmp_path / "risk")
-    return str(tmp_path / "risk")
+        model.cls.predictions.bias[tokenizer.convert_tokens_to_ids(token)] = 100.0
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def always_risk(tmp_path):
+    return sure_of("risk", tmp_path / "risk")
 
 
 @pytest.mark.parametrize("decode", ["independent", "order", "confidence"])
@@ -67,6 +71,17 @@ def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(benc
         assert result.outcome.micro(1) == pytest.approx(3 / 7)
     # Half of the pieces of "risk factors" are "risk": only "risk" itself comes before it.
     assert average.outcome.first_hit_Q[4] == 1
+
+
+def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_path):
+    (tmp_path / "benchmark").mkdir()
+    asked = ask(
+        write_benchmark(tmp_path / "benchmark", {"may_treat": [("life", ["Ω"]), ("cost", ["Ω", "risk"])]}), "full"
+    )
+    model = sure_of("[UNK]", tmp_path / "unknown")
+    (result,) = baselines([model], ["x-factr"], asked, decode=DecodeConfig(max_masks=1))
+    assert (result.outcome.first_hit_Q > 0).all()
+    assert "50.0% of the queries have an answer of 1 to 1 tokens" in result.remark
 
 
 def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alone(benchmark_folder, always_risk):
