@@ -7,8 +7,10 @@ import pytest
 
 from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ArticleCollector, ArticleConfig
+from raybio.data.cloze_store import ClozeStore
 from raybio.data.pair_tables import Article, to_batch
 from raybio.data.prepare import PrepareConfig, prepare_proteins
+from raybio.data.simulate_knowledge import KnowledgeConfig, default_knowledge
 from raybio.data.store import Store
 from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
@@ -61,3 +63,10 @@ def tiny_articles(tmp_path_factory: pytest.TempPathFactory) -> ArticleStore:
         collector = ArticleCollector(draft.folder)
         collector.add(to_batch(articles))
         return collector.commit(draft, ArticleConfig(validation_share=0.2), {"parameters": {}})
+
+
+@pytest.fixture(scope="session")
+def tiny_sentences(tmp_path_factory: pytest.TempPathFactory) -> ClozeStore:
+    """Facts of 4 relations, 8 heads and 6 tails each, told by some hundred sentences, with the benchmark that asks."""
+    config = KnowledgeConfig(num_heads=8, num_tails=6, sentences_per_fact=6)
+    return default_knowledge(tmp_path_factory.mktemp("tiny sentences"), config)

@@ -163,6 +163,17 @@ def sign_flip_p(difference: Sequence[float]) -> float:
     return reached / 2 ** len(difference)
 
 
+def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+    """Every choice of items of ``first`` is tried."""
+    best = 0
+    for chosen in range(2 ** len(first)):
+        wanted = [item for place, item in enumerate(first) if chosen >> place & 1]
+        rest = iter(second)
+        if all(item in rest for item in wanted):
+            best = max(best, len(wanted))
+    return best
+
+
 def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], k1: float, b: float) -> list[float]:
     """Robertson and Zaragoza (2009), with the idf that never falls below 0, over lists of words."""
     mean_length = sum(len(words) for words in documents) / len(documents)
@@ -201,3 +212,12 @@ def link_retrieval(scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], 
         metrics[f"precision_at_{k}"] = sum(1 for rank in ranks if rank <= k) / k / len(anchors)
         metrics[f"recall_at_{k}"] = sum(1 for rank in ranks if rank <= k) / len(ranks)
     return metrics
+
+
+def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]:
+    """The k nearest by Euclidean distance, those whose squares are equal in float32 by index."""
+    found = []
+    for one in query.astype(np.float64):
+        squares = [np.float32(((one - other) ** 2).sum()) for other in candidate.astype(np.float64)]
+        found.append(sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))[:k])
+    return found

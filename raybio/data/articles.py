@@ -5,8 +5,6 @@ Texts go through a spool on disk; in memory stay PMIDs, lengths and term numbers
 Shape letters: A articles in reading order, N rows of the store, E (article, term) entries, T terms.
 """
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +19,7 @@ from raybio.data.article_store import FIELDS, ArticleStore, commit_articles
 from raybio.data.assemble import Spool
 from raybio.data.residues import Ragged
 from raybio.data.store_writer import Draft
+from raybio.data.word_counts import count_words
 from raybio.errors import DataError
 from raybio.functional.hashing import derive_seed, hash_uniform
 from raybio.graphs.rows import expand
@@ -29,7 +28,6 @@ ARTICLE_COLUMNS = ("pmid", "year", *FIELDS, "mesh")
 """What is read of a record batch in ``ARTICLE_SCHEMA``."""
 
 WORDS_FROM_ARTICLES = 200_000
-MOST_WORDS = 50_000
 ROWS_PER_BLOCK = 1 << 20
 
 
@@ -97,7 +95,7 @@ class ArticleCollector:
             is_validation_N=is_validation(pmid_N, config),
             **texts,
             **entries,
-            count_by_word=_count_words([texts["title"], texts["abstract"]], entries["term_names"]),
+            count_by_word=count_words(_some([texts["title"], texts["abstract"]], entries["term_names"])),
             provenance=provenance,
         )
 
@@ -178,16 +176,8 @@ def _last_of_each(pmid_A: np.ndarray) -> np.ndarray:
     return order[is_last]
 
 
-def _count_words(texts: list[Ragged], names: list[str]) -> dict[str, int]:
-    """The commonest lower-case words of a part of the texts and of all terms, most frequent first."""
-    counts: Counter[str] = Counter()
-    for text in _some(texts, names):
-        counts.update(re.findall(r"[^\W_]+", text.lower()))
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ordered[:MOST_WORDS])
-
-
 def _some(texts: list[Ragged], names: list[str]) -> Iterator[str]:
+    """A part of the texts, and all terms."""
     yield from names
     for ragged in texts:
         column = ragged.to_arrow()

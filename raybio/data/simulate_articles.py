@@ -17,6 +17,7 @@ from raybio.config import Config, fingerprint
 from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ArticleConfig
 from raybio.data.embedded import kept_store
+from raybio.data.invented_words import InventedWords
 from raybio.data.prepare_articles import prepare_medline
 from raybio.data.store import SCHEMA_VERSION
 
@@ -24,7 +25,6 @@ VERSION = 2
 """Rises whenever the same settings give another corpus or another store of it."""
 
 CHECK_TAGS = {"Humans": 0.6, "Animals": 0.35, "Female": 0.4, "Male": 0.4, "Mice": 0.15}
-_SYLLABLES = [first + second for first in "bcdfglmnprstv" for second in ("a", "e", "i", "o", "u", "an", "er", "ol")]
 _COMMON = (
     "of", "the", "in", "and", "for", "with", "by", "on", "to", "from", "we", "a", "is", "are", "was", "that", "this",
     "these", "which", "between", "after", "under", "as",
@@ -85,7 +85,7 @@ def write_literature(directory: str | Path, config: LiteratureConfig) -> list[Pa
 
 
 def _topics(config: LiteratureConfig, rng: np.random.Generator) -> list[_Topic]:
-    words = _Words(rng)
+    words = InventedWords(rng)
     topics = []
     for branch in range(config.num_branches):
         family = words.new()
@@ -93,20 +93,6 @@ def _topics(config: LiteratureConfig, rng: np.random.Generator) -> list[_Topic]:
             own = [words.new() for _ in range(config.words_per_topic)]
             topics.append(_Topic(f"{words.new()} {family}".capitalize(), branch, own))
     return topics
-
-
-class _Words:
-    """Words of two to four syllables, never one twice."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng, self.seen = rng, set[str]()
-
-    def new(self) -> str:
-        while True:
-            word = "".join(self.rng.choice(_SYLLABLES, int(self.rng.integers(2, 5))))
-            if word not in self.seen:
-                self.seen.add(word)
-                return word
 
 
 def _article(pmid: int, topics: list[_Topic], config: LiteratureConfig, rng: np.random.Generator) -> str:

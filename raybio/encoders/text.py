@@ -43,6 +43,9 @@ class TextEncoderConfig(TransformerConfig):
     dropout: float | None = Field(
         default=None, ge=0.0, lt=1.0, description="of states and attention; null: the checkpoint's own, 0.1 for scratch"
     )
+    num_layers_kept: int | None = Field(
+        default=None, ge=1, description="of a checkpoint's layers, the first so many are kept; null: all of them"
+    )
     vocabulary_size: int = Field(
         default=30_522,
         ge=8,
@@ -54,6 +57,8 @@ class TextEncoderConfig(TransformerConfig):
     def _length_fits(self) -> Self:
         if self.max_length != "auto" and not 3 <= self.max_length <= MAX_LENGTH:
             raise ValueError(f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} tokens")
+        if self.num_layers_kept is not None and self.source == SCRATCH:
+            raise ValueError("num_layers_kept is for checkpoints; with source 'scratch' num_layers says how many")
         return self
 
 
@@ -173,7 +178,7 @@ def build_text_encoder(
             with_head = "auto" in (config.pooling, config.normalise)
             checkpoint = read_checkpoint(config.source, config.revision, with_head=with_head)
             tokenizer = tokenizer or checkpoint.load_tokenizer()
-            model = checkpoint.load_model(dropout=config.dropout)
+            model = checkpoint.load_model(dropout=config.dropout, num_layers=config.num_layers_kept)
     fit_model(model, config, len(tokenizer))
     _check_padding(config, model, tokenizer)
     head = checkpoint.head if checkpoint else None

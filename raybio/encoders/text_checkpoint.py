@@ -61,16 +61,22 @@ class TextCheckpoint:
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *then])
         return tokenizer
 
-    def load_model(self, *, dropout: float | None) -> PreTrainedModel:
-        """Its transformer in float32, without heads, and with ``dropout`` in place of its own unless None.
+    def load_model(self, *, dropout: float | None, num_layers: int | None = None) -> PreTrainedModel:
+        """Its transformer in float32, without heads.
+
+        Args:
+            dropout: in place of its own; None: its own.
+            num_layers: how many of its layers are kept, from the first on; None: all.
 
         Raises:
-            ConfigError: if it cannot be found or reached, is no encoder, or lacks weights.
+            ConfigError: if it cannot be found or reached, is no encoder, lacks weights, or has fewer layers.
         """
         config = load_pretrained(AutoConfig, self.source, self.revision, subfolder=self._subfolder)
         self._check_kind(config)
         if dropout is not None:
             self._set_dropout(config, dropout)
+        if num_layers is not None:
+            self._cut(config, num_layers)
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
         # The fused attention of torch is what transformers takes by itself, for architectures that can (MPNet cannot).
@@ -97,6 +103,15 @@ class TextCheckpoint:
                 f"encoder.source {self.source!r} is of type {config.model_type}; want a text encoder such as BERT, "
                 "ELECTRA, RoBERTa, MPNet or DistilBERT"
             )
+
+    def _cut(self, config: PreTrainedConfig, num_layers: int) -> None:
+        has = getattr(config, "num_hidden_layers", None)
+        if has is None or num_layers > has:
+            raise ConfigError(
+                f"encoder.num_layers_kept is {num_layers}, and encoder.source {self.source!r} of type "
+                f"{config.model_type} has {has or 'no stated number of'} layers; want at most as many"
+            )
+        config.num_hidden_layers = num_layers
 
     def _set_dropout(self, config: PreTrainedConfig, dropout: float) -> None:
         found = [name for name in _DROPOUTS if hasattr(config, name)]

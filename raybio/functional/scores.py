@@ -44,7 +44,7 @@ class Scorer:
         score_BN.diagonal(offset=first).fill_(-torch.inf)
         return score_BN
 
-    def between(self, anchors: slice, candidates: slice) -> Tensor:
+    def between(self, anchors: slice | Tensor, candidates: slice) -> Tensor:
         """Scores of some rows as candidates for others as anchors; a row that is both is scored like any other."""
         anchor_BD, candidate_DN = self.vector_ND[anchors], self.vector_ND[candidates].T
         size_B1, size_N = self.size_N[anchors, None], self.size_N[candidates]

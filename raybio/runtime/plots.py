@@ -58,7 +58,7 @@ def plot_embedding_map(
         axes.scatter(*coordinate_N2[chosen].T, s=9, c=colour, marker=marker, label=str(group), linewidths=0)
     axes.set(title=title, xticks=[], yticks=[])
     axes.legend(markerscale=2.5, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def plot_comparison(
@@ -102,7 +102,7 @@ def plot_comparison(
             axes.grid(alpha=0.3)
         panel_row[0].set_yticks(range(len(labels)), labels)
         panel_row[0].set_ylim(len(labels) - 0.5, -0.5)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def plot_table(header: Sequence[str], rows: Sequence[Sequence[str]], path: Path, *, title: str = "") -> Path:
@@ -115,7 +115,7 @@ def plot_table(header: Sequence[str], rows: Sequence[Sequence[str]], path: Path,
     table.auto_set_column_width(list(range(len(header))))
     table.scale(1, 1.4)
     axes.set_title(title)
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -133,7 +133,7 @@ def _curves(reports: Sequence[Mapping[str, Any]], names: Sequence[str], label: s
     axes.set(xlabel="step", ylabel=label, title=label.capitalize())
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, loc="upper right")
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def _panels(reports: Sequence[Mapping[str, Any]], names: Sequence[str], path: Path) -> Path:
@@ -155,7 +155,7 @@ def _panels(reports: Sequence[Mapping[str, Any]], names: Sequence[str], path: Pa
         axes.legend(fontsize=7, frameon=False, loc="lower right")
     for axes in figure.axes[len(by_measure) :]:
         axes.axis("off")
-    return _save(figure, path)
+    return save(figure, path)
 
 
 def _measure(name: str) -> str:
@@ -178,7 +178,8 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     return figure, figure.subplots()
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure, in a folder that need not be there yet; returns the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path

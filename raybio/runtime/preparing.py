@@ -16,17 +16,21 @@ from rich.table import Table
 
 from raybio.config import C, Config, fields
 from raybio.data.articles import ArticleConfig
+from raybio.data.benchmark_statistics import benchmark_statistics, statistics_markdown
+from raybio.data.build_medlama import MedlamaConfig, build_medlama
 from raybio.data.interactomes import TreeOfLife
+from raybio.data.medlama_hardness import read_hardness
 from raybio.data.medline_parts import FileReport, parse_file
 from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
+from raybio.data.probe_benchmark import read_medlama
 from raybio.data.pubmed_download import download_pubmed
 from raybio.data.store import Store
 from raybio.data.tables import Tables
 from raybio.errors import ConfigError
 
 app = typer.Typer(
-    help="Prepare a store from source files.",
+    help="Prepare a store or a benchmark from source files.",
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
@@ -39,6 +43,7 @@ def _help(config: type[Config]) -> dict[str, str]:
 
 PROTEINS, PROTEIN_HELP = PrepareConfig(), _help(PrepareConfig)
 ARTICLES, ARTICLE_HELP = ArticleConfig(), _help(ArticleConfig)
+MEDLAMA, MEDLAMA_HELP = MedlamaConfig(), _help(MedlamaConfig)
 Out = Annotated[Path, typer.Option(help="folder of the store")]
 Force = Annotated[bool, typer.Option("--force", help="replace a store that is there already")]
 NO_VALIDATION = (
@@ -126,6 +131,49 @@ def download(
 
     files = download_pubmed(url, out, first=first, last=last, progress=show)
     print(f"{len(files):,} files in {out}; next: python jobs/prepare.py medline --input '{out}/*.xml.gz' --out STORE")
+
+
+@app.command()
+def medlama(
+    umls: Annotated[Path, typer.Option(help="UMLS's folder META, with MRCONSO.RRF and MRREL.RRF (.gz too)")],
+    out: Annotated[Path, typer.Option(help="folder of the benchmark")],
+    per_relation: Annotated[int, typer.Option(help=MEDLAMA_HELP["per_relation"])] = MEDLAMA.per_relation,
+    seed: Annotated[int, typer.Option(help=MEDLAMA_HELP["seed"])] = MEDLAMA.seed,
+    max_answers: Annotated[int, typer.Option(help=MEDLAMA_HELP["max_answers"])] = MEDLAMA.max_answers,
+    legacy: Annotated[bool, typer.Option("--legacy", help=MEDLAMA_HELP["legacy"])] = MEDLAMA.legacy,
+    force: Annotated[bool, typer.Option("--force", help="replace a benchmark that was built there before")] = False,
+) -> None:
+    """A benchmark of factual knowledge in MedLAMA's layout, from UMLS: queries and their answers, full and hard set."""
+    config = _settings(MedlamaConfig, locals())
+    manifest = build_medlama(umls, out, config, force=force, say=print)
+    for relation, facts in manifest["relations"].items():
+        print(f"{relation}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in facts.items()))
+    for relation in manifest["without_queries"]:
+        print(f"{relation}: no queries")
+    for reason, facts in manifest["left_out"].items():
+        print(f"left out: {reason}: {facts['count']:,}")
+    hard = read_medlama(out, "hard") if any(one["hard"] for one in manifest["relations"].values()) else None
+    print("\n" + statistics_markdown(benchmark_statistics(read_medlama(out), hard), str(out)))
+
+
+@app.command()
+def hardness(
+    benchmark: Annotated[Path, typer.Option(help="folder with MedLAMA's files")],
+    out: Annotated[Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")] = None,
+) -> None:
+    """Which of MedLAMA's queries are hard: by the files' scores, as the authors' code reckons, and as it is meant."""
+    judged = list(read_hardness(benchmark))
+    disputed = [one for one in judged if one.is_disputed]
+    for name in ("stored", "legacy", "clean"):
+        print(f"{name}: {sum(getattr(one, name).is_hard for one in judged):,} of {len(judged):,} queries are hard")
+    print(f"{len(disputed):,} queries are disputed")
+    if out is not None:
+        columns = ("stored", "legacy", "clean")
+        lines = ["\t".join(["file", "line", "head", *columns])]
+        for one in disputed:
+            shown = ["hard" if getattr(one, name).is_hard else "easy" for name in columns]
+            lines.append("\t".join([one.file, str(one.line), one.head, *shown]))
+        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def matching(patterns: Sequence[str]) -> list[Path]:

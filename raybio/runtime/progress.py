@@ -61,7 +61,8 @@ class ProgressView:
             if self._first_step is None:
                 self._first_step, self._first_time = self.step, time.monotonic()
             train = {name: value for name, value in report["metrics"].items() if "/" not in name}
-            evaluation = {name: value for name, value in report["metrics"].items() if "/" in name}
+            # What is one slash deeper (each of many relations) is for the log and not for this line.
+            evaluation = {name: value for name, value in report["metrics"].items() if name.count("/") == 1}
             self.train = train or self.train
             if evaluation:
                 self.evaluation, self.evaluation_step = evaluation, self.step

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from raybio.data.article_store import ArticleStore
+from raybio.data.cloze_store import ClozeStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
 from raybio.protocols import System
-from raybio.systems import siamese, structure_preserving
+from raybio.systems import contrastive_probe, siamese, structure_preserving
 from raybio.training.settings import TrainingConfig
 
 
@@ -89,5 +90,25 @@ SYSTEMS: dict[str, SystemEntry] = {
             splits={"text_to_term": "held-out texts to terms", "term_to_text": "terms to held-out texts"},
         ),
         prepare_demo=siamese.prepare_demo,
+    ),
+    "contrastive_probe": SystemEntry(
+        config=contrastive_probe.Config,
+        demo=contrastive_probe.DEMO,
+        store=ClozeStore,
+        check=contrastive_probe.check,
+        build=contrastive_probe.build,
+        comparison=None,
+        table=TableLayout(
+            title="Probing",
+            measures={
+                "acc_at_1": "acc@1",
+                "acc_at_5": "acc@5",
+                "acc_at_10": "acc@10",
+                "micro_acc_at_1": "acc@1 (micro)",
+                "micro_acc_at_10": "acc@10 (micro)",
+            },
+            splits={"full": "full set", "hard": "hard set"},
+        ),
+        prepare_demo=contrastive_probe.prepare_demo,
     ),
 }

@@ -52,7 +52,7 @@ def zero_shot(
         DataError: for a file that is not of its form.
     """
     asked = read_tasks(task_names(tasks), data, hoc_pmids=hoc_pmids)
-    model_by_name = _names(models)
+    model_by_name = model_names(models)
     encoders = {name: encoder_scorer(_embedder(model, max_length)) for name, model in model_by_name.items()}
     scorers = encoders | dict(BASELINES)
     pmids_by_name = {name: training_pmids(model) for name, model in model_by_name.items()}
@@ -81,7 +81,7 @@ def training_pmids(model: str) -> np.ndarray | None:
     return store.pmid_N[~store.is_validation_N] if is_the_same else None
 
 
-def _names(models: Sequence[str]) -> dict[str, str]:
+def model_names(models: Sequence[str]) -> dict[str, str]:
     """Models by a short name: a run's or the last part of the path, or the whole where that is not unique."""
     places = [Path(model).absolute() for model in models]
     short = [place.parent.name if place.name == "export" else place.name for place in places]

@@ -50,6 +50,24 @@ def test_states_are_those_of_the_model_without_padding(architecture, tmp_path):
 
 
 @ALL
+def test_the_first_layers_alone_give_the_states_between_the_layers(architecture, tmp_path):
+    encoder = loaded(tmp_path, architecture, num_layers_kept=1).eval()
+    model = AutoModel.from_pretrained(tmp_path).eval()
+    batch = encoder.tokenizer(SENTENCES[0], return_tensors="pt")
+    expected = model(input_ids=batch["input_ids"], output_hidden_states=True).hidden_states[1][0]
+    hidden_LD = encoder(padded(encoder, SENTENCES)).hidden_RLD[0, : len(expected)]
+    torch.testing.assert_close(hidden_LD, expected, rtol=1e-5, atol=1e-5)
+    assert encoder.model.config.num_hidden_layers == 1
+
+
+def test_more_layers_than_there_are_cannot_be_kept_and_scratch_keeps_none(tmp_path):
+    with pytest.raises(ConfigError, match="num_layers_kept is 3, and .* has 2 layers; want at most as many"):
+        loaded(tmp_path, num_layers_kept=3)
+    with pytest.raises(ConfigError, match="with source 'scratch' num_layers says how many"):
+        override_all(TextEncoderConfig(), {"num_layers_kept": 2})
+
+
+@ALL
 def test_a_text_may_fill_all_positions_and_no_more(architecture, tmp_path):
     encoder = loaded(tmp_path, architecture, max_length=1000).eval()
     assert encoder.max_tokens == MAX_POSITIONS

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from raybio.config import Config, override_all
 from raybio.data.article_store import ArticleStore
+from raybio.data.cloze_store import ClozeStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
 from raybio.errors import ConfigError
@@ -54,6 +55,13 @@ def gold_among_the_first(store: ArticleStore) -> float:
         gold = store.term_E[store.term_indptr_N1[row] : store.term_indptr_N1[row + 1]]
         shares += [(gold < len(gold)).mean()] if len(gold) else []
     return float(np.mean(shares))
+
+
+def names_that_come_first(store: ClozeStore) -> float:
+    """acc@10, mean over relations, where all distances tie: the first ten names answer every query."""
+    asked = store.benchmarks["full"]
+    first_Q = np.minimum.reduceat(asked.answer_P, asked.indptr_Q1[:-1])
+    return float(np.mean([(first_Q[asked.relation_Q == r] < 10).mean() for r in range(len(asked.relations))]))
 
 
 class Case(NamedTuple):
@@ -106,6 +114,24 @@ CASES = {
         overfit={"schedule.max_steps": 150, "plan.global_batch_rows": 32},
         learned=("text_to_term", "r_precision"),
         constant=("text_to_term", "r_precision", gold_among_the_first),
+    ),
+    "contrastive_probe": Case(
+        settings=COMMON
+        | {
+            "encoder.source": "scratch",
+            "encoder.dropout": 0.0,
+            "encoder.max_length": 32,
+            "encoder.vocabulary_size": 400,
+            "encoder.pooling": "mean",
+            "cloze.max_tokens": 32,
+            "cloze.mask_ratio": 0.3,
+            "objective.temperature": 0.1,
+            "plan.global_batch_rows": 12,
+        },
+        store="tiny_sentences",
+        overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 48},
+        learned=("full", "acc_at_10"),
+        constant=("full", "acc_at_10", names_that_come_first),
     ),
 }
 

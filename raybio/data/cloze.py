@@ -1,0 +1,186 @@
+"""Cloze pairs of sentences: the head of a sentence and a mask token ask for its tail (Contrastive-Probe, facts §3.1).
+
+Shape letters: B sentences of a step, N sentences of a worker's shard, R = 2 N sequences of the shard (queries, then
+answers), G = 2 B sequences of the global batch, T tokens end to end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from raybio.batches import IGNORED_LABEL
+from raybio.config import Config
+from raybio.data.cloze_store import ClozeStore
+from raybio.data.pair_collate import Tokenise
+from raybio.errors import ConfigError
+from raybio.functional.hashing import derive_seed, hash_uniform, keyed_permutation, shuffled_epochs
+
+
+class ClozeConfig(Config):
+    """How a sentence is divided into a query and its answer."""
+
+    mask_ratio: float = Field(0.5, gt=0, lt=1, description="share of a sentence's words that its answer holds, at most")
+    tail: Literal["random", "fixed"] = Field(
+        "random",
+        description="words of the answer: random, 1 to 1 + mask_ratio of the sentence, drawn once a sentence (the "
+        "authors' code); fixed, mask_ratio of the sentence (the paper)",
+    )
+    max_tokens: int = Field(48, ge=4, description="tokens of a query or an answer, special ones included, in training")
+
+
+class ClozePlanConfig(Config):
+    """Which sentences make up a step."""
+
+    global_batch_rows: int = Field(192, ge=2, description="sentences of a step, over all workers")
+    sentence_set: int | Literal["all"] = Field(
+        "all", description="number of the store's sentence set that is trained on, from 0; all: every set"
+    )
+    num_sentences: int | None = Field(
+        None, ge=2, description="sentences that are trained on, chosen by chance; null: all of the set"
+    )
+
+
+def tail_sizes(num_words_B: np.ndarray, row_B: np.ndarray, config: ClozeConfig, seed: int) -> np.ndarray:
+    """Words of each sentence's answer, int64: at least one, and one at least stays in the query.
+
+    ``random`` is uniform on 1 to 1 + floor(n x ratio), a function of (seed, row) alone, so a sentence is divided alike
+    in every epoch; ``fixed`` is n x ratio, rounded (halves to even).
+    """
+    if config.tail == "fixed":
+        size_B = np.rint(num_words_B * config.mask_ratio)
+    else:
+        most_B = 1 + np.floor(num_words_B * config.mask_ratio)
+        size_B = 1 + np.floor(hash_uniform(derive_seed(seed, "tails"), row_B) * most_B)
+    return np.clip(size_B, 1, num_words_B - 1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ClozePlan:
+    """The sentences of each step: an endless stream of epochs, each a permutation of the chosen sentences.
+
+    Attributes:
+        store: the sentences.
+        config: which of them.
+        seed: the run's seed.
+
+    Raises:
+        ConfigError: if the set is not in the store, or it has too few sentences.
+    """
+
+    store: ClozeStore
+    config: ClozePlanConfig
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Check that there is enough to contrast."""
+        chosen, num_sets = self.config.sentence_set, len(self.store.set_names)
+        if chosen != "all" and not 0 <= chosen < num_sets:
+            raise ConfigError(
+                f"plan.sentence_set is {chosen}, and {self.store.path} has {num_sets} sets; want all or 0 to "
+                f"{num_sets - 1}"
+            )
+        wanted, has = self.config.num_sentences, self._range[1] - self._range[0]
+        if wanted is not None and wanted > has:
+            raise ConfigError(f"plan.num_sentences is {wanted:,}, and the chosen set has {has:,}; want at most as many")
+        if self.config.global_batch_rows > self.num_rows:
+            raise ConfigError(
+                f"plan.global_batch_rows is {self.config.global_batch_rows:,}, and {self.num_rows:,} sentences are "
+                "trained on: a sentence would be contrasted with itself. Make the batch smaller"
+            )
+
+    @property
+    def num_rows(self) -> int:
+        """Sentences of an epoch."""
+        first, end = self._range
+        return self.config.num_sentences or end - first
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which every sentence comes once; a fraction where the batch does not divide them."""
+        return self.num_rows / self.config.global_batch_rows
+
+    def rows(self, step: int) -> np.ndarray:
+        """Store rows of the global batch of ``step``, int64 (B,)."""
+        batch = self.config.global_batch_rows
+        drawn_B = shuffled_epochs(step * batch, batch, num_rows=self.num_rows, seed=self.seed, name="sentences")
+        first, end = self._range
+        if self.config.num_sentences is not None:
+            # A smaller number takes a part of what a larger one takes.
+            drawn_B = keyed_permutation(drawn_B, num_rows=end - first, key=derive_seed(self.seed, "chosen"))
+        return first + drawn_B
+
+    @cached_property
+    def _range(self) -> tuple[int, int]:
+        bounds, chosen = self.store.set_bounds_S1, self.config.sentence_set
+        return (0, int(bounds[-1])) if chosen == "all" else (int(bounds[chosen]), int(bounds[chosen + 1]))
+
+
+@dataclass(frozen=True)
+class ClozeCollate:
+    """(step, rank, world) -> the arrays of a ``ClozeBatch``.
+
+    Attributes:
+        plan: which sentences.
+        config: how they are divided.
+        tokenise: the encoder's tokenizer, cut to ``config.max_tokens``.
+        mask_token: the tokenizer's own.
+        seed: the run's seed.
+    """
+
+    plan: ClozePlan
+    config: ClozeConfig
+    tokenise: Tokenise
+    mask_token: str
+    seed: int
+
+    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
+        """The arrays of worker ``rank``'s shard of ``step``."""
+        row_B = self.plan.rows(step)
+        sentence_B = self.plan.store.sentences(row_B)
+        query_B, answer_B = self._divide(sentence_B, row_B)
+        bounds = [len(row_B) * place // world for place in range(world + 1)]
+        shards = [slice(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
+
+        def gathered(first_B: list[str], second_B: list[str]) -> list[str]:
+            # Columns stand as they are gathered: each worker's queries and then its answers.
+            return [text for shard in shards for text in (*first_B[shard], *second_B[shard])]
+
+        text_G = gathered(query_B, answer_B)
+        size = bounds[rank + 1] - bounds[rank]
+        own_R = 2 * bounds[rank] + np.arange(2 * size)
+        positive_R = 2 * bounds[rank] + (np.arange(2 * size) + size) % max(2 * size, 1)
+        token_T, indptr_R1 = self.tokenise([text_G[column] for column in own_R.tolist()])
+        text_id_G, sentence_id_G = _ids(text_G), _ids(gathered(sentence_B, sentence_B))
+        ignore_RG = (
+            (sentence_id_G == sentence_id_G[own_R, None])
+            | (text_id_G == text_id_G[own_R, None])
+            | (text_id_G == text_id_G[positive_R, None])
+        )
+        ignore_RG[np.arange(2 * size), positive_R] = False
+        return {
+            "token_T": token_T,
+            "indptr_R1": indptr_R1,
+            "label_T": np.full(len(token_T), IGNORED_LABEL, dtype=np.int16),
+            "positive_R": positive_R,
+            "ignore_RG": ignore_RG,
+        }
+
+    def _divide(self, sentence_B: list[str], row_B: np.ndarray) -> tuple[list[str], list[str]]:
+        """Queries and answers of the sentences."""
+        words = [sentence.split(" ") for sentence in sentence_B]
+        size_B = tail_sizes(np.array([len(one) for one in words]), row_B, self.config, self.seed).tolist()
+        pairs = list(zip(words, size_B, strict=True))
+        return (
+            [" ".join([*one[:-size], self.mask_token]) for one, size in pairs],
+            [" ".join(one[-size:]) for one, size in pairs],
+        )
+
+
+def _ids(text_G: list[str]) -> np.ndarray:
+    """A number a text, the same for equal ones."""
+    number_by_text: dict[str, int] = {}
+    return np.array([number_by_text.setdefault(text, len(number_by_text)) for text in text_G], dtype=np.int64)

@@ -1,0 +1,245 @@
+"""A benchmark of factual knowledge: queries "what does relation R tie to X", each with all right answers among names.
+
+``read_medlama`` reads MedLAMA's released files and those that ``build_medlama`` writes: a file a relation,
+``<relation>_<rows>.csv`` (full set) and ``<relation>_<rows>_hard.csv``, UTF-8, with at least the columns ``head_cui``,
+``head_name``, ``rel``, ``tail_names`` and ``tail_cuis``. Gold are the names in ``tail_names`` between " || ", and an
+answer is right when it is equal to one of them, letter for letter; ``tail_cuis`` names a CUI for each.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raybio.data.medlama_prompts import default_prompt, prompt_problem, read_prompts
+from raybio.errors import DataError
+
+Subset = Literal["full", "hard"]
+Prompts = Literal["human", "default", "released"]
+SEPARATOR = " || "
+COLUMNS = ("head_cui", "head_name", "rel", "tail_names", "tail_cuis")
+FILE_NAME = re.compile(r"(?P<relation>.+)_(?P<rows>\d+)(?P<hard>_hard)?\.csv")
+
+
+@dataclass(frozen=True)
+class ProbeBenchmark:
+    """Queries (head entity, relation) with gold answers among names.
+
+    Q queries, C names, R relations, P (query, answer) pairs by query, E (name, CUI) pairs by name.
+
+    Attributes:
+        relations: (R,) ascending.
+        prompts: (R,) each with one "[X]" and one "[Y]".
+        names: (C,) all heads and tails, distinct, ascending by code point.
+        is_tail_C: is some query's answer.
+        relation_Q: int16, the relation of each query; queries of a relation stand in the order of their file.
+        head_Q: int32, the head's number among the names.
+        indptr_Q1: int64, (Q + 1,) where each query's answers begin.
+        answer_P: int32, numbers of names, ascending and distinct within a query.
+        cuis: all CUIs, ascending.
+        cui_indptr_C1: int64, (C + 1,) where each name's CUIs begin; a name may have several.
+        cui_E: int32, numbers of CUIs, ascending and distinct within a name.
+    """
+
+    relations: tuple[str, ...]
+    prompts: tuple[str, ...]
+    names: tuple[str, ...]
+    is_tail_C: NDArray[np.bool_]
+    relation_Q: NDArray[np.int16]
+    head_Q: NDArray[np.int32]
+    indptr_Q1: NDArray[np.int64]
+    answer_P: NDArray[np.int32]
+    cuis: tuple[str, ...]
+    cui_indptr_C1: NDArray[np.int64]
+    cui_E: NDArray[np.int32]
+
+    def queries(self, mask_token: str) -> list[str]:
+        """Each query's prompt with the head's name for [X] and the mask token for [Y]."""
+        # [Y] first: a head may hold such letters, a mask token does not.
+        masked = [prompt.replace("[Y]", mask_token) for prompt in self.prompts]
+        pairs = zip(self.relation_Q.tolist(), self.head_Q.tolist(), strict=True)
+        return [masked[relation].replace("[X]", self.names[head]) for relation, head in pairs]
+
+    def sample(self, queries_per_relation: int, seed: int) -> "ProbeBenchmark":
+        """So many queries of each relation at most, drawn by chance; names and relations stay as they are."""
+        rng = np.random.default_rng(seed)
+        shuffled = rng.permutation(len(self.relation_Q))
+        place_Q = np.empty(len(shuffled), dtype=np.int64)  # among the shuffled queries of its relation
+        for relation in range(len(self.relations)):
+            members = shuffled[self.relation_Q[shuffled] == relation]
+            place_Q[members] = np.arange(len(members))
+        chosen = np.flatnonzero(place_Q < queries_per_relation)
+        indptr_Q1, answer_P = _ragged(
+            [self.answer_P[self.indptr_Q1[q] : self.indptr_Q1[q + 1]].tolist() for q in chosen]
+        )
+        return replace(
+            self,
+            relation_Q=self.relation_Q[chosen],
+            head_Q=self.head_Q[chosen],
+            indptr_Q1=indptr_Q1,
+            answer_P=answer_P,
+        )
+
+
+class ProbeQuery(NamedTuple):
+    """One query as a file has it; ``cuis`` are (name, CUI) pairs of the head and of answers."""
+
+    relation: str
+    head: str
+    answers: Sequence[str]
+    cuis: Sequence[tuple[str, str]]
+
+
+def read_medlama(folder: str | Path, subset: Subset = "full", prompts: Prompts = "human") -> ProbeBenchmark:
+    """Read the full or the hard set; names are those of the chosen set alone.
+
+    Args:
+        folder: holds the files, or holds one folder that does; ``prompts.csv`` may stand in either.
+        subset: which files.
+        prompts: "human": ``prompts.csv`` where it has the relation, else the paper's Table 5, and Table 5 too where the
+            released file is that with typos and a blank before the stop; "default": the relation's own words;
+            "released": what ``prompts.csv`` has under ``human_prompt``, unmended.
+
+    Raises:
+        DataError: for files that are missing, torn or of another layout, with file and line.
+    """
+    files = _files(Path(folder), subset)
+    known = read_prompts([files[0].parent, Path(folder)], prompts)
+    queries = [query for path in files for query in read_queries(path)]
+    if not queries:
+        raise DataError(f"{files[0].parent}: the files of the {subset} set hold no query, want one at least")
+    return benchmark_of(queries, known)
+
+
+def medlama_rows(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row) of one file, checked: every wanted column is there and filled, and the file is whole.
+
+    Raises:
+        DataError: with file and line.
+    """
+    named = FILE_NAME.fullmatch(path.name)
+    num_rows, line = 0, 1
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, strict=True, restkey="")
+            missing = [column for column in columns if column not in (reader.fieldnames or ())]
+            if missing:
+                raise DataError(f"{path}, line 1: has no column {', '.join(missing)}; want {', '.join(columns)}")
+            for row in reader:
+                line, num_rows = reader.line_num, num_rows + 1
+                if "" in row or any(not (row[column] or "").strip() for column in columns):
+                    raise DataError(
+                        f"{path}, line {line}: {str(row)[:80]}, want a text in each of {', '.join(columns)}"
+                    )
+                yield line, row
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}), want a MedLAMA file") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataError(f"{path}, after line {line}: is no CSV in UTF-8 ({error}). Fetch the file again.") from None
+    if named and num_rows != int(named["rows"]):
+        raise DataError(f"{path}: holds {num_rows:,} rows, its name says {named['rows']}. Fetch the file again.")
+
+
+def read_queries(path: Path) -> Iterator[ProbeQuery]:
+    """The queries of one file.
+
+    Raises:
+        DataError: with file and line.
+    """
+    named = FILE_NAME.fullmatch(path.name)
+    for line, row in medlama_rows(path):
+        answers, cuis = row["tail_names"].split(SEPARATOR), row["tail_cuis"].split(SEPARATOR)
+        if len(answers) != len(cuis) or not all(name.strip() for name in answers):
+            raise DataError(
+                f"{path}, line {line}: {len(answers)} tail_names for {len(cuis)} tail_cuis, want a CUI for each name, "
+                f"all separated by {SEPARATOR!r}"
+            )
+        if named and row["rel"] != named["relation"]:
+            raise DataError(f"{path}, line {line}: rel is {row['rel']!r}, want the file's {named['relation']!r}")
+        pairs = [(row["head_name"], row["head_cui"]), *zip(answers, cuis, strict=True)]
+        yield ProbeQuery(row["rel"], row["head_name"], answers, pairs)
+
+
+def benchmark_of(queries: Sequence[ProbeQuery], prompt_by_relation: Mapping[str, str]) -> ProbeBenchmark:
+    """Number names, relations and CUIs; a relation without a prompt is asked by its own words.
+
+    Raises:
+        DataError: for a prompt without one [X] and one [Y], or more relations than int16 counts.
+    """
+    relations = tuple(sorted({query.relation for query in queries}))
+    if len(relations) > np.iinfo(np.int16).max:
+        raise DataError(f"{len(relations):,} relations, want at most {np.iinfo(np.int16).max:,}")
+    prompts = tuple(prompt_by_relation.get(relation, default_prompt(relation)) for relation in relations)
+    for relation, prompt in zip(relations, prompts, strict=True):
+        if problem := prompt_problem(prompt):
+            raise DataError(f"prompt of {relation}: {problem}")
+    ordered = sorted(queries, key=lambda query: query.relation)
+    tails = {name for query in ordered for name in query.answers}
+    names = tuple(sorted(tails | {query.head for query in ordered}))
+    number_by_relation, number_by_name = _numbers(relations), _numbers(names)
+    answers = [sorted({number_by_name[name] for name in query.answers}) for query in ordered]
+    cuis = tuple(sorted({cui for query in ordered for _, cui in query.cuis}))
+    number_by_cui = _numbers(cuis)
+    cuis_by_name: list[set[int]] = [set() for _ in names]
+    for query in ordered:
+        for name, cui in query.cuis:
+            cuis_by_name[number_by_name[name]].add(number_by_cui[cui])
+    indptr_Q1, answer_P = _ragged(answers)
+    cui_indptr_C1, cui_E = _ragged([sorted(numbers) for numbers in cuis_by_name])
+    return ProbeBenchmark(
+        relations=relations,
+        prompts=prompts,
+        names=names,
+        is_tail_C=np.array([name in tails for name in names], dtype=bool),
+        relation_Q=np.array([number_by_relation[query.relation] for query in ordered], dtype=np.int16),
+        head_Q=np.array([number_by_name[query.head] for query in ordered], dtype=np.int32),
+        indptr_Q1=indptr_Q1,
+        answer_P=answer_P,
+        cuis=cuis,
+        cui_indptr_C1=cui_indptr_C1,
+        cui_E=cui_E,
+    )
+
+
+def medlama_files(folder: Path) -> dict[Subset, list[Path]]:
+    """The files of both sets, in order of relation; ``folder`` holds them, or one folder that does.
+
+    Raises:
+        DataError: if there are none, or several of one relation.
+    """
+    folders = [folder, *sorted(path for path in folder.glob("*/") if not path.name.startswith("."))]
+    holding = [place for place in folders if any(FILE_NAME.fullmatch(path.name) for path in place.glob("*.csv"))]
+    if len(holding) != 1:
+        found = "none" if not holding else " and ".join(str(place) for place in holding)
+        raise DataError(f"{folder}: want one folder with <relation>_<rows>.csv files, found {found}")
+    files: dict[Subset, dict[str, Path]] = {"full": {}, "hard": {}}
+    for path in sorted(holding[0].glob("*.csv")):
+        if named := FILE_NAME.fullmatch(path.name):
+            other = files["hard" if named["hard"] else "full"].setdefault(named["relation"], path)
+            if other != path:
+                raise DataError(f"{path}: {other.name} has the same relation. Keep one of them.")
+    return {subset: [of[relation] for relation in sorted(of)] for subset, of in files.items()}
+
+
+def _files(folder: Path, subset: Subset) -> list[Path]:
+    files = medlama_files(folder)[subset]
+    if not files:
+        wanted = "<relation>_<rows>" + ("_hard" if subset == "hard" else "")
+        raise DataError(f"{folder}: has no files of the {subset} set, want {wanted}.csv")
+    return files
+
+
+def _numbers(values: Iterable[str]) -> dict[str, int]:
+    return {value: number for number, value in enumerate(values)}
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    indptr = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=indptr[1:])
+    flat: list[Any] = [number for row in rows for number in row]
+    return indptr, np.array(flat, dtype=np.int32)

@@ -1,0 +1,58 @@
+"""Sentence files: plain text or gzip, UTF-8, one sentence a line (as the Contrastive-Probe authors' corpora)."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from raybio.data.fasta import GZIP_MAGIC
+from raybio.data.quarantine import Quarantine
+from raybio.errors import DataError
+
+TOO_SHORT = "sentence of fewer than two words"
+
+
+def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
+    """The sentences of a file, single blanks between their words, in order; empty lines do not count.
+
+    Args:
+        path: the file.
+        quarantine: takes sentences that are too short to be divided into a query and an answer.
+
+    Raises:
+        DataError: if the file is torn, not UTF-8, or holds no sentence of two words.
+    """
+    sentences: list[str] = []
+    num_seen = 0
+    for number, line in enumerate(_lines(path), start=1):
+        words = line.split()
+        if not words:
+            continue
+        num_seen += 1
+        # The stop of a sentence is no word of it: it would be the whole answer of a short tail.
+        if len(words) > 1 and words[-1] in (".", "!", "?"):
+            words.pop()
+        if len(words) < 2:
+            quarantine.add("sentence", TOO_SHORT, path.name, number, line.strip()[:60], is_bad=False)
+            continue
+        sentences.append(" ".join(words))
+    quarantine.saw("sentence", num_seen)
+    if not sentences:
+        raise DataError(f"{path}: holds no sentence of two words or more among {num_seen:,} lines; want one a line")
+    return sentences
+
+
+def _lines(path: Path) -> Iterator[str]:
+    number = 0
+    try:
+        with path.open("rb") as probe:
+            is_gzip = probe.read(2) == GZIP_MAGIC
+        with gzip.open(path, "rb") if is_gzip else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: line {number} is not UTF-8 ({error.reason}); convert the file, for instance with iconv"
+        ) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read to its end, after line {number} ({error})") from None

@@ -1,0 +1,127 @@
+"""Masked language models with their heads: what stands at the masks of a text.
+
+N texts, L padded length, J places asked about in each, D width, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from raybio.encoders.sources import load_pretrained, load_weights
+from raybio.encoders.text_checkpoint import position_table
+from raybio.errors import ConfigError
+
+
+class MaskedLanguageModel:
+    """A transformer with its language-model head, in evaluation mode.
+
+    Attributes:
+        model: any ``AutoModelForMaskedLM``.
+        tokenizer: its own.
+        mask_id: token id of a masked word.
+        pad_id: token id of padding.
+        max_tokens: longest text it has positions for, special tokens included; None if it sets no limit.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast):
+        """Wrap a model and its tokenizer."""
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.mask_id: int = tokenizer.mask_token_id
+        self.pad_id: int = tokenizer.pad_token_id
+        table = position_table(model)
+        # RoBERTa and its kin number positions from the padding id on.
+        first = 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+        self.max_tokens = None if table is None else table.num_embeddings - first
+
+    @torch.inference_mode()
+    def log_probs(self, token_NL: Tensor, place_NJ: Tensor) -> Tensor:
+        """Log-probabilities (N, J, V), float32, of the tokens at some places of texts that are padded on the right.
+
+        The head, which is most of the work for short texts, is computed at those places alone.
+        """
+        device = self.model.device
+        token_NL, place_NJ = token_NL.to(device), place_NJ.to(device)
+        # A predicted padding token inside a text is a token like any other.
+        is_text_NL = (token_NL != self.pad_id).flip(1).cummax(1).values.flip(1)
+
+        def keep_places(module: Any, arguments: Any, output: Any) -> Any:
+            output.last_hidden_state = output.last_hidden_state.gather(
+                1, place_NJ[..., None].expand(-1, -1, output.last_hidden_state.shape[2])
+            )
+            return output
+
+        hook = self.model.base_model.register_forward_hook(keep_places)
+        try:
+            logits_NJV = self.model(input_ids=token_NL, attention_mask=is_text_NL.long(), return_dict=True).logits
+        finally:
+            hook.remove()
+        return logits_NJV.float().log_softmax(2)
+
+    def at_masks(self, texts: Sequence[np.ndarray], *, texts_at_once: int = 64) -> Tensor:
+        """Log-probabilities (N, V) at the one mask of each text (token ids); texts of like length go together."""
+        log_prob_NV = torch.empty(len(texts), self.model.config.vocab_size)
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        for start in range(0, len(order), texts_at_once):
+            rows = order[start : start + texts_at_once]
+            token_BL = torch.nn.utils.rnn.pad_sequence(
+                [torch.from_numpy(texts[row]) for row in rows], batch_first=True, padding_value=self.pad_id
+            )
+            place_B1 = (token_BL == self.mask_id).int().argmax(1, keepdim=True)
+            log_prob_NV[rows] = self.log_probs(token_BL, place_B1)[:, 0].cpu()
+        return log_prob_NV
+
+    def cloze_tokens(self, texts: Sequence[str], max_tokens: int) -> list[np.ndarray]:
+        """Token ids of texts that hold the mask token, cut to ``max_tokens`` with the mask kept.
+
+        What is left out of a text that is too long stands at its beginning, then at its end; its special tokens stay.
+
+        Raises:
+            ValueError: if a text has no mask.
+        """
+        return [
+            _cut_around(np.array(ids, dtype=np.int64), self.mask_id, max_tokens, text)
+            for ids, text in zip(self.tokenizer(list(texts))["input_ids"], texts, strict=True)
+        ]
+
+    def name_tokens(self, names: Sequence[str]) -> list[tuple[int, ...]]:
+        """Token ids of names as they stand inside a text: without special tokens, after a blank."""
+        ids = self.tokenizer([f" {name}" for name in names], add_special_tokens=False)["input_ids"]
+        return [tuple(one) for one in ids]
+
+
+def load_masked_lm(source: str, revision: str = "main") -> MaskedLanguageModel:
+    """The masked language model of a folder or a hub id, in float32: safetensors only, never with foreign code.
+
+    Raises:
+        ConfigError: if it cannot be found or reached, or its language-model head or tokenizer is not there. A head
+            with random weights would give answers too, and they would mean nothing.
+    """
+    tokenizer = load_pretrained(AutoTokenizer, source, revision)
+    if None in (tokenizer.mask_token_id, tokenizer.pad_token_id):
+        raise ConfigError(f"model {source!r}: its tokenizer has no mask or no padding token; want a model such as BERT")
+    model, missing = load_weights(AutoModelForMaskedLM, source, revision)
+    missing = [name for name in missing if "pooler" not in name.split(".")]
+    if missing:
+        raise ConfigError(
+            f"model {source!r} has no complete language-model head: {len(missing)} weights are not in the file: "
+            f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}. Take the checkpoint from which it was "
+            "tuned, or leave mask-average and x-factr out."
+        )
+    return MaskedLanguageModel(model, tokenizer)
+
+
+def _cut_around(token_L: np.ndarray, mask_id: int, max_tokens: int, text: str) -> np.ndarray:
+    places = np.flatnonzero(token_L == mask_id)
+    if not len(places):
+        raise ValueError(f"the text {text!r} has no mask token, want one where its answer belongs")
+    num_over = len(token_L) - max_tokens
+    if num_over <= 0:
+        return token_L
+    num_before = min(num_over, int(places[0]) - 1)
+    cut = np.delete(token_L, slice(1, 1 + num_before))
+    return np.delete(cut, slice(len(cut) - 1 - (num_over - num_before), len(cut) - 1))

@@ -1,0 +1,263 @@
+"""The report of a probe: plain data for JSON, and from it Markdown and tables for CSV, published rows beside ours.
+
+Published rows (``probe_published``) are single numbers of the paper, for models that it rewired; they stand there for
+orientation, marked as published, and no test is made against them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from raybio.evaluation.probe import CUTOFFS, ProbeOutcome, Questions, answer_lengths, right
+from raybio.evaluation.probe_published import BIOLAMA, TABLE_3, TABLE_7, TABLE_10, TABLE_10_COLUMNS
+
+Table = list[list[str]]
+"""Rows of cells, the first of which are headings."""
+
+REMARK = (
+    "Accuracies in percent: a query is right at k if any of its answers is among the first k names. Micro: mean over "
+    "queries; macro: mean over relations. In brackets 95 % bootstrap intervals over queries. p: two-sided paired "
+    "permutation test of acc@10 (micro) against {first}. Published rows are those of rewired models in the paper of "
+    "Contrastive-Probe."
+)
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What one model gave, or another method that predicts.
+
+    Attributes:
+        model: its short name.
+        layer: of how many layers, None for all.
+        outcome: which predictions were right.
+        predicted_QK: names in order, -1 for none; None for methods that do not predict names.
+    """
+
+    model: str
+    layer: int | None
+    outcome: ProbeOutcome
+    predicted_QK: np.ndarray | None = None
+
+    @property
+    def label(self) -> str:
+        """The model, and the layer if it is not the last."""
+        return self.model if self.layer is None else f"{self.model}, {self.layer} layers"
+
+
+@dataclass(frozen=True)
+class ProbedSet:
+    """One set of queries with everyone's results; the first is what the others are tested against."""
+
+    name: str
+    questions: Questions
+    results: Sequence[ProbeResult]
+    match: Literal["name", "cui"] = "name"
+
+
+def report_data(
+    sets: Sequence[ProbedSet], settings: Mapping[str, Any], *, seed: int = 0, num_samples: int = 5
+) -> dict[str, Any]:
+    """Everything as plain JSON; accuracies are shares here.
+
+    Args:
+        sets: of one benchmark: "full" and "hard" of MedLAMA, or a source of BioLAMA.
+        settings: what the numbers depend on.
+        seed: of intervals, tests and sampled queries.
+        num_samples: queries whose predictions are shown.
+    """
+    return {"settings": dict(settings), "sets": [_set_data(one, seed, num_samples) for one in sets]}
+
+
+def report_markdown(data: Mapping[str, Any]) -> str:
+    """All tables, and the predictions of sampled queries as in the paper's Table 9."""
+    sections = ["# Probe", ", ".join(f"{name}: {value}" for name, value in data["settings"].items())]
+    sections.append(REMARK.format(first=data["sets"][0]["results"][0]["label"]))
+    for heading, table in report_tables(data).items():
+        sections += [f"## {heading}", _markdown(table)]
+    for one in data["sets"]:
+        sections += [f"## Predictions, {one['name']} set (as in the paper's Table 9)"] * bool(one["samples"])
+        for sample in one["samples"]:
+            columns = list(sample["predictions"])
+            sections.append(f"**{sample['query']}** Answers: {'; '.join(sample['answers'])}. Right ones are bold.")
+            cells = [
+                [f"**{name}**" if is_right else name for name, is_right in sample["predictions"][column]]
+                for column in columns
+            ]
+            longest = max(map(len, cells))
+            rows = [[str(n + 1), *(cell[n] if n < len(cell) else "" for cell in cells)] for n in range(longest)]
+            sections.append(_markdown([["", *columns], *rows]))
+    return "\n\n".join(sections) + "\n"
+
+
+def report_tables(data: Mapping[str, Any]) -> dict[str, Table]:
+    """Heading -> table; those of the paper first, then by set: scores, relations, lengths, layers."""
+    by_name = {one["name"]: one for one in data["sets"]}
+    tables = {}
+    if "full" in by_name:
+        tables["Table 3: approaches, full set"] = _table_3(by_name["full"])
+    if {"full", "hard"} & by_name.keys():
+        tables["Tables 4 and 10: acc@1 / acc@10"] = _table_10(by_name)
+    if set(BIOLAMA) & by_name.keys():
+        tables["Table 7: BioLAMA, acc@1 / acc@5"] = _table_7(by_name)
+    for name, one in by_name.items():
+        tables[f"Scores, {name} set"] = _scores(one)
+        for k in (1, 10):
+            tables[f"By relation, {name} set, acc@{k}"] = _by_relation(one, k)
+            tables[f"By length of the answers, {name} set, acc@{k}"] = _by_length(one, k)
+        if len({result["layer"] for result in one["results"]}) > 1:
+            tables[f"By layer, {name} set: acc@1 / acc@10, micro"] = _by_layer(one)
+    return tables
+
+
+def _set_data(one: ProbedSet, seed: int, num_samples: int) -> dict[str, Any]:
+    questions, first = one.questions, one.results[0].outcome
+    length_Q = answer_lengths(questions)
+    results = []
+    for result in one.results:
+        found = result.outcome
+        scores: dict[str, Any] = {"label": result.label, "model": result.model, "layer": result.layer}
+        for mean in ("micro", "macro"):
+            scores[mean] = {str(k): found.interval(k, mean, np.random.default_rng(seed))._asdict() for k in CUTOFFS}
+            scores[f"{mean}_test"] = (
+                {str(k): found.test(first, k, mean, np.random.default_rng(seed))._asdict() for k in CUTOFFS}
+                if found is not first
+                else None
+            )
+        scores["by_relation"] = {
+            str(k): {
+                relation: None if np.isnan(value) else float(value)
+                for relation, value in zip(questions.relations, found.by_relation(k), strict=True)
+            }
+            for k in CUTOFFS
+        }
+        # "and more" has no end, and JSON no infinity.
+        scores["by_length"] = {
+            str(k): [
+                part._asdict() | {"end": part.end if np.isfinite(part.end) else None}
+                for part in found.by_length(k, length_Q)
+            ]
+            for k in CUTOFFS
+        }
+        results.append(scores)
+    counts = {"num_queries": len(questions.relation_Q), "num_names": len(questions.names)}
+    return {"name": one.name, **counts, "results": results, "samples": _samples(one, seed, num_samples)}
+
+
+def _samples(one: ProbedSet, seed: int, num: int) -> list[dict[str, Any]]:
+    questions, names = one.questions, one.questions.names
+    shown = {result.label: result.predicted_QK for result in one.results if result.predicted_QK is not None}
+    num_queries = len(questions.relation_Q)
+    if not shown:
+        return []
+    drawn = np.sort(np.random.default_rng(seed).choice(num_queries, min(num, num_queries), replace=False))
+    is_right = {label: right(questions, predicted_QK, one.match) for label, predicted_QK in shown.items()}
+    samples = []
+    for query in drawn.tolist():
+        answers = questions.answer_P[questions.indptr_Q1[query] : questions.indptr_Q1[query + 1]]
+        relation = questions.relations[questions.relation_Q[query]].replace("_", " ")
+        predictions = {
+            label: [
+                [names[name], bool(hit)]
+                for name, hit in zip(predicted_QK[query].tolist(), is_right[label][query], strict=True)
+                if name >= 0
+            ]
+            for label, predicted_QK in shown.items()
+        }
+        question = f"{names[questions.head_Q[query]]} — {relation} — ?"
+        samples.append({"query": question, "answers": [names[one] for one in answers], "predictions": predictions})
+    return samples
+
+
+def _table_3(full: Mapping[str, Any]) -> Table:
+    ours = [
+        ["ours", one["label"], *(_percent(one["micro"][k]["value"]) for k in ("1", "10"))] for one in full["results"]
+    ]
+    published = [
+        [f"{row.approach} (published)", row.model, f"{row.at_1:.2f}", "-" if row.at_10 is None else f"{row.at_10:.2f}"]
+        for row in TABLE_3
+    ]
+    return [["approach", "model", "acc@1", "acc@10"], *ours, *published]
+
+
+def _table_10(by_name: Mapping[str, Any]) -> Table:
+    columns = [(name, mean) for name, mean in TABLE_10_COLUMNS if name in by_name]
+    rows = [["model", *(f"{name}, {mean}" for name, mean in columns)]]
+    for place, one in enumerate(by_name[columns[0][0]]["results"]):
+        results = [by_name[name]["results"][place][mean] for name, mean in columns]
+        rows.append([one["label"], *(_two(found, "1", "10") for found in results)])
+    for model, pairs in TABLE_10.items():
+        by_column = dict(zip(TABLE_10_COLUMNS, pairs, strict=True))
+        cells = [f"{by_column[column][0]:.2f} / {by_column[column][1]:.2f}" for column in columns]
+        rows.append([f"{model} (published)", *cells])
+    return rows
+
+
+def _table_7(by_name: Mapping[str, Any]) -> Table:
+    sources = [source for source in BIOLAMA if source in by_name]
+    rows = [["approach", "model", *sources]]
+    for place, one in enumerate(by_name[sources[0]]["results"]):
+        found = [by_name[source]["results"][place]["micro"] for source in sources]
+        rows.append(["ours", one["label"], *(_two(cell, "1", "5") for cell in found)])
+    for (approach, model), pairs in TABLE_7.items():
+        by_source = dict(zip(BIOLAMA, pairs, strict=True))
+        cells = [f"{by_source[source][0]:.2f} / {by_source[source][1]:.2f}" for source in sources]
+        rows.append([f"{approach} (published)", model, *cells])
+    return rows
+
+
+def _scores(one: Mapping[str, Any]) -> Table:
+    header = ["model", *(f"acc@{k}, {mean}" for mean in ("micro", "macro") for k in CUTOFFS), "p"]
+    rows = []
+    for result in one["results"]:
+        cells = [_interval(result[mean][str(k)]) for mean in ("micro", "macro") for k in CUTOFFS]
+        rows.append([result["label"], *cells, f"{result['micro_test']['10']['p']:.4f}" if result["micro_test"] else ""])
+    return [header, *rows]
+
+
+def _by_relation(one: Mapping[str, Any], k: int) -> Table:
+    found = [result["by_relation"][str(k)] for result in one["results"]]
+    rows = [
+        [relation, *("" if row[relation] is None else _percent(row[relation]) for row in found)]
+        for relation in found[0]
+    ]
+    return [["relation", *(result["label"] for result in one["results"])], *rows]
+
+
+def _by_length(one: Mapping[str, Any], k: int) -> Table:
+    rows = []
+    for bins in zip(*(result["by_length"][str(k)] for result in one["results"]), strict=True):
+        first, end, num = (bins[0][name] for name in ("first", "end", "num_queries"))
+        span = f"{first} and more" if end is None else f"{first} to {end - 1}"
+        rows.append([span, f"{num:,}", *(_percent(part["accuracy"]) for part in bins)])
+    return [["characters", "queries", *(result["label"] for result in one["results"])], *rows]
+
+
+def _by_layer(one: Mapping[str, Any]) -> Table:
+    models = list(dict.fromkeys(result["model"] for result in one["results"]))
+    layers = list(dict.fromkeys(result["layer"] for result in one["results"]))
+    cells = {(result["model"], result["layer"]): _two(result["micro"], "1", "10") for result in one["results"]}
+    rows = [[_layer(layer), *(cells.get((model, layer), "") for model in models)] for layer in layers]
+    return [["layers", *models], *rows]
+
+
+def _layer(layer: int | None) -> str:
+    return "all" if layer is None else str(layer)
+
+
+def _two(scores: Mapping[str, Any], first: str, second: str) -> str:
+    return f"{_percent(scores[first]['value'])} / {_percent(scores[second]['value'])}"
+
+
+def _interval(score: Mapping[str, float]) -> str:
+    return f"{_percent(score['value'])} [{_percent(score['low'])}, {_percent(score['high'])}]"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}"
+
+
+def _markdown(table: Table) -> str:
+    lines = [table[0], [":--", *["--:"] * (len(table[0]) - 1)], *table[1:]]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in lines)

@@ -1,0 +1,77 @@
+"""InfoNCE between the head of a sentence and its tail, both ways (Contrastive-Probe, facts §3.3; NT-Xent).
+
+Shape letters: R sequences of this worker (queries, then answers), G sequences of all workers, D width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from raybio.batches import ClozeBatch, PaddedTokens
+from raybio.config import Config
+from raybio.functional.contrastive import info_nce
+from raybio.protocols import Collective, Encoded, Encoder, LossReport
+
+
+class ClozeContrastConfig(Config):
+    """What is minimised."""
+
+    temperature: float = Field(
+        0.04, gt=0, le=10, description="τ of the softmax over cosines; 0.04 in the authors' code"
+    )
+
+
+@dataclass(frozen=True)
+class ClozeContrast:
+    """-log softmax(cos / τ) of a sequence's partner among all sequences of all workers, mean over the 2B sequences.
+
+    The authors' code, which the paper's Equation 1 leaves open: symmetric, negatives are the queries and the answers of
+    all other sentences, the sequence itself is none of them, and the loss is a mean. Different from it: sequences of an
+    equal sentence, or with the text of the anchor or its partner, are left out, since they are no negatives.
+
+    Attributes:
+        config: settings.
+    """
+
+    config: ClozeContrastConfig
+
+    @property
+    def uses_rows(self) -> bool:
+        """Nothing is separable over sequences here."""
+        return False
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """All of it couples the sequences."""
+        return True
+
+    def normaliser(self, batch: ClozeBatch, collective: Collective) -> Tensor:
+        """Not used."""
+        return torch.ones(())
+
+    def row_loss(self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor) -> LossReport:
+        """There is none.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("the contrast of clozes has no part that is separable over sequences")
+
+    def embedding_loss(self, embedding_RD: Tensor, batch: ClozeBatch, collective: Collective) -> LossReport:
+        """This worker's share of the mean over all sequences."""
+        num_sequences, num_global = batch.ignore_RG.shape
+        gathered_GD = collective.all_gather(embedding_RD).row_MD
+        loss = info_nce(
+            embedding_RD,
+            gathered_GD,
+            batch.positive_R,
+            temperature=self.config.temperature,
+            ignore_NM=batch.ignore_RG,
+        )
+        share = loss * (num_sequences / num_global)
+        # Each sequence ignores itself, which is no false negative.
+        num_duplicates = batch.ignore_RG.sum() - num_sequences
+        pairs = num_global * max(num_global - 2, 1)
+        return LossReport(share, {"cloze_loss": share.detach(), "ignored_pair_rate": num_duplicates / pairs})

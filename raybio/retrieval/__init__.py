@@ -1,0 +1,1 @@
+"""Retrieval: the nearest of many stored vectors, exactly or by an index."""

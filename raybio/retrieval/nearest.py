@@ -1,0 +1,186 @@
+"""The k nearest candidates of each query, exactly, at the speed of single precision.
+
+Q queries, C candidates, D width, K nearest, B queries of a block, M candidates of a query that are looked at closely.
+
+One matrix product in single precision shortlists M > K candidates of each query, and those alone are scored in double
+precision. A bound on what single precision can be wrong by then proves that no other candidate belongs among the K; a
+query for which it does not (very many equal distances) is ranked in double precision over all candidates.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from raybio.functional.scores import Scorer, demand_finite, row_blocks, scorer
+from raybio.functional.similarity import normalise
+from raybio.protocols import Collective
+
+Metric = Literal["l2", "cosine"]
+_SPARE = 6
+"""Candidates looked at closely beyond K; more prove more, and cost more."""
+
+_GROUP = 64
+"""Candidates of which the best is taken before any is sorted."""
+
+_SAMPLE = 1000
+"""Candidates of which the median is taken for the middle."""
+
+
+class Nearest(NamedTuple):
+    """Candidates (Q, K) of each query in order of distance, int64, and their scores, float32: the higher, the nearer.
+
+    Scores are minus squared distances, or cosines.
+    """
+
+    index_QK: Tensor
+    score_QK: Tensor
+
+
+def nearest(
+    query_QD: Tensor,
+    candidate_CD: Tensor,
+    k: int,
+    *,
+    metric: Metric = "l2",
+    block_rows: int = 1024,
+    collective: Collective | None = None,
+) -> Nearest:
+    """The min(k, C) nearest candidates of each query; squared distances equal in float32 stand in order of candidate.
+
+    Cosines are ranked by the distance of unit vectors, which resolves those near 1 far better. A zero vector has a
+    cosine of 0 with all others and 1 with its like. Memory beyond the embeddings: three times theirs, and a block of
+    scores.
+
+    Args:
+        query_QD: what is asked, on the device where the work is to be done.
+        candidate_CD: among what.
+        k: how many, >= 1.
+        metric: "l2" (Euclidean, vectors as they are) or "cosine".
+        block_rows: queries scored at once, at most.
+        collective: divides the queries over workers, each of which holds all embeddings and returns the whole result.
+
+    Raises:
+        ValueError: for embeddings that are not finite, of two widths or without candidates, an unknown metric or k < 1.
+    """
+    _check(query_QD, candidate_CD, k, metric)
+    query_QD, candidate_CD = _vectors(query_QD, metric), _vectors(candidate_CD, metric)
+    num_queries, num_candidates = len(query_QD), len(candidate_CD)
+    k = min(k, num_candidates)
+    coarse = _Coarse.of(query_QD, candidate_CD)
+    # Other workers' queries stay 0, so that a sum puts them together.
+    index_QK = torch.zeros(num_queries, k, dtype=torch.int64, device=query_QD.device)
+    score_QK = torch.zeros(num_queries, k, device=query_QD.device)
+    exact: Scorer | None = None
+    # Used again and again: fresh memory costs a tenth of the product.
+    blocks = list(row_blocks(num_queries, num_candidates, block_rows, collective))
+    buffer_BC = query_QD.new_empty(max((end - start for start, end in blocks), default=0), num_candidates)
+    for start, end in blocks:
+        index_BM, worst_B = _shortlist(coarse.scores(start, end, buffer_BC), k + _SPARE)
+        index_BK, score_BK = _best(_closely(query_QD[start:end], candidate_CD, index_BM), index_BM, k)
+        unproved = torch.nonzero(~(score_BK[:, -1].double() > coarse.bounds(worst_B, start, end)))[:, 0]
+        if len(unproved) and k + _SPARE < num_candidates:
+            exact = exact or scorer(torch.cat([query_QD, candidate_CD]), "euclidean", torch.float64)
+            # Half as many at once: their scores are twice as wide, and are sorted.
+            for row_B in unproved.split(max(1, block_rows // 4)):
+                score_BC = exact.between(row_B + start, slice(num_queries, None)).float()
+                sorted_BC = score_BC.sort(dim=1, descending=True, stable=True)
+                index_BK[row_B], score_BK[row_B] = sorted_BC.indices[:, :k], sorted_BC.values[:, :k]
+        index_QK[start:end], score_QK[start:end] = index_BK, score_BK
+    if collective is not None:
+        index_QK, score_QK = collective.all_sum(index_QK), collective.all_sum(score_QK)
+    # Unit vectors: |a - b|^2 = 2 - 2 cos.
+    return Nearest(index_QK, score_QK if metric == "l2" else 1 + score_QK / 2)
+
+
+class _Coarse(NamedTuple):
+    """Queries and candidates, shifted to a common middle, for scores by one matrix product in single precision.
+
+    A score is q . c - |c|^2 / 2 = (|q|^2 - |q - c|^2) / 2.
+    """
+
+    query_QD: Tensor
+    candidate_CD: Tensor
+    half_size_C: Tensor
+    query_size_Q: Tensor
+
+    @classmethod
+    def of(cls, query_QD: Tensor, candidate_CD: Tensor) -> "_Coarse":
+        # Distances stay, but less is left to cancel. Not the mean, which one giant would move.
+        middle_D = candidate_CD[:: len(candidate_CD) // _SAMPLE + 1].median(0).values
+        query_QD, candidate_CD = query_QD - middle_D, candidate_CD - middle_D
+        query_size_Q, size_C = (torch.linalg.vector_norm(one, dim=1).square() for one in (query_QD, candidate_CD))
+        return cls(query_QD, candidate_CD, size_C / 2, query_size_Q.double())
+
+    def scores(self, start: int, end: int, out_BC: Tensor) -> Tensor:
+        with torch.autocast(out_BC.device.type, enabled=False):
+            return torch.mm(self.query_QD[start:end], self.candidate_CD.T, out=out_BC[: end - start]).sub_(
+                self.half_size_C
+            )
+
+    def bounds(self, score_B: Tensor, start: int, end: int) -> Tensor:
+        """What minus the squared distance (B,) can be at most, in double precision, for scores of at most ``score_B``.
+
+        The error of a sum of D products in any order is at most D 2^-24 times the sum of their sizes (Higham, Accuracy
+        and Stability of Numerical Algorithms, section 3.1), and 2 |q| |c| <= |q|^2 + |c|^2. The rest is for the
+        roundings of the shift and of the sizes.
+        """
+        size_B, largest_size = self.query_size_Q[start:end], 2 * self.half_size_C.max().double()
+        error_B = (self.query_QD.shape[1] + 12) * 2.0**-24 * (size_B + largest_size)
+        return 2 * score_B.double() - size_B + error_B
+
+
+def _check(query_QD: Tensor, candidate_CD: Tensor, k: int, metric: str) -> None:
+    if metric not in ("l2", "cosine"):
+        raise ValueError(f"metric is {metric!r}, want 'l2' or 'cosine'")
+    if k < 1 or len(candidate_CD) == 0:
+        raise ValueError(f"k is {k} among {len(candidate_CD)} candidates; want at least 1 of each")
+    if query_QD.shape[1] != candidate_CD.shape[1]:
+        raise ValueError(f"queries are {query_QD.shape[1]} wide, candidates {candidate_CD.shape[1]}; want one encoder")
+    for vector_ND, what in ((query_QD, "embeddings of queries"), (candidate_CD, "embeddings of candidates")):
+        # A sum with NaN or Inf in it is not finite: one pass, where looking at each entry takes four.
+        if not bool(torch.isfinite(vector_ND.sum())):
+            demand_finite(vector_ND, what)
+
+
+def _vectors(embedding_ND: Tensor, metric: Metric) -> Tensor:
+    vector_ND = embedding_ND.detach().float()
+    if metric == "l2":
+        return vector_ND
+    is_zero_N1 = (vector_ND == 0).all(1, keepdim=True)
+    return torch.cat([normalise(vector_ND), is_zero_N1.float()], dim=1)
+
+
+def _shortlist(score_BC: Tensor, num: int) -> tuple[Tensor, Tensor]:
+    """The ``num`` best candidates of each row (B, M), and the score (B,) that no other is above, in float32."""
+    num_rows, num_candidates = score_BC.shape
+    num = min(num, num_candidates)
+    if num_candidates < 4 * num * _GROUP:
+        score_BM, index_BM = score_BC.topk(num, dim=1)
+        return index_BM, score_BM[:, -1]
+    # The best ``num`` lie in the ``num`` groups whose best are best; group g is every G-th candidate from g on.
+    num_groups = num_candidates // _GROUP
+    best_BG = score_BC[:, : num_groups * _GROUP].view(num_rows, _GROUP, num_groups).amax(1)
+    members = torch.arange(_GROUP, device=score_BC.device) * num_groups
+    rest = torch.arange(num_groups * _GROUP, num_candidates, device=score_BC.device).expand(num_rows, -1)
+    group_BM = best_BG.topk(num, dim=1, sorted=False).indices
+    index_BN = torch.cat([(group_BM[:, :, None] + members).flatten(1), rest], dim=1)
+    score_BM, place_BM = score_BC.gather(1, index_BN).topk(num, dim=1)
+    return index_BN.gather(1, place_BM), score_BM[:, -1]
+
+
+def _closely(query_BD: Tensor, candidate_CD: Tensor, index_BM: Tensor) -> Tensor:
+    """Minus squared distances (B, M) from differences in double precision, as float32."""
+    rows = max(1, (1 << 18) // (index_BM.shape[1] * query_BD.shape[1]))  # what is gathered stays in the cache
+    parts = [query_BD.new_zeros(0, index_BM.shape[1])]
+    for query, index in zip(query_BD.split(rows), index_BM.split(rows), strict=True):
+        difference_BMD = candidate_CD[index].double().sub_(query[:, None])
+        parts.append(-torch.linalg.vector_norm(difference_BMD, dim=2).square_().float())
+    return torch.cat(parts)
+
+
+def _best(score_BM: Tensor, index_BM: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of each row, equal scores in order of candidate."""
+    index_BM, order_BM = index_BM.sort(dim=1)
+    score_BM, by_score_BM = score_BM.gather(1, order_BM).sort(dim=1, descending=True, stable=True)
+    return index_BM.gather(1, by_score_BM)[:, :k], score_BM[:, :k]

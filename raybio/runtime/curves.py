@@ -1,0 +1,98 @@
+"""How an evaluation metric went over the steps of runs: mean and deviation of those that belong together."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from raybio.errors import ConfigError
+from raybio.runtime.launch import default_folder
+from raybio.runtime.metrics_log import read_reports
+from raybio.runtime.probe_plots import plot_curves, plot_heat_map
+from raybio.runtime.run_folder import RunFolder
+
+Curve = list[tuple[int, float]]
+"""(step, value), a point an evaluation."""
+
+
+def curves(
+    run: Annotated[
+        list[str], typer.Option(help="LABEL=NAME, or NAME alone; repeatable: runs of one label are averaged")
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the table and the picture")],
+    metric: Annotated[str, typer.Option(help="an evaluation metric")] = "val/acc_at_10",
+    runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
+) -> None:
+    """A metric over steps, mean ± standard deviation over the runs of a label (seeds, sentence sets)."""
+    folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    names_by_label = _runs_by_label(run)
+    by_label = {label: [curve(folder, name, metric) for name in names] for label, names in names_by_label.items()}
+    rows = table(by_label)
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("label", "step", "runs", "mean", "deviation"), *rows])
+    for label, step, num, mean, deviation in rows:
+        print(f"{label}  step {step:,}: {100 * mean:.2f} ± {100 * deviation:.2f} % ({num} runs)")
+    written = [plot_curves(by_label, out / "curves.png", title=metric)]
+    for label, names in names_by_label.items():
+        if len(names) == 1 and (deeper := relations(folder, names[0], metric)):
+            steps = sorted({step for points in deeper.values() for step, _ in points})
+            value_RM = np.array([[dict(points).get(step, np.nan) for step in steps] for points in deeper.values()])
+            path = out / f"relations-{names[0]}.png"
+            written.append(plot_heat_map(value_RM, list(deeper), [f"{step:,}" for step in steps], path, label))
+    print(f"written: {out / 'curves.csv'}, {', '.join(map(str, written))}")
+
+
+def curve(folder: Path, name: str, metric: str) -> Curve:
+    """The metric at each evaluated step of a run.
+
+    Raises:
+        ConfigError: if there is no such run, or it has not that metric.
+    """
+    log = RunFolder(folder, name).metrics
+    if not log.exists():
+        raise ConfigError(f"--run {name}: no run of that name in {folder}")
+    reports = read_reports(log)
+    found = {report["step"]: report["metrics"][metric] for report in reports if metric in report["metrics"]}
+    if not found:
+        has = sorted({key for report in reports for key in report["metrics"] if key.count("/") == 1})
+        raise ConfigError(
+            f"--metric {metric}: run {name} has none; want one of {', '.join(has) or 'no evaluation yet'}"
+        )
+    return sorted(found.items())
+
+
+def relations(folder: Path, name: str, metric: str) -> dict[str, Curve]:
+    """The same metric of each relation (``metric/relation``), where a run logs it."""
+    deeper: dict[str, Curve] = {}
+    for report in read_reports(RunFolder(folder, name).metrics):
+        for key, value in report["metrics"].items():
+            if key.startswith(f"{metric}/"):
+                deeper.setdefault(key.removeprefix(f"{metric}/"), []).append((report["step"], value))
+    return deeper
+
+
+def table(by_label: Mapping[str, Sequence[Curve]]) -> list[tuple[str, int, int, float, float]]:
+    """(label, step, runs, mean, standard deviation of a sample; 0 for one run), by label and step."""
+    rows = []
+    for label, of_label in by_label.items():
+        values: dict[int, list[float]] = {}
+        for step, value in (point for one in of_label for point in one):
+            values.setdefault(step, []).append(value)
+        for step in sorted(values):
+            deviation = float(np.std(values[step], ddof=1)) if len(values[step]) > 1 else 0.0
+            rows.append((label, step, len(values[step]), float(np.mean(values[step])), deviation))
+    return rows
+
+
+def _runs_by_label(run: Sequence[str]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for text in run:
+        label, _, name = text.rpartition("=")
+        names.setdefault(label or name, []).append(name)
+    return names

@@ -1,0 +1,121 @@
+"""Figures of a probe, those of Contrastive-Probe: heat maps, curves over layers and steps, experts' judgements."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from raybio.runtime.plots import COLOURS, MARKERS, save
+
+Curve = Sequence[tuple[int, float]]
+"""(step, accuracy) of one run, accuracy as a share."""
+
+
+def plot_probe(data: Mapping[str, Any], folder: Path) -> list[Path]:
+    """All figures that a report's data (``evaluation.probe_report.report_data``) has numbers for; returns the files."""
+    files = []
+    for one in data["sets"]:
+        results, name = one["results"], one["name"]
+        for k in ("1", "10"):
+            rows = list(results[0]["by_relation"][k])
+            value_RM = np.array([[_number(result["by_relation"][k][row]) for result in results] for row in rows])
+            labels = [result["label"] for result in results]
+            heading = f"acc@{k} by relation, {name} set (%)"
+            files.append(plot_heat_map(value_RM, rows, labels, folder / f"relations_{name}_acc{k}.png", heading))
+            lengths = {result["label"]: _by_length(result["by_length"][k]) for result in results}
+            files.append(
+                plot_curves(
+                    {label: [curve] for label, curve in lengths.items()},
+                    folder / f"lengths_{name}_acc{k}.png",
+                    title=f"acc@{k} by length of the answers, {name} set",
+                    x_label="characters (start of the bin)",
+                )
+            )
+            by_layer: dict[str, list[tuple[int, float]]] = {}
+            for result in results:
+                if result["layer"] is not None:
+                    point = (result["layer"], result["micro"][k]["value"])
+                    by_layer.setdefault(result["model"], []).append(point)
+            if any(len(curve) > 1 for curve in by_layer.values()):
+                path = folder / f"layers_{name}_acc{k}.png"
+                title = f"acc@{k} by layer, {name} set"
+                curves = {model: [curve] for model, curve in by_layer.items()}
+                files.append(plot_curves(curves, path, title=title, x_label="layers"))
+    return files
+
+
+def plot_heat_map(value_RM: np.ndarray, rows: Sequence[str], columns: Sequence[str], path: Path, title: str) -> Path:
+    """Shares as a heat map, written in percent; NaN (nobody asked) stays grey. Figures 5, 7 and 10."""
+    figure = Figure(figsize=(4 + 0.75 * len(columns), 1.6 + 0.3 * len(rows)), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set_facecolor("#BBBBBB")
+    highest = float(np.nanmax(value_RM, initial=0)) or 1.0
+    axes.imshow(np.ma.masked_invalid(value_RM), cmap="viridis", vmin=0, vmax=highest, aspect="auto")
+    for (row, column), value in np.ndenumerate(value_RM):
+        if np.isfinite(value):
+            colour = "black" if value > 0.6 * highest else "white"
+            axes.text(column, row, f"{100 * value:.1f}", ha="center", va="center", color=colour, fontsize=7)
+    axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rows)), [row.replace("_", " ") for row in rows], fontsize=8)
+    axes.set_title(title, fontsize=9)
+    return save(figure, path)
+
+
+def plot_curves(
+    runs_by_label: Mapping[str, Sequence[Curve]], path: Path, *, title: str = "", x_label: str = "step"
+) -> Path:
+    """Accuracies over steps: a line a label, the mean of its runs, shaded by their deviation (Figures 3, 4, 6, 9).
+
+    Args:
+        runs_by_label: label (a model, a mask ratio) -> a curve a seed or sentence set; at each step the runs that
+            have it are taken.
+        path: the PNG file.
+        title: above the plot.
+        x_label: what steps are.
+    """
+    figure = Figure(figsize=(7, 4.2), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for number, (label, runs) in enumerate(runs_by_label.items()):
+        by_step: dict[int, list[float]] = {}
+        for step, accuracy in (point for run in runs for point in run):
+            by_step.setdefault(step, []).append(100 * accuracy)
+        steps = sorted(by_step)
+        mean = np.array([np.mean(by_step[step]) for step in steps])
+        # Of a sample: divided by one less; a single run has none.
+        deviation = np.array([np.std(by_step[step], ddof=1) if len(by_step[step]) > 1 else 0.0 for step in steps])
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
+        axes.plot(steps, mean, color=colour, marker=marker, ms=4, linewidth=1.4, label=label)
+        axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
+    axes.set(xlabel=x_label, ylabel="accuracy (%)")
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, fontsize=8)
+    return save(figure, path)
+
+
+def plot_judgements(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> Path:
+    """Experts' scores against gold: counts, dark where there are many (Figure 8)."""
+    figure = Figure(figsize=(3.6, 3.8), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.imshow(count_S2, cmap="Blues", vmin=0, aspect="auto")
+    for (row, column), count in np.ndenumerate(count_S2):
+        colour = "white" if count > 0.6 * count_S2.max() else "black"
+        axes.text(column, row, str(count), ha="center", va="center", color=colour)
+    axes.set_xticks([0, 1], ["not gold", "gold"])
+    axes.set_yticks(range(len(scores)), [str(score) for score in scores])
+    axes.set(ylabel="experts' score")
+    return save(figure, path)
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _by_length(bins: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    return [(part["first"], part["accuracy"]) for part in bins]

@@ -1,0 +1,150 @@
+"""The commands that probe: models and a benchmark in, a report, its figures and a sheet for experts out."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from raybio.config import Config, fields
+from raybio.errors import ConfigError
+from raybio.evaluation.probe import ProbeConfig
+
+app = typer.Typer(
+    help="Probe what encoders know.", add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
+)
+
+
+def _help(config: type[Config]) -> dict[str, str]:
+    return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
+
+
+DEFAULTS, HELP = ProbeConfig(), _help(ProbeConfig)
+Benchmark = Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")]
+Match = Annotated[str, typer.Option(help=HELP["match"])]
+
+
+@app.command()
+def probe(
+    model: Annotated[list[str], typer.Option(help="model folder (such as export/ of a run) or hub id; repeatable")],
+    benchmark: Benchmark,
+    out: Annotated[Path, typer.Option(help="folder of the report")],
+    subset: Annotated[str, typer.Option(help="full, hard or both")] = "full",
+    layers: Annotated[str, typer.Option(help="how many layers to use, by comma, such as 3,5,12; default: all")] = "",
+    pooling: Annotated[str, typer.Option(help="cls (the paper) or mean: what of a text's states embeds it")] = "cls",
+    metric: Annotated[str, typer.Option(help=HELP["metric"])] = DEFAULTS.metric,
+    candidates: Annotated[str, typer.Option(help=HELP["candidates"])] = DEFAULTS.candidates,
+    exclude_head: Annotated[bool, typer.Option("--exclude-head", help=HELP["exclude_head"])] = DEFAULTS.exclude_head,
+    match: Match = DEFAULTS.match,
+    prompts: Annotated[str, typer.Option(help="wording of the queries: human, default or released")] = "human",
+    sheet: Annotated[int, typer.Option(min=0, help="queries of the first model for experts to judge; 0: none")] = 0,
+    seed: Annotated[int, typer.Option(help="of intervals, tests and drawn queries")] = 0,
+) -> None:
+    """Rank a benchmark's names for its queries by embeddings alone; accuracies beside the published ones."""
+    values = {"metric": metric, "candidates": candidates, "exclude_head": exclude_head, "match": match}
+    config = ProbeConfig.from_mapping(values)
+    subsets = _subsets(subset)
+    depths = _layers(layers)
+    if pooling not in ("cls", "mean"):
+        raise ConfigError(f"--pooling {pooling}: want cls or mean")
+    if prompts not in ("human", "default", "released"):
+        raise ConfigError(f"--prompts {prompts}: want human, default or released")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.data.biolama import read_benchmark
+    from raybio.evaluation.expert_sheet import write_sheet
+    from raybio.evaluation.probe_report import ProbedSet
+    from raybio.systems.probe import probe as ask
+
+    # Read all before anything is asked: what is missing is said at once.
+    questions = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
+    sets = []
+    for name, asked in questions.items():
+        results = ask(model, asked, config, layers=depths, pooling=cast(Any, pooling), say=print)
+        sets.append(ProbedSet(_set_name(benchmark, name), asked, results, config.match))
+        predicted_QK = results[0].predicted_QK
+        if sheet and predicted_QK is not None:
+            path = out / f"sheet_{name}.csv"
+            write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, num_queries=sheet, seed=seed)
+            print(f"for experts: {path}")
+    settings = {"benchmark": str(benchmark), "models": ", ".join(model), **values}
+    write_report(out, sets, settings | {"pooling": pooling, "prompts": prompts, "seed": seed}, seed=seed)
+
+
+@app.command()
+def sheet(
+    filled: Annotated[Path, typer.Option(help="the CSV file of probe --sheet, its scores filled in")],
+    benchmark: Benchmark,
+    out: Annotated[Path, typer.Option(help="folder of the result")],
+    subset: Annotated[str, typer.Option(help="full or hard: from which the sheet was written")] = "full",
+    match: Match = DEFAULTS.match,
+) -> None:
+    """What experts' scores say: the confusion matrix of scores and gold, and its picture."""
+    only, *others = _subsets(subset)
+    if others:
+        raise ConfigError(f"--subset {subset}: want full or hard, the one from which the sheet was written")
+    config = ProbeConfig.from_mapping({"match": match})
+    from raybio.data.biolama import read_benchmark
+    from raybio.evaluation.expert_sheet import SCORES, read_sheet, sheet_markdown
+    from raybio.runtime.probe_plots import plot_judgements
+
+    judged = read_sheet(filled, read_benchmark(benchmark, only), match_cui=config.match == "cui")
+    picture = plot_judgements(judged.count_S2, list(SCORES), out / "judgements.png")
+    text = sheet_markdown(judged)
+    (out / "judgements.md").write_text(text, encoding="utf-8")
+    print(text)
+    print(f"{out / 'judgements.md'}, {picture}")
+
+
+def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -> None:
+    """``report.md``, ``report.json``, a CSV file a table and the figures, in ``out``.
+
+    Args:
+        out: the folder.
+        sets: ``ProbedSet``s of one benchmark.
+        settings: what the numbers depend on.
+        seed: of intervals, tests and sampled queries.
+    """
+    from raybio.evaluation.probe_report import report_data, report_markdown, report_tables
+    from raybio.runtime.probe_plots import plot_probe
+
+    data = report_data(sets, settings, seed=seed)
+    (out / "tables").mkdir(parents=True, exist_ok=True)
+    (out / "report.json").write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (out / "report.md").write_text(report_markdown(data), encoding="utf-8")
+    for heading, table in report_tables(data).items():
+        name = re.sub(r"\W+", "_", heading).strip("_").lower()
+        with (out / "tables" / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(table)
+    plot_probe(data, out / "plots")
+    print(f"report: {out / 'report.md'}, {out / 'report.json'}, {out / 'tables'}/, {out / 'plots'}/")
+
+
+def _subsets(text: str) -> tuple[Literal["full", "hard"], ...]:
+    if text == "both":
+        return ("full", "hard")
+    if text == "full":
+        return ("full",)
+    if text == "hard":
+        return ("hard",)
+    raise ConfigError(f"--subset {text}: want full, hard or both")
+
+
+def _layers(text: str) -> list[int] | None:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--layers {text}: want numbers of layers from 1 on, by comma, such as 3,5,12")
+    return sorted({int(part) for part in parts}) or None
+
+
+def _set_name(benchmark: Path, subset: str) -> str:
+    """A source of BioLAMA goes by its name as the paper has it, which the report knows."""
+    if not (benchmark / "triples_processed").is_dir():
+        return subset
+    from raybio.evaluation.probe_published import BIOLAMA
+
+    name = benchmark.resolve().name
+    return next((source for source in BIOLAMA if source.lower() == name.lower()), name)

@@ -1,0 +1,56 @@
+"""The job of Contrastive-Probe, started as a user would: sentence files and a benchmark in, a probed run out."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raybio.data.simulate_knowledge import KnowledgeConfig, write_knowledge
+from raybio.runtime.metrics_log import read_reports
+from raybio.runtime.run_folder import read_json
+from tests.jobs.test_sppt_job import run
+
+JOB = Path(__file__).parents[2] / "jobs" / "contrastive_probe.py"
+SETTINGS = {
+    "encoder.source": "scratch",
+    "encoder.num_layers": 1,
+    "encoder.width": 16,
+    "encoder.num_heads": 2,
+    "encoder.ffn_width": 32,
+    "encoder.vocabulary_size": 400,
+    "plan.global_batch_rows": 16,
+    "schedule.max_steps": 4,
+    "schedule.checkpoint_every_steps": 2,
+    "schedule.evaluate_every_steps": 2,
+    "precision": "fp32",
+}
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_step(tmp_path: Path) -> None:
+    sentences, benchmark = write_knowledge(tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6))
+    settings = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    done = run(tmp_path, JOB, "--sentences", sentences, "--benchmark", benchmark, "--name", "first", *settings)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "full set" in done.stdout
+    folder = tmp_path / "runs" / "first"
+    result = read_json(folder / "result.json")
+    assert (result["status"], result["step"]) == ("finished", 4)
+    assert result["final"]["scores"].keys() == {"initial", "trained"}
+    probed = [
+        report["step"] for report in read_reports(folder / "metrics.jsonl") if "val/acc_at_10" in report["metrics"]
+    ]
+    assert probed == [0, 2, 4]
+    assert (folder / "export" / "modules.json").exists()
+
+
+def test_a_benchmark_without_sentences_and_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["--benchmark", str(tmp_path)], "--benchmark alone: want --sentences too"),
+        (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: does not exist"),
+    ):
+        done = subprocess.run([sys.executable, JOB, *arguments], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,77 @@
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from raybio.errors import ConfigError
+from raybio.runtime.probing import app
+from tests.encoders.tiny_text import save_tiny
+
+pytest.importorskip("raybio.data.biolama", reason="the readers of probe benchmarks are not there yet")
+HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"
+
+
+@pytest.fixture
+def medlama(tmp_path: Path) -> Path:
+    """Two relations, full and hard, in MedLAMA's layout."""
+    folder = tmp_path / "medlama"
+    folder.mkdir()
+    rows = {
+        "may_treat": ["C1,Asthma,may_treat,risk factors || life,C2 || C3", "C3,life,may_treat,illness,C4"],
+        "occurs_after": ["C5,cohort,occurs_after,tropical country,C6", "C2,risk factors,occurs_after,Asthma,C1"],
+    }
+    for relation, lines in rows.items():
+        (folder / f"{relation}_2.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+        (folder / f"{relation}_1_hard.csv").write_text("\n".join([HEADER, lines[0]]) + "\n")
+    return folder
+
+
+def call(*arguments: object) -> None:
+    app([str(argument) for argument in arguments], standalone_mode=False)
+
+
+def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp_path, capsys):
+    out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--subset", "both", "--sheet", 2)
+    assert "probing tiny: 6 names, 4 queries" in capsys.readouterr().out
+    data = json.loads((out / "report.json").read_text())
+    assert [one["name"] for one in data["sets"]] == ["full", "hard"]
+    assert data["sets"][0]["results"][0]["micro"]["10"]["value"] == 1  # fewer than 10 names
+    assert "Tables 4 and 10" in (out / "report.md").read_text()
+    sheet = out / "sheet_full.csv"
+    with sheet.open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 6
+    with sheet.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(row | {"score": "5"} for row in rows)
+    call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "judged")
+    assert "12 predictions: 100.00% judged 5" in capsys.readouterr().out
+    assert (tmp_path / "judged/judgements.png").is_file() and (tmp_path / "judged/judgements.md").is_file()
+
+
+def test_layers_are_probed_and_drawn(medlama, tmp_path):
+    out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--layers", "1,2")
+    labels = [one["label"] for one in json.loads((out / "report.json").read_text())["sets"][0]["results"]]
+    assert labels == ["tiny, 1 layers", "tiny, 2 layers"]
+    assert (out / "plots/layers_full_acc10.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--subset", "easy"], "--subset easy: want full, hard or both"),
+        (["--layers", "3,x"], "--layers 3,x: want numbers of layers"),
+        (["--layers", "0"], "--layers 0: want numbers of layers"),
+        (["--pooling", "max"], "--pooling max: want cls or mean"),
+        (["--prompts", "mine"], "--prompts mine: want human, default or released"),
+        (["--metric", "dot"], "metric"),
+        (["--match", "letters"], "match"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_read(option, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        call("probe", "--model", "none", "--benchmark", tmp_path / "none", "--out", tmp_path / "out", *option)

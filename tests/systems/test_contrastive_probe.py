@@ -1,0 +1,66 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.data.cloze_store import ClozeStore
+from raybio.data.prepare_sentences import prepare_sentences
+from raybio.errors import ConfigError
+from raybio.functional.digest import weights_digest
+from raybio.systems.contrastive_probe import build, check
+from raybio.training.gather import SingleProcess
+from raybio.training.loop import fit
+from tests.systems.test_conformance import tiny_config
+
+NAME = "contrastive_probe"
+
+
+def test_every_saved_step_is_probed_and_the_end_tells_of_each_relation(tiny_sentences: ClozeStore) -> None:
+    config = tiny_config(NAME, **{"schedule.evaluate_every_steps": 2, "schedule.max_steps": 4})
+    system = build(config, tiny_sentences.path)
+    probed = [report for report in fit(system, config) if report.is_evaluation]
+    assert [report.step for report in probed] == [0, 2, 4]
+    final = system.final_evaluate(system.model, SingleProcess())
+    for k in (1, 5, 10):
+        by_relation = [row[f"acc_at_{k}"] for row in final["relations"]["trained"]["full"].values()]
+        assert final["scores"]["trained"]["full"][f"acc_at_{k}"]["value"] == pytest.approx(np.mean(by_relation))
+        assert probed[-1].metrics[f"val/acc_at_{k}"] == pytest.approx(np.mean(by_relation))
+    assert list(final["relations"]["trained"]["full"]) == list(tiny_sentences.benchmarks["full"].relations)
+
+
+def test_a_sample_of_the_queries_is_the_same_in_every_evaluation(tiny_sentences: ClozeStore) -> None:
+    config = tiny_config(NAME, **{"evaluation.queries_per_relation": 3})
+    system = build(config, tiny_sentences.path)
+    first = system.evaluate(system.model, SingleProcess())
+    assert system.evaluate(system.model, SingleProcess()) == first
+    assert (first["val/acc_at_10"] * 4 * 3) == pytest.approx(round(first["val/acc_at_10"] * 4 * 3))
+
+
+def test_a_longer_run_has_the_weights_of_a_shorter_one_on_its_way(tiny_sentences: ClozeStore) -> None:
+    """The learning rate is constant, so that a checkpoint step may be chosen afterwards."""
+
+    def weights_at_step_3(max_steps: int) -> str:
+        config = tiny_config(NAME, **{"schedule.max_steps": max_steps})
+        system = build(config, tiny_sentences.path)
+        next(report for report in fit(system, config) if report.step == 3)
+        return weights_digest(system.model.named_parameters())
+
+    assert weights_at_step_3(3) == weights_at_step_3(6)
+
+
+def test_without_a_benchmark_a_store_is_trained_on_and_not_judged(tmp_path: Path) -> None:
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n".join(f"number {row} is followed by {row + 1}" for row in range(30)))
+    store = prepare_sentences(tmp_path / "store", [path])
+    config = tiny_config(NAME, **{"schedule.evaluate_every_steps": 2})
+    system = build(config, store.path)
+    assert system.evaluate is None
+    assert system.final_evaluate is None
+    assert [report.step for report in fit(system, config)][-1] == 6
+
+
+def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: ClozeStore) -> None:
+    config = tiny_config(NAME, **{"evaluation.query_set": "hard"})
+    for refuse in (lambda: check(config, tiny_sentences), lambda: build(config, tiny_sentences.path)):
+        with pytest.raises(ConfigError, match=r"evaluation.query_set is hard, and .* has full"):
+            refuse()

@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.encoders.text import TextEncoderConfig, build_text_encoder
+from raybio.errors import ConfigError
+from raybio.evaluation.probe import ProbeConfig
+from raybio.evaluation.probe_report import ProbedSet, report_data, report_markdown, report_tables
+from raybio.systems.probe import embed_texts, probe, probe_encoder
+from raybio.training.gather import SingleProcess
+from tests import oracles
+from tests.encoders.tiny_text import embed, save_tiny
+from tests.evaluation.small_questions import questions_of
+
+NAMES = sorted(["Asthma", "asthma", "cohort", "illness", "life", "middle income", "risk factors", "tropical country"])
+ASKED = [
+    ("may_treat", "Asthma", ["risk factors", "life"]),
+    ("may_treat", "life", ["illness"]),
+    ("occurs_after", "cohort", ["tropical country", "asthma"]),
+]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return save_tiny(tmp_path / "tiny")
+
+
+def tiny_encoder(model: str):
+    return build_text_encoder(TextEncoderConfig(source=model, pooling="cls", max_length=50), seed=0)
+
+
+def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
+    questions = questions_of(ASKED, NAMES)
+    said = []
+    (result,) = probe([model], questions, ProbeConfig(), say=said.append)
+    encoder = tiny_encoder(model)
+    queries = [text.replace("[Y]", "[MASK]") for text in ("Asthma may treat [Y] .", "life may treat [Y] .")]
+    queries.append("cohort occurs after [MASK] .")
+    name_CD = np.concatenate([embed(encoder, [name]) for name in NAMES])
+    expected = oracles.nearest(embed(encoder, queries), name_CD, 8)
+    near_Q10 = np.full((3, 10), -1)
+    near_Q10[:, :8] = expected
+    np.testing.assert_array_equal(result.predicted_QK, near_Q10)
+    assert result.label == "tiny"
+    assert said[0] == "probing tiny: 8 names, 3 queries"
+    assert said[1].startswith("tiny: acc@1 ")
+
+
+def test_texts_of_equal_tokens_have_equal_embeddings_and_long_ones_are_cut(model):
+    encoder = tiny_encoder(model)
+    texts = ["Asthma and risk factors", "COVID-19", "asthma  and risk FACTORS", "COVID-19 illness cohort", ""]
+    found = embed_texts(encoder, texts, 5, SingleProcess())
+    assert torch.equal(found[0], found[2])
+    np.testing.assert_allclose(found[4:].numpy(), embed(encoder, [""]), atol=1e-5)
+    cut = embed_texts(encoder, ["asthma and risk factors in the first years"], 6, SingleProcess())
+    np.testing.assert_allclose(cut.numpy(), embed(encoder, ["asthma and risk factors"]), atol=1e-5)
+
+
+def test_an_encoder_without_a_mask_token_is_refused(model):
+    encoder = tiny_encoder(model)
+    encoder.tokenizer.mask_token = None
+    with pytest.raises(ConfigError, match="has no mask token to stand for the answer"):
+        probe_encoder(encoder, questions_of(ASKED, NAMES), ProbeConfig())
+
+
+@pytest.mark.skipif("num_layers_kept" not in TextEncoderConfig.model_fields, reason="encoders cannot be cut yet")
+def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(model):
+    questions = questions_of(ASKED, NAMES)
+    one, two = probe([model], questions, ProbeConfig(), layers=[1, 2])
+    (whole,) = probe([model], questions, ProbeConfig())
+    assert [one.label, two.label] == ["tiny, 1 layers", "tiny, 2 layers"]
+    np.testing.assert_array_equal(two.predicted_QK, whole.predicted_QK)
+    assert (one.predicted_QK != two.predicted_QK).any()
+
+
+def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model, tmp_path):
+    questions = questions_of(ASKED, NAMES)
+    other = save_tiny(tmp_path / "other", "distilbert")
+    sets = [ProbedSet(name, questions, probe([model, other], questions, ProbeConfig())) for name in ("full", "hard")]
+    data = report_data(sets, {"metric": "l2"}, num_samples=2)
+    tables = report_tables(data)
+    table = tables["Tables 4 and 10: acc@1 / acc@10"]
+    assert [row[0] for row in table[:4]] == ["model", "tiny", "other", "BERT (published)"]
+    assert table[3][1:] == ["0.94 / 4.96", "0.94 / 4.96", "0.74 / 2.31", "0.68 / 2.13"]
+    micro = sets[0].results[0].outcome.micro(10)
+    assert table[1][2].endswith(f"/ {100 * micro:.2f}")
+    markdown = report_markdown(data)
+    assert "| Contrastive-Probe (published) | PubMedBERT | 7.32 | 27.70 |" in markdown
+    assert "Answers: life; risk factors." in markdown or "Answers: illness." in markdown
+    assert tables["By relation, full set, acc@1"][1][0] == "has_part"
+    assert tables["By relation, full set, acc@1"][1][1:] == ["", ""]
+
+
+def test_a_biolama_source_stands_beside_the_published_ones(model):
+    questions = questions_of(ASKED, NAMES)
+    data = report_data([ProbedSet("CTD", questions, probe([model], questions, ProbeConfig()))], {})
+    table = report_tables(data)["Table 7: BioLAMA, acc@1 / acc@5"]
+    assert table[0] == ["approach", "model", "CTD"]
+    assert ["Contrastive-Probe (published)", "PubMedBERT", "2.60 / 8.87"] in table
