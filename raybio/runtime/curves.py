@@ -9,9 +9,7 @@ import numpy as np
 import typer
 
 from raybio.errors import ConfigError
-from raybio.runtime.launch import default_folder
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.probe_plots import plot_curves, plot_heat_map
 from raybio.runtime.run_folder import RunFolder
 
 Curve = list[tuple[int, float]]
@@ -27,6 +25,10 @@ def curves(
     runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
 ) -> None:
     """A metric over steps, mean ± standard deviation over the runs of a label (seeds, sentence sets)."""
+    # Only now: these import torch and matplotlib, which takes seconds.
+    from raybio.runtime.launch import default_folder
+    from raybio.runtime.probe_plots import plot_curves, plot_heat_map
+
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
