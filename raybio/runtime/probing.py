@@ -60,12 +60,12 @@ def probe(
     from raybio.systems.probe import probe as ask
 
     # Read all before anything is asked: what is missing is said at once.
-    questions = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
+    questions: dict[str, Any] = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
+    answers = ask(model, questions, config, layers=depths, pooling=cast(Any, pooling), say=print)
     sets = []
     for name, asked in questions.items():
-        results = ask(model, asked, config, layers=depths, pooling=cast(Any, pooling), say=print)
-        sets.append(ProbedSet(_set_name(benchmark, name), asked, results, config.match))
-        predicted_QK = results[0].predicted_QK
+        sets.append(ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match))
+        predicted_QK = answers[name][0].predicted_QK
         if sheet and predicted_QK is not None:
             path = out / f"sheet_{name}.csv"
             write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, num_queries=sheet, seed=seed)

@@ -37,7 +37,7 @@ from raybio.evaluation.probe import CUTOFFS, ProbeConfig, ProbeOutcome, outcome
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.cloze_contrast import ClozeContrast, ClozeContrastConfig
 from raybio.protocols import Collective, Encoder, System
-from raybio.systems.probe import NAME_TOKENS, QUERY_TOKENS, probe_encoder
+from raybio.systems.probe import NAME_TOKENS, QUERY_TOKENS, TextEmbedder, probe_encoder
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
@@ -153,7 +153,7 @@ class _Judge:
     store: ClozeStore
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        found = self._ask(self._sampled, model, collective)
+        found = self._ask(self._sampled, _embedder(model, collective))
         metrics = {f"val/acc_at_{k}": found.macro(k) for k in CUTOFFS}
         metrics |= {f"val/micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
         by_relation = zip(found.relations, found.by_relation(CUTOFFS[-1]).tolist(), strict=True)
@@ -165,7 +165,8 @@ class _Judge:
         scores: dict[str, Any] = {}
         relations: dict[str, Any] = {}
         for who, one in {"initial": initial, "trained": model}.items():
-            found = {name: self._ask(asked, one, collective) for name, asked in self.store.benchmarks.items()}
+            embed = _embedder(one, collective)
+            found = {name: self._ask(asked, embed) for name, asked in self.store.benchmarks.items()}
             # The same resamples for all, so that differences between rows are no luck of the draw.
             rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
             scores[who] = {name: _scores(answers, rng) for name, answers in found.items()}
@@ -179,11 +180,15 @@ class _Judge:
         benchmark = self.store.benchmarks[asked.query_set]
         return benchmark if asked.queries_per_relation is None else benchmark.sample(asked.queries_per_relation, seed=0)
 
-    def _ask(self, benchmark: ProbeBenchmark, model: Encoder, collective: Collective) -> ProbeOutcome:
-        assert isinstance(model, TextEncoder)
+    def _ask(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> ProbeOutcome:
         asked = self.config.evaluation
         lengths = {"name_tokens": asked.max_name_tokens, "query_tokens": asked.max_query_tokens}
-        return outcome(benchmark, probe_encoder(model, benchmark, asked, collective, **lengths), asked.match)
+        return outcome(benchmark, probe_encoder(embed, benchmark, asked, **lengths), asked.match)
+
+
+def _embedder(model: Encoder, collective: Collective) -> TextEmbedder:
+    assert isinstance(model, TextEncoder)
+    return TextEmbedder(model, collective)
 
 
 def _scores(answers: ProbeOutcome, rng: np.random.Generator) -> dict[str, Any]:

@@ -7,9 +7,10 @@ first L layers. What differs: texts whose tokens are equal (names that differ in
 embedded once, so that they tie; ties stand in order of names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, Protocol
+from itertools import pairwise
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -40,9 +41,41 @@ class Benchmark(Questions, Protocol):
         ...
 
 
+class TextEmbedder:
+    """Embeddings of texts by an encoder whose weights stay as they are; texts of equal tokens are embedded once."""
+
+    def __init__(self, encoder: TextEncoder, collective: Collective | None = None) -> None:
+        """Share the work with the workers of ``collective``; each gets all embeddings."""
+        self.encoder = encoder
+        self.collective = collective or SingleProcess()
+        self._tokenizer = TokenizerSource.of(encoder.tokenizer)
+        self._row_by_tokens: dict[bytes, int] = {}
+        self._known_UD = torch.empty(0, encoder.width, device=next(encoder.parameters()).device)
+
+    def __call__(self, texts: Sequence[str], max_tokens: int) -> Tensor:
+        """Embeddings (N, D) of texts cut to ``max_tokens``."""
+        tokenise = partial(self._tokenizer.tokenise, max_length=min(max_tokens, self.encoder.max_tokens))
+        token_T, indptr_N1 = tokenise(texts)
+        num_known, new = len(self._row_by_tokens), list[int]()
+        row_N = []
+        for text, (start, end) in enumerate(pairwise(indptr_N1.tolist())):
+            row = self._row_by_tokens.setdefault(token_T[start:end].tobytes(), num_known + len(new))
+            new += [text] if row == num_known + len(new) else []
+            row_N.append(row)
+        new_UD = embed_rows(
+            self.encoder,
+            lambda row_M: read_texts([texts[new[row]] for row in row_M.tolist()], tokenise),
+            np.arange(len(new)),
+            self.collective,
+            max_tokens=MAX_TOKENS_AT_ONCE,
+        )
+        self._known_UD = torch.cat([self._known_UD, new_UD])
+        return self._known_UD[torch.tensor(row_N, device=new_UD.device)]
+
+
 def probe(
     models: Sequence[str],
-    benchmark: Benchmark,
+    benchmarks: Mapping[str, Benchmark],
     config: ProbeConfig,
     *,
     layers: Sequence[int] | None = None,
@@ -50,12 +83,12 @@ def probe(
     name_tokens: int = NAME_TOKENS,
     query_tokens: int = QUERY_TOKENS,
     say: Callable[[str], None] = lambda _: None,
-) -> list[ProbeResult]:
-    """Ask every model, at every layer; a result each, in that order.
+) -> dict[str, list[ProbeResult]]:
+    """Ask every model, at every layer; by name of the benchmark a result each, in that order.
 
     Args:
         models: folders or hub ids.
-        benchmark: what is asked.
+        benchmarks: what is asked; what they have in common is embedded once.
         config: among which names, by which distance, and what counts as right.
         layers: how many of a model's layers, from the first on, are used; None: all, once.
         pooling: what of a text's states is its embedding.
@@ -66,28 +99,28 @@ def probe(
     Raises:
         ConfigError: if a model cannot be loaded, has fewer layers, or has no mask token.
     """
-    results = []
+    results: dict[str, list[ProbeResult]] = {name: [] for name in benchmarks}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for name, model in model_names(models).items():
-        for layer in layers or (None,):
-            at = "" if layer is None else f", its first {layer} layers"
-            say(f"probing {name}{at}: {len(benchmark.names):,} names, {len(benchmark.relation_Q):,} queries")
-            settings = {"source": model, "pooling": pooling, "normalise": False}
+        for layer in layers or [None]:  # type: ignore[list-item]
+            settings: dict[str, Any] = {"source": model, "pooling": pooling, "normalise": False}
             settings |= {"max_length": max(name_tokens, query_tokens)}
             settings |= {} if layer is None else {"num_layers_kept": layer}
-            encoder = build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0).to(device)
-            predicted_QK = probe_encoder(encoder, benchmark, config, name_tokens=name_tokens, query_tokens=query_tokens)
-            found = outcome(benchmark, predicted_QK, config.match)
-            results.append(ProbeResult(name, layer, found, predicted_QK))
-            say(f"{results[-1].label}: acc@1 {found.micro(1):.2%}, acc@10 {found.micro(10):.2%}")
+            embed = TextEmbedder(build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0).to(device))
+            at = "" if layer is None else f", its first {layer} layers"
+            for title, asked in benchmarks.items():
+                say(f"probing {name}{at}, {title}: {len(asked.names):,} names, {len(asked.relation_Q):,} queries")
+                predicted_QK = probe_encoder(embed, asked, config, name_tokens=name_tokens, query_tokens=query_tokens)
+                found = outcome(asked, predicted_QK, config.match)
+                results[title].append(ProbeResult(name, layer, found, predicted_QK))
+                say(f"{results[title][-1].label}: acc@1 {found.micro(1):.2%}, acc@10 {found.micro(10):.2%}")
     return results
 
 
 def probe_encoder(
-    encoder: TextEncoder,
+    embed: TextEmbedder,
     benchmark: Benchmark,
     config: ProbeConfig,
-    collective: Collective | None = None,
     *,
     name_tokens: int = NAME_TOKENS,
     query_tokens: int = QUERY_TOKENS,
@@ -97,34 +130,14 @@ def probe_encoder(
     Raises:
         ConfigError: if its tokenizer has no mask token.
     """
-    mask_token = encoder.tokenizer.mask_token
+    mask_token = embed.encoder.tokenizer.mask_token
     if mask_token is None:
         raise ConfigError(
             "the encoder's tokenizer has no mask token to stand for the answer; want a masked language model's"
         )
-    collective = collective or SingleProcess()
-    query_QD = embed_texts(encoder, benchmark.queries(mask_token), query_tokens, collective)
-    name_CD = embed_texts(encoder, benchmark.names, name_tokens, collective)
+    query_QD, name_CD = embed(benchmark.queries(mask_token), query_tokens), embed(benchmark.names, name_tokens)
 
     def search(query_BD: Tensor, candidate_MD: Tensor, k: int) -> Tensor:
-        return nearest(query_BD, candidate_MD, k, metric=config.metric, collective=collective).index_QK
+        return nearest(query_BD, candidate_MD, k, metric=config.metric, collective=embed.collective).index_QK
 
     return predict(benchmark, query_QD, name_CD, config, search)
-
-
-def embed_texts(encoder: TextEncoder, texts: Sequence[str], max_tokens: int, collective: Collective) -> Tensor:
-    """Embeddings (N, D) of texts cut to ``max_tokens``; texts of equal tokens have equal embeddings."""
-    tokenise = partial(TokenizerSource.of(encoder.tokenizer).tokenise, max_length=min(max_tokens, encoder.max_tokens))
-    token_T, indptr_N1 = tokenise(texts)
-    first_by_tokens: dict[bytes, int] = {}
-    bounds = zip(indptr_N1[:-1].tolist(), indptr_N1[1:].tolist(), strict=True)
-    place_N = [first_by_tokens.setdefault(token_T[a:b].tobytes(), len(first_by_tokens)) for a, b in bounds]
-    _, text_U = np.unique(place_N, return_index=True)
-    embedding_UD = embed_rows(
-        encoder,
-        lambda row_M: read_texts([texts[text] for text in text_U[row_M]], tokenise),
-        np.arange(len(text_U)),
-        collective,
-        max_tokens=MAX_TOKENS_AT_ONCE,
-    )
-    return embedding_UD[torch.tensor(place_N, device=embedding_UD.device)]

@@ -34,7 +34,7 @@ def call(*arguments: object) -> None:
 def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp_path, capsys):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--subset", "both", "--sheet", 2)
-    assert "probing tiny: 6 names, 4 queries" in capsys.readouterr().out
+    assert "probing tiny, full: 6 names, 4 queries" in capsys.readouterr().out
     data = json.loads((out / "report.json").read_text())
     assert [one["name"] for one in data["sets"]] == ["full", "hard"]
     assert data["sets"][0]["results"][0]["micro"]["10"]["value"] == 1  # fewer than 10 names

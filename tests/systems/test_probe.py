@@ -8,8 +8,7 @@ from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError
 from raybio.evaluation.probe import ProbeConfig
 from raybio.evaluation.probe_report import ProbedSet, report_data, report_markdown, report_tables
-from raybio.systems.probe import embed_texts, probe, probe_encoder
-from raybio.training.gather import SingleProcess
+from raybio.systems.probe import TextEmbedder, probe, probe_encoder
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
 from tests.evaluation.small_questions import questions_of
@@ -34,7 +33,7 @@ def tiny_encoder(model: str):
 def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
     questions = questions_of(ASKED, NAMES)
     said = []
-    (result,) = probe([model], questions, ProbeConfig(), say=said.append)
+    (result,) = probe([model], {"full": questions}, ProbeConfig(), say=said.append)["full"]
     encoder = tiny_encoder(model)
     queries = [text.replace("[Y]", "[MASK]") for text in ("Asthma may treat [Y] .", "life may treat [Y] .")]
     queries.append("cohort occurs after [MASK] .")
@@ -44,17 +43,19 @@ def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
     near_Q10[:, :8] = expected
     np.testing.assert_array_equal(result.predicted_QK, near_Q10)
     assert result.label == "tiny"
-    assert said[0] == "probing tiny: 8 names, 3 queries"
+    assert said[0] == "probing tiny, full: 8 names, 3 queries"
     assert said[1].startswith("tiny: acc@1 ")
 
 
 def test_texts_of_equal_tokens_have_equal_embeddings_and_long_ones_are_cut(model):
     encoder = tiny_encoder(model)
     texts = ["Asthma and risk factors", "COVID-19", "asthma  and risk FACTORS", "COVID-19 illness cohort", ""]
-    found = embed_texts(encoder, texts, 5, SingleProcess())
+    embedder = TextEmbedder(encoder)
+    found = embedder(texts, 5)
+    assert torch.equal(embedder(texts[::-1], 5), found.flip(0))
     assert torch.equal(found[0], found[2])
     np.testing.assert_allclose(found[4:].numpy(), embed(encoder, [""]), atol=1e-5)
-    cut = embed_texts(encoder, ["asthma and risk factors in the first years"], 6, SingleProcess())
+    cut = embedder(["asthma and risk factors in the first years"], 6)
     np.testing.assert_allclose(cut.numpy(), embed(encoder, ["asthma and risk factors"]), atol=1e-5)
 
 
@@ -62,14 +63,14 @@ def test_an_encoder_without_a_mask_token_is_refused(model):
     encoder = tiny_encoder(model)
     encoder.tokenizer.mask_token = None
     with pytest.raises(ConfigError, match="has no mask token to stand for the answer"):
-        probe_encoder(encoder, questions_of(ASKED, NAMES), ProbeConfig())
+        probe_encoder(TextEmbedder(encoder), questions_of(ASKED, NAMES), ProbeConfig())
 
 
 @pytest.mark.skipif("num_layers_kept" not in TextEncoderConfig.model_fields, reason="encoders cannot be cut yet")
 def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(model):
     questions = questions_of(ASKED, NAMES)
-    one, two = probe([model], questions, ProbeConfig(), layers=[1, 2])
-    (whole,) = probe([model], questions, ProbeConfig())
+    one, two = probe([model], {"full": questions}, ProbeConfig(), layers=[1, 2])["full"]
+    (whole,) = probe([model], {"full": questions}, ProbeConfig())["full"]
     assert [one.label, two.label] == ["tiny, 1 layers", "tiny, 2 layers"]
     np.testing.assert_array_equal(two.predicted_QK, whole.predicted_QK)
     assert (one.predicted_QK != two.predicted_QK).any()
@@ -78,7 +79,8 @@ def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(m
 def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model, tmp_path):
     questions = questions_of(ASKED, NAMES)
     other = save_tiny(tmp_path / "other", "distilbert")
-    sets = [ProbedSet(name, questions, probe([model, other], questions, ProbeConfig())) for name in ("full", "hard")]
+    found = probe([model, other], {"full": questions, "hard": questions}, ProbeConfig())
+    sets = [ProbedSet(name, questions, results) for name, results in found.items()]
     data = report_data(sets, {"metric": "l2"}, num_samples=2)
     tables = report_tables(data)
     table = tables["Tables 4 and 10: acc@1 / acc@10"]
@@ -95,7 +97,21 @@ def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model,
 
 def test_a_biolama_source_stands_beside_the_published_ones(model):
     questions = questions_of(ASKED, NAMES)
-    data = report_data([ProbedSet("CTD", questions, probe([model], questions, ProbeConfig()))], {})
+    data = report_data([ProbedSet("CTD", questions, probe([model], {"CTD": questions}, ProbeConfig())["CTD"])], {})
     table = report_tables(data)["Table 7: BioLAMA, acc@1 / acc@5"]
     assert table[0] == ["approach", "model", "CTD"]
     assert ["Contrastive-Probe (published)", "PubMedBERT", "2.60 / 8.87"] in table
+
+
+def test_what_two_query_sets_have_in_common_is_embedded_once(model, monkeypatch):
+    encoder, seen = tiny_encoder(model), []
+    forward = type(encoder).forward
+    monkeypatch.setattr(
+        type(encoder), "forward", lambda self, tokens: seen.append(len(tokens.token_RL)) or forward(self, tokens)
+    )
+    embedder = TextEmbedder(encoder)
+    whole = embedder(NAMES, 25)
+    num_whole = sum(seen)
+    part = embedder([*NAMES[:3], "something new"], 25)
+    assert sum(seen) == num_whole + 1
+    assert torch.equal(part[:3], whole[:3])
