@@ -17,7 +17,7 @@ HELP = {field.path: f"{field.meaning} {field.range}".strip() for field in fields
 
 def baselines(
     model: Annotated[list[str], typer.Option(help="model folder or hub id; repeatable")],
-    benchmark: Annotated[Path, typer.Option(help="folder of MedLAMA's files")],
+    benchmark: Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")],
     out: Annotated[Path, typer.Option(help="folder of the report")],
     methods: Annotated[
         str, typer.Option(help=f"by comma, of {', '.join(METHODS)}; each model is asked by those that it can")

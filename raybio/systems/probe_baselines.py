@@ -12,7 +12,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from raybio.data.probe_benchmark import ProbeBenchmark, Subset, read_medlama
+from raybio.data.biolama import read_benchmark
+from raybio.data.probe_benchmark import ProbeBenchmark, Subset
 from raybio.encoders.masked_lm import MaskedLanguageModel, load_masked_lm
 from raybio.encoders.seq2seq import AnswerWriter, load_answer_writer, writes_answers
 from raybio.errors import ConfigError
@@ -66,7 +67,7 @@ def ask(folder: Path, subset: Subset, limit: int | None = None) -> Asked:
     Raises:
         DataError: if it is no benchmark.
     """
-    benchmark, default = (read_medlama(folder, subset, prompts) for prompts in ("human", "default"))
+    benchmark, default = (read_benchmark(folder, subset, prompts) for prompts in ("human", "default"))
     row_Q = np.arange(len(benchmark.relation_Q))
     if limit is not None:
         first_R = np.searchsorted(benchmark.relation_Q, np.arange(len(benchmark.relations)))
