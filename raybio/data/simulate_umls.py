@@ -118,6 +118,7 @@ class _Concepts:
         self.lines: list[str] = []
 
     def new(self, kind: str, before: str = "") -> str:
+        """The CUI of one more concept, whose lines are written."""
         cui = f"C{len(self.name_by_cui) + 1:07d}"
         name = f"{before}{self._word()}{_ENDINGS[kind]} {kind}"
         # As in the real one: Laennec's cirrhosis, "non-alcoholic"; such marks are letters and no more.

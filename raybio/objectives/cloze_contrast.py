@@ -5,14 +5,14 @@ Shape letters: R sequences of this worker (queries, then answers), G sequences o
 
 from dataclasses import dataclass
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
-from raybio.batches import ClozeBatch, PaddedTokens
+from raybio.batches import ClozeBatch
 from raybio.config import Config
 from raybio.functional.contrastive import info_nce
-from raybio.protocols import Collective, Encoded, Encoder, LossReport
+from raybio.objectives.coupling import CouplingObjective
+from raybio.protocols import Collective, LossReport
 
 
 class ClozeContrastConfig(Config):
@@ -24,7 +24,7 @@ class ClozeContrastConfig(Config):
 
 
 @dataclass(frozen=True)
-class ClozeContrast:
+class ClozeContrast(CouplingObjective):
     """-log softmax(cos / τ) of a sequence's partner among all sequences of all workers, mean over the 2B sequences.
 
     The authors' code, which the paper's Equation 1 leaves open: symmetric, negatives are the queries and the answers of
@@ -36,28 +36,6 @@ class ClozeContrast:
     """
 
     config: ClozeContrastConfig
-
-    @property
-    def uses_rows(self) -> bool:
-        """Nothing is separable over sequences here."""
-        return False
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """All of it couples the sequences."""
-        return True
-
-    def normaliser(self, batch: ClozeBatch, collective: Collective) -> Tensor:
-        """Not used."""
-        return torch.ones(())
-
-    def row_loss(self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor) -> LossReport:
-        """There is none.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("the contrast of clozes has no part that is separable over sequences")
 
     def embedding_loss(self, embedding_RD: Tensor, batch: ClozeBatch, collective: Collective) -> LossReport:
         """This worker's share of the mean over all sequences."""

@@ -11,10 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raybio.batches import PaddedTokens, PairBatch
+from raybio.batches import PairBatch
 from raybio.config import Config
 from raybio.functional.contrastive import info_nce
-from raybio.protocols import Collective, Encoded, Encoder, LossReport
+from raybio.objectives.coupling import CouplingObjective
+from raybio.protocols import Collective, LossReport
 
 LOWEST_TEMPERATURE = 0.01
 """A learned temperature stops there (as in CLIP): below, one candidate decides and gradients explode."""
@@ -31,7 +32,7 @@ class RankingConfig(Config):
 
 
 @dataclass(frozen=True)
-class MultipleNegativesRanking:
+class MultipleNegativesRanking(CouplingObjective):
     """InfoNCE over the pairs of all workers, in which what belongs to a text's own article is no negative of it.
 
     Attributes:
@@ -41,28 +42,6 @@ class MultipleNegativesRanking:
 
     config: RankingConfig
     log_temperature: Tensor | None = None
-
-    @property
-    def uses_rows(self) -> bool:
-        """Nothing is separable over sequences here."""
-        return False
-
-    @property
-    def uses_embeddings(self) -> bool:
-        """All of it couples the pairs."""
-        return True
-
-    def normaliser(self, batch: PairBatch, collective: Collective) -> Tensor:
-        """Not used."""
-        return torch.ones(())
-
-    def row_loss(self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor) -> LossReport:
-        """There is none.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError("multiple negatives ranking has no part that is separable over sequences")
 
     def embedding_loss(self, embedding_RD: Tensor, batch: PairBatch, collective: Collective) -> LossReport:
         """This worker's share of the mean over all pairs."""
