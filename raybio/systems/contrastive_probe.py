@@ -56,8 +56,12 @@ class EvaluationConfig(ProbeConfig):
 class Config(TrainingConfig):
     """Settings of Contrastive-Probe; the defaults are those of the authors' code, or the paper's."""
 
+    # Embeddings as they are, as `probe` takes them: distances between unit vectors would be another protocol.
     encoder: TextEncoderConfig = TextEncoderConfig(
-        source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext", pooling="cls", max_length=50
+        source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
+        pooling="cls",
+        normalise=False,
+        max_length=50,
     )
     cloze: ClozeConfig = ClozeConfig()
     objective: ClozeContrastConfig = ClozeContrastConfig()
@@ -72,7 +76,15 @@ class Config(TrainingConfig):
 DEMO = Config(
     # From scratch nothing has been gathered in the first token's state; the mean over tokens is learned far sooner.
     encoder=TextEncoderConfig(
-        source="scratch", pooling="mean", num_layers=2, width=96, num_heads=4, ffn_width=192, max_length=50, dropout=0.0
+        source="scratch",
+        pooling="mean",
+        normalise=False,
+        num_layers=2,
+        width=96,
+        num_heads=4,
+        ffn_width=192,
+        max_length=50,
+        dropout=0.0,
     ),
     cloze=ClozeConfig(mask_ratio=0.3),
     objective=ClozeContrastConfig(temperature=0.1),

@@ -3,13 +3,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raybio.config import override_all
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.prepare_sentences import prepare_sentences
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.errors import ConfigError
+from raybio.evaluation.probe import ProbeConfig
 from raybio.functional.digest import weights_digest
-from raybio.systems.contrastive_probe import build, check
+from raybio.systems.contrastive_probe import Config, build, check
+from raybio.systems.probe import probe
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
+from tests.encoders.tiny_text import save_tiny
 from tests.systems.test_conformance import tiny_config
 
 NAME = "contrastive_probe"
@@ -64,3 +69,18 @@ def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: Clo
     for refuse in (lambda: check(config, tiny_sentences), lambda: build(config, tiny_sentences.path)):
         with pytest.raises(ConfigError, match=r"evaluation.query_set is hard, and .* has full"):
             refuse()
+
+
+def test_a_run_is_judged_as_probe_judges_its_export(tiny_sentences: ClozeStore, tmp_path: Path) -> None:
+    """Also where the source's folder says that its embeddings have length 1, which the protocol does not ask for."""
+    source = save_tiny(tmp_path / "source")
+    write_sentence_files(tmp_path / "source", width=32, pooling="mean", max_tokens=50, is_normalised=True)
+    config = override_all(Config(), {"encoder.source": source, "encoder.pooling": "mean", "plan.global_batch_rows": 8})
+    system = build(config, tiny_sentences.path)
+    assert not system.model.is_normalised
+    system.export(tmp_path / "export", {"name": "tiny"})
+    judged = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]["full"]
+    questions = {"full": tiny_sentences.benchmarks["full"]}
+    (probed,) = probe([str(tmp_path / "export")], questions, ProbeConfig(), pooling="mean")["full"]
+    for k in (1, 5, 10):
+        assert judged[f"acc_at_{k}"]["value"] == probed.outcome.macro(k)
