@@ -20,7 +20,7 @@ Metric = Literal["l2", "cosine"]
 _SPARE = 6
 """Candidates looked at closely beyond K; more prove more, and cost more."""
 
-_GROUP = 64
+_GROUP = 16
 """Candidates of which the best is taken before any is sorted."""
 
 _SAMPLE = 1000
@@ -160,23 +160,32 @@ def _shortlist(score_BC: Tensor, num: int) -> tuple[Tensor, Tensor]:
         return index_BM, score_BM[:, -1]
     # The best ``num`` lie in the ``num`` groups whose best are best; group g is every G-th candidate from g on.
     num_groups = num_candidates // _GROUP
-    best_BG = score_BC[:, : num_groups * _GROUP].view(num_rows, _GROUP, num_groups).amax(1)
-    members = torch.arange(_GROUP, device=score_BC.device) * num_groups
-    rest = torch.arange(num_groups * _GROUP, num_candidates, device=score_BC.device).expand(num_rows, -1)
-    group_BM = best_BG.topk(num, dim=1, sorted=False).indices
-    index_BN = torch.cat([(group_BM[:, :, None] + members).flatten(1), rest], dim=1)
-    score_BM, place_BM = score_BC.gather(1, index_BN).topk(num, dim=1)
-    return index_BN.gather(1, place_BM), score_BM[:, -1]
+    grouped_BNG = score_BC[:, : num_groups * _GROUP].view(num_rows, _GROUP, num_groups)
+    rest_BC = score_BC[:, num_groups * _GROUP :]
+    group_BM = grouped_BNG.amax(1).topk(num, dim=1, sorted=False).indices
+    member_BN = grouped_BNG.gather(2, group_BM[:, None].expand(-1, _GROUP, -1)).flatten(1)
+    score_BM, place_BM = torch.cat([member_BN, rest_BC], dim=1).topk(num, dim=1)
+    in_group_BM = group_BM.gather(1, place_BM % num) + place_BM // num * num_groups
+    after_BM = place_BM + (num_groups - num) * _GROUP
+    return torch.where(place_BM < num * _GROUP, in_group_BM, after_BM), score_BM[:, -1]
 
 
 def _closely(query_BD: Tensor, candidate_CD: Tensor, index_BM: Tensor) -> Tensor:
     """Minus squared distances (B, M) from differences in double precision, as float32."""
-    rows = max(1, (1 << 18) // (index_BM.shape[1] * query_BD.shape[1]))  # what is gathered stays in the cache
-    parts = [query_BD.new_zeros(0, index_BM.shape[1])]
-    for query, index in zip(query_BD.split(rows), index_BM.split(rows), strict=True):
-        difference_BMD = candidate_CD[index].double().sub_(query[:, None])
-        parts.append(-torch.linalg.vector_norm(difference_BMD, dim=2).square_().float())
-    return torch.cat(parts)
+    num_rows, num_looked_at = index_BM.shape
+    width = query_BD.shape[1]
+    rows = max(1, (1 << 18) // (num_looked_at * width))  # what is gathered stays in the cache
+    # Used again and again: fresh memory costs a third of this.
+    single_ND = candidate_CD.new_empty(rows * num_looked_at, width)
+    double_ND = single_ND.double()
+    score_BM = query_BD.new_empty(num_rows, num_looked_at)
+    for start in range(0, num_rows, rows):
+        query_RD, index_N = query_BD[start : start + rows], index_BM[start : start + rows].flatten()
+        num = len(index_N)
+        torch.index_select(candidate_CD, 0, index_N, out=single_ND[:num])
+        difference_RMD = double_ND[:num].copy_(single_ND[:num]).view(-1, num_looked_at, width).sub_(query_RD[:, None])
+        score_BM[start : start + rows] = -torch.linalg.vector_norm(difference_RMD, dim=2).square_()
+    return score_BM
 
 
 def _best(score_BM: Tensor, index_BM: Tensor, k: int) -> tuple[Tensor, Tensor]:
