@@ -1,9 +1,10 @@
 """Text encoders that others trained: from a folder or the hub, safetensors only, and never with code of theirs."""
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenizers import normalizers
+from tokenizers import Tokenizer, normalizers
 from torch import nn
 from transformers import (
     MODEL_MAPPING,
@@ -17,6 +18,7 @@ from transformers import (
 
 from raybio.encoders.sentence_folder import SentenceFolder, read_sentence_folder
 from raybio.encoders.sources import check_complete, load_pretrained, load_weights
+from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
 
 _DROPOUTS = (
@@ -131,6 +133,18 @@ def read_checkpoint(source: str, revision: str, *, with_head: bool) -> TextCheck
         ConfigError: if it cannot be found or reached, or holds modules that cannot be honoured.
     """
     return TextCheckpoint(source, revision, read_sentence_folder(source, revision, with_head=with_head))
+
+
+def token_counts(source: str, texts: Sequence[str]) -> list[int]:
+    """Tokens of each text by a model's own tokenizer, special ones left out.
+
+    Raises:
+        ConfigError: if the tokenizer cannot be found or reached, or is not a fast one.
+    """
+    # A checkpoint's tokenizer may pad and cut; its source does neither.
+    plain = TokenizerSource.of(read_checkpoint(source, "main", with_head=False).load_tokenizer())
+    encoded = Tokenizer.from_str(plain.json).encode_batch_fast(list(texts), add_special_tokens=False)
+    return [len(one.ids) for one in encoded]
 
 
 def position_table(model: PreTrainedModel) -> nn.Embedding | None:

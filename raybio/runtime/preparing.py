@@ -17,6 +17,7 @@ from rich.table import Table
 from raybio.config import C, Config, fields
 from raybio.data.articles import ArticleConfig
 from raybio.data.benchmark_statistics import benchmark_statistics, statistics_markdown
+from raybio.data.biolama import read_benchmark
 from raybio.data.build_medlama import MedlamaConfig, build_medlama
 from raybio.data.interactomes import TreeOfLife
 from raybio.data.medlama_hardness import read_hardness
@@ -174,6 +175,36 @@ def hardness(
             shown = ["hard" if getattr(one, name).is_hard else "easy" for name in columns]
             lines.append("\t".join([one.file, str(one.line), one.head, *shown]))
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@app.command()
+def statistics(
+    benchmark: Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")],
+    out: Annotated[Path, typer.Option(help="folder of the tables and the figure")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="model folder or hub id: answers are counted in its tokens; default: in words")
+    ] = None,
+) -> None:
+    """What a benchmark is made of, beside the published ones: the MedLAMA paper's Table 6 and Figure 1."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    full = read_benchmark(benchmark, "full")
+    hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
+    # Only now: matplotlib takes a second, transformers more.
+    from raybio.runtime.probe_plots import plot_statistics
+
+    count_tokens = None
+    if tokenizer is not None:
+        from raybio.encoders.text_checkpoint import token_counts
+
+        count_tokens = partial(token_counts, tokenizer)
+    data = benchmark_statistics(full, hard, count_tokens)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "statistics.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    text = statistics_markdown(data, str(benchmark))
+    (out / "statistics.md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    print(f"\nwritten: {out / 'statistics.md'}, {plot_statistics(data, out / 'statistics.png')}")
 
 
 def matching(patterns: Sequence[str]) -> list[Path]:

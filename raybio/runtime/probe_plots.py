@@ -113,6 +113,25 @@ def plot_judgements(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> 
     return save(figure, path)
 
 
+def plot_statistics(data: Mapping[str, Any], path: Path) -> Path:
+    """Queries of each relation, and the share of answers by length (Figure 1); ``data`` as of the statistics."""
+    relations, lengths = data["relations"], data["share_by_length"]
+    figure = Figure(figsize=(10, 1.6 + 0.22 * len(relations)), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+    places = np.arange(len(relations))
+    left.barh(places, [one["full"] for one in relations], color=COLOURS[0], label="full")
+    if data["num_hard_queries"] is not None:
+        left.barh(places, [one["hard"] for one in relations], height=0.4, color=COLOURS[1], label="hard")
+    left.set_yticks(places, [one["relation"].replace("_", " ") for one in relations], fontsize=7)
+    left.invert_yaxis()
+    left.set(xlabel="queries")
+    left.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
+    right.bar(list(lengths), [100 * share for share in lengths.values()], color=COLOURS[0])
+    right.set(xlabel=f"{data['unit']} of an answer", ylabel="answers (%)")
+    return save(figure, path)
+
+
 def _number(value: float | None) -> float:
     return np.nan if value is None else value
 

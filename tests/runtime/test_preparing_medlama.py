@@ -1,5 +1,6 @@
 """The commands that make a benchmark from UMLS and judge the hardness of one."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from raybio.data.probe_benchmark import read_medlama
 from raybio.data.simulate_umls import conso_row, rel_row, write_umls
 from raybio.errors import ConfigError, DataError, StoreError
 from raybio.runtime.preparing import app
+from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
 
 
 def run(*arguments):
@@ -69,3 +71,29 @@ def test_help_comes_without_torch_or_ray(command):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_statistics_count_words_or_a_models_tokens_and_draw_both_sets(tmp_path):
+    run("medlama", "--umls", write_umls(tmp_path / "META"), "--out", tmp_path / "benchmark", "--per-relation", 7)
+    shown = run("statistics", "--benchmark", tmp_path / "benchmark", "--out", tmp_path / "words")
+    assert shown.exit_code == 0, shown.output
+    assert "| words | answers |" in shown.output
+    # This tokenizer would cut and pad, if it were asked as it is; no name is a single letter.
+    (tmp_path / "as_published").mkdir()
+    (tmp_path / "benchmark").rename(tmp_path / "as_published" / "2021AA")
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=40)
+    tokenizer.save_pretrained(tmp_path / "model")
+    tiny_model("bert", len(tokenizer)).save_pretrained(tmp_path / "model")
+    folder = tmp_path / "as_published"
+    shown = run("statistics", "--benchmark", folder, "--out", tmp_path / "tokens", "--tokenizer", tmp_path / "model")
+    assert shown.exit_code == 0, shown.output
+    data = json.loads((tmp_path / "tokens/statistics.json").read_text())
+    benchmark = read_medlama(folder)
+    counts = [len(tiny_tokenizer().encode(name, add_special_tokens=False)) for name in benchmark.names]
+    lengths = [counts[answer] for answer in benchmark.answer_P]
+    assert data["unit"] == "tokens" and max(lengths) > 2
+    assert data["share_by_length"] == {str(n): lengths.count(n) / len(lengths) for n in sorted(set(lengths))}
+    assert data["num_hard_queries"] == len(read_medlama(folder, "hard").relation_Q)
+    assert (tmp_path / "tokens/statistics.png").read_bytes().startswith(b"\x89PNG")
