@@ -16,15 +16,34 @@ _MOST_GROUPS = 16
 
 
 def plot_run(reports: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Loss curves and evaluation results over steps, from the lines of ``metrics.jsonl``; returns the files."""
+    """Loss curves and evaluation results over steps, from the lines of ``metrics.jsonl``; returns the files.
+
+    An evaluation metric of a part (``val/acc_at_10/may_treat``) is a row of a heat map, its columns are steps.
+    """
     losses = [name for name in _names(reports) if "loss" in name and "/" not in name]
-    evaluations = [name for name in _names(reports) if "/" in name]
+    evaluations = [name for name in _names(reports) if name.count("/") == 1]
     files = []
     if losses:
         files.append(_curves(reports, losses, "loss", folder / "losses.png"))
     if evaluations:
         files.append(_panels(reports, evaluations, folder / "evaluation.png"))
+    for metric, curve_by_part in parts_over_steps(reports).items():
+        steps = sorted({step for curve in curve_by_part.values() for step in curve})
+        value_RM = np.array([[curve.get(step, np.nan) for step in steps] for curve in curve_by_part.values()])
+        path = folder / f"{metric.replace('/', '-')}.png"
+        files.append(plot_heat_map(value_RM, list(curve_by_part), [f"{step:,}" for step in steps], path, metric))
     return files
+
+
+def parts_over_steps(reports: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[int, float]]]:
+    """Metric -> part -> step -> value, of metrics that are named ``val/metric/part``."""
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for report in reports:
+        for name, value in report["metrics"].items():
+            metric, _, part = name.rpartition("/")
+            if "/" in metric:
+                found.setdefault(metric, {}).setdefault(part, {})[report["step"]] = value
+    return found
 
 
 def plot_final(final: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -115,6 +134,24 @@ def plot_table(header: Sequence[str], rows: Sequence[Sequence[str]], path: Path,
     table.auto_set_column_width(list(range(len(header))))
     table.scale(1, 1.4)
     axes.set_title(title)
+    return save(figure, path)
+
+
+def plot_heat_map(value_RM: np.ndarray, rows: Sequence[str], columns: Sequence[str], path: Path, title: str) -> Path:
+    """Shares as a heat map, written in percent; NaN (nobody asked) stays grey. Figures 5, 7 and 10."""
+    figure = Figure(figsize=(4 + 0.75 * len(columns), 1.6 + 0.3 * len(rows)), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set_facecolor("#BBBBBB")
+    highest = float(np.nanmax(value_RM, initial=0)) or 1.0
+    axes.imshow(np.ma.masked_invalid(value_RM), cmap="viridis", vmin=0, vmax=highest, aspect="auto")
+    for (row, column), value in np.ndenumerate(value_RM):
+        if np.isfinite(value):
+            colour = "black" if value > 0.6 * highest else "white"
+            axes.text(column, row, f"{100 * value:.1f}", ha="center", va="center", color=colour, fontsize=7)
+    axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", fontsize=8)
+    axes.set_yticks(range(len(rows)), [row.replace("_", " ") for row in rows], fontsize=8)
+    axes.set_title(title, fontsize=9)
     return save(figure, path)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from raybio.runtime.plots import COLOURS, MARKERS, save
+from raybio.runtime.plots import COLOURS, MARKERS, plot_heat_map, save
 
 Curve = Sequence[tuple[int, float]]
 """(step, accuracy) of one run, accuracy as a share."""
@@ -45,24 +45,6 @@ def plot_probe(data: Mapping[str, Any], folder: Path) -> list[Path]:
                 curves = {model: [curve] for model, curve in by_layer.items()}
                 files.append(plot_curves(curves, path, title=title, x_label="layers"))
     return files
-
-
-def plot_heat_map(value_RM: np.ndarray, rows: Sequence[str], columns: Sequence[str], path: Path, title: str) -> Path:
-    """Shares as a heat map, written in percent; NaN (nobody asked) stays grey. Figures 5, 7 and 10."""
-    figure = Figure(figsize=(4 + 0.75 * len(columns), 1.6 + 0.3 * len(rows)), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.set_facecolor("#BBBBBB")
-    highest = float(np.nanmax(value_RM, initial=0)) or 1.0
-    axes.imshow(np.ma.masked_invalid(value_RM), cmap="viridis", vmin=0, vmax=highest, aspect="auto")
-    for (row, column), value in np.ndenumerate(value_RM):
-        if np.isfinite(value):
-            colour = "black" if value > 0.6 * highest else "white"
-            axes.text(column, row, f"{100 * value:.1f}", ha="center", va="center", color=colour, fontsize=7)
-    axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", fontsize=8)
-    axes.set_yticks(range(len(rows)), [row.replace("_", " ") for row in rows], fontsize=8)
-    axes.set_title(title, fontsize=9)
-    return save(figure, path)
 
 
 def plot_curves(

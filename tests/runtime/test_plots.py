@@ -1,8 +1,9 @@
 from pathlib import Path
 
 import numpy as np
+from matplotlib.image import imread
 
-from raybio.runtime.plots import markdown_table, plot_embedding_map, plot_run, plot_table
+from raybio.runtime.plots import markdown_table, parts_over_steps, plot_embedding_map, plot_run, plot_table
 
 PNG = b"\x89PNG"
 
@@ -31,3 +32,18 @@ def test_tables_as_picture_and_as_markdown(tmp_path: Path) -> None:
     header, rows = ["model", "MRR"], [["random", "0.01"], ["this run", "0.12"]]
     assert plot_table(header, rows, tmp_path / "table.png", title="links").read_bytes().startswith(PNG)
     assert markdown_table(header, rows) == "| model | MRR |\n| :-- | --: |\n| random | 0.01 |\n| this run | 0.12 |\n"
+
+
+def test_a_metric_of_parts_is_a_heat_map_over_steps_and_no_panel(tmp_path: Path) -> None:
+    reports = [
+        {"step": 0, "metrics": {"loss": 1.0, "val/acc_at_10": 0.1, "val/acc_at_10/may_treat": 0.2}},
+        {"step": 50, "metrics": {"val/acc_at_10": 0.2, "val/acc_at_10/may_treat": 0.3, "val/acc_at_10/may_prevent": 1}},
+    ]
+    by_part = {"may_treat": {0: 0.2, 50: 0.3}, "may_prevent": {50: 1}}
+    assert parts_over_steps(reports) == {"val/acc_at_10": by_part}
+    files = plot_run(reports, tmp_path)
+    assert [file.name for file in files] == ["losses.png", "evaluation.png", "val-acc_at_10.png"]
+    panels, heat_map = imread(files[1]), imread(files[2])
+    plot_run([{**one, "metrics": {**one["metrics"], "val/acc_at_10/more": 0.5}} for one in reports], tmp_path)
+    np.testing.assert_array_equal(imread(files[1]), panels)
+    assert imread(files[2]).shape[0] > heat_map.shape[0]
