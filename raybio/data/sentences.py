@@ -23,13 +23,11 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
     sentences: list[str] = []
     num_seen = 0
     for number, line in enumerate(_lines(path), start=1):
-        words = line.split()
-        if not words:
+        if not line.strip():
             continue
         num_seen += 1
-        # The stop of a sentence is no word of it: it would be the whole answer of a short tail.
-        if len(words) > 1 and words[-1] in (".", "!", "?"):
-            words.pop()
+        # The stop is no part of the last word, which would be an answer that no benchmark's name is like.
+        words = line.strip().rstrip(" .!?").split()
         if len(words) < 2:
             quarantine.add("sentence", TOO_SHORT, path.name, number, line.strip()[:60], is_bad=False)
             continue
