@@ -68,6 +68,9 @@ def test_what_is_not_biolamas_layout_is_refused(tmp_path):
         read_biolama(folder / "prompts")
     with pytest.raises(DataError, match="has no hard set"):
         read_benchmark(folder, "hard")
+    (folder / "prompts" / "manual.jsonl").unlink()
+    with pytest.raises(DataError, match=r"manual\.jsonl: cannot be read .*want a file of BioLAMA's"):
+        read_biolama(folder)
     (folder / "triples_processed" / "P1" / "test.jsonl").write_text("{}\n{")
     with pytest.raises(DataError, match="line 1, field 'sub_label': nothing"):
         read_biolama(folder)
