@@ -45,6 +45,7 @@ def main() -> None:
         run_app(app)
 
     def train() -> None:
+        """Prepare what was given, and train."""
         from raybio.runtime.launch import training_job
 
         sys.argv[1:] = prepare_given(sys.argv[1:])

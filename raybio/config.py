@@ -110,6 +110,7 @@ def parse_yaml(text: str) -> Any:
 
 class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node of the document; aliases are refused, since a few of them can blow up without end."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
@@ -118,6 +119,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping; a key that stands there twice is refused, where YAML would take the last."""
         seen = set()
         for key_node, _ in node.value:
             if key_node.value in seen and isinstance(key_node, yaml.ScalarNode):

@@ -209,7 +209,6 @@ def link_retrieval(scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], 
         "average_precision": average_precision / len(anchors),
     }
     for k in (1, 5, 10, 25, 100):
-        metrics[f"precision_at_{k}"] = sum(1 for rank in ranks if rank <= k) / k / len(anchors)
         metrics[f"recall_at_{k}"] = sum(1 for rank in ranks if rank <= k) / len(ranks)
     return metrics
 

@@ -8,13 +8,14 @@ candidates do not need.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from raybio.data.json_records import Record
 from raybio.data.medlama_prompts import prompt_problem
 from raybio.data.probe_benchmark import ProbeBenchmark, ProbeQuery, Prompts, Subset, benchmark_of, read_medlama
+from raybio.data.source_files import open_source
 from raybio.errors import DataError
 
 
@@ -28,51 +29,46 @@ def read_benchmark(folder: str | Path, subset: Subset = "full", prompts: Prompts
         return read_medlama(folder, subset, prompts)
     if subset == "hard":
         raise DataError(f"{folder}: is BioLAMA's, which has no hard set. Ask for the full one.")
-    return read_biolama(folder, prompts=prompts)
+    return read_biolama(folder, prompts)
 
 
-def read_biolama(
-    folder: str | Path, splits: Sequence[str] = ("test",), prompts: Prompts = "human", *, with_aliases: bool = True
-) -> ProbeBenchmark:
-    """Read one source.
+def read_biolama(folder: str | Path, prompts: Prompts = "human") -> ProbeBenchmark:
+    """Read the test split of one source.
 
     Args:
         folder: such as ``CTD/``.
-        splits: of train, dev and test.
         prompts: "default" leaves ``manual.jsonl`` alone: a relation is asked by its own name.
-        with_aliases: an object's aliases are answers too, and so are among the names.
 
     Raises:
         DataError: for files that are missing or of another layout, with file and line.
     """
     place = Path(folder) / "triples_processed"
-    wanted = [path for path in sorted(place.glob("*/*.jsonl")) if path.stem in splits]
-    queries = [_query(record, record.path.parent.name, with_aliases) for path in wanted for record in _records(path)]
+    files = sorted(place.glob("*/test.jsonl"))
+    queries = [_query(record, record.path.parent.name) for path in files for record in _records(path)]
     if not queries:
-        raise DataError(f"{place}: holds no query in <relation>/{'.jsonl, '.join(splits)}.jsonl, want BioLAMA's layout")
+        raise DataError(f"{place}: holds no query in <relation>/test.jsonl, want BioLAMA's layout")
     return benchmark_of(queries, {} if prompts == "default" else _prompts(Path(folder) / "prompts" / "manual.jsonl"))
 
 
 def _records(path: Path) -> Iterator[Record]:
+    with open_source(path, "a file of BioLAMA's") as file:
+        content = file.read()
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(content.decode("utf-8-sig").split("\n"), start=1):
             if line.strip():
                 yield Record.of(path, f"on line {number}", json.loads(line))
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}), want a file of BioLAMA's") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 ({error}). Fetch the file again.") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}, line {number}: is no JSON ({error}). Fetch the file again.") from None
 
 
-def _query(record: Record, relation: str, with_aliases: bool) -> ProbeQuery:
+def _query(record: Record, relation: str) -> ProbeQuery:
     head, labels, uris = record.text("sub_label"), record.texts("obj_labels"), record.texts("obj_uris")
     if not labels or len(labels) != len(uris):
         raise record.wrong("obj_uris", f"as many as obj_labels ({len(labels)}), one at least")
     pairs = list(zip(labels, uris, strict=True))
-    if with_aliases and "obj_aliases" in record.fields:
+    if "obj_aliases" in record.fields:
         aliases: Any = record.fields["obj_aliases"]
         if not isinstance(aliases, list) or len(aliases) != len(uris):
             raise record.wrong("obj_aliases", f"a list of {len(uris)} lists of names")

@@ -3,21 +3,19 @@
 A record is a line ``>id description`` and the lines after it up to the next ``>`` at the start of a line.
 """
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from raybio.data.quarantine import Quarantine
 from raybio.data.residues import DEFAULT_MAX_LENGTH, PROTEIN_SCHEMA, clean
+from raybio.data.source_files import open_source
 from raybio.errors import DataError
 
 BLOCK_BYTES = 8 << 20
 WHITE_SPACE = b" \t\r\n\v\f"
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 class _Block(NamedTuple):
@@ -87,8 +85,8 @@ def _blocks(path: Path, block_bytes: int, longest: int) -> Iterator[_Block]:
     whatever the file holds.
     """
     line, num_dropped_lines, pending, has_begun = 1, 0, b"", False
-    with _open(path) as file:
-        while chunk := _read(file, path, block_bytes):
+    with open_source(path, "a FASTA file") as file:
+        while chunk := file.read(block_bytes):
             if not has_begun:
                 pending += chunk
                 stripped = pending.lstrip(WHITE_SPACE)
@@ -121,21 +119,3 @@ def _blocks(path: Path, block_bytes: int, longest: int) -> Iterator[_Block]:
                 pending = pending[:longest] + pending[-1:]
     if has_begun:
         yield _Block(pending, line)
-
-
-def _open(path: Path) -> IO[bytes]:
-    try:
-        with path.open("rb") as file:
-            is_gzip = file.read(2) == GZIP_MAGIC
-        return gzip.open(path) if is_gzip else path.open("rb")  # type: ignore[return-value]
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}), want a FASTA file") from None
-
-
-def _read(file: IO[bytes], path: Path, num_bytes: int) -> bytes:
-    try:
-        return file.read(num_bytes)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None

@@ -1,35 +1,30 @@
 """Reading what stands in a JSON file, field by field, with errors that name the file and the record."""
 
-import gzip
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from raybio.data.source_files import open_source
 from raybio.errors import DataError
 
 HALF_LETTER = re.compile("[\ud800-\udfff]")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, plain or ``.gz``.
+    """The object in a JSON file, plain or gzip.
 
     Raises:
         DataError: if the file cannot be read, is damaged, holds something else, or names something twice.
     """
     path = Path(path)
+    with open_source(path, "a JSON file") as file:
+        content = file.read()
     try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
-        value = json.loads(text, object_pairs_hook=_without_repetition)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}), want a JSON file") from None
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_without_repetition)
     except KeyError as error:
         raise DataError(f"{path}: names {error} twice in one object. Keep one of them.") from None
     except (ValueError, RecursionError) as error:

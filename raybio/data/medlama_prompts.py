@@ -54,13 +54,14 @@ def read_prompts(folders: Sequence[Path], kind: Literal["human", "default", "rel
     """Prompts by relation, of the first ``prompts.csv`` that one of ``folders`` has; without one, Table 5 or none.
 
     Raises:
-        DataError: for a file of another layout, or a prompt without one [X] and one [Y], with file and line.
+        DataError: for a file of another layout, a prompt without one [X] and one [Y], or a relation that stands there
+            twice, with file and line.
     """
     path = next((folder / "prompts.csv" for folder in folders if (folder / "prompts.csv").is_file()), None)
     if path is None:
         return {} if kind == "default" else dict(TABLE_5)
     column = "default_prompt" if kind == "default" else "human_prompt"
-    prompts = {} if kind == "default" else dict(TABLE_5)
+    found: dict[str, str] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
@@ -70,10 +71,12 @@ def read_prompts(folders: Sequence[Path], kind: Literal["human", "default", "rel
                 relation, prompt = row["pid"], row[column] or ""
                 if problem := prompt_problem(prompt):
                     raise DataError(f"{path}, line {reader.line_num}: {problem}")
-                prompts[relation] = _mended(relation, prompt) if kind == "human" else prompt
+                if relation in found:
+                    raise DataError(f"{path}, line {reader.line_num}: {relation} has a prompt already. Keep one.")
+                found[relation] = _mended(relation, prompt) if kind == "human" else prompt
     except (csv.Error, UnicodeDecodeError) as error:
         raise DataError(f"{path}: is no CSV in UTF-8 ({error})") from None
-    return prompts
+    return found if kind == "default" else TABLE_5 | found
 
 
 def write_prompts(path: Path, relations: Sequence[str]) -> None:

@@ -257,9 +257,11 @@ class _Batch:
         self.articles, self.targets, self.theirs = set[int](), set[int](), set[int]()
 
     def fits(self, article: int, term: int, terms: list[int]) -> bool:
+        """Whether the pair is in conflict with none that is there."""
         return article not in self.articles and term not in self.theirs and self.targets.isdisjoint(terms)
 
     def add(self, pair: int, article: int, term: int, terms: list[int]) -> None:
+        """Take the pair."""
         self.pairs.append(pair)
         self.articles.add(article)
         self.targets.add(term)

@@ -8,19 +8,17 @@ stands for the PMID).
 """
 
 import csv
-import gzip
 import hashlib
 import io
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from raybio.data.fasta import GZIP_MAGIC
 from raybio.data.medline_columns import ArticleColumns
 from raybio.data.quarantine import Quarantine
+from raybio.data.source_files import open_source
 from raybio.errors import DataError
 
 MAX_FIELD_BYTES = 1 << 22
@@ -74,15 +72,9 @@ def to_batch(articles: list[Article]) -> pa.RecordBatch:
 
 def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
     try:
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == GZIP_MAGIC
-        with gzip.open(path) if is_gzip else path.open("rb") as file:
+        with open_source(path, "a table of articles") as file:
             lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
             yield from _parse(lines, path, quarantine)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}), want a table of articles") from None
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text ({error.reason}). Convert it first, as by iconv.") from None
 

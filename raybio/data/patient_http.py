@@ -33,6 +33,7 @@ class _NoOtherScheme(urllib.request.HTTPRedirectHandler):
     """Follows a redirect to http and https only, and never from https back to http."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        """The request to the new address."""
         scheme = urlsplit(newurl).scheme.lower()
         if scheme not in SCHEMES or (req.type == "https" and scheme == "http"):
             raise DataError(f"{req.full_url}: the server sends us on to {newurl[:200]}, which is refused")

@@ -126,13 +126,13 @@ def medlama_rows(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[tuple
     num_rows, line = 0, 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True, restkey="")
+            reader = csv.DictReader(file, strict=True)
             missing = [column for column in columns if column not in (reader.fieldnames or ())]
             if missing:
                 raise DataError(f"{path}, line 1: has no column {', '.join(missing)}; want {', '.join(columns)}")
             for row in reader:
                 line, num_rows = reader.line_num, num_rows + 1
-                if "" in row or any(not (row[column] or "").strip() for column in columns):
+                if None in row or any(not (row[column] or "").strip() for column in columns):
                     raise DataError(
                         f"{path}, line {line}: {str(row)[:80]}, want a text in each of {', '.join(columns)}"
                     )

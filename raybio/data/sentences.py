@@ -1,19 +1,17 @@
 """Sentence files: plain text or gzip, UTF-8, one sentence a line (as the Contrastive-Probe authors' corpora)."""
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from raybio.data.fasta import GZIP_MAGIC
 from raybio.data.quarantine import Quarantine
+from raybio.data.source_files import open_source
 from raybio.errors import DataError
 
 TOO_SHORT = "sentence of fewer than two words"
 
 
 def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
-    """The sentences of a file, single blanks between their words, in order; empty lines do not count.
+    """The sentences of a file, without their stops, single blanks between words, in order; empty lines do not count.
 
     Args:
         path: the file.
@@ -25,13 +23,11 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
     sentences: list[str] = []
     num_seen = 0
     for number, line in enumerate(_lines(path), start=1):
-        words = line.split()
-        if not words:
+        if not line.strip():
             continue
         num_seen += 1
-        # The stop of a sentence is no word of it: it would be the whole answer of a short tail.
-        if len(words) > 1 and words[-1] in (".", "!", "?"):
-            words.pop()
+        # The stop is no part of the last word, which would be an answer that no benchmark's name is like.
+        words = line.strip().rstrip(" .!?").split()
         if len(words) < 2:
             quarantine.add("sentence", TOO_SHORT, path.name, number, line.strip()[:60], is_bad=False)
             continue
@@ -45,14 +41,10 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
 def _lines(path: Path) -> Iterator[str]:
     number = 0
     try:
-        with path.open("rb") as probe:
-            is_gzip = probe.read(2) == GZIP_MAGIC
-        with gzip.open(path, "rb") if is_gzip else path.open("rb") as file:
+        with open_source(path, "sentences, one a line") as file:
             for number, line in enumerate(file, start=1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: line {number} is not UTF-8 ({error.reason}); convert the file, for instance with iconv"
         ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read to its end, after line {number} ({error})") from None

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from raybio.config import Config, fingerprint
+from raybio.data.build_medlama import COLUMNS
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.embedded import kept_store
 from raybio.data.invented_words import InventedWords
@@ -32,20 +33,6 @@ _RELATIONS = {
 """Relation -> its words in the benchmark and in sentences, and further ones in sentences."""
 
 _OPENINGS = ("", "it was reported that", "in this cohort", "we found that", "as a rule", "in most patients")
-COLUMNS = (
-    "head_cui",
-    "head_name",
-    "rel",
-    "tail_cuis_list",
-    "tail_names_list",
-    "tail_names",
-    "tail_cuis",
-    "tail_cuis_len",
-    "tail_names_len",
-    "avg_match",
-    "avg_rouge_l",
-)
-"""Of MedLAMA's files."""
 
 
 class KnowledgeConfig(Config):

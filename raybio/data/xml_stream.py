@@ -1,7 +1,5 @@
 """XML of any size, an element at a time: bounded memory, nothing expanded, nothing fetched."""
 
-import gzip
-import zlib
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -10,12 +8,12 @@ from xml.parsers import expat
 
 from lxml import etree
 
+from raybio.data.source_files import open_source
 from raybio.errors import DataError
 
 BLOCK_BYTES = 64 << 10
 MAX_PROLOG_BYTES = 1 << 20
 MAX_RECORD_BYTES = 16 << 20
-GZIP_MAGIC = b"\x1f\x8b"
 # collect_ids stays on: switching it off makes lxml 6 load external DTDs, whatever load_dtd says.
 SAFE_PARSER = {
     "huge_tree": False,
@@ -145,20 +143,6 @@ def _broken(parser: Any, path: Path, line: int, error: Exception) -> DataError:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    line = 1
-    try:
-        if not path.is_file():
-            raise DataError(f"{path}: there is no such file")
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == GZIP_MAGIC
-            raw.seek(0)
-            with gzip.open(raw) if is_gzip else raw as file:
-                while block := file.read(BLOCK_BYTES):
-                    yield block
-                    line += block.count(b"\n")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{path}, line {line}: the gzip stream is torn or damaged ({error}). Fetch the file again."
-        ) from None
-    except OSError as error:
-        raise DataError(f"{path}, line {line}: cannot be read ({error.strerror or error})") from None
+    with open_source(path, "an XML file") as file:
+        while block := file.read(BLOCK_BYTES):
+            yield block

@@ -128,6 +128,7 @@ class _Reader:
     revision: str
 
     def refusal(self, reason: str) -> ConfigError:
+        """The error that something cannot be honoured."""
         return ConfigError(
             f"encoder.source {self.source!r}: {reason}. Choose another source, or set encoder.pooling and "
             "encoder.normalise to take its transformer alone."
@@ -162,6 +163,7 @@ class _Reader:
         return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
 
     def path(self, module: dict[str, Any]) -> str:
+        """A module's folder inside the source."""
         path = module.get("path", "")
         if not isinstance(path, str) or PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
             raise ConfigError(f"encoder.source {self.source!r}: modules.json names the path {path!r}, want one inside")
@@ -188,6 +190,7 @@ class _Reader:
         return settings
 
     def pooling(self, path: str) -> Pooling:
+        """How the Pooling module in ``path`` pools."""
         settings = self.mapping(_join(path, "config.json"))
         modes = settings.get("pooling_mode")
         if modes is None:
@@ -200,11 +203,13 @@ class _Reader:
         raise self.refusal(f"its Pooling is {' + '.join(map(str, modes))}; want mean or cls")
 
     def check_normalize(self, path: str) -> None:
+        """Refuse a Normalize module that scales something else than embeddings."""
         for key, value in self.mapping(_join(path, "config.json")).items():
             if value != "sentence_embedding":
                 raise self.refusal(f"its Normalize has {key} {value!r}; want sentence_embedding")
 
     def check_prompt_and_kind(self) -> None:
+        """Refuse a source of another kind, or one that puts a prompt before every text."""
         settings = self.mapping("config_sentence_transformers.json")
         kind = settings.get("model_type", "SentenceTransformer")
         if kind != "SentenceTransformer":

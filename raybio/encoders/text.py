@@ -3,6 +3,7 @@
 Shape letters: R texts, L padded length, D width.
 """
 
+from collections.abc import Mapping
 from typing import Literal, Self
 
 import torch
@@ -16,6 +17,7 @@ from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
+from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.errors import ConfigError, DataError
 from raybio.functional.similarity import at_least_fp32, normalise
 from raybio.protocols import Encoded, Encoder
@@ -154,7 +156,7 @@ class TextEncoder(Encoder):
 
 
 def build_text_encoder(
-    config: TextEncoderConfig, *, seed: int, tokenizer: PreTrainedTokenizerFast | None = None
+    config: TextEncoderConfig, *, seed: int, count_by_word: Mapping[str, int] | None = None
 ) -> TextEncoder:
     """The encoder that ``config`` describes, on the CPU in float32, in training mode.
 
@@ -163,21 +165,23 @@ def build_text_encoder(
     Args:
         config: the settings.
         seed: of random weights.
-        tokenizer: for scratch; a checkpoint brings its own, which is loaded if it is not handed over here.
+        count_by_word: how often the corpus has its words; scratch makes its tokenizer of them, a checkpoint brings its
+            own.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is no usable text encoder.
     """
     with seeded_weights(seed):
         if config.source == SCRATCH:
-            if tokenizer is None:
-                raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; hand over a tokenizer")
+            if count_by_word is None:
+                raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; want the words of a corpus")
             checkpoint = None
+            tokenizer = build_word_tokenizer(count_by_word, size=config.vocabulary_size)
             model = _fresh_model(config, tokenizer)
         else:
             with_head = "auto" in (config.pooling, config.normalise)
             checkpoint = read_checkpoint(config.source, config.revision, with_head=with_head)
-            tokenizer = tokenizer or checkpoint.load_tokenizer()
+            tokenizer = checkpoint.load_tokenizer()
             model = checkpoint.load_model(dropout=config.dropout, num_layers=config.num_layers_kept)
     fit_model(model, config, len(tokenizer))
     _check_padding(config, model, tokenizer)
@@ -197,7 +201,7 @@ def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) 
     sizes = BertConfig(
         **config.fresh_sizes(dropout=dropout),
         vocab_size=len(tokenizer),
-        max_position_embeddings=_stated_length(config, _wanted_length(config, tokenizer)),
+        max_position_embeddings=_wanted_length(config, tokenizer),
         pad_token_id=tokenizer.pad_token_id,
     )
     return BertModel(sizes, add_pooling_layer=False)
@@ -227,7 +231,13 @@ def _max_tokens(
     limits = [_wanted_length(config, tokenizer, checkpoint)] + ([stated] if stated > 0 else [])
     if table is not None:
         limits.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
-    return _stated_length(config, min(limits))
+    # A tokenizer without a limit gives 1e30.
+    if min(limits) > MAX_LENGTH:
+        raise ConfigError(
+            f"encoder.max_length is auto, and neither encoder.source {config.source!r} nor its tokenizer states a "
+            "length. Set encoder.max_length to a number of tokens"
+        )
+    return min(limits)
 
 
 def _wanted_length(
@@ -237,13 +247,3 @@ def _wanted_length(
         return config.max_length
     head = checkpoint.head if checkpoint else None
     return (head and head.max_tokens) or tokenizer.model_max_length
-
-
-def _stated_length(config: TextEncoderConfig, length: int) -> int:
-    # A tokenizer without a limit gives 1e30.
-    if length > MAX_LENGTH:
-        raise ConfigError(
-            f"encoder.max_length is auto, and neither encoder.source {config.source!r} nor its tokenizer states a "
-            "length. Set encoder.max_length to a number of tokens"
-        )
-    return length

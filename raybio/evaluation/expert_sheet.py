@@ -6,7 +6,7 @@ so that nobody is led. Reading needs the benchmark again.
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,7 +78,7 @@ def write_sheet(
 
 
 def read_sheet(path: Path, questions: Questions, *, match_cui: bool = False) -> Judged:
-    """Read a filled sheet; rows may stand in any order.
+    """Read a filled sheet; rows may stand in any order, and columns between commas, semicolons or tabs.
 
     Args:
         path: the CSV file.
@@ -88,22 +88,13 @@ def read_sheet(path: Path, questions: Questions, *, match_cui: bool = False) -> 
     Raises:
         DataError: for a file that is not there or not UTF-8; naming file and line, for missing columns, a score that is
             none of 1 to 5 or missing, a query or name that the benchmark does not have, or a prediction that stands
-            there twice; for a sheet without rows.
+            there twice; for a file that is no table, or a sheet without rows.
     """
     number_by_name = {name: number for number, name in enumerate(questions.names)}
     scores: list[int] = []
     pairs: dict[tuple[int, int], int] = {}
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); want a CSV file saved as UTF-8") from error
-    reader = csv.DictReader(io.StringIO(text))
-    missing = set(COLUMNS) - set(reader.fieldnames or ())
-    if missing:
-        raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; want {', '.join(COLUMNS)}")
-    for row in reader:
-        line = reader.line_num
-        pair = _pair(row, number_by_name, len(questions.relation_Q), f"{path}, line {line}")
+    for line, row in _rows(path):
+        pair = _pair(row, number_by_name, questions, f"{path}, line {line}")
         if pair in pairs:
             raise DataError(f"{path}, line {line}: the same prediction stands in line {pairs[pair]}; want it once")
         pairs[pair] = line
@@ -137,15 +128,42 @@ def sheet_markdown(judged: Judged) -> str:
     return "\n".join([*lines, "", total]) + "\n"
 
 
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line, row) of all that is filled in: spreadsheets may save empty rows behind the last one."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); want a CSV file saved as UTF-8") from error
+    # Spreadsheets divide columns by what the country does.
+    reader = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=text.partition("\n")[0].count))
+    try:
+        missing = set(COLUMNS) - set(reader.fieldnames or ())
+        if missing:
+            raise DataError(f"{path}: has no column {', '.join(sorted(missing))}; want {', '.join(COLUMNS)}")
+        for row in reader:
+            if any((row[column] or "").strip() for column in COLUMNS):
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: is no CSV ({error}); save the sheet anew as CSV") from None
+
+
 def _most(pairs: Mapping[tuple[int, int], int]) -> int:
     """Most predictions of a query."""
     return int(np.bincount([query for query, _ in pairs]).max())
 
 
-def _pair(row: Mapping[str, str], number_by_name: Mapping[str, int], num_queries: int, where: str) -> tuple[int, int]:
-    text = (row["query_number"] or "").strip()
+def _pair(
+    row: Mapping[str, str], number_by_name: Mapping[str, int], questions: Questions, where: str
+) -> tuple[int, int]:
+    text, num_queries = (row["query_number"] or "").strip(), len(questions.relation_Q)
     if not (text.isascii() and text.isdigit() and int(text) < num_queries):
         raise DataError(f"{where}: query_number is {text!r}, want a number below {num_queries} of the same benchmark")
+    head = questions.names[questions.head_Q[int(text)]]
+    if head not in (row["query"] or ""):
+        raise DataError(
+            f"{where}: query {text} of this benchmark is about {head!r}, and the sheet says {row['query']!r}; read it "
+            "with the benchmark and the query set from which it was written"
+        )
     if row["prediction"] not in number_by_name:
         raise DataError(f"{where}: {row['prediction']!r} is no name of this benchmark; leave predictions as they are")
     return int(text), number_by_name[row["prediction"]]

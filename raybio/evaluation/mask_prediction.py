@@ -65,6 +65,7 @@ class _Asker:
     log_probs: LogProbabilities
 
     def take(self, rows: Tensor) -> "_Asker":
+        """Some of the queries."""
         return _Asker(self.token_QL[rows], self.gap_Q[rows], self.mask_id, self.log_probs)
 
     def __call__(self, token_QKM: Tensor, place_QKJ: Tensor) -> Tensor:
@@ -85,6 +86,7 @@ class _Beam(NamedTuple):
     log_prob_QKM: Tensor
 
     def take(self, rows: Tensor) -> "_Beam":
+        """The hypotheses of some queries."""
         return _Beam(self.token_QKM[rows], self.log_prob_QKM[rows])
 
 

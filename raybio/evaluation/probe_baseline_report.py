@@ -10,29 +10,8 @@ from typing import Any
 import numpy as np
 
 from raybio.evaluation.first_hits import Baseline
+from raybio.evaluation.probe_published import TABLE_3
 from raybio.functional.hashing import derive_seed
-
-PUBLISHED_FULL: Sequence[tuple[str, str, float, float | None]] = (
-    ("generative", "BART-base", 0.16, 1.39),
-    ("generative", "SciFive-base", 0.53, 2.02),
-    ("generative", "SciFive-large", 0.55, 2.03),
-    ("generative", "T5-small", 0.70, 1.72),
-    ("generative", "T5-base", 0.06, 0.19),
-    ("x-factr, confidence", "BERT", 0.05, None),
-    ("x-factr, confidence", "BlueBERT", 0.74, None),
-    ("x-factr, confidence", "BioBERT", 0.17, None),
-    ("x-factr, order + order", "BERT", 0.06, None),
-    ("x-factr, order + order", "BlueBERT", 0.50, None),
-    ("x-factr, order + order", "BioBERT", 0.11, None),
-    ("mask average", "BERT", 0.06, 0.73),
-    ("mask average", "BlueBERT", 0.05, 1.39),
-    ("mask average", "BioBERT", 0.28, 3.03),
-    ("Contrastive-Probe", "BERT", 0.94, 4.96),
-    ("Contrastive-Probe", "BlueBERT", 5.20, 20.06),
-    ("Contrastive-Probe", "BioBERT", 4.54, 19.59),
-    ("Contrastive-Probe", "PubMedBERT", 7.32, 27.70),
-)
-"""The paper's Table 3: method, model, acc@1 and acc@10 over the 19 relations of the full set, in per cent."""
 
 REMARK = (
     "acc@k: share of queries with a right answer among the first k, in per cent; micro: over all queries, with a 95 % "
@@ -50,8 +29,7 @@ def report_data(
         "num_queries": {relation: num for relation, num in zip(relations, _counts(results, relations), strict=True)},
         "results": [_result_data(one, relations, seed) for one in results],
         "published_full_percent": [
-            {"method": method, "model": model, "acc@1": one, "acc@10": ten}
-            for method, model, one, ten in PUBLISHED_FULL
+            {"method": row.approach, "model": row.model, "acc@1": row.at_1, "acc@10": row.at_10} for row in TABLE_3
         ],
     }
 

@@ -24,8 +24,6 @@ CUTOFFS = (1, 10, 100)
 TRUE_POSITIVE_CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 """Those of the authors' evaluator."""
 
-DIRECTIONS = ("text_to_term", "term_to_text")
-
 
 class TermEvaluationConfig(Config):
     """How term retrieval is measured; the final table takes all validation articles."""

@@ -69,6 +69,7 @@ class _BlockedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, query_ND: Tensor, key_MD: Tensor, positive_N: Tensor, ignore_NM: Tensor | None, block_rows: int
     ) -> Tensor:
+        """The loss; the gradients by queries and keys are kept for ``backward``."""
         wants_query, wants_key = ctx.needs_input_grad[:2]
         query_gradient_ND = torch.empty_like(query_ND) if wants_query else None
         key_gradient_MD = torch.zeros_like(key_MD) if wants_key else None
@@ -98,6 +99,7 @@ class _BlockedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        """The kept gradients, times that of the loss."""
         query_gradient_ND, key_gradient_MD = ctx.saved_tensors
         scale = gradient / ctx.num_anchors
         return (

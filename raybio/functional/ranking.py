@@ -75,11 +75,6 @@ class LinkRetrieval:
         return float(np.average(precision_G, weights=np.diff(np.append(start, len(self.group_A)))))
 
     @property
-    def precision_at(self) -> dict[int, float]:
-        """Links among the first k, divided by k, for each k of ``CUTOFFS``."""
-        return {k: float(self.hits_AK[:, place].mean() / k) for place, k in enumerate(CUTOFFS)}
-
-    @property
     def recall_at(self) -> dict[int, float]:
         """Share of all directed links that are among the first k of their anchor, for each k of ``CUTOFFS``."""
         return {k: float(self.hits_AK[:, place].sum() / self.num_links_A.sum()) for place, k in enumerate(CUTOFFS)}

@@ -106,6 +106,7 @@ class _Coarse(NamedTuple):
 
     @classmethod
     def of(cls, query_QD: Tensor, candidate_CD: Tensor) -> "_Coarse":
+        """Both sides moved by one point, so that sums are small."""
         # Distances stay, but less is left to cancel. Not the mean, which one giant would move.
         middle_D = candidate_CD[:: len(candidate_CD) // _SAMPLE + 1].median(0).values
         query_QD, candidate_CD = query_QD - middle_D, candidate_CD - middle_D
@@ -113,6 +114,7 @@ class _Coarse(NamedTuple):
         return cls(query_QD, candidate_CD, size_C / 2, query_size_Q.double())
 
     def scores(self, start: int, end: int, out_BC: Tensor) -> Tensor:
+        """Scores of queries start to end (B, C), written to ``out_BC``."""
         with torch.autocast(out_BC.device.type, enabled=False):
             return torch.mm(self.query_QD[start:end], self.candidate_CD.T, out=out_BC[: end - start]).sub_(
                 self.half_size_C

@@ -128,7 +128,6 @@ def connected(
     *,
     use_gpu: bool | None = None,
     verbose: bool = False,
-    dashboard: bool = False,
 ) -> Iterator[Resources]:
     """A connection to the cluster that ``RAY_ADDRESS`` names, or a cluster of this machine alone, for a ``with`` block.
 
@@ -139,7 +138,6 @@ def connected(
         cpus_per_worker: see ``check_resources``.
         use_gpu: see ``check_resources``.
         verbose: show Ray's own logs and progress bars.
-        dashboard: start the dashboard of a local cluster, on the loopback address (sweeps need it).
 
     Raises:
         ClusterError: for a plan that does not fit, before Ray starts where that can be known; or if Ray cannot start.
@@ -161,8 +159,7 @@ def connected(
         "runtime_env": {"env_vars": _worker_environment(None if resources is None else resources.threads_per_worker)},
     }
     if not joins:
-        options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": dashboard}
-        options |= {"dashboard_host": "127.0.0.1"}
+        options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": False}
     _init_ray(options, address if joins else "")
     try:
         if resources is None:

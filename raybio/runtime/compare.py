@@ -10,11 +10,13 @@ from typing import Any
 
 from raybio.config import override, parse_yaml
 from raybio.errors import ConfigError
+from raybio.runtime.cluster import check_plan
 from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, check_request, train
 from raybio.systems import SYSTEMS, TableLayout
+from raybio.training.precision import warn_of_slow_bf16
 from raybio.training.settings import TrainingConfig
 
 
@@ -111,6 +113,10 @@ def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result,
     kin = kin_of(request, variation) if variation is not None else {}
     for other in kin.values():
         check_request(other)  # now, and not when the run itself has been trained
+    resources = check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
+    if resources is not None and not resources.gpus_per_worker and not request.verbose:
+        # The workers say it too, and are heard with --verbose alone.
+        warn_of_slow_bf16(request.config.precision, "cpu")
     result = train(request)
     others = {}
     for label, other in kin.items():

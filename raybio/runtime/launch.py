@@ -77,6 +77,7 @@ def training_job(system: str, description: str) -> NoReturn:
             typer.Option("--help", is_eager=True, callback=_help_of(system), help="show this and all settings"),
         ] = False,
     ) -> None:
+        """The command line; ``--help`` is the description."""
         if no_baseline and compare_with is not None:
             raise ConfigError(
                 f"--compare {compare_with} and --no-baseline: got both, want other runs beside this one, or none"

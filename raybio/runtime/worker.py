@@ -105,6 +105,7 @@ def _walk(
     system = SYSTEMS[order.system].build(config, order.store)
 
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+        """This worker's batches from ``first_step`` on; what the log has of later steps is forgotten."""
         if log is not None:
             log.rewind(first_step)
         _agree(first_step, collective)

@@ -31,7 +31,6 @@ from raybio.encoders.sources import check_source
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
-from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.errors import ConfigError
 from raybio.evaluation.probe import CUTOFFS, ProbeConfig, ProbeOutcome, outcome
 from raybio.functional.hashing import derive_seed
@@ -151,10 +150,8 @@ def build(config: Config, store_path: str | Path) -> System:
 
 def _encoder(config: Config, store: ClozeStore) -> TextEncoder:
     """The encoder as training begins with it."""
-    tokenizer = None
-    if config.encoder.source == "scratch":
-        tokenizer = build_word_tokenizer(store.count_by_word, size=config.encoder.vocabulary_size)
-    return build_text_encoder(config.encoder, seed=derive_seed(config.seed, "weights"), tokenizer=tokenizer)
+    seed = derive_seed(config.seed, "weights")
+    return build_text_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
 @dataclass(frozen=True)
@@ -165,6 +162,7 @@ class _Judge:
     store: ClozeStore
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """Metrics ``val/acc_*`` on the sampled queries."""
         found = self._ask(self._sampled, _embedder(model, collective))
         metrics = {f"val/acc_at_{k}": found.macro(k) for k in CUTOFFS}
         metrics |= {f"val/micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}

@@ -30,7 +30,6 @@ from raybio.encoders.sources import check_source
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
-from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.errors import ConfigError, DataError
 from raybio.evaluation.term_retrieval import (
     TermEvaluationConfig,
@@ -139,10 +138,8 @@ def build(config: Config, store_path: str | Path) -> System:
 
 def _encoder(config: Config, store: ArticleStore) -> TextEncoder:
     """The encoder as training begins with it."""
-    tokenizer = None
-    if config.encoder.source == "scratch":
-        tokenizer = build_word_tokenizer(store.count_by_word, size=config.encoder.vocabulary_size)
-    return build_text_encoder(config.encoder, seed=derive_seed(config.seed, "weights"), tokenizer=tokenizer)
+    seed = derive_seed(config.seed, "weights")
+    return build_text_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
 @dataclass(frozen=True)
@@ -154,6 +151,7 @@ class _Judge:
     tokenise: Tokenise
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """Metrics ``val/*`` on the sampled articles."""
         questions = self._sampled_questions
         embeddings = self._embed(model, collective, questions)
         return term_metrics(ask_terms(questions, *embeddings, self.config.evaluation.block_rows, collective))

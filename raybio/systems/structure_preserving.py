@@ -167,6 +167,7 @@ class _Judge:
     table: TokenTable
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """Metrics ``train/link_*`` and ``val/link_*`` on the sampled nodes."""
         questions = self._sampled_questions
         embedding_SD = self._embed(model, collective, questions.node_S)
         return evaluate_links(questions, embedding_SD, self.config.evaluation, collective)

@@ -97,6 +97,7 @@ def _embedder(model: str, max_length: int) -> Embed:
     known: dict[str, Tensor] = {}
 
     def embed(texts: Sequence[str]) -> Tensor:
+        """Embeddings (texts, D) in order; texts that were embedded before are not again."""
         new = list(dict.fromkeys(text for text in texts if text not in known))
         rows = np.arange(len(new))
         embedding_ND = embed_rows(

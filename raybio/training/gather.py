@@ -171,12 +171,14 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, local_ND: Tensor, collective: ProcessGroup, num_rows_W: list[int]) -> Tensor:
+        """All rows (M, D), in order of rank."""
         ctx.collective, ctx.num_rows_W = collective, num_rows_W
         return collective._gather_rows(local_ND, num_rows_W)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
+        """This worker's rows of the gradients of all workers, summed."""
         return ctx.collective._sum_my_rows(grad_MD, ctx.num_rows_W), None, None
 
 

@@ -133,6 +133,7 @@ class _Run:
             self.train_step.num_skipped = self.progress.num_skipped
 
     def reports(self, batches: Batches, should_stop: Callable[[], bool]) -> Iterator[Report]:
+        """Walk the batches; see ``fit``."""
         first_step = self.progress.step
         if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
             # At the very start; or a signal came between an update and its evaluation.
@@ -247,11 +248,13 @@ class _Meter:
         self._since = time.perf_counter()
 
     def add(self, metrics: dict[str, float]) -> None:
+        """Take the metrics of a step."""
         self._last = metrics
         self._tokens += metrics["tokens"]
         self._steps += 1
 
     def read(self) -> dict[str, float]:
+        """The last losses and the rates since the last reading."""
         seconds = time.perf_counter() - self._since
         rates = {"tokens_per_second": self._tokens / seconds, "steps_per_second": self._steps / seconds}
         self._tokens, self._steps = 0.0, 0
@@ -259,6 +262,7 @@ class _Meter:
         return self._last | rates
 
     def restart_clock(self) -> None:
+        """Leave out of the rates what was no training."""
         self._since = time.perf_counter()
 
 

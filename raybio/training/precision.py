@@ -1,6 +1,7 @@
 """Choosing the precision of matrix products: by measuring, never by guessing."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from raybio.errors import ConfigError
 from raybio.protocols import Collective
+
+_log = logging.getLogger(__name__)
 
 PrecisionName = Literal["fp32", "bf16", "auto"]
 
@@ -39,7 +42,8 @@ def resolve_precision(
 
     ``auto`` is bf16 on a GPU that has it; on a CPU both are timed (about 0.1 s) and bf16 is taken where it is
     at least ``MIN_CPU_SPEEDUP`` times faster. All workers of ``collective`` end up with the same: fp32 if any needs it.
-    A resumed run should ask for the ``name`` that it began with instead of measuring again.
+    A resumed run should ask for the ``name`` that it began with instead of measuring again. ``bf16`` is done as asked;
+    where it is slow, the first worker says so once.
 
     On CUDA, fp32 products follow ``torch.get_float32_matmul_precision()``; the run's entry point may allow TF32
     with ``torch.set_float32_matmul_precision("high")``, this function changes no global setting.
@@ -54,6 +58,8 @@ def resolve_precision(
     if setting == "bf16" and not has_bf16:
         name = torch.cuda.get_device_name(device)
         raise ConfigError(f"precision: bf16 was asked for and {name} does not have it. Use fp32 or auto.")
+    if collective is None or collective.rank == 0:
+        warn_of_slow_bf16(setting, device)
     if setting != "auto":
         return Precision(setting, device.type)
     wants_bf16 = has_bf16 if device.type == "cuda" else bf16_speedup(device) >= MIN_CPU_SPEEDUP
@@ -61,6 +67,19 @@ def resolve_precision(
         refusals = collective.all_sum(torch.tensor(int(not wants_bf16)))
         wants_bf16 = int(refusals) == 0
     return Precision("bf16" if wants_bf16 else "fp32", device.type)
+
+
+def warn_of_slow_bf16(setting: PrecisionName, device: torch.device | str) -> None:
+    """Log a warning if bf16 is asked for and this CPU, timed, is clearly slower with it: it lacks the instructions."""
+    if setting != "bf16" or torch.device(device).type != "cpu":
+        return
+    speedup = bf16_speedup(device)
+    if speedup < 1 / MIN_CPU_SPEEDUP:
+        _log.warning(
+            "precision: bf16 was asked for, and on this CPU, which has no fast instructions for it, matrix products "
+            "take %.1f times as long as in fp32. Set precision=auto or fp32",
+            1 / speedup,
+        )
 
 
 def bf16_speedup(device: torch.device | str, width: int = 512, num_pairs: int = 5) -> float:

@@ -42,8 +42,6 @@ def test_a_source_of_biolama_is_a_benchmark_whose_answers_are_labels_and_aliases
     assert benchmark.answer_P.tolist() == [0, 2, 3, 0, 2, 3]
     assert benchmark.cuis == ("D1", "M1", "M2")
     assert benchmark.cui_E.tolist() == [1, 0, 2, 1]
-    assert len(read_biolama(folder, ("train", "test")).relation_Q) == 4
-    assert read_biolama(folder, with_aliases=False).names == ("aspirin", "fièvre", "pain")
     assert read_biolama(folder, prompts="default").prompts[0] == "[X] P1 [Y]."
 
 
@@ -66,10 +64,13 @@ def test_what_is_not_biolamas_layout_is_refused(tmp_path):
     folder = source(tmp_path, ASPIRIN, prompts=[{"relation": "P1", "template": "[X] is used."}])
     with pytest.raises(DataError, match=r"manual\.jsonl, record on line 1: .*one \[Y\]"):
         read_biolama(folder)
+    with pytest.raises(DataError, match=r"holds no query in <relation>/test\.jsonl"):
+        read_biolama(folder / "prompts")
     with pytest.raises(DataError, match="has no hard set"):
         read_benchmark(folder, "hard")
-    with pytest.raises(DataError, match=r"holds no query in <relation>/dev\.jsonl"):
-        read_biolama(folder, ("dev",))
+    (folder / "prompts" / "manual.jsonl").unlink()
+    with pytest.raises(DataError, match=r"manual\.jsonl: cannot be read .*want a file of BioLAMA's"):
+        read_biolama(folder)
     (folder / "triples_processed" / "P1" / "test.jsonl").write_text("{}\n{")
     with pytest.raises(DataError, match="line 1, field 'sub_label': nothing"):
         read_biolama(folder)

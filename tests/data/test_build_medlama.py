@@ -9,8 +9,8 @@ import pytest
 
 from raybio.data.build_medlama import COLUMNS, MedlamaConfig, build_medlama
 from raybio.data.probe_benchmark import read_medlama
-from raybio.data.simulate_umls import RELATIONS, UmlsConfig, conso_row, rel_row, write_umls
 from raybio.errors import DataError, StoreError
+from tests.data.umls_files import RELATIONS, UmlsConfig, conso_row, rel_row, write_umls
 
 DRUG = [conso_row("C1", "A1", "Aspirin"), conso_row("C1", "A2", "Acetylsalicylic acid", ts="S")]
 PAIN = [conso_row("C2", "A3", 'Pain, "acute"'), conso_row("C2", "A4", "Dolor", lat="SPA")]

@@ -42,11 +42,10 @@ def test_sentences_of_one_word_and_empty_lines_are_left_out_and_the_former_are_c
     assert facts["examples"][0]["line"] == 22
 
 
-def test_a_final_stop_is_no_word_of_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one two three .\nfour five !\nsix .\n")
+def test_a_final_stop_is_no_part_of_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two 3.5 three .\nfour five!\nsix seven... \neight .\n...\n")
     found = prepare_sentences(tmp_path / "store", [tmp_path / "a.txt"])
-    assert found.sentences(np.arange(2)) == ["one two three", "four five"]
-    assert found.num_rows == 2
+    assert found.sentences(np.arange(found.num_rows)) == ["one two 3.5 three", "four five", "six seven"]
 
 
 @pytest.mark.parametrize(

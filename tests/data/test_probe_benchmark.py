@@ -58,6 +58,11 @@ def test_a_name_that_is_head_alone_is_no_tail(tmp_path):
     }
 
 
+def test_further_columns_are_left_alone_such_as_a_row_number_without_a_name(tmp_path):
+    write(tmp_path, rows="0," + ASPIRIN, header="," + HEADER)
+    assert read_medlama(tmp_path).names == ("Aspirin", "Fièvre", "Pain, acute")
+
+
 def test_the_hard_set_has_the_names_of_its_own_files(tmp_path):
     write(tmp_path / "2021AA", "may_treat_2.csv", ASPIRIN + "C5,Honey,may_treat,Cough,C6\n")
     write(tmp_path / "2021AA", "may_treat_1_hard.csv")
@@ -138,6 +143,10 @@ def test_files_that_cannot_be_told_apart_or_read_are_refused(tmp_path):
         ("pid,human_prompt\nmay_treat,[X] [Y]\n", "line 1: has .* want the columns pid, default_prompt, human_prompt"),
         ("pid,default_prompt,human_prompt\nmay_treat,[X] [Y],[X] cures\n", r"line 2: '\[X\] cures', want one \[X\]"),
         ("pid,default_prompt,human_prompt\nmay_treat,[X] [Y]\n", "line 2: '', want"),
+        (
+            "pid,default_prompt,human_prompt\n" + 2 * "may_treat,[X] [Y],[X] [Y]\n",
+            "line 3: may_treat has a prompt",
+        ),
         ('pid,default_prompt,human_prompt\nmay_treat,"', "is no CSV"),
     ],
 )

@@ -2,9 +2,9 @@ import pyarrow as pa
 import pytest
 
 from raybio.data.quarantine import Quarantine
-from raybio.data.simulate_umls import conso_row, rel_row, write_umls
 from raybio.data.umls import MRCONSO, MRREL, read_names, read_relations
 from raybio.errors import DataError
+from tests.data.umls_files import conso_row, rel_row, write_umls
 
 SMALL = 512
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, XLNetConfig, XLNetModel
 
 from raybio.batches import PaddedTokens
 from raybio.config import fields, override_all
@@ -9,7 +9,16 @@ from raybio.encoders.sources import fetch_file
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError, DataError
 from raybio.functional.digest import weights_digest
-from tests.encoders.tiny_text import ARCHITECTURES, MAX_POSITIONS, SENTENCES, embed, padded, save_tiny, tiny_tokenizer
+from tests.encoders.tiny_text import (
+    ARCHITECTURES,
+    COUNT_BY_WORD,
+    MAX_POSITIONS,
+    SENTENCES,
+    embed,
+    padded,
+    save_tiny,
+    tiny_tokenizer,
+)
 from tests.minilm import WHY_NOT, minilm_folder
 
 TINY = {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_width": 48, "max_length": 40}
@@ -17,7 +26,7 @@ ALL = pytest.mark.parametrize("architecture", ARCHITECTURES)
 
 
 def scratch(**settings):
-    return build_text_encoder(TextEncoderConfig(**TINY | settings), seed=0, tokenizer=tiny_tokenizer())
+    return build_text_encoder(TextEncoderConfig(**TINY | settings), seed=0, count_by_word=COUNT_BY_WORD)
 
 
 def loaded(folder, architecture="bert", **settings):
@@ -133,7 +142,7 @@ def test_the_seed_alone_decides_the_weights_and_global_generators_stay_as_they_w
     assert torch.get_rng_state().equal(before)
     torch.manual_seed(2)
     assert weights_digest(one.state_dict().items()) == weights_digest(scratch().state_dict().items())
-    other = build_text_encoder(TextEncoderConfig(**TINY), seed=1, tokenizer=tiny_tokenizer())
+    other = build_text_encoder(TextEncoderConfig(**TINY), seed=1, count_by_word=COUNT_BY_WORD)
     assert weights_digest(one.state_dict().items()) != weights_digest(other.state_dict().items())
 
 
@@ -163,14 +172,20 @@ def test_there_is_no_language_model_head():
 
 
 def test_max_length_is_a_setting_or_what_the_tokenizer_says(tmp_path):
-    tokenizer = tiny_tokenizer(max_tokens=24)
-    encoder = build_text_encoder(TextEncoderConfig(**TINY | {"max_length": "auto"}), seed=0, tokenizer=tokenizer)
-    assert encoder.max_tokens == 24
+    assert scratch(max_length="auto").max_tokens == 512
     assert scratch().max_tokens == 40
     assert loaded(tmp_path).max_tokens == MAX_POSITIONS
+
+
+def test_a_length_that_nobody_states_has_to_be_set(tmp_path):
     endless = tiny_tokenizer(max_tokens=int(1e30))
-    with pytest.raises(ConfigError, match="neither encoder.source 'scratch' nor its tokenizer states a length"):
-        build_text_encoder(TextEncoderConfig(**TINY | {"max_length": "auto"}), seed=0, tokenizer=endless)
+    sizes = {"d_model": 32, "n_layer": 1, "n_head": 4, "d_inner": 48}
+    XLNetModel(XLNetConfig(vocab_size=len(endless), **sizes)).save_pretrained(tmp_path)
+    endless.save_pretrained(tmp_path)
+    config = TextEncoderConfig(source=str(tmp_path), max_length="auto")
+    with pytest.raises(ConfigError, match="neither encoder.source .* nor its tokenizer states a length"):
+        build_text_encoder(config, seed=0)
+    assert build_text_encoder(override_all(config, {"max_length": "77"}), seed=0).max_tokens == 77
 
 
 def test_the_configuration_reads_words_and_numbers_from_the_command_line():
@@ -184,8 +199,8 @@ def test_the_configuration_reads_words_and_numbers_from_the_command_line():
             override_all(TextEncoderConfig(), wrong)
 
 
-def test_scratch_needs_a_tokenizer():
-    with pytest.raises(ConfigError, match="'scratch' has no vocabulary of its own; hand over a tokenizer"):
+def test_scratch_needs_the_words_of_a_corpus():
+    with pytest.raises(ConfigError, match="'scratch' has no vocabulary of its own; want the words of a corpus"):
         build_text_encoder(TextEncoderConfig(**TINY), seed=0)
 
 

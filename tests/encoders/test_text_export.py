@@ -11,7 +11,7 @@ from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.functional.digest import weights_digest
 from tests.encoders.test_export import run_without_raybio
-from tests.encoders.tiny_text import SENTENCES, embed, save_tiny, tiny_model, tiny_tokenizer
+from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, embed, save_tiny, tiny_model, tiny_tokenizer
 
 CARD = {"name": "Tiny", "Data digest": "0123abcd", "Metrics": {"val/mrr": 0.25}}
 KINDS = [("mean", False), ("mean", True), ("cls", False), ("cls", True)]
@@ -22,7 +22,7 @@ def tiny_encoder(pooling="mean", normalise=False, max_length=12):
     config = TextEncoderConfig(
         num_layers=2, width=32, num_heads=4, ffn_width=48, max_length=32, pooling=pooling, normalise=normalise
     )
-    encoder = build_text_encoder(config, seed=0, tokenizer=tiny_tokenizer())
+    encoder = build_text_encoder(config, seed=0, count_by_word=COUNT_BY_WORD)
     encoder.max_tokens = max_length
     return encoder
 

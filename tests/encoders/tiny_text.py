@@ -1,5 +1,6 @@
 """Tiny text checkpoints of several architectures, made on the spot."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ SENTENCES = [
     "",
     "Cost of illness of RSV infection in a middle-income tropical country, " * 3,
 ]
+COUNT_BY_WORD = Counter(" ".join(SENTENCES).split())
 ARCHITECTURES = ("bert", "roberta", "mpnet", "electra", "distilbert")
 MAX_POSITIONS = 64
 _SIZES = {
@@ -43,8 +45,7 @@ _SIZES = {
 
 
 def tiny_tokenizer(size: int = 300, **settings) -> PreTrainedTokenizerFast:
-    words = " ".join(SENTENCES).split()
-    return build_word_tokenizer({word: words.count(word) for word in words}, size=size, **settings)
+    return build_word_tokenizer(COUNT_BY_WORD, size=size, **settings)
 
 
 def tiny_model(architecture: str, vocabulary_size: int, pad_id: int = 0, seed: int = 0):

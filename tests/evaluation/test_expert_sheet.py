@@ -9,13 +9,14 @@ from raybio.evaluation.probe import right
 from tests.evaluation.small_questions import random_questions
 
 QUESTIONS = random_questions()
+TEXTS = [f"query, {text} é" for text in QUESTIONS.queries("[MASK]")]
 PREDICTED = np.stack([np.random.default_rng(n).permutation(40)[:10] for n in range(60)])
 
 
 @pytest.fixture
 def sheet(tmp_path):
     path = tmp_path / "sheet.csv"
-    write_sheet(path, QUESTIONS, [f"query, {n} é" for n in range(60)], PREDICTED, num_queries=15)
+    write_sheet(path, QUESTIONS, TEXTS, PREDICTED, num_queries=15)
     return path
 
 
@@ -24,9 +25,9 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
-def rewrite(path, rows, columns=COLUMNS):
+def rewrite(path, rows, columns=COLUMNS, **layout):
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", **layout)
         writer.writeheader()
         writer.writerows(rows)
 
@@ -38,7 +39,7 @@ def test_a_sheet_has_the_predictions_of_drawn_queries_and_does_not_tell_gold(she
     for row in rows:
         query = int(row["query_number"])
         assert row["prediction"] == QUESTIONS.names[PREDICTED[query, int(row["rank"]) - 1]]
-        assert (row["query"], row["score"]) == (f"query, {query} é", "")
+        assert (row["query"], row["score"]) == (TEXTS[query], "")
     assert "5: perfectly answers the query" in sheet.with_suffix(".txt").read_text()
 
 
@@ -66,6 +67,7 @@ def test_a_filled_sheet_gives_scores_against_gold_in_whatever_order_it_was_saved
         ("score", "4.5", "line 4: score is '4.5', want one of 1 to 5"),
         ("query_number", "60", "line 4: query_number is '60', want a number below 60"),
         ("query_number", "²", "line 4: query_number is '²', want a number below 60"),
+        ("query", "a cough is what?", "line 4: query .* of this benchmark is about .* the sheet says 'a cough is what"),
         ("prediction", "aspirin", "line 4: 'aspirin' is no name of this benchmark"),
     ],
 )
@@ -79,6 +81,14 @@ def test_a_badly_filled_sheet_is_refused_with_its_line(sheet, column, value, mes
         read_sheet(sheet, QUESTIONS)
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_sheet_is_read_as_spreadsheets_save_it(sheet, delimiter):
+    rows = [row | {"score": "5"} for row in rows_of(sheet)]
+    empty = dict.fromkeys(COLUMNS, "")
+    rewrite(sheet, [*rows, empty, empty | {"score": " "}], delimiter=delimiter)
+    assert read_sheet(sheet, QUESTIONS).num_predictions == 150
+
+
 def test_a_sheet_without_a_column_without_rows_or_with_a_row_twice_or_in_latin_1_is_refused(sheet):
     rows = [row | {"score": "1"} for row in rows_of(sheet)]
     rewrite(sheet, [*rows, rows[0]])
@@ -89,6 +99,9 @@ def test_a_sheet_without_a_column_without_rows_or_with_a_row_twice_or_in_latin_1
         read_sheet(sheet, QUESTIONS)
     rewrite(sheet, rows, COLUMNS[:-1])
     with pytest.raises(DataError, match="has no column score"):
+        read_sheet(sheet, QUESTIONS)
+    sheet.write_text(",".join(COLUMNS) + '\n0,"' + "x" * 200_000)
+    with pytest.raises(DataError, match=r"line .: is no CSV \(field larger than"):
         read_sheet(sheet, QUESTIONS)
     sheet.write_bytes("query_number;é".encode("latin-1"))
     with pytest.raises(DataError, match="want a CSV file saved as UTF-8"):

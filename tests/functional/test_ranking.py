@@ -64,7 +64,6 @@ def assert_equal(found, expected, tolerance=1e-9):
     for name in METRICS:
         assert getattr(found, name) == pytest.approx(expected[name], abs=tolerance), name
     for k in CUTOFFS:
-        assert found.precision_at[k] == pytest.approx(expected[f"precision_at_{k}"], abs=tolerance)
         assert found.recall_at[k] == pytest.approx(expected[f"recall_at_{k}"], abs=tolerance)
 
 
@@ -146,7 +145,6 @@ def test_cliques_on_points_are_retrieved_perfectly():
     graph = Graph.from_edges(edge, num, None)
     found = link_retrieval(torch.eye(4).repeat_interleave(group_size, 0), graph.indptr, graph.indices)
     assert (found.lrap, found.average_precision, found.recall_at[5]) == (1.0, 1.0, 1.0)
-    assert found.precision_at[1] == 1.0
     assert found.ndcg == 1.0
 
 

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from raybio.data.probe_benchmark import read_medlama
-from raybio.data.simulate_umls import conso_row, rel_row, write_umls
 from raybio.errors import ConfigError, DataError, StoreError
 from raybio.runtime.preparing import app
+from tests.data.umls_files import conso_row, rel_row, write_umls
 from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
 
 

@@ -13,6 +13,7 @@ from raybio.errors import CheckpointError, ClusterError, ConfigError, StoreError
 from raybio.runtime.compare import Variation, compare
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.train import TrainRequest, _status, check_request, train
+from raybio.training import precision
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
 
@@ -38,7 +39,8 @@ def test_a_plan_that_cannot_run_is_refused_at_once_and_leaves_no_trace(request_o
     assert_nothing_recorded(request)
 
 
-def test_a_damaged_store_is_refused_with_the_name_of_the_file(request_one: TrainRequest, tmp_path: Path) -> None:
+def damaged_store(request_one: TrainRequest, tmp_path: Path) -> tuple[Path, str]:
+    """A copy of the store with one byte changed, and the file that has it."""
     store = tmp_path / "store"
     shutil.copytree(request_one.store, store)
     path = max((path for path in store.iterdir() if path.suffix != ".json"), key=lambda path: path.stat().st_size)
@@ -46,10 +48,31 @@ def test_a_damaged_store_is_refused_with_the_name_of_the_file(request_one: Train
     content[len(content) // 2] ^= 1
     path.chmod(0o644)
     path.write_bytes(content)
+    return store, path.name
+
+
+def test_a_damaged_store_is_refused_with_the_name_of_the_file(request_one: TrainRequest, tmp_path: Path) -> None:
+    store, name = damaged_store(request_one, tmp_path)
     request = replace(request_one, store=store, use_gpu=False)
-    with pytest.raises(StoreError, match=path.name):
+    with pytest.raises(StoreError, match=name):
         train(request)
     assert_nothing_recorded(request)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_driver_warns_of_slow_bf16_before_anything_starts_unless_workers_are_heard(
+    request_one: TrainRequest,
+    tmp_path: Path,
+    verbose: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(precision, "bf16_speedup", lambda device: 0.5)
+    store, _ = damaged_store(request_one, tmp_path)  # so nothing is started after the warning
+    config = override(request_one.config, "precision", "bf16")
+    with pytest.raises(StoreError):
+        compare(replace(request_one, config=config, store=store, use_gpu=False, verbose=verbose), None)
+    assert caplog.text.count("take 2.0 times as long as in fp32") == (not verbose)
 
 
 def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_store: Store) -> None:

@@ -1,0 +1,39 @@
+"""Opening source files for reading, plain or gzip."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+from raybio.errors import DataError
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@contextmanager
+def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
+    """The bytes of a file for a ``with`` block; gzip is recognised by its content, whatever the file is called.
+
+    Args:
+        path: the file.
+        wanted: what it should be, for errors: "a FASTA file".
+
+    Raises:
+        DataError: if there is no such file, and also from within the block: if it cannot be read, or is a torn or
+            damaged gzip, which shows at its end.
+    """
+    try:
+        # A pipe would be waited for.
+        if not path.is_file():
+            raise DataError(f"{path}: cannot be read (there is no such file), want {wanted}")
+        with path.open("rb") as raw:
+            is_gzip = raw.read(2) == GZIP_MAGIC
+            raw.seek(0)
+            with cast(IO[bytes], gzip.open(raw)) if is_gzip else raw as file:
+                yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}), want {wanted}") from None
