@@ -56,6 +56,8 @@ class Questions(Protocol):
     @property
     def is_tail_C(self) -> NDArray[np.bool_]: ...  # noqa: D102
     @property
+    def is_tail_RC(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    @property
     def relation_Q(self) -> Integers: ...  # noqa: D102
     @property
     def head_Q(self) -> Integers: ...  # noqa: D102
@@ -192,12 +194,8 @@ def _parts(questions: Questions, candidates: str) -> list[tuple[NDArray[np.int64
         return [(everyone, np.arange(len(questions.names)))]
     if candidates == "tails":
         return [(everyone, np.flatnonzero(questions.is_tail_C))]
-    relation_P = np.repeat(questions.relation_Q, np.diff(questions.indptr_Q1))
     return [
-        (
-            np.flatnonzero(questions.relation_Q == relation),
-            np.unique(questions.answer_P[relation_P == relation]).astype(np.int64),
-        )
+        (np.flatnonzero(questions.relation_Q == relation), np.flatnonzero(questions.is_tail_RC[relation]))
         for relation in np.unique(questions.relation_Q)
     ]
 
