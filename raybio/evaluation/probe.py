@@ -14,10 +14,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from raybio.config import Config
+from raybio.evaluation.probe_config import ProbeConfig
 from raybio.functional.bootstrap import Interval
 from raybio.functional.significance import PairedTest, paired_test, ratio_interval
 from raybio.graphs.rows import expand
@@ -31,19 +30,6 @@ Integers = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
 Search = Callable[[Tensor, Tensor, int], Tensor]
 """(queries, candidates, k) -> indices (Q, min(k, candidates)) of the nearest candidates, in order."""
-
-
-class ProbeConfig(Config):
-    """What is asked and what counts; the defaults are the paper's."""
-
-    metric: Literal["l2", "cosine"] = Field("l2", description="distance between embeddings; the paper's code has l2")
-    candidates: Literal["all", "tails", "relation"] = Field(
-        "all", description="all names, those that answer some query, or those that answer a query of the same relation"
-    )
-    exclude_head: bool = Field(False, description="leave the query's own entity out of its candidates")
-    match: Literal["name", "cui"] = Field(
-        "name", description="a name is right if it is an answer; cui: or if it shares a concept with one"
-    )
 
 
 class Questions(Protocol):
