@@ -3,7 +3,7 @@
 Without sentences and a store it uses an embedded simulated world of facts. The same command again goes on.
 
 --sentences FILE (repeatable, a sentence set each) and --benchmark DIR (MedLAMA's layout) prepare a store of them first.
-Other commands: probe, baselines, sheet, curves (each with --help).
+Other commands: probe, baselines, ask, sheet, curves (each with --help).
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import run_app
 
-COMMANDS = ("probe", "baselines", "sheet", "curves")
+COMMANDS = ("probe", "baselines", "ask", "sheet", "curves")
 
 
 def prepare_given(arguments: list[str]) -> list[str]:
@@ -36,12 +36,13 @@ def prepare_given(arguments: list[str]) -> list[str]:
 def main() -> None:
     """Choose the command."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        from raybio.runtime.asking import ask
         from raybio.runtime.curves import curves
         from raybio.runtime.probing import app
         from raybio.runtime.probing_baselines import baselines
 
-        app.command()(baselines)
-        app.command()(curves)
+        for command in (baselines, ask, curves):
+            app.command()(command)
         run_app(app)
 
     def train() -> None:

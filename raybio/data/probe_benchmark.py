@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -44,6 +45,7 @@ class ProbeBenchmark:
         cuis: all CUIs, ascending.
         cui_indptr_C1: int64, (C + 1,) where each name's CUIs begin; a name may have several.
         cui_E: int32, numbers of CUIs, ascending and distinct within a name.
+        whole: the benchmark of which these are some queries, None for all of them.
     """
 
     relations: tuple[str, ...]
@@ -57,6 +59,15 @@ class ProbeBenchmark:
     cuis: tuple[str, ...]
     cui_indptr_C1: NDArray[np.int64]
     cui_E: NDArray[np.int32]
+    whole: "ProbeBenchmark | None" = None
+
+    @cached_property
+    def is_tail_RC(self) -> NDArray[np.bool_]:
+        """(R, C) is the answer of some query of the relation, in the whole benchmark."""
+        whole = self.whole or self
+        is_tail_RC = np.zeros((len(self.relations), len(self.names)), dtype=bool)
+        is_tail_RC[np.repeat(whole.relation_Q, np.diff(whole.indptr_Q1)), whole.answer_P] = True
+        return is_tail_RC
 
     def queries(self, mask_token: str) -> list[str]:
         """Each query's prompt with the head's name for [X] and the mask token for [Y]."""
@@ -83,6 +94,7 @@ class ProbeBenchmark:
             head_Q=self.head_Q[chosen],
             indptr_Q1=indptr_Q1,
             answer_P=answer_P,
+            whole=self.whole or self,
         )
 
 

@@ -1,4 +1,7 @@
-"""Sentence files: plain text or gzip, UTF-8, one sentence a line (as the Contrastive-Probe authors' corpora)."""
+"""Sentence files: plain text or gzip, UTF-8, one sentence a line (as the Contrastive-Probe authors' corpora).
+
+And files of names, one a line.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +39,18 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
     if not sentences:
         raise DataError(f"{path}: holds no sentence of two words or more among {num_seen:,} lines; want one a line")
     return sentences
+
+
+def read_names(path: Path) -> list[str]:
+    """The names of a file, without blanks around them, each once, in order; empty lines do not count.
+
+    Raises:
+        DataError: if the file is not there, torn, not UTF-8, or holds no name.
+    """
+    names = list(dict.fromkeys(name for line in _lines(path) if (name := line.strip())))
+    if not names:
+        raise DataError(f"{path}: holds no name; want one a line")
+    return names
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -131,7 +131,7 @@ class _Reader:
         """The error that something cannot be honoured."""
         return ConfigError(
             f"encoder.source {self.source!r}: {reason}. Choose another source, or set encoder.pooling and "
-            "encoder.normalise to take its transformer alone."
+            "encoder.normalise to take its transformer alone (a command may have --pooling for it)."
         )
 
     def json(self, name: str) -> Any:

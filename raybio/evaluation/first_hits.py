@@ -25,6 +25,7 @@ class Baseline(NamedTuple):
         outcome: the same as a probe's.
         ks: k of the accuracies that mean something: the method gives at least so many answers.
         remark: what a reader of its numbers must know.
+        is_single_Q: which queries have a right answer of one token of the language model; None if that was not asked.
     """
 
     model: str
@@ -32,6 +33,7 @@ class Baseline(NamedTuple):
     outcome: ProbeOutcome
     ks: tuple[int, ...]
     remark: str
+    is_single_Q: NDArray[np.bool_] | None = None
 
 
 def first_of_ranked(retrieval: Retrieval) -> NDArray[np.int64]:

@@ -11,41 +11,18 @@ pairs are tried, whichever masks they lie in.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from raybio.config import Config
+from raybio.evaluation.probe_config import DecodeConfig
 
 LogProbabilities = Callable[[Tensor, Tensor], Tensor]
 """(token ids (N, L), padded on the right; places (N, J)) -> log-probabilities (N, J, V) of the tokens there."""
 
 _OPEN = -1  # a mask that has no token yet
-
-
-class DecodeConfig(Config):
-    """How masks are filled."""
-
-    decode: Literal["independent", "order", "confidence"] = Field(
-        default="confidence",
-        description="independent: each mask by itself; order: from left to right; confidence: the surest one first",
-    )
-    refine: Literal["none", "order", "confidence"] = Field(
-        default="none",
-        description="afterwards, again and again: each token in turn (order) or the least sure one (confidence) is "
-        "masked and predicted anew, until nothing changes",
-    )
-    beam: int = Field(default=5, ge=1, le=1000, description="hypotheses kept at each step")
-    max_masks: int = Field(default=5, ge=1, le=64, description="answers of 1 to so many tokens are tried")
-    max_iterations: int = Field(default=10, ge=1, le=1000, description="sweeps (order) or tokens (confidence) refined")
-    rescore: bool = Field(
-        default=False,
-        description="judge answers by each token's log-probability with all the others in place, not by the one it had "
-        "when it was predicted",
-    )
 
 
 class Prediction(NamedTuple):

@@ -14,10 +14,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from raybio.config import Config
+from raybio.evaluation.probe_config import ProbeConfig
 from raybio.functional.bootstrap import Interval
 from raybio.functional.significance import PairedTest, paired_test, ratio_interval
 from raybio.graphs.rows import expand
@@ -33,19 +32,6 @@ Search = Callable[[Tensor, Tensor, int], Tensor]
 """(queries, candidates, k) -> indices (Q, min(k, candidates)) of the nearest candidates, in order."""
 
 
-class ProbeConfig(Config):
-    """What is asked and what counts; the defaults are the paper's."""
-
-    metric: Literal["l2", "cosine"] = Field("l2", description="distance between embeddings; the paper's code has l2")
-    candidates: Literal["all", "tails", "relation"] = Field(
-        "all", description="all names, those that answer some query, or those that answer a query of the same relation"
-    )
-    exclude_head: bool = Field(False, description="leave the query's own entity out of its candidates")
-    match: Literal["name", "cui"] = Field(
-        "name", description="a name is right if it is an answer; cui: or if it shares a concept with one"
-    )
-
-
 class Questions(Protocol):
     """What is read here of a benchmark; see ``raybio.data.probe_benchmark``."""
 
@@ -55,6 +41,8 @@ class Questions(Protocol):
     def names(self) -> tuple[str, ...]: ...  # noqa: D102
     @property
     def is_tail_C(self) -> NDArray[np.bool_]: ...  # noqa: D102
+    @property
+    def is_tail_RC(self) -> NDArray[np.bool_]: ...  # noqa: D102
     @property
     def relation_Q(self) -> Integers: ...  # noqa: D102
     @property
@@ -192,12 +180,8 @@ def _parts(questions: Questions, candidates: str) -> list[tuple[NDArray[np.int64
         return [(everyone, np.arange(len(questions.names)))]
     if candidates == "tails":
         return [(everyone, np.flatnonzero(questions.is_tail_C))]
-    relation_P = np.repeat(questions.relation_Q, np.diff(questions.indptr_Q1))
     return [
-        (
-            np.flatnonzero(questions.relation_Q == relation),
-            np.unique(questions.answer_P[relation_P == relation]).astype(np.int64),
-        )
+        (np.flatnonzero(questions.relation_Q == relation), np.flatnonzero(questions.is_tail_RC[relation]))
         for relation in np.unique(questions.relation_Q)
     ]
 

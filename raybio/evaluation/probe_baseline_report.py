@@ -38,10 +38,9 @@ def report_markdown(data: Mapping[str, Any]) -> str:
     """Our rows and the published ones in one table, then acc@1 by relation; ``data`` is of ``report_data``."""
     settings, results = data["settings"], data["results"]
     sections = ["# Baselines of the probe", ", ".join(f"{name}: {value}" for name, value in settings.items())]
-    if settings.get("limit") is not None:
-        sections.append(
-            f"**Only the first {settings['limit']} queries of each relation were asked**, among all candidates."
-        )
+    if settings.get("queries_per_relation") is not None:
+        num = settings["queries_per_relation"]
+        sections.append(f"**Only {num} queries of each relation were asked**, drawn by chance, among all candidates.")
     rows = []
     for one in results:
         at = one["accuracy"]
@@ -53,7 +52,7 @@ def report_markdown(data: Mapping[str, Any]) -> str:
         for row in data["published_full_percent"]
     ]
     header = ["method", "model", "acc@1", "acc@5", "acc@10", "macro acc@1", "macro acc@10", "remark"]
-    sections += [REMARK, _table(header, rows), "## acc@1 by relation"]
+    sections += [REMARK, _table(header, rows), *_by_tokens(results), "## acc@1 by relation"]
     columns = [f"{one['method']}, {one['model']}" for one in results]
     sections.append(
         _table(
@@ -65,6 +64,24 @@ def report_markdown(data: Mapping[str, Any]) -> str:
         )
     )
     return "\n\n".join(sections) + "\n"
+
+
+def _by_tokens(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Heading and table of the results that know which queries have an answer of one token."""
+    rows = [
+        [
+            one["method"],
+            one["model"],
+            kind,
+            f"{part['num_queries']:,}",
+            _percent(part["acc@1"]),
+            _percent(part["acc@10"]),
+        ]
+        for one in results
+        for kind, part in (one["by_tokens"] or {}).items()
+    ]
+    header = ["method", "model", "answers", "queries", "acc@1", "acc@10"]
+    return ["## By whether a right answer is one token of the language model", _table(header, rows)] if rows else []
 
 
 def _counts(results: Sequence[Baseline], relations: Sequence[str]) -> list[int]:
@@ -88,7 +105,16 @@ def _result_data(one: Baseline, relations: Sequence[str], seed: int) -> dict[str
                 for relation, share in zip(relations, share_R, strict=True)
             },
         }
-    return {"model": one.model, "method": one.method, "remark": one.remark, "accuracy": accuracy}
+    parts = {} if one.is_single_Q is None else {"one token": one.is_single_Q, "others": ~one.is_single_Q}
+    by_tokens = {
+        kind: {
+            "num_queries": int(is_part_Q.sum()),
+            **{f"acc@{k}": float(one.outcome.hits(k)[is_part_Q].mean()) if is_part_Q.any() else None for k in one.ks},
+        }
+        for kind, is_part_Q in parts.items()
+    }
+    facts = {"model": one.model, "method": one.method, "remark": one.remark}
+    return facts | {"accuracy": accuracy, "by_tokens": by_tokens or None}
 
 
 def _percent(share: float | None) -> str:

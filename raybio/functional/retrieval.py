@@ -4,8 +4,8 @@ Q queries, C candidates, D embedding width, P (query, gold candidate) pairs in o
 The gold candidates of query q are ``indices[indptr[q] : indptr[q + 1]]``. Ties stand in order of candidate index.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raybio.functional.rank_counts import count_ranks
-from raybio.functional.scores import demand_finite, row_blocks, scorer
+from raybio.functional.scores import Metric, demand_finite, row_blocks, scorer
 from raybio.protocols import Collective
 
 Integers = NDArray[np.integer[Any]]
@@ -107,10 +107,26 @@ def retrieve(
 ) -> Retrieval:
     """Rank the gold candidates of each query; a block of queries without gold is never scored.
 
+    As ``retrieve_each``, by one kind of scores.
+    """
+    (retrieval,) = retrieve_each([scores], indptr, indices, block_rows=block_rows, collective=collective)
+    return retrieval
+
+
+def retrieve_each(
+    several: Sequence[Scores],
+    indptr: Integers,
+    indices: Integers,
+    *,
+    block_rows: int = 1024,
+    collective: Collective | None = None,
+) -> list[Retrieval]:
+    """Rank the gold candidates of each query by each of several scores, block by block: all by a block, then the next.
+
     Memory beyond what the scores need: some blocks of ``block_rows`` x C numbers.
 
     Args:
-        scores: of all candidates for all queries.
+        several: scores of the same candidates for the same queries.
         indptr: (Q + 1,) rows of gold.
         indices: (P,) gold candidates, in any order, each once a query.
         block_rows: queries scored at once, at most.
@@ -120,19 +136,36 @@ def retrieve(
         ValueError: for arrays that do not fit together, or if there is no gold.
     """
     indptr, indices = np.asarray(indptr), np.asarray(indices)
-    query_P = _checked_pairs(scores, indptr, indices)
+    shapes = {(scores.num_queries, scores.num_candidates) for scores in several}
+    if len(shapes) != 1:
+        raise ValueError(f"scores of (queries, candidates) {sorted(shapes)}; want one kind at least, all of one shape")
+    ((num_queries, num_candidates),) = shapes
+    query_P = _checked_pairs(several[0], indptr, indices)
     # Other workers' ranks stay 0, so that a sum puts them together.
-    rank_P = torch.zeros(len(indices), dtype=torch.int64)
-    for start, end in row_blocks(scores.num_queries, scores.num_candidates, block_rows, collective):
+    rank_SP = torch.zeros(len(several), len(indices), dtype=torch.int64)
+    for start, end in row_blocks(num_queries, num_candidates, block_rows, collective):
         low, high = int(indptr[start]), int(indptr[end])
-        if low < high:
+        for number, scores in enumerate(several if low < high else ()):
             score_BC = scores.block(start, end)
             row_P = torch.from_numpy(query_P[low:high] - start).to(score_BC.device)
             column_P = torch.from_numpy(indices[low:high].astype(np.int64)).to(score_BC.device)
             counts = count_ranks(score_BC, row_P, column_P)
-            rank_P[low:high] = (counts.above_P + counts.tied_before_P).cpu()
-    all_rank_P = rank_P if collective is None else collective.all_sum(rank_P)
-    return Retrieval(indptr, all_rank_P.numpy(), scores.num_candidates)
+            rank_SP[number, low:high] = (counts.above_P + counts.tied_before_P).cpu()
+    all_rank_SP = rank_SP if collective is None else collective.all_sum(rank_SP)
+    return [Retrieval(indptr, rank_P, num_candidates) for rank_P in all_rank_SP.numpy()]
+
+
+def remembered(scores: Scores) -> Scores:
+    """The same scores, whose last block is kept for the next that asks for it: several scores may be made of them."""
+    last: dict[tuple[int, int], Tensor] = {}
+
+    def block(first: int, end: int) -> Tensor:
+        if (first, end) not in last:
+            last.clear()
+            last[first, end] = scores.block(first, end)
+        return last[first, end].clone()
+
+    return replace(scores, block=block)
 
 
 def cosine_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
@@ -143,14 +176,35 @@ def cosine_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
     Raises:
         ValueError: for embeddings that are not finite, or of two widths.
     """
+    both = _between(query_QD, candidate_CD, "cosine")
+    return Scores(both, len(query_QD), len(candidate_CD))
+
+
+def distance_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
+    """Minus Euclidean distances, in fp64, of squares that are equal where they are equal in single precision.
+
+    So their order is that of ``raybio.retrieval.nearest``. Work is done where the embeddings lie.
+
+    Raises:
+        ValueError: for embeddings that are not finite, or of two widths.
+    """
+    both = _between(query_QD, candidate_CD, "euclidean")
+
+    def block(first: int, end: int) -> Tensor:
+        # Rounding may leave a distance of 0 on the wrong side of it.
+        return both(first, end).float().clamp(max=0).double().neg_().sqrt_().neg_()
+
+    return Scores(block, len(query_QD), len(candidate_CD))
+
+
+def _between(query_QD: Tensor, candidate_CD: Tensor, metric: Metric) -> Callable[[int, int], Tensor]:
     demand_finite(query_QD, "embeddings of queries")
     demand_finite(candidate_CD, "embeddings of candidates")
     if query_QD.shape[1] != candidate_CD.shape[1]:
         raise ValueError(f"queries are {query_QD.shape[1]} wide, candidates {candidate_CD.shape[1]}; want one encoder")
     num_queries = len(query_QD)
-    both = scorer(torch.cat([query_QD, candidate_CD]), "cosine", torch.float64)
-    candidates = slice(num_queries, None)
-    return Scores(lambda first, end: both.between(slice(first, end), candidates), num_queries, len(candidate_CD))
+    both = scorer(torch.cat([query_QD, candidate_CD]), metric, torch.float64)
+    return lambda first, end: both.between(slice(first, end), slice(num_queries, None))
 
 
 def _checked_pairs(scores: Scores, indptr: Integers, indices: Integers) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ C candidates, D width, Q queries, K nearest.
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +65,44 @@ class VectorIndex:
         index_QK: NDArray[np.int64] = self._index.search(self._prepared(query_QD), k)[1]
         return index_QK
 
-    def save(self, folder: Path) -> None:
-        """Store the vectors; ``index.json`` is written last, and without it there is nothing to open."""
+    def save(self, folder: Path, of: Mapping[str, str] | None = None) -> None:
+        """Store the vectors; ``index.json`` is written last, and without it there is nothing to open.
+
+        Args:
+            folder: where.
+            of: what they are vectors of, such as the encoder's and the texts' fingerprints, by what each is called.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "index.json").unlink(missing_ok=True)
         np.save(folder / "vectors.npy", np.asarray(self.vector_CD, np.float32), allow_pickle=False)
-        facts = {"metric": self.metric, "sha256": _sha256(folder / "vectors.npy")}
+        facts = {"metric": self.metric, "of": dict(of or {}), "sha256": _sha256(folder / "vectors.npy")}
         (folder / "index.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
     @classmethod
-    def open(cls, folder: Path, factory: str | None = None) -> "VectorIndex":
+    def open(cls, folder: Path, factory: str | None = None, of: Mapping[str, str] | None = None) -> "VectorIndex":
         """Build the index of a folder that ``save`` wrote.
 
+        Args:
+            folder: where.
+            factory: as for a new index.
+            of: what its vectors must be of, as they were saved; None: whatever it is.
+
         Raises:
-            StoreError: if the folder is not whole, or its vectors were changed.
+            StoreError: if the folder is not whole, its vectors were changed, or they are of something else.
             ConfigError: if faiss is not installed, or knows no such index.
         """
         try:
             facts = json.loads((folder / "index.json").read_text(encoding="utf-8"))
             metric, expected, found = facts["metric"], facts["sha256"], _sha256(folder / "vectors.npy")
+            kept = dict(facts["of"])
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise StoreError(f"{folder}: holds no whole index ({error}). Save it again.") from error
         if found != expected or metric not in ("l2", "cosine"):
             raise StoreError(f"{folder}: vectors.npy has sha256 {found}, want {expected}. Save it again.")
+        if others := [what for what, wanted in (of or {}).items() if kept.get(what) != wanted]:
+            raise StoreError(
+                f"{folder}: holds vectors of another {' and '.join(others)}. Choose another folder, or remove this one."
+            )
         return cls(np.load(folder / "vectors.npy", mmap_mode="r", allow_pickle=False), metric, factory)
 
     def _prepared(self, vector_ND: NDArray[np.float32]) -> NDArray[np.float32]:

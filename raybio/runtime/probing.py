@@ -10,7 +10,7 @@ import typer
 
 from raybio.config import Config, fields
 from raybio.errors import ConfigError
-from raybio.evaluation.probe import ProbeConfig
+from raybio.evaluation.probe_config import ProbeConfig
 
 app = typer.Typer(
     help="Probe what encoders know.", add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
@@ -24,6 +24,10 @@ def _help(config: type[Config]) -> dict[str, str]:
 DEFAULTS, HELP = ProbeConfig(), _help(ProbeConfig)
 Benchmark = Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")]
 Match = Annotated[str, typer.Option(help=HELP["match"])]
+POOLING_HELP = (
+    "cls (the paper) or mean: what of a text's states embeds it; default: what the model's folder says, else cls"
+)
+QUERIES_HELP = "ask so many queries of each relation, drawn by chance, always the same ones; default: all"
 
 
 @app.command()
@@ -33,11 +37,12 @@ def probe(
     out: Annotated[Path, typer.Option(help="folder of the report")],
     subset: Annotated[str, typer.Option(help="full, hard or both")] = "full",
     layers: Annotated[str, typer.Option(help="how many layers to use, by comma, such as 3,5,12; default: all")] = "",
-    pooling: Annotated[str, typer.Option(help="cls (the paper) or mean: what of a text's states embeds it")] = "cls",
+    pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
     metric: Annotated[str, typer.Option(help=HELP["metric"])] = DEFAULTS.metric,
     candidates: Annotated[str, typer.Option(help=HELP["candidates"])] = DEFAULTS.candidates,
     exclude_head: Annotated[bool, typer.Option("--exclude-head", help=HELP["exclude_head"])] = DEFAULTS.exclude_head,
     match: Match = DEFAULTS.match,
+    queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     prompts: Annotated[str, typer.Option(help="wording of the queries: human, default or released")] = "human",
     sheet: Annotated[int, typer.Option(min=0, help="queries of the first model for experts to judge; 0: none")] = 0,
     seed: Annotated[int, typer.Option(help="of intervals, tests and drawn queries")] = 0,
@@ -47,8 +52,7 @@ def probe(
     config = ProbeConfig.from_mapping(values)
     subsets = _subsets(subset)
     depths = _layers(layers)
-    if pooling not in ("cls", "mean"):
-        raise ConfigError(f"--pooling {pooling}: want cls or mean")
+    given = checked_pooling(pooling)
     if prompts not in ("human", "default", "released"):
         raise ConfigError(f"--prompts {prompts}: want human, default or released")
     if out.exists() and not out.is_dir():
@@ -57,11 +61,14 @@ def probe(
     from raybio.data.biolama import read_benchmark
     from raybio.evaluation.expert_sheet import write_sheet
     from raybio.evaluation.probe_report import ProbedSet
+    from raybio.systems.probe import own_pooling
     from raybio.systems.probe import probe as ask
 
     # Read all before anything is asked: what is missing is said at once.
     questions: dict[str, Any] = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
-    answers = ask(model, questions, config, layers=depths, pooling=cast(Any, pooling), say=print)
+    if queries_per_relation is not None:
+        questions = {name: asked.sample(queries_per_relation, seed=0) for name, asked in questions.items()}
+    answers = ask(model, questions, config, layers=depths, pooling=given, say=print)
     sets = []
     for name, asked in questions.items():
         sets.append(ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match))
@@ -71,7 +78,9 @@ def probe(
             write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, num_queries=sheet, seed=seed)
             print(f"for experts: {path}")
     settings = {"benchmark": str(benchmark), "models": ", ".join(model), **values}
-    write_report(out, sets, settings | {"pooling": pooling, "prompts": prompts, "seed": seed}, seed=seed)
+    settings |= {"pooling": ", ".join(given or own_pooling(one) for one in model), "prompts": prompts, "seed": seed}
+    settings |= {} if queries_per_relation is None else {"queries per relation": queries_per_relation}
+    write_report(out, sets, settings, seed=seed)
 
 
 @app.command()
@@ -121,6 +130,17 @@ def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -
             csv.writer(file).writerows(table)
     plot_probe(data, out / "plots")
     print(f"report: {out / 'report.md'}, {out / 'report.json'}, {out / 'tables'}/, {out / 'plots'}/")
+
+
+def checked_pooling(text: str | None) -> Any:
+    """The pooling of an option, None for the model's own.
+
+    Raises:
+        ConfigError: if it is neither cls nor mean.
+    """
+    if text not in (None, "cls", "mean"):
+        raise ConfigError(f"--pooling {text}: want cls or mean")
+    return text
 
 
 def _subsets(text: str) -> tuple[Literal["full", "hard"], ...]:

@@ -2,15 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from raybio.config import fields
 from raybio.errors import ConfigError
-from raybio.evaluation.mask_prediction import DecodeConfig
+from raybio.evaluation.probe_config import DecodeConfig
+from raybio.runtime.probing import POOLING_HELP, QUERIES_HELP, checked_pooling
 
-METHODS = ("mask-average", "x-factr", "generative")
+METHODS = ("mask-average", "x-factr", "generative", "hybrid")
 DECODE = DecodeConfig()
 HELP = {field.path: f"{field.meaning} {field.range}".strip() for field in fields(DecodeConfig)}
 
@@ -21,12 +22,17 @@ def baselines(
     out: Annotated[Path, typer.Option(help="folder of the report")],
     methods: Annotated[
         str, typer.Option(help=f"by comma, of {', '.join(METHODS)}; each model is asked by those that it can")
-    ] = ",".join(METHODS),
+    ] = ",".join(METHODS[:3]),
     subset: Annotated[str, typer.Option(help="full or hard")] = "full",
-    limit: Annotated[int | None, typer.Option(min=1, help="ask the first so many queries of each relation")] = None,
+    queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     restrict: Annotated[
-        bool, typer.Option("--restrict", help="mask average: among the answers of the query's relation, not all names")
+        bool, typer.Option("--restrict", help="rank the answers of the query's relation, not all names")
     ] = False,
+    rewired: Annotated[str | None, typer.Option(help="hybrid: the encoder, such as export/ of a run")] = None,
+    pooling: Annotated[str | None, typer.Option(help=f"hybrid: {POOLING_HELP}")] = None,
+    weight: Annotated[
+        float, typer.Option(min=0, max=1, help="hybrid: what the masked language model counts among names of one token")
+    ] = 0.5,
     decode: Annotated[str, typer.Option(help=f"x-factr: {HELP['decode']}")] = DECODE.decode,
     refine: Annotated[str, typer.Option(help=f"x-factr: {HELP['refine']}")] = DECODE.refine,
     beam: Annotated[int, typer.Option(help=f"x-factr: {HELP['beam']}")] = DECODE.beam,
@@ -35,30 +41,27 @@ def baselines(
     rescore: Annotated[bool, typer.Option("--rescore", help=f"x-factr: {HELP['rescore']}")] = DECODE.rescore,
     seed: Annotated[int, typer.Option(help="of the intervals")] = 0,
 ) -> None:
-    """Mask average, X-FACTR and written answers; beside them the published figures of the paper's Table 3."""
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    if not names or not set(names) <= set(METHODS):
-        raise ConfigError(f"--methods {methods}: want some of {', '.join(METHODS)}, by comma")
+    """Mask average, X-FACTR, written answers and hybrids; beside them the published figures of the paper's Table 3."""
+    names = _methods(methods, rewired)
     if subset not in ("full", "hard"):
         raise ConfigError(f"--subset {subset}: want full or hard")
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
     given = {"decode": decode, "refine": refine, "beam": beam, "max_masks": max_masks}
+    pooled = checked_pooling(pooling)
     config = DecodeConfig.from_mapping(given | {"max_iterations": max_iterations, "rescore": rescore})
     # Only now: these import transformers, which takes seconds.
     from raybio.evaluation.probe_baseline_report import report_data, report_markdown
-    from raybio.systems.probe_baselines import ask
+    from raybio.systems.probe_baselines import Rewired, ask
     from raybio.systems.probe_baselines import baselines as answer
 
-    asked = ask(benchmark, subset, limit)  # type: ignore[arg-type]
-    results = answer(model, names, asked, decode=config, restrict=restrict, say=print)  # type: ignore[arg-type]
-    settings: dict[str, Any] = {
-        "models": model,
-        "benchmark": str(benchmark),
-        "subset": subset,
-        "limit": limit,
-        "restrict": restrict,
-    }
+    asked = ask(benchmark, cast(Any, subset), queries_per_relation)
+    encoder = None if rewired is None else Rewired(rewired, pooled, weight)
+    results = answer(model, cast(Any, names), asked, decode=config, restrict=restrict, rewired=encoder, say=print)
+    settings: dict[str, Any] = {"models": model, "benchmark": str(benchmark), "subset": subset}
+    settings |= {"queries_per_relation": queries_per_relation, "restrict": restrict}
+    if encoder:
+        settings |= {"rewired": rewired, "weight": weight}
     if "x-factr" in names:
         settings["x-factr"] = config.to_mapping()
     data = report_data(results, asked.benchmark.relations, settings, seed=seed)
@@ -68,3 +71,12 @@ def baselines(
     (out / "baselines.md").write_text(report)
     print(report)
     print(f"report: {out / 'baselines.md'}, {out / 'baselines.json'}")
+
+
+def _methods(text: str, rewired: str | None) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not set(names) <= set(METHODS):
+        raise ConfigError(f"--methods {text}: want some of {', '.join(METHODS)}, by comma")
+    if ("hybrid" in names) != (rewired is not None):
+        raise ConfigError(f"--methods {text}, --rewired {rewired}: hybrid wants --rewired, and nothing else does")
+    return names

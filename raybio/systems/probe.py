@@ -10,17 +10,19 @@ embedded once, so that they tie; ties stand in order of names.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raybio.data.pair_collate import read_texts
+from raybio.encoders.sentence_folder import Pooling, read_sentence_folder
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
-from raybio.evaluation.probe import ProbeConfig, Questions, outcome, predict
+from raybio.evaluation.probe import Questions, outcome, predict
+from raybio.evaluation.probe_config import ProbeConfig
 from raybio.evaluation.probe_report import ProbeResult
 from raybio.protocols import Collective
 from raybio.retrieval.nearest import nearest
@@ -30,7 +32,6 @@ from raybio.training.gather import SingleProcess
 
 MAX_TOKENS_AT_ONCE = 16_384
 NAME_TOKENS, QUERY_TOKENS = 25, 50
-Pooling = Literal["cls", "mean"]
 
 
 class Benchmark(Questions, Protocol):
@@ -51,6 +52,11 @@ class TextEmbedder:
         self._tokenizer = TokenizerSource.of(encoder.tokenizer)
         self._row_by_tokens: dict[bytes, int] = {}
         self._known_UD = torch.empty(0, encoder.width, device=next(encoder.parameters()).device)
+
+    @property
+    def tokenizer_fingerprint(self) -> str:
+        """Changes with anything that changes the tokens of a text."""
+        return self._tokenizer.fingerprint
 
     def __call__(self, texts: Sequence[str], max_tokens: int) -> Tensor:
         """Embeddings (N, D) of texts cut to ``max_tokens``."""
@@ -73,15 +79,40 @@ class TextEmbedder:
         return self._known_UD[torch.tensor(row_N, device=new_UD.device)]
 
 
+def own_pooling(model: str) -> Pooling:
+    """What a folder or hub id in sentence-transformers' layout, such as a run's export, says; else the paper's "cls".
+
+    Raises:
+        ConfigError: if it cannot be found, or says something that cannot be honoured.
+    """
+    folder = read_sentence_folder(model, "main")
+    return (folder and folder.pooling) or "cls"
+
+
+def load_embedder(model: str, pooling: Pooling | None = None, num_layers: int | None = None) -> TextEmbedder:
+    """An embedder of names and queries as the probe reads them, on the GPU if there is one.
+
+    Args:
+        model: folder or hub id.
+        pooling: what of a text's states is its embedding; None: the model's own (``own_pooling``).
+        num_layers: how many of its layers are used, from the first on; None: all.
+
+    Raises:
+        ConfigError: if it cannot be loaded, or has fewer layers.
+    """
+    settings: dict[str, Any] = {"source": model, "pooling": pooling or own_pooling(model), "normalise": False}
+    settings |= {"max_length": max(NAME_TOKENS, QUERY_TOKENS), "num_layers_kept": num_layers}
+    encoder = build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0)
+    return TextEmbedder(encoder.to("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def probe(
     models: Sequence[str],
     benchmarks: Mapping[str, Benchmark],
     config: ProbeConfig,
     *,
     layers: Sequence[int] | None = None,
-    pooling: Pooling = "cls",
-    name_tokens: int = NAME_TOKENS,
-    query_tokens: int = QUERY_TOKENS,
+    pooling: Pooling | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[ProbeResult]]:
     """Ask every model, at every layer; by name of the benchmark a result each, in that order.
@@ -91,26 +122,20 @@ def probe(
         benchmarks: what is asked; what they have in common is embedded once.
         config: among which names, by which distance, and what counts as right.
         layers: how many of a model's layers, from the first on, are used; None: all, once.
-        pooling: what of a text's states is its embedding.
-        name_tokens: tokens of a name that are read, special ones included.
-        query_tokens: tokens of a query.
+        pooling: what of a text's states is its embedding; None: each model's own (``own_pooling``).
         say: called with what is being done.
 
     Raises:
         ConfigError: if a model cannot be loaded, has fewer layers, or has no mask token.
     """
     results: dict[str, list[ProbeResult]] = {name: [] for name in benchmarks}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     for name, model in model_names(models).items():
         for layer in layers or [None]:  # type: ignore[list-item]
-            settings: dict[str, Any] = {"source": model, "pooling": pooling, "normalise": False}
-            settings |= {"max_length": max(name_tokens, query_tokens)}
-            settings |= {} if layer is None else {"num_layers_kept": layer}
-            embed = TextEmbedder(build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0).to(device))
-            at = "" if layer is None else f", its first {layer} layers"
+            embed = load_embedder(model, pooling, layer)
+            at = f", {embed.encoder.pooling} pooling" + ("" if layer is None else f", its first {layer} layers")
             for title, asked in benchmarks.items():
                 say(f"probing {name}{at}, {title}: {len(asked.names):,} names, {len(asked.relation_Q):,} queries")
-                predicted_QK = probe_encoder(embed, asked, config, name_tokens=name_tokens, query_tokens=query_tokens)
+                predicted_QK = probe_encoder(embed, asked, config)
                 found = outcome(asked, predicted_QK, config.match)
                 results[title].append(ProbeResult(name, layer, found, predicted_QK))
                 say(f"{results[title][-1].label}: acc@1 {found.micro(1):.2%}, acc@10 {found.micro(10):.2%}")
@@ -130,14 +155,35 @@ def probe_encoder(
     Raises:
         ConfigError: if its tokenizer has no mask token.
     """
-    mask_token = embed.encoder.tokenizer.mask_token
-    if mask_token is None:
-        raise ConfigError(
-            "the encoder's tokenizer has no mask token to stand for the answer; want a masked language model's"
-        )
-    query_QD, name_CD = embed(benchmark.queries(mask_token), query_tokens), embed(benchmark.names, name_tokens)
+    query_QD, name_CD = embed_benchmark(embed, benchmark, name_tokens=name_tokens, query_tokens=query_tokens)
 
     def search(query_BD: Tensor, candidate_MD: Tensor, k: int) -> Tensor:
         return nearest(query_BD, candidate_MD, k, metric=config.metric, collective=embed.collective).index_QK
 
     return predict(benchmark, query_QD, name_CD, config, search)
+
+
+def embed_benchmark(
+    embed: TextEmbedder, benchmark: Benchmark, *, name_tokens: int = NAME_TOKENS, query_tokens: int = QUERY_TOKENS
+) -> tuple[Tensor, Tensor]:
+    """Embeddings (Q, D) of a benchmark's queries and (C, D) of its names, the same on every worker.
+
+    Raises:
+        ConfigError: if the encoder's tokenizer has no mask token.
+    """
+    queries = benchmark.queries(mask_token(embed.encoder))
+    return embed(queries, query_tokens), embed(benchmark.names, name_tokens)
+
+
+def mask_token(encoder: TextEncoder) -> str:
+    """What stands for the answer in a query.
+
+    Raises:
+        ConfigError: if the tokenizer has no mask token.
+    """
+    token: str | None = encoder.tokenizer.mask_token
+    if token is None:
+        raise ConfigError(
+            "the encoder's tokenizer has no mask token to stand for the answer; want a masked language model's"
+        )
+    return token

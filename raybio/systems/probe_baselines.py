@@ -3,6 +3,9 @@
 Follows Contrastive-Probe (Meng et al., 2022), section 4 and Table 3. Differences: mask average is of log-probabilities
 (the paper; the authors' code averages logits over padded pieces) and ranks all names, as the probe does; a query that
 is too long loses words at its beginning and never its mask; T5's answer ends at its next sentinel.
+
+The hybrid is ours: the names' distances from a query in a rewired encoder's space, mixed, for names of one token, with
+what a masked language model says of them: at these the paper finds such models better.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,64 +18,59 @@ import torch
 from raybio.data.biolama import read_benchmark
 from raybio.data.probe_benchmark import ProbeBenchmark, Subset
 from raybio.encoders.masked_lm import MaskedLanguageModel, load_masked_lm
+from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.seq2seq import AnswerWriter, load_answer_writer, writes_answers
 from raybio.errors import ConfigError
 from raybio.evaluation.first_hits import NEVER, Baseline, first_of_ranked, first_of_written, fold
-from raybio.evaluation.mask_average import mask_average_scores, restricted_scores
-from raybio.evaluation.mask_prediction import DecodeConfig, is_right, predict_answers
+from raybio.evaluation.mask_average import hybrid_scores, mask_average_scores, restricted_scores
+from raybio.evaluation.mask_prediction import is_right, predict_answers
 from raybio.evaluation.probe import CUTOFFS, ProbeOutcome
-from raybio.functional.retrieval import retrieve
+from raybio.evaluation.probe_config import DecodeConfig
+from raybio.functional.retrieval import Scores, distance_scores, remembered, retrieve_each
+from raybio.systems.probe import TextEmbedder, embed_benchmark, load_embedder
+from raybio.systems.zero_shot import model_names
 
-Method = Literal["mask-average", "x-factr", "generative"]
-METHODS: tuple[Method, ...] = ("mask-average", "x-factr", "generative")
+Method = Literal["mask-average", "x-factr", "generative", "hybrid"]
+METHODS: tuple[Method, ...] = ("mask-average", "x-factr", "generative", "hybrid")
 MAX_QUERY_TOKENS = 64
 
 
 class Asked(NamedTuple):
-    """Some queries of a benchmark; candidates are the names of the whole benchmark.
+    """A benchmark, or some queries of each relation; candidates are the names of the whole benchmark.
 
     Attributes:
         benchmark: its queries are asked with prompts in words of ours.
         default: the same with the relations' own words, which is how the paper asks generative models.
-        row_Q: the queries asked.
     """
 
     benchmark: ProbeBenchmark
     default: ProbeBenchmark
-    row_Q: np.ndarray
-
-    @property
-    def relation_Q(self) -> np.ndarray:
-        """The relation of each."""
-        return self.benchmark.relation_Q[self.row_Q]
 
     def outcome(self, first_hit_Q: np.ndarray) -> ProbeOutcome:
         """What is told by the rank of each one's first right answer."""
-        return ProbeOutcome(self.benchmark.relations, self.relation_Q, first_hit_Q)
-
-    def texts(self, benchmark: ProbeBenchmark, mask_token: str) -> list[str]:
-        """Their cloze texts."""
-        texts = benchmark.queries(mask_token)
-        return [texts[row] for row in self.row_Q]
+        return ProbeOutcome(self.benchmark.relations, self.benchmark.relation_Q, first_hit_Q)
 
     def gold(self) -> list[np.ndarray]:
         """Numbers of each one's right names."""
-        bounds = self.benchmark.indptr_Q1
-        return [self.benchmark.answer_P[bounds[row] : bounds[row + 1]] for row in self.row_Q]
+        return np.split(self.benchmark.answer_P, self.benchmark.indptr_Q1[1:-1])
 
 
-def ask(folder: Path, subset: Subset, limit: int | None = None) -> Asked:
-    """The queries of a benchmark's folder, or the first ``limit`` of each relation.
+class Rewired(NamedTuple):
+    """The encoder of a hybrid: folder or hub id, its pooling (None: its own), and what the language model counts."""
+
+    source: str
+    pooling: Pooling | None = None
+    weight: float = 0.5
+
+
+def ask(folder: Path, subset: Subset, queries_per_relation: int | None = None) -> Asked:
+    """The queries of a benchmark's folder, or some of each relation: those that training asks of as many.
 
     Raises:
         DataError: if it is no benchmark.
     """
-    benchmark, default = (read_benchmark(folder, subset, prompts) for prompts in ("human", "default"))
-    row_Q = np.arange(len(benchmark.relation_Q))
-    if limit is not None:
-        first_R = np.searchsorted(benchmark.relation_Q, np.arange(len(benchmark.relations)))
-        row_Q = row_Q[row_Q - first_R[benchmark.relation_Q] < limit]
-    return Asked(benchmark, default, row_Q)
+    both = (read_benchmark(folder, subset, prompts) for prompts in ("human", "default"))
+    return Asked(*(one if queries_per_relation is None else one.sample(queries_per_relation, seed=0) for one in both))
 
 
 def baselines(
@@ -82,6 +80,7 @@ def baselines(
     *,
     decode: DecodeConfig,
     restrict: bool = False,
+    rewired: Rewired | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Baseline]:
     """Every model by every method that it can: encoder-decoders write, masked language models fill masks.
@@ -91,19 +90,24 @@ def baselines(
         methods: of ``METHODS``.
         asked: what to ask.
         decode: how X-FACTR fills masks.
-        restrict: mask average among the answers that the query's relation has in the benchmark, and not all names.
+        restrict: names are ranked among the answers that the query's relation has in the benchmark, and not all names.
+        rewired: the encoder of "hybrid", which gives mask average and the encoder alone beside it.
         say: called with what is being done.
 
     Raises:
-        ConfigError: for a model that cannot be loaded, has no head, or has nothing to do.
+        ConfigError: for a model that cannot be loaded, has no head, or has nothing to do; for a hybrid of nothing.
     """
+    if ("hybrid" in methods) != (rewired is not None):
+        raise ConfigError("a hybrid is of a masked language model and a rewired encoder; want both or neither")
     can_write = {model: writes_answers(model) for model in models}
     for model, writes in can_write.items():
         if not any((method == "generative") == writes for method in methods):
-            kind, wanted = ("an", "generative") if writes else ("no", "mask-average or x-factr")
+            kind, wanted = ("an", "generative") if writes else ("no", "mask-average, x-factr or hybrid")
             raise ConfigError(
                 f"model {model!r} is {kind} encoder-decoder and can be asked by {wanted}; got {', '.join(methods)}"
             )
+    # Before all else, so that one that is not there is refused at once.
+    embed = None if rewired is None else load_embedder(rewired.source, rewired.pooling)
     results: list[Baseline] = []
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for model, writes in can_write.items():
@@ -115,7 +119,10 @@ def baselines(
             continue
         masked_lm = load_masked_lm(model)
         masked_lm.model.to(device)
-        if "mask-average" in methods:
+        if rewired is not None and embed is not None:
+            (encoder_name,) = model_names([rewired.source])
+            results += _hybrid((model, encoder_name), masked_lm, embed, rewired.weight, asked, restrict, say)
+        elif "mask-average" in methods:
             results.append(_mask_average(model, masked_lm, asked, restrict, say))
         if "x-factr" in methods:
             results.append(_x_factr(model, masked_lm, asked, decode, say))
@@ -125,22 +132,64 @@ def baselines(
 def _mask_average(
     name: str, model: MaskedLanguageModel, asked: Asked, restrict: bool, say: Callable[[str], None]
 ) -> Baseline:
-    benchmark, gold = asked.benchmark, asked.gold()
-    texts = model.cloze_tokens(asked.texts(benchmark, model.tokenizer.mask_token), _query_tokens(model))
+    return _ranked({(name, "mask average"): _mask_scores(name, model, asked, say)}, model, asked, restrict)[0]
+
+
+def _hybrid(
+    names: tuple[str, str],
+    model: MaskedLanguageModel,
+    embed: TextEmbedder,
+    weight: float,
+    asked: Asked,
+    restrict: bool,
+    say: Callable[[str], None],
+) -> list[Baseline]:
+    """The language model, the encoder and both together, on each block of queries in turn."""
+    name, encoder_name = names
+    say(f"{encoder_name}, {embed.encoder.pooling} pooling: {len(asked.benchmark.names):,} names")
+    mask = remembered(_mask_scores(name, model, asked, say))
+    encoder = remembered(distance_scores(*embed_benchmark(embed, asked.benchmark)))
+    both = hybrid_scores(encoder, mask, _is_single(model, asked), weight)
+    scores = {
+        (name, "mask average"): mask,
+        (encoder_name, f"encoder alone, {embed.encoder.pooling} pooling"): encoder,
+        (f"{name} and {encoder_name}", f"hybrid, weight {weight:g}"): both,
+    }
+    return _ranked(scores, model, asked, restrict)
+
+
+def _mask_scores(name: str, model: MaskedLanguageModel, asked: Asked, say: Callable[[str], None]) -> Scores:
+    texts = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), _query_tokens(model))
 
     def log_probs(first: int, end: int) -> torch.Tensor:
         say(f"{name}: mask average, query {first:,} of {len(texts):,}")
         return model.at_masks(texts[first:end])
 
-    pieces = model.name_tokens(benchmark.names)
-    scores = mask_average_scores(log_probs, len(texts), pieces, model.model.config.vocab_size)
+    pieces = model.name_tokens(asked.benchmark.names)
+    return mask_average_scores(log_probs, len(texts), pieces, model.model.config.vocab_size)
+
+
+def _ranked(
+    scores: dict[tuple[str, str], Scores], model: MaskedLanguageModel, asked: Asked, restrict: bool
+) -> list[Baseline]:
+    """What (model, method) achieved by its scores of all names, or of the answers of the query's relation."""
+    benchmark, is_single_C = asked.benchmark, _is_single(model, asked)
+    several = list(scores.values())
     if restrict:
-        scores = restricted_scores(scores, asked.relation_Q, _answers_of_relations(benchmark))
-    indptr = np.concatenate([[0], np.cumsum([len(numbers) for numbers in gold])])
-    retrieval = retrieve(scores, indptr, np.concatenate(gold), block_rows=256)
+        several = [restricted_scores(one, benchmark.relation_Q, benchmark.is_tail_RC) for one in several]
     candidates = "answers of the query's relation" if restrict else f"all {len(benchmark.names):,} names"
-    outcome = asked.outcome(first_of_ranked(retrieval))
-    return Baseline(name, "mask average", outcome, CUTOFFS, f"candidates: {candidates}")
+    is_single_Q = np.array([is_single_C[numbers].any() for numbers in asked.gold()])
+    found = map(first_of_ranked, retrieve_each(several, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256))
+    return [
+        Baseline(name, method, asked.outcome(first_Q), CUTOFFS, f"candidates: {candidates}", is_single_Q)
+        for (name, method), first_Q in zip(scores, found, strict=True)
+    ]
+
+
+def _is_single(model: MaskedLanguageModel, asked: Asked) -> np.ndarray:
+    """(C,) which names are one token of a language model; an unknown one stands for every word it lacks."""
+    unknown = model.tokenizer.unk_token_id
+    return np.array([len(one) == 1 and one[0] != unknown for one in model.name_tokens(asked.benchmark.names)])
 
 
 def _x_factr(
@@ -151,7 +200,7 @@ def _x_factr(
     unknown = model.tokenizer.unk_token_id
     gold = [[pieces[number] for number in numbers if unknown not in pieces[number]] for numbers in asked.gold()]
     room = _query_tokens(model) - (decode.max_masks - 1)
-    queries = model.cloze_tokens(asked.texts(asked.benchmark, model.tokenizer.mask_token), room)
+    queries = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), room)
     first_Q, size = np.full(len(queries), NEVER), 64 if model.model.device.type == "cpu" else 512
     for rows in _by_length(queries, 8 * size):
         say(f"{name}: x-factr, {len(rows):,} of {len(queries):,} queries")
@@ -172,7 +221,7 @@ def _x_factr(
 
 def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str], None]) -> list[Baseline]:
     gold = [[asked.benchmark.names[number] for number in numbers] for numbers in asked.gold()]
-    texts = [text.rstrip(" .") for text in asked.texts(asked.default, model.mask_token)]
+    texts = [text.rstrip(" .") for text in asked.default.queries(model.mask_token)]
     answers: list[list[str]] = []
     for start in range(0, len(texts), 256):
         say(f"{name}: generative, query {start:,} of {len(texts):,}")
@@ -193,11 +242,3 @@ def _by_length(queries: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]
     order = np.argsort([len(tokens) for tokens in queries], kind="stable")
     for start in range(0, len(order), size):
         yield order[start : start + size]
-
-
-def _answers_of_relations(benchmark: ProbeBenchmark) -> np.ndarray:
-    """(R, C) whether a name answers some query of a relation, asked here or not."""
-    is_answer_RC = np.zeros((len(benchmark.relations), len(benchmark.names)), dtype=bool)
-    relation_P = np.repeat(benchmark.relation_Q, np.diff(benchmark.indptr_Q1))
-    is_answer_RC[relation_P, benchmark.answer_P] = True
-    return is_answer_RC

@@ -207,3 +207,16 @@ def test_a_sample_holds_so_many_queries_of_each_relation_with_their_answers(tmp_
     assert all(answers[relation, head] == gold.tolist() for relation, head, gold in found)
     assert benchmark.sample(4, seed=1).head_Q.tolist() != sampled.head_Q.tolist()
     np.testing.assert_array_equal(benchmark.sample(100, seed=0).answer_P, benchmark.answer_P)
+
+
+def test_a_sample_keeps_which_names_answer_which_relation_in_the_whole_benchmark(tmp_path):
+    _, folder = write_knowledge(tmp_path, KnowledgeConfig(num_heads=9, num_tails=6))
+    benchmark = read_medlama(folder)
+    expected = np.zeros((len(benchmark.relations), len(benchmark.names)), dtype=bool)
+    for query, relation in enumerate(benchmark.relation_Q):
+        for answer in benchmark.answer_P[benchmark.indptr_Q1[query] : benchmark.indptr_Q1[query + 1]]:
+            expected[relation, answer] = True
+    np.testing.assert_array_equal(benchmark.is_tail_RC, expected)
+    sampled = benchmark.sample(4, seed=0).sample(1, seed=0)
+    np.testing.assert_array_equal(sampled.is_tail_RC, expected)
+    assert len(sampled.head_Q) == len(benchmark.relations)

@@ -13,6 +13,7 @@ class SmallQuestions:
     prompts: tuple[str, ...]
     names: tuple[str, ...]
     is_tail_C: np.ndarray
+    is_tail_RC: np.ndarray
     relation_Q: np.ndarray
     head_Q: np.ndarray
     indptr_Q1: np.ndarray
@@ -40,6 +41,9 @@ def questions_of(asked, names, cuis_by_name=None, relations=RELATIONS) -> SmallQ
         prompts=tuple(f"[X] {relation.replace('_', ' ')} [Y] ." for relation in relations),
         names=tuple(names),
         is_tail_C=np.isin(np.arange(len(names)), answer_P),
+        is_tail_RC=np.array(
+            [[any(of == one and name in right for of, _, right in asked) for name in names] for one in relations]
+        ),
         relation_Q=np.array([relations.index(relation) for relation, _, _ in asked], np.int16),
         head_Q=np.array([names.index(head) for _, head, _ in asked], np.int32),
         indptr_Q1=np.cumsum([0, *map(len, answers)]),

@@ -3,7 +3,16 @@ import pytest
 import torch
 
 from raybio.functional import retrieval as module
-from raybio.functional.retrieval import Retrieval, Scores, cosine_scores, retrieve
+from raybio.functional.retrieval import (
+    Retrieval,
+    Scores,
+    cosine_scores,
+    distance_scores,
+    remembered,
+    retrieve,
+    retrieve_each,
+)
+from raybio.retrieval.nearest import nearest
 from tests import oracles
 from tests.functional.threads import in_threads
 
@@ -159,3 +168,38 @@ def test_a_gpu_gives_the_ranks_of_the_cpu(kind):
     indptr, indices = csr(gold_sets())
     one, two = (retrieve(cosine_scores(query.to(d), candidate.to(d)), indptr, indices) for d in ("cpu", "cuda"))
     assert one.rank_P.tolist() == two.rank_P.tolist()
+
+
+@pytest.mark.parametrize("kind", ["normal", "grid", "copies", "constant", "nearly parallel"])
+def test_distances_are_those_of_a_loop_in_the_order_of_the_nearest(kind):
+    query, candidate = vectors(kind)
+    score = distance_scores(query, candidate).block(2, 17)
+    expected = [[-oracles.distance(q, c) for c in candidate.numpy().astype(float)] for q in query[2:].numpy()]
+    np.testing.assert_allclose(score.numpy(), expected, atol=1e-5)
+    order = score.argsort(dim=1, descending=True, stable=True)
+    assert torch.equal(order, nearest(query, candidate, 40).index_QK[2:])
+
+
+def test_several_scores_are_ranked_as_each_alone_and_what_they_share_is_computed_once():
+    query, candidate = vectors("grid")
+    indptr, indices = csr(gold_sets())
+    asked = []
+    plain = distance_scores(query, candidate)
+    counted = Scores(lambda first, end: asked.append((first, end)) or plain.block(first, end), 17, 40)
+    shared = remembered(counted)
+    # What it gives is overwritten.
+    negative = Scores(lambda first, end: shared.block(first, end).neg_(), 17, 40)
+    found = retrieve_each([negative, shared, negative], indptr, indices, block_rows=5)
+    assert asked == [(0, 5), (5, 10), (10, 15), (15, 17)]
+    upside_down = Scores(lambda first, end: -plain.block(first, end), 17, 40)
+    for one, alone in zip(found, (upside_down, plain, upside_down), strict=True):
+        assert one.rank_P.tolist() == retrieve(alone, indptr, indices).rank_P.tolist()
+
+
+def test_scores_of_unlike_shape_and_none_at_all_are_refused():
+    query, candidate = vectors("normal")
+    indptr, indices = csr(gold_sets())
+    both = [distance_scores(query, candidate), distance_scores(query, candidate[:9])]
+    for several in (both, []):
+        with pytest.raises(ValueError, match="want one kind at least, all of one shape"):
+            retrieve_each(several, indptr, indices)

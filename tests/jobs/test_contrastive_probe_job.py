@@ -1,5 +1,6 @@
 """The job of Contrastive-Probe, started as a user would: sentence files and a benchmark in, a probed run out."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,3 +55,21 @@ def test_a_benchmark_without_sentences_and_a_file_that_is_not_there_are_refused(
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_the_help_of_the_commands_comes_without_importing_torch() -> None:
+    code = (
+        "import runpy, sys\n"
+        "job = runpy.run_path('jobs/contrastive_probe.py')\n"
+        "for command in job['COMMANDS']:\n"
+        "    sys.argv = ['contrastive_probe.py', command, '--help']\n"
+        "    try: job['main']()\n"
+        "    except SystemExit as end: assert end.code == 0, command\n"
+        "print(len(job['COMMANDS']), sorted({'torch', 'transformers', 'pyarrow', 'faiss', 'ray'} & sys.modules.keys()))"
+    )
+    root = JOB.parents[1]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, timeout=110
+    )
+    assert done.stdout.splitlines()[-1] == "5 []", done.stderr

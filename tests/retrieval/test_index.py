@@ -18,6 +18,15 @@ def test_an_index_opened_from_its_vectors_finds_what_exact_search_finds(metric, 
     np.testing.assert_array_equal(found, expected.numpy())
 
 
+def test_vectors_of_something_else_are_refused_by_what_is_another(tmp_path):
+    module.VectorIndex(VECTOR).save(tmp_path, of={"model": "a", "names": "b"})
+    module.VectorIndex.open(tmp_path, of={"model": "a", "names": "b"})
+    with pytest.raises(StoreError, match="holds vectors of another names. Choose another folder"):
+        module.VectorIndex.open(tmp_path, of={"model": "a", "names": "c"})
+    with pytest.raises(StoreError, match="another model and names"):
+        module.VectorIndex.open(tmp_path, of={"model": "x", "names": "c"})
+
+
 def test_many_vectors_are_searched_in_lists_that_find_most(monkeypatch):
     monkeypatch.setattr(module, "EXACT_AT_MOST", 1000)
     rng = np.random.default_rng(0)

@@ -34,7 +34,7 @@ def call(*arguments: object) -> None:
 def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp_path, capsys):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--subset", "both", "--sheet", 2)
-    assert "probing tiny, full: 6 names, 4 queries" in capsys.readouterr().out
+    assert "probing tiny, cls pooling, full: 6 names, 4 queries" in capsys.readouterr().out
     data = json.loads((out / "report.json").read_text())
     assert [one["name"] for one in data["sets"]] == ["full", "hard"]
     assert data["sets"][0]["results"][0]["micro"]["10"]["value"] == 1  # fewer than 10 names
@@ -58,6 +58,15 @@ def test_layers_are_probed_and_drawn(medlama, tmp_path):
     labels = [one["label"] for one in json.loads((out / "report.json").read_text())["sets"][0]["results"]]
     assert labels == ["tiny, 1 layers", "tiny, 2 layers"]
     assert (out / "plots/layers_full_acc10.png").is_file()
+
+
+def test_some_queries_of_each_relation_are_asked_and_the_report_says_so(medlama, tmp_path, capsys):
+    out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--queries-per-relation", 1)
+    assert "6 names, 2 queries" in capsys.readouterr().out
+    settings = json.loads((out / "report.json").read_text())["settings"]
+    assert settings["queries per relation"] == 1
+    assert settings["pooling"] == "cls"
 
 
 @pytest.mark.parametrize(

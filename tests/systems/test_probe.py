@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError
 from raybio.evaluation.probe import ProbeConfig
@@ -43,8 +44,24 @@ def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
     near_Q10[:, :8] = expected
     np.testing.assert_array_equal(result.predicted_QK, near_Q10)
     assert result.label == "tiny"
-    assert said[0] == "probing tiny, full: 8 names, 3 queries"
+    assert said[0] == "probing tiny, cls pooling, full: 8 names, 3 queries"
     assert said[1].startswith("tiny: acc@1 ")
+
+
+def test_a_model_is_pooled_as_its_folder_says_unless_told(model):
+    questions = questions_of(ASKED, NAMES)
+
+    def predicted(pooling=None):
+        said = []
+        (result,) = probe([model], {"full": questions}, ProbeConfig(), pooling=pooling, say=said.append)["full"]
+        return said[0].split(", ")[1], result.predicted_QK.tolist()
+
+    plain = predicted()
+    assert plain == predicted("cls")
+    write_sentence_files(Path(model), width=32, pooling="mean", max_tokens=50)
+    assert predicted() == predicted("mean")
+    assert predicted()[0] == "mean pooling"
+    assert predicted() != plain == predicted("cls")
 
 
 def test_texts_of_equal_tokens_have_equal_embeddings_and_long_ones_are_cut(model):

@@ -9,13 +9,20 @@ import torch
 from transformers import BertForMaskedLM
 from typer.testing import CliRunner
 
+from raybio.data.probe_benchmark import read_medlama
+from raybio.encoders.masked_lm import load_masked_lm
 from raybio.encoders.seq2seq import load_answer_writer
+from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError
-from raybio.evaluation.mask_prediction import DecodeConfig
-from raybio.systems.probe_baselines import METHODS, ask, baselines
+from raybio.evaluation.probe import ProbeConfig
+from raybio.evaluation.probe_config import DecodeConfig
+from raybio.systems.probe import probe
+from raybio.systems.probe_baselines import METHODS, Rewired, ask, baselines
+from tests import oracles
 from tests.encoders.test_seq2seq import model_of, tokenizer_of
-from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
+from tests.encoders.tiny_text import embed, save_tiny, tiny_model, tiny_tokenizer
 
+ALONE = METHODS[:3]
 COLUMNS = ["head_cui", "head_name", "rel", "tail_names", "tail_cuis"]
 QUERIES = {
     "may_treat": [("asthma", ["life"]), ("COVID-19", ["risk", "cost"]), ("infection", ["cohort"])],
@@ -62,7 +69,7 @@ def always_risk(tmp_path):
 @pytest.mark.parametrize("decode", ["independent", "order", "confidence"])
 def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(benchmark_folder, always_risk, decode):
     config = DecodeConfig(decode=decode, beam=2, max_masks=2)
-    average, x_factr = baselines([always_risk], METHODS, ask(benchmark_folder, "full"), decode=config)
+    average, x_factr = baselines([always_risk], ALONE, ask(benchmark_folder, "full"), decode=config)
     assert average.ks == (1, 5, 10)
     assert x_factr.ks == (1,)
     for result in (average, x_factr):
@@ -95,11 +102,80 @@ def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alo
     assert "answers of the query's relation" in kept.remark
 
 
-def test_a_limit_asks_the_first_queries_of_each_relation_among_all_names(benchmark_folder):
-    asked = ask(benchmark_folder, "full", limit=2)
-    assert asked.row_Q.tolist() == [0, 1, 3, 4]
-    assert len(asked.benchmark.names) == len(ask(benchmark_folder, "full").benchmark.names)
-    assert [asked.benchmark.names[numbers[0]] for numbers in asked.gold()] == ["life", "cost", "risk", "risk factors"]
+def test_some_queries_of_each_relation_are_those_that_training_draws_among_all_names(benchmark_folder):
+    asked, whole = ask(benchmark_folder, "full", queries_per_relation=2), read_medlama(benchmark_folder)
+    assert asked.benchmark.names == whole.names
+    drawn = whole.sample(2, seed=0)
+    for benchmark in (asked.benchmark, asked.default):
+        assert benchmark.head_Q.tolist() == drawn.head_Q.tolist() and len(drawn.head_Q) == 4
+    assert asked.default.prompts != asked.benchmark.prompts
+    starts = drawn.indptr_Q1
+    expected = [drawn.answer_P[starts[query] : starts[query + 1]].tolist() for query in range(4)]
+    assert [gold.tolist() for gold in asked.gold()] == expected
+
+
+def first_places(score_QC, gold):
+    """Of the best right name of each query, by a loop."""
+    places = []
+    for score_C, right in zip(score_QC, gold, strict=True):
+        order = sorted(range(len(score_C)), key=lambda name, score_C=score_C: (-score_C[name], name))
+        places.append(min(order.index(name) for name in right))
+    return places
+
+
+@pytest.fixture
+def rewired(tmp_path):
+    return save_tiny(tmp_path / "rewired", "electra")
+
+
+def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(benchmark_folder, always_risk, rewired):
+    asked, weight = ask(benchmark_folder, "full"), 0.3
+    three = baselines([always_risk], ["hybrid"], asked, decode=DecodeConfig(), rewired=Rewired(rewired, None, weight))
+    names, queries = asked.benchmark.names, asked.benchmark.queries("[MASK]")
+    encoder = build_text_encoder(TextEncoderConfig(source=rewired, pooling="cls", max_length=50), seed=0)
+    name_vectors = [embed(encoder, [name])[0] for name in names]
+    language_model = load_masked_lm(always_risk)
+    pieces = language_model.name_tokens(names)
+    scores = {"mask": [], "encoder": [], "hybrid": []}
+    for query in queries:
+        log_prob_V = language_model.at_masks(language_model.cloze_tokens([query], 64))[0].double().tolist()
+        mask = [np.mean([log_prob_V[piece] for piece in one]) for one in pieces]
+        near = [-oracles.distance(embed(encoder, [query])[0], vector) for vector in name_vectors]
+        single = [name for name in range(len(names)) if len(pieces[name]) == 1]
+        said, seen = [mask[name] for name in single], [near[name] for name in single]
+        mixed = list(near)
+        for name in single:
+            standard = (mask[name] - np.mean(said)) / np.std(said)
+            mixed[name] = (1 - weight) * near[name] + weight * (np.mean(seen) + np.std(seen) * standard)
+        for one, values in zip(scores.values(), (mask, near, mixed), strict=True):
+            one.append(values)
+    assert 1 < len(single) < len(names)
+    gold = [right.tolist() for right in asked.gold()]
+    for baseline, score_QC in zip(three, scores.values(), strict=True):
+        assert baseline.outcome.first_hit_Q.tolist() == first_places(score_QC, gold)
+        assert baseline.is_single_Q.tolist() == [any(len(pieces[name]) == 1 for name in right) for right in gold]
+    assert len({tuple(first_places(score_QC, gold)) for score_QC in scores.values()}) == 3
+    assert [one.method for one in three] == ["mask average", "encoder alone, cls pooling", "hybrid, weight 0.3"]
+    assert three[2].model == f"{always_risk} and rewired"
+
+
+@pytest.mark.parametrize("restrict", [False, True])
+def test_a_hybrid_of_weight_0_is_the_encoder_alone_which_is_the_probe(benchmark_folder, always_risk, rewired, restrict):
+    asked = ask(benchmark_folder, "full", queries_per_relation=2)
+    settings = {"decode": DecodeConfig(), "restrict": restrict, "rewired": Rewired(rewired, "mean", 0.0)}
+    _, alone, hybrid = baselines([always_risk], ["hybrid"], asked, **settings)
+    config = ProbeConfig(candidates="relation" if restrict else "all")
+    (probed,) = probe([rewired], {"full": asked.benchmark}, config, pooling="mean")["full"]
+    for one in (alone, hybrid):
+        for k in one.ks:
+            np.testing.assert_array_equal(one.outcome.hits(k), probed.outcome.hits(k))
+
+
+def test_a_hybrid_of_one_alone_is_refused(benchmark_folder, always_risk, rewired):
+    asked = ask(benchmark_folder, "full")
+    for methods, encoder in ((["hybrid"], None), (["mask-average"], Rewired(rewired))):
+        with pytest.raises(ConfigError, match="want both or neither"):
+            baselines([always_risk], methods, asked, decode=DecodeConfig(), rewired=encoder)
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
@@ -115,7 +191,7 @@ def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_p
     (tmp_path / "benchmark").mkdir()
     write_benchmark(tmp_path / "benchmark", {"may_treat": [("aspirin", [written.upper()]), ("fever", ["nothing"])]})
     asked = ask(tmp_path / "benchmark", "full")
-    folded, exact = baselines([str(folder)], METHODS, asked, decode=DecodeConfig())
+    folded, exact = baselines([str(folder)], ALONE, asked, decode=DecodeConfig())
     assert folded.outcome.first_hit_Q[0] == answers.index(written)
     assert folded.outcome.first_hit_Q[1] >= 10
     assert (exact.outcome.first_hit_Q >= 10).all()
@@ -125,7 +201,7 @@ def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anyt
     benchmark_folder, always_risk
 ):
     said = []
-    with pytest.raises(ConfigError, match="can be asked by mask-average or x-factr; got generative"):
+    with pytest.raises(ConfigError, match="can be asked by mask-average, x-factr or hybrid; got generative"):
         baselines([always_risk], ["generative"], ask(benchmark_folder, "full"), decode=DecodeConfig(), say=said.append)
     assert said == []
 
@@ -144,23 +220,50 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
     benchmark_folder, always_risk, tmp_path
 ):
     out = tmp_path / "report"
-    arguments = ["--model", always_risk, "--benchmark", benchmark_folder, "--out", out, "--limit", 2, "--beam", 2]
+    arguments = ["--model", always_risk, "--benchmark", benchmark_folder, "--out", out, "--beam", 2]
+    arguments += ["--queries-per-relation", 2]
     done = run(*arguments, "--methods", "mask-average,x-factr", "--decode", "order", "--refine", "order")
     assert done.exit_code == 0, done.output
     text = (out / "baselines.md").read_text()
-    assert "Only the first 2 queries of each relation" in text
+    assert "Only 2 queries of each relation were asked**, drawn by chance" in text
     assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in text
     data = json.loads((out / "baselines.json").read_text())
     assert [row["method"] for row in data["results"]] == ["mask average", "x-factr, order + order"]
-    assert data["results"][1]["accuracy"]["1"]["by_relation"] == {"may_treat": 0.5, "occurs_after": 0.5}
+    drawn = read_medlama(benchmark_folder).sample(2, seed=0)
+    answers = np.split(drawn.answer_P, drawn.indptr_Q1[1:-1])
+    is_right = [drawn.names.index("risk") in right for right in answers]
+    expected = {"may_treat": np.mean(is_right[:2]), "occurs_after": np.mean(is_right[2:])}
+    assert data["results"][1]["accuracy"]["1"]["by_relation"] == expected
     assert data["num_queries"] == {"may_treat": 2, "occurs_after": 2}
     assert list(data["results"][1]["accuracy"]) == ["1"]  # one answer: no acc@10
+
+
+def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_others(
+    benchmark_folder, always_risk, rewired, tmp_path
+):
+    arguments = ["--model", always_risk, "--benchmark", benchmark_folder, "--out", tmp_path / "report"]
+    done = run(*arguments, "--methods", "hybrid", "--rewired", rewired, "--weight", 1)
+    assert done.exit_code == 0, done.output
+    data = json.loads((tmp_path / "report" / "baselines.json").read_text())
+    for one in data["results"]:
+        assert sum(part["num_queries"] for part in one["by_tokens"].values()) == 7
+        whole = sum(part["num_queries"] * part["acc@10"] for part in one["by_tokens"].values()) / 7
+        assert whole == pytest.approx(one["accuracy"]["10"]["micro"]["value"])
+    alone = data["results"][0]["by_tokens"]
+    # "risk factors" and no other answer is two tokens; "risk" is right for three of the others.
+    assert alone["one token"] == {"num_queries": 6, "acc@1": 0.5, "acc@5": pytest.approx(5 / 6), "acc@10": 1.0}
+    assert alone["others"]["acc@1"] == 0
+    assert "| hybrid, weight 1 | " in done.output and " | one token | 6 | " in done.output
+    assert data["settings"]["rewired"] == rewired
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--methods", "mask"], "--methods mask: want some of"),
+        (["--methods", "hybrid"], "hybrid wants --rewired"),
+        (["--rewired", "folder"], "hybrid wants --rewired, and nothing else does"),
+        (["--methods", "hybrid", "--rewired", "folder", "--pooling", "max"], "--pooling max: want cls or mean"),
         (["--subset", "easy"], "--subset easy: want full or hard"),
         (["--decode", "left"], "decode"),
         (["--beam", "0"], "beam"),
