@@ -145,6 +145,16 @@ def gold_ranks(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[int]:
     return ranks
 
 
+def mean_reciprocal_rank(score: np.ndarray, gold: Sequence[Sequence[int]]) -> float:
+    """Mean over queries with gold of 1 / place of the first gold candidate by score, ties by index, from 1 on."""
+    values = []
+    for query, mine in enumerate(gold):
+        order = sorted(range(score.shape[1]), key=lambda c, query=query: (-score[query][c], c))
+        if mine:
+            values.append(1 / (1 + min(order.index(g) for g in mine)))
+    return sum(values) / len(values)
+
+
 def r_precision(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[float | None]:
     """Of the first |gold| candidates by score, ties by index, the share that is gold; None without gold."""
     values: list[float | None] = []

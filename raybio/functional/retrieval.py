@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raybio.functional.rank_counts import count_ranks
-from raybio.functional.scores import demand_finite, row_blocks, scorer
+from raybio.functional.scores import Metric, demand_finite, row_blocks, scorer
 from raybio.protocols import Collective
 
 Integers = NDArray[np.integer[Any]]
@@ -81,6 +81,11 @@ class Retrieval:
         return float(np.nanmean(self._share_Q(self.hits_at(k))))
 
     @cached_property
+    def mean_reciprocal_rank(self) -> float:
+        """MRR: 1 / (1 + rank) of a query's best gold candidate, mean over queries with gold."""
+        return float((1 / (1 + np.minimum.reduceat(self.rank_P, self.indptr[:-1][self.num_gold_Q > 0]))).mean())
+
+    @cached_property
     def r_hits_Q(self) -> Integers:
         """Gold candidates among the first |G_q|."""
         return self.hits_at(self.num_gold_Q)
@@ -136,9 +141,14 @@ def retrieve(
 
 
 def cosine_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
-    """Scores in the order of cosines, in which equal cosines are equal numbers (see ``raybio.functional.scores``).
+    """``vector_scores`` by cosine, in which a zero vector is as far from all others and near its like."""
+    return vector_scores(query_QD, candidate_CD, "cosine")
 
-    A zero vector is as far from all others and near its like. Work is done where the embeddings lie, in fp64.
+
+def vector_scores(query_QD: Tensor, candidate_CD: Tensor, metric: Metric) -> Scores:
+    """Scores in the order of nearness, in which equal distances are equal numbers (see ``raybio.functional.scores``).
+
+    Work is done where the embeddings lie, in fp64.
 
     Raises:
         ValueError: for embeddings that are not finite, or of two widths.
@@ -148,7 +158,7 @@ def cosine_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
     if query_QD.shape[1] != candidate_CD.shape[1]:
         raise ValueError(f"queries are {query_QD.shape[1]} wide, candidates {candidate_CD.shape[1]}; want one encoder")
     num_queries = len(query_QD)
-    both = scorer(torch.cat([query_QD, candidate_CD]), "cosine", torch.float64)
+    both = scorer(torch.cat([query_QD, candidate_CD]), metric, torch.float64)
     candidates = slice(num_queries, None)
     return Scores(lambda first, end: both.between(slice(first, end), candidates), num_queries, len(candidate_CD))
 
