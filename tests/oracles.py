@@ -231,3 +231,40 @@ def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]
         squares = [np.float32(((one - other) ** 2).sum()) for other in candidate.astype(np.float64)]
         found.append(sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))[:k])
     return found
+
+
+def agreement(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
+    """Shared names of a query's two wordings above those with other queries', as shares; over all pairs, -1 no name."""
+
+    def share(one: Sequence[int], other: Sequence[int]) -> float:
+        names = {name for name in one if name >= 0}
+        return len(names & set(other)) / len(names)
+
+    num = len(first)
+    own = sum(share(first[q], second[q]) for q in range(num)) / num
+    others = [share(first[q], second[p]) for q in range(num) for p in range(num) if p != q]
+    chance = sum(others) / len(others)
+    return (own - chance) / (1 - chance)
+
+
+def first_of_the_highest_means(rows: Sequence[Sequence[float]]) -> int:
+    """The first row with the highest mean over the columns that are numbers."""
+    best, best_mean = 0, -math.inf
+    for place, row in enumerate(rows):
+        numbers = [value for value in row if not math.isnan(value)]
+        if sum(numbers) / len(numbers) > best_mean:
+            best, best_mean = place, sum(numbers) / len(numbers)
+    return best
+
+
+def first_of_the_highest(rows: Sequence[Sequence[float]], otherwise: int) -> list[int]:
+    """For each column the first row with its highest number; ``otherwise`` for a column without numbers."""
+    chosen = []
+    for column in zip(*rows, strict=True):
+        place = otherwise
+        if not math.isnan(column[0]):
+            place = 0
+            for other in range(len(column)):
+                place = other if column[other] > column[place] else place
+        chosen.append(place)
+    return chosen
