@@ -233,16 +233,15 @@ def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]
     return found
 
 
-def agreement(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
-    """Shared names of a query's two wordings above those with other queries', as shares; over all pairs, -1 no name."""
+def agreement(asked: Sequence[int], first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
+    """Names that both wordings of the ``asked`` queries share above those with any other query's; -1 is no name."""
 
     def share(one: Sequence[int], other: Sequence[int]) -> float:
         names = {name for name in one if name >= 0}
         return len(names & set(other)) / len(names)
 
-    num = len(first)
-    own = sum(share(first[q], second[q]) for q in range(num)) / num
-    others = [share(first[q], second[p]) for q in range(num) for p in range(num) if p != q]
+    own = sum(share(first[q], second[q]) for q in asked) / len(asked)
+    others = [share(first[q], second[p]) for q in asked for p in range(len(second)) if p != q]
     chance = sum(others) / len(others)
     return (own - chance) / (1 - chance)
 

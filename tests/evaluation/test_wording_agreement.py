@@ -19,10 +19,7 @@ def test_agreement_equals_the_loop_over_pairs_of_queries() -> None:
     second[:30] = np.where(np.random.default_rng(3).random((30, 10)) < 0.5, first[:30], -1)
     found = agreement_above_chance(relation, first, second, np.ones(4, dtype=bool))
     expected = [
-        oracles.agreement(
-            [one.tolist() for one in first[relation == r]], [two.tolist() for two in second[relation == r]]
-        )
-        for r in range(3)
+        oracles.agreement(np.flatnonzero(relation == r).tolist(), first.tolist(), second.tolist()) for r in range(3)
     ]
     assert found[:3].tolist() == pytest.approx(expected)
     assert np.isnan(found[3])
@@ -46,7 +43,8 @@ def test_an_encoder_that_answers_all_queries_alike_agrees_no_more_than_by_chance
     assert agreement_above_chance(relation, own, own, np.ones(1, dtype=bool)).tolist() == [1]
 
 
-def test_a_relation_of_one_query_or_of_equal_wordings_says_nothing() -> None:
+def test_a_relation_of_equal_wordings_says_nothing_and_neither_does_a_single_query() -> None:
     names = np.arange(30).reshape(3, 10)
     found = agreement_above_chance(np.array([0, 1, 1]), names, names, np.array([True, False]))
-    assert np.isnan(found).all()
+    assert found.tolist() == pytest.approx([1, np.nan], nan_ok=True)
+    assert np.isnan(agreement_above_chance(np.array([0]), names[:1], names[:1], np.ones(1, dtype=bool))).all()
