@@ -10,6 +10,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -64,6 +65,11 @@ class ProbeBenchmark:
         masked = [prompt.replace("[Y]", mask_token) for prompt in self.prompts]
         pairs = zip(self.relation_Q.tolist(), self.head_Q.tolist(), strict=True)
         return [masked[relation].replace("[X]", self.names[head]) for relation, head in pairs]
+
+    @cached_property
+    def in_own_words(self) -> "ProbeBenchmark":
+        """The same queries, each relation's asked by the relation's own words."""
+        return replace(self, prompts=tuple(map(default_prompt, self.relations)))
 
     def sample(self, queries_per_relation: int, seed: int) -> "ProbeBenchmark":
         """So many queries of each relation at most, drawn by chance; names and relations stay as they are."""

@@ -2,13 +2,15 @@
 
 S candidates in order (saved steps, or numbers of layers), R relations.
 
-A relation is read well where two wordings of its queries agree (``wording_agreement``), so the candidate with the
+A relation is read well only where two wordings of its queries agree (``wording_agreement``), so the candidate with the
 highest agreement is chosen: the highest mean over relations for all, or each relation's own. A relation without
 agreement goes by the choice for all. Of equals the earlier is taken. Held-out sentences choose by how well their
-queries find their own answers.
+queries find their own answers. Agreement proves nothing by itself: an encoder that goes by the letters of a query's
+head, as one does that was never trained, agrees with itself and is wrong; so it compares steps of a rewiring, not its
+start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,9 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.integer[Any]]
 Floats = NDArray[np.float64]
+
+Table = list[list[str]]
+"""Rows of cells, the first of which are headings."""
 
 BY_AGREEMENT, EACH_BY_AGREEMENT = "agreement of wordings", "agreement of wordings, by relation"
 BY_HELD_OUT, LAST = "held-out sentences", "the last"
@@ -50,6 +55,30 @@ def choices(
 def accuracy_of(choice_R: Integers, accuracy_SR: Floats) -> float:
     """Mean over the relations that have queries, each at its chosen candidate."""
     return float(np.nanmean(accuracy_SR[choice_R, np.arange(len(choice_R))]))
+
+
+def choice_table(rules: Mapping[str, Integers], accuracy_SR: Floats, candidates: Sequence[str]) -> Table:
+    """Each rule, what it takes, and its accuracy in percent, with what that lacks to the best one for all."""
+    best = accuracy_of(rules[BEST], accuracy_SR)
+    rows = [["chosen by", "takes", "accuracy", "to the best"]]
+    for rule, place_R in rules.items():
+        taken = [candidates[place] for place in np.unique(place_R)]
+        accuracy = accuracy_of(place_R, accuracy_SR)
+        rows.append([rule, ", ".join(taken), f"{100 * accuracy:.2f}", f"{100 * (accuracy - best):+.2f}"])
+    return rows
+
+
+def relation_table(
+    rules: Mapping[str, Integers], accuracy_SR: Floats, candidates: Sequence[str], relations: Sequence[str]
+) -> Table:
+    """For each relation that has queries what each rule takes, and its accuracy there in percent."""
+    rows = [["relation", *rules]]
+    for number, relation in enumerate(relations):
+        if not np.isnan(accuracy_SR[:, number]).any():
+            places = [int(place_R[number]) for place_R in rules.values()]
+            cells = [f"{candidates[place]}: {100 * accuracy_SR[place, number]:.2f}" for place in places]
+            rows.append([relation, *cells])
+    return rows
 
 
 def _mean(score_SR: Floats) -> Floats:
