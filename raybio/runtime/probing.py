@@ -65,7 +65,7 @@ def probe(
 
     # Read all before anything is asked: what is missing is said at once.
     questions: dict[str, Any] = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
-    reworded = None
+    reworded: dict[str, Any] | None = None
     # BioLAMA's relations go by numbers, which are no words to ask in.
     if depths and len(depths) > 1 and not _is_biolama(benchmark):
         other: Any = "human" if prompts == "default" else "default"
