@@ -145,6 +145,16 @@ def gold_ranks(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[int]:
     return ranks
 
 
+def mean_reciprocal_rank(score: np.ndarray, gold: Sequence[Sequence[int]]) -> float:
+    """Mean over queries with gold of 1 / place of the first gold candidate by score, ties by index, from 1 on."""
+    values = []
+    for query, mine in enumerate(gold):
+        order = sorted(range(score.shape[1]), key=lambda c, query=query: (-score[query][c], c))
+        if mine:
+            values.append(1 / (1 + min(order.index(g) for g in mine)))
+    return sum(values) / len(values)
+
+
 def r_precision(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[float | None]:
     """Of the first |gold| candidates by score, ties by index, the share that is gold; None without gold."""
     values: list[float | None] = []
@@ -220,3 +230,39 @@ def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]
         squares = [np.float32(((one - other) ** 2).sum()) for other in candidate.astype(np.float64)]
         found.append(sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))[:k])
     return found
+
+
+def agreement(asked: Sequence[int], first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
+    """Names that both wordings of the ``asked`` queries share above those with any other query's; -1 is no name."""
+
+    def share(one: Sequence[int], other: Sequence[int]) -> float:
+        names = {name for name in one if name >= 0}
+        return len(names & set(other)) / len(names)
+
+    own = sum(share(first[q], second[q]) for q in asked) / len(asked)
+    others = [share(first[q], second[p]) for q in asked for p in range(len(second)) if p != q]
+    chance = sum(others) / len(others)
+    return (own - chance) / (1 - chance)
+
+
+def first_of_the_highest_means(rows: Sequence[Sequence[float]]) -> int:
+    """The first row with the highest mean over the columns that are numbers."""
+    best, best_mean = 0, -math.inf
+    for place, row in enumerate(rows):
+        numbers = [value for value in row if not math.isnan(value)]
+        if sum(numbers) / len(numbers) > best_mean:
+            best, best_mean = place, sum(numbers) / len(numbers)
+    return best
+
+
+def first_of_the_highest(rows: Sequence[Sequence[float]], otherwise: int) -> list[int]:
+    """For each column the first row with its highest number; ``otherwise`` for a column without numbers."""
+    chosen = []
+    for column in zip(*rows, strict=True):
+        place = otherwise
+        if not math.isnan(column[0]):
+            place = 0
+            for other in range(len(column)):
+                place = other if column[other] > column[place] else place
+        chosen.append(place)
+    return chosen

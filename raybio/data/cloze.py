@@ -42,6 +42,12 @@ class ClozePlanConfig(Config):
     num_sentences: int | None = Field(
         None, ge=2, description="sentences that are trained on, chosen by chance; null: all of the set"
     )
+    num_held_out_sentences: int = Field(
+        0,
+        ge=0,
+        description="sentences of the set, chosen by chance, that neither they nor their equals are trained on: how "
+        "well each one's query finds its own answer among theirs needs no gold; 0: none (the paper trains on all)",
+    )
 
 
 def tail_sizes(num_words_B: np.ndarray, row_B: np.ndarray, config: ClozeConfig, seed: int) -> np.ndarray:
@@ -61,6 +67,9 @@ def tail_sizes(num_words_B: np.ndarray, row_B: np.ndarray, config: ClozeConfig, 
 @dataclass(frozen=True)
 class ClozePlan:
     """The sentences of each step: an endless stream of epochs, each a permutation of the chosen sentences.
+
+    The seed puts the set in an order: what is trained on is its beginning and what is held out its end, so neither
+    number moves the other's sentences, but for equal ones.
 
     Attributes:
         store: the sentences.
@@ -83,9 +92,16 @@ class ClozePlan:
                 f"plan.sentence_set is {chosen}, and {self.store.path} has {num_sets} sets; want all or 0 to "
                 f"{num_sets - 1}"
             )
-        wanted, has = self.config.num_sentences, self._range[1] - self._range[0]
-        if wanted is not None and wanted > has:
-            raise ConfigError(f"plan.num_sentences is {wanted:,}, and the chosen set has {has:,}; want at most as many")
+        held_out, has = self.config.num_held_out_sentences, self._range[1] - self._range[0]
+        if held_out > has:
+            raise ConfigError(f"plan.num_held_out_sentences is {held_out:,}, and the chosen set has {has:,}; want less")
+        wanted = self.config.num_sentences
+        if wanted is not None and wanted > self.num_rows:
+            without = " without those held out and their equals" if held_out else ""
+            raise ConfigError(
+                f"plan.num_sentences is {wanted:,}, and the chosen set has {self.num_rows:,}{without}; want at most as "
+                "many"
+            )
         if self.config.global_batch_rows > self.num_rows:
             raise ConfigError(
                 f"plan.global_batch_rows is {self.config.global_batch_rows:,}, and {self.num_rows:,} sentences are "
@@ -96,7 +112,7 @@ class ClozePlan:
     def num_rows(self) -> int:
         """Sentences of an epoch."""
         first, end = self._range
-        return self.config.num_sentences or end - first
+        return end - first if self._chosen_rows is None else len(self._chosen_rows)
 
     @property
     def steps_per_epoch(self) -> float:
@@ -107,11 +123,30 @@ class ClozePlan:
         """Store rows of the global batch of ``step``, int64 (B,)."""
         batch = self.config.global_batch_rows
         drawn_B = shuffled_epochs(step * batch, batch, num_rows=self.num_rows, seed=self.seed, name="sentences")
+        return self._range[0] + drawn_B if self._chosen_rows is None else self._chosen_rows[drawn_B]
+
+    @cached_property
+    def held_out_rows(self) -> np.ndarray:
+        """Store rows that are never trained on, int64."""
         first, end = self._range
-        if self.config.num_sentences is not None:
-            # A smaller number takes a part of what a larger one takes.
-            drawn_B = keyed_permutation(drawn_B, num_rows=end - first, key=derive_seed(self.seed, "chosen"))
-        return first + drawn_B
+        return self._in_order(np.arange(end - first - self.config.num_held_out_sentences, end - first))
+
+    @cached_property
+    def _chosen_rows(self) -> np.ndarray | None:
+        """Store rows of an epoch, int64, where they are not all of the set; 8 bytes a sentence."""
+        first, end = self._range
+        num_held_out = self.config.num_held_out_sentences
+        if self.config.num_sentences is None and not num_held_out:
+            return None
+        # A smaller number takes a part of what a larger one takes.
+        row_M = self._in_order(np.arange(end - first - num_held_out))
+        if num_held_out:
+            row_M = row_M[~self.store.equals(row_M, self.held_out_rows)]
+        return row_M[: self.config.num_sentences]
+
+    def _in_order(self, place_M: np.ndarray) -> np.ndarray:
+        first, end = self._range
+        return first + keyed_permutation(place_M, num_rows=end - first, key=derive_seed(self.seed, "chosen"))
 
     @cached_property
     def _range(self) -> tuple[int, int]:
@@ -168,6 +203,12 @@ class ClozeCollate:
             "positive_R": positive_R,
             "ignore_RG": ignore_RG,
         }
+
+    @property
+    def held_out(self) -> tuple[list[str], list[str]]:
+        """Queries and answers of the held-out sentences, divided as in training."""
+        row_H = self.plan.held_out_rows
+        return self._divide(self.plan.store.sentences(row_H), row_H)
 
     def _divide(self, sentence_B: list[str], row_B: np.ndarray) -> tuple[list[str], list[str]]:
         """Queries and answers of the sentences."""

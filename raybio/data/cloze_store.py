@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raybio.data.probe_benchmark import ProbeBenchmark
 from raybio.data.store import Store
@@ -27,6 +28,12 @@ class ClozeStore(Store):
     def sentences(self, row_M: np.ndarray) -> list[str]:
         """Some sentences, words divided by single blanks."""
         return [str(text) for text in self._batch(ROWS).column("text").take(pa.array(row_M)).to_pylist()]
+
+    def equals(self, row_M: np.ndarray, other_K: np.ndarray) -> np.ndarray:
+        """Whether each sentence of ``row_M`` has the very text of some sentence of ``other_K``, bool (M,)."""
+        text_N = self._batch(ROWS).column("text")
+        is_equal_M = pc.is_in(text_N.take(pa.array(row_M)), value_set=text_N.take(pa.array(other_K)))
+        return is_equal_M.to_numpy(zero_copy_only=False)
 
     @cached_property
     def set_names(self) -> tuple[str, ...]:

@@ -76,6 +76,11 @@ class ProbeBenchmark:
         pairs = zip(self.relation_Q.tolist(), self.head_Q.tolist(), strict=True)
         return [masked[relation].replace("[X]", self.names[head]) for relation, head in pairs]
 
+    @cached_property
+    def in_own_words(self) -> "ProbeBenchmark":
+        """The same queries, each relation's asked by the relation's own words."""
+        return replace(self, prompts=tuple(map(default_prompt, self.relations)))
+
     def sample(self, queries_per_relation: int, seed: int) -> "ProbeBenchmark":
         """So many queries of each relation at most, drawn by chance; names and relations stay as they are."""
         rng = np.random.default_rng(seed)

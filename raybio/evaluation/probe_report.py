@@ -10,17 +10,20 @@ from typing import Any, Literal
 
 import numpy as np
 
+from raybio.evaluation.label_free_choice import Table, choice_table, choices, relation_table
 from raybio.evaluation.probe import CUTOFFS, ProbeOutcome, Questions, answer_lengths, right
 from raybio.evaluation.probe_published import BIOLAMA, TABLE_3, TABLE_7, TABLE_10, TABLE_10_COLUMNS
-
-Table = list[list[str]]
-"""Rows of cells, the first of which are headings."""
 
 REMARK = (
     "Accuracies in percent: a query is right at k if any of its answers is among the first k names. Micro: mean over "
     "queries; macro: mean over relations. In brackets 95 % bootstrap intervals over queries. p: two-sided paired "
     "permutation test of acc@10 (micro) against {first}. Published rows are those of rewired models in the paper of "
     "Contrastive-Probe."
+)
+AGREEMENT_REMARK = (
+    "Agreement, which needs no gold: the share of a query's 10 names that another wording of it brings too, above that "
+    "of other queries (0: as much as by chance, 100: all). It chooses a layer, acc@10 says how well. "
+    "First layers, which know little more than a query's letters, may agree with themselves and be wrong."
 )
 
 
@@ -33,12 +36,14 @@ class ProbeResult:
         layer: of how many layers, None for all.
         outcome: which predictions were right.
         predicted_QK: names in order, -1 for none; None for methods that do not predict names.
+        agreement_R: of two wordings (``wording_agreement``), NaN where there is none; None if one alone was asked.
     """
 
     model: str
     layer: int | None
     outcome: ProbeOutcome
     predicted_QK: np.ndarray | None = None
+    agreement_R: np.ndarray | None = None
 
     @property
     def label(self) -> str:
@@ -74,8 +79,10 @@ def report_markdown(data: Mapping[str, Any]) -> str:
     """All tables, and the predictions of sampled queries as in the paper's Table 9."""
     sections = ["# Probe", ", ".join(f"{name}: {value}" for name, value in data["settings"].items())]
     sections.append(REMARK.format(first=data["sets"][0]["results"][0]["label"]))
+    if any(result["agreement"] for one in data["sets"] for result in one["results"]):
+        sections.append(AGREEMENT_REMARK)
     for heading, table in report_tables(data).items():
-        sections += [f"## {heading}", _markdown(table)]
+        sections += [f"## {heading}", markdown(table)]
     for one in data["sets"]:
         sections += [f"## Predictions, {one['name']} set (as in the paper's Table 9)"] * bool(one["samples"])
         for sample in one["samples"]:
@@ -87,7 +94,7 @@ def report_markdown(data: Mapping[str, Any]) -> str:
             ]
             longest = max(map(len, cells))
             rows = [[str(n + 1), *(cell[n] if n < len(cell) else "" for cell in cells)] for n in range(longest)]
-            sections.append(_markdown([["", *columns], *rows]))
+            sections.append(markdown([["", *columns], *rows]))
     return "\n\n".join(sections) + "\n"
 
 
@@ -108,6 +115,11 @@ def report_tables(data: Mapping[str, Any]) -> dict[str, Table]:
             tables[f"By length of the answers, {name} set, acc@{k}"] = _by_length(one, k)
         if len({result["layer"] for result in one["results"]}) > 1:
             tables[f"By layer, {name} set: acc@1 / acc@10, micro"] = _by_layer(one)
+        if all(result["agreement"] for result in one["results"]):
+            tables[f"Agreement of two wordings above chance, {name} set"] = _relations(
+                one, [result["agreement"] for result in one["results"]]
+            )
+            tables |= _layer_choices(one)
     return tables
 
 
@@ -125,13 +137,8 @@ def _set_data(one: ProbedSet, seed: int, num_samples: int) -> dict[str, Any]:
                 if found is not first
                 else None
             )
-        scores["by_relation"] = {
-            str(k): {
-                relation: None if np.isnan(value) else float(value)
-                for relation, value in zip(questions.relations, found.by_relation(k), strict=True)
-            }
-            for k in CUTOFFS
-        }
+        scores["by_relation"] = {str(k): _shares(questions, found.by_relation(k)) for k in CUTOFFS}
+        scores["agreement"] = None if result.agreement_R is None else _shares(questions, result.agreement_R)
         # "and more" has no end, and JSON no infinity.
         scores["by_length"] = {
             str(k): [
@@ -143,6 +150,12 @@ def _set_data(one: ProbedSet, seed: int, num_samples: int) -> dict[str, Any]:
         results.append(scores)
     counts = {"num_queries": len(questions.relation_Q), "num_names": len(questions.names)}
     return {"name": one.name, **counts, "results": results, "samples": _samples(one, seed, num_samples)}
+
+
+def _shares(questions: Questions, value_R: np.ndarray) -> dict[str, float | None]:
+    """JSON has no NaN."""
+    pairs = zip(questions.relations, value_R.tolist(), strict=True)
+    return {relation: None if np.isnan(value) else value for relation, value in pairs}
 
 
 def _samples(one: ProbedSet, seed: int, num: int) -> list[dict[str, Any]]:
@@ -217,9 +230,12 @@ def _scores(one: Mapping[str, Any]) -> Table:
 
 
 def _by_relation(one: Mapping[str, Any], k: int) -> Table:
-    found = [result["by_relation"][str(k)] for result in one["results"]]
+    return _relations(one, [result["by_relation"][str(k)] for result in one["results"]])
+
+
+def _relations(one: Mapping[str, Any], found: Sequence[Mapping[str, float | None]]) -> Table:
     rows = [
-        [relation, *("" if row[relation] is None else _percent(row[relation]) for row in found)]
+        [relation, *("" if (cell := row[relation]) is None else _percent(cell) for row in found)]
         for relation in found[0]
     ]
     return [["relation", *(result["label"] for result in one["results"])], *rows]
@@ -242,6 +258,24 @@ def _by_layer(one: Mapping[str, Any]) -> Table:
     return [["layers", *models], *rows]
 
 
+def _layer_choices(one: Mapping[str, Any]) -> dict[str, Table]:
+    """For each model with several layers what agreement chooses, and what gold says of it."""
+    tables = {}
+    for model in dict.fromkeys(result["model"] for result in one["results"]):
+        mine = [result for result in one["results"] if result["model"] == model]
+        if len(mine) > 1:
+            accuracy_SR, agreement_SR = (
+                np.array([[np.nan if value is None else value for value in by.values()] for by in scores])
+                for scores in ([one["by_relation"]["10"] for one in mine], [one["agreement"] for one in mine])
+            )
+            rules, layers = choices(accuracy_SR, agreement_SR), [_layer(result["layer"]) for result in mine]
+            heading = f"of {model}, {one['name']} set: acc@10, macro"
+            tables[f"Layer chosen without gold {heading}"] = choice_table(rules, accuracy_SR, layers)
+            table = relation_table(rules, accuracy_SR, layers, list(mine[0]["agreement"]))
+            tables[f"The same by relation {heading}"] = table
+    return tables
+
+
 def _layer(layer: int | None) -> str:
     return "all" if layer is None else str(layer)
 
@@ -258,6 +292,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f}"
 
 
-def _markdown(table: Table) -> str:
+def markdown(table: Table) -> str:
+    """A table in Markdown; its first row are headings."""
     lines = [table[0], [":--", *["--:"] * (len(table[0]) - 1)], *table[1:]]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in lines)

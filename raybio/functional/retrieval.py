@@ -81,6 +81,11 @@ class Retrieval:
         return float(np.nanmean(self._share_Q(self.hits_at(k))))
 
     @cached_property
+    def mean_reciprocal_rank(self) -> float:
+        """MRR: 1 / (1 + rank) of a query's best gold candidate, mean over queries with gold."""
+        return float((1 / (1 + np.minimum.reduceat(self.rank_P, self.indptr[:-1][self.num_gold_Q > 0]))).mean())
+
+    @cached_property
     def r_hits_Q(self) -> Integers:
         """Gold candidates among the first |G_q|."""
         return self.hits_at(self.num_gold_Q)
@@ -169,14 +174,19 @@ def remembered(scores: Scores) -> Scores:
 
 
 def cosine_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
-    """Scores in the order of cosines, in which equal cosines are equal numbers (see ``raybio.functional.scores``).
+    """``vector_scores`` by cosine, in which a zero vector is as far from all others and near its like."""
+    return vector_scores(query_QD, candidate_CD, "cosine")
 
-    A zero vector is as far from all others and near its like. Work is done where the embeddings lie, in fp64.
+
+def vector_scores(query_QD: Tensor, candidate_CD: Tensor, metric: Metric) -> Scores:
+    """Scores in the order of nearness, in which equal distances are equal numbers (see ``raybio.functional.scores``).
+
+    Work is done where the embeddings lie, in fp64.
 
     Raises:
         ValueError: for embeddings that are not finite, or of two widths.
     """
-    both = _between(query_QD, candidate_CD, "cosine")
+    both = _between(query_QD, candidate_CD, metric)
     return Scores(both, len(query_QD), len(candidate_CD))
 
 

@@ -24,8 +24,12 @@ def curves(
     metric: Annotated[str, typer.Option(help="an evaluation metric")] = "val/acc_at_10",
     runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
 ) -> None:
-    """A metric over steps, mean ± standard deviation over the runs of a label (seeds, sentence sets)."""
+    """A metric over steps, mean ± standard deviation over the runs of a label (seeds, sentence sets).
+
+    Where runs log the agreement of wordings: which step is chosen without gold, overall and by relation (choice.md).
+    """
     # Only now: these import torch and matplotlib, which takes seconds.
+    from raybio.runtime.choosing import run_choice, write_choices
     from raybio.runtime.launch import default_folder
     from raybio.runtime.probe_plots import plot_curves, plot_heat_map
 
@@ -47,6 +51,9 @@ def curves(
             value_RM = np.array([[dict(points).get(step, np.nan) for step in steps] for points in deeper.values()])
             path = out / f"relations-{names[0]}.png"
             written.append(plot_heat_map(value_RM, list(deeper), [f"{step:,}" for step in steps], path, label))
+    chosen = {label: [run_choice(folder, name, metric) for name in names] for label, names in names_by_label.items()}
+    whole = {label: [one for one in found if one] for label, found in chosen.items() if all(found)}
+    written += write_choices(whole, metric, out) if whole else []
     print(f"written: {out / 'curves.csv'}, {', '.join(map(str, written))}")
 
 

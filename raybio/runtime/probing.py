@@ -23,6 +23,10 @@ def _help(config: type[Config]) -> dict[str, str]:
 
 DEFAULTS, HELP = ProbeConfig(), _help(ProbeConfig)
 Benchmark = Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")]
+LAYERS_HELP = (
+    "how many layers to use, by comma, such as 3,5,12; default: all. With several, queries are asked in another "
+    "wording too: how far both agree chooses a layer without gold"
+)
 Match = Annotated[str, typer.Option(help=HELP["match"])]
 POOLING_HELP = (
     "cls (the paper) or mean: what of a text's states embeds it; default: what the model's folder says, else cls"
@@ -36,7 +40,7 @@ def probe(
     benchmark: Benchmark,
     out: Annotated[Path, typer.Option(help="folder of the report")],
     subset: Annotated[str, typer.Option(help="full, hard or both")] = "full",
-    layers: Annotated[str, typer.Option(help="how many layers to use, by comma, such as 3,5,12; default: all")] = "",
+    layers: Annotated[str, typer.Option(help=LAYERS_HELP)] = "",
     pooling: Annotated[str | None, typer.Option(help=POOLING_HELP)] = None,
     metric: Annotated[str, typer.Option(help=HELP["metric"])] = DEFAULTS.metric,
     candidates: Annotated[str, typer.Option(help=HELP["candidates"])] = DEFAULTS.candidates,
@@ -66,9 +70,15 @@ def probe(
 
     # Read all before anything is asked: what is missing is said at once.
     questions: dict[str, Any] = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
+    reworded: dict[str, Any] | None = None
+    # BioLAMA's relations go by numbers, which are no words to ask in.
+    if depths and len(depths) > 1 and not _is_biolama(benchmark):
+        other: Any = "human" if prompts == "default" else "default"
+        reworded = {name: read_benchmark(benchmark, name, other) for name in subsets}
     if queries_per_relation is not None:
         questions = {name: asked.sample(queries_per_relation, seed=0) for name, asked in questions.items()}
-    answers = ask(model, questions, config, layers=depths, pooling=given, say=print)
+        reworded = reworded and {name: asked.sample(queries_per_relation, seed=0) for name, asked in reworded.items()}
+    answers = ask(model, questions, config, layers=depths, pooling=given, reworded=reworded, say=print)
     sets = []
     for name, asked in questions.items():
         sets.append(ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match))
@@ -160,9 +170,13 @@ def _layers(text: str) -> list[int] | None:
     return sorted({int(part) for part in parts}) or None
 
 
+def _is_biolama(benchmark: Path) -> bool:
+    return (benchmark / "triples_processed").is_dir()
+
+
 def _set_name(benchmark: Path, subset: str) -> str:
     """A source of BioLAMA goes by its name as the paper has it, which the report knows."""
-    if not (benchmark / "triples_processed").is_dir():
+    if not _is_biolama(benchmark):
         return subset
     from raybio.evaluation.probe_published import BIOLAMA
 

@@ -32,11 +32,13 @@ from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_enco
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
-from raybio.evaluation.probe import CUTOFFS, ProbeConfig, ProbeOutcome, outcome
+from raybio.evaluation.probe import CUTOFFS, NUM_PREDICTED, ProbeConfig, ProbeOutcome, outcome
 from raybio.functional.hashing import derive_seed
+from raybio.functional.retrieval import retrieve, vector_scores
+from raybio.functional.scores import Metric
 from raybio.objectives.cloze_contrast import ClozeContrast, ClozeContrastConfig
 from raybio.protocols import Collective, Encoder, System
-from raybio.systems.probe import NAME_TOKENS, QUERY_TOKENS, TextEmbedder, probe_encoder
+from raybio.systems.probe import NAME_TOKENS, QUERY_TOKENS, TextEmbedder, agreement, probe_encoder
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
@@ -47,6 +49,12 @@ class EvaluationConfig(ProbeConfig):
     query_set: Literal["full", "hard"] = Field("full", description="queries that are asked during training")
     queries_per_relation: int | None = Field(
         None, ge=1, description="queries of a relation asked during training, chosen by chance; null: all"
+    )
+    agreement_queries_per_relation: int = Field(
+        200,
+        ge=0,
+        description="queries of a relation, of those asked during training, that are asked in the relation's own words "
+        "too: how far the 10 names agree chooses a step without gold (val/agreement_at_10); 0: none",
     )
     max_query_tokens: int = Field(QUERY_TOKENS, ge=4, description="tokens of a query, special ones included")
     max_name_tokens: int = Field(NAME_TOKENS, ge=3, description="tokens of a name, special ones included")
@@ -133,15 +141,16 @@ def build(config: Config, store_path: str | Path) -> System:
             f"encoder.source {config.encoder.source!r}: its tokenizer has no mask token; want one that has"
         )
     tokenise = partial(tokenizer.tokenise, max_length=min(config.cloze.max_tokens, encoder.max_tokens))
-    judge = _Judge(config, store)
+    collate = ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed)
+    judge = _Judge(config, store, collate)
     return System(
         name="contrastive_probe",
         model=encoder,
         objective=ClozeContrast(config.objective),
         batch_type=ClozeBatch,
-        collate=ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed),
+        collate=collate,
         steps_per_epoch=plan.steps_per_epoch,
-        evaluate=judge.during_training if store.benchmarks else None,
+        evaluate=judge.during_training if store.benchmarks or config.plan.num_held_out_sentences else None,
         final_evaluate=judge.at_the_end if store.benchmarks else None,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
@@ -156,18 +165,49 @@ def _encoder(config: Config, store: ClozeStore) -> TextEncoder:
 
 @dataclass(frozen=True)
 class _Judge:
-    """The probe of a model with the store's benchmark."""
+    """The probe of a model with the store's benchmark, and what can be said of it without gold."""
 
     config: Config
     store: ClozeStore
+    collate: ClozeCollate
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``val/acc_*`` on the sampled queries."""
-        found = self._ask(self._sampled, _embedder(model, collective))
+        """Metrics ``val/*``: accuracies and agreement on the sampled queries, retrieval of held-out tails."""
+        embed, metrics = _embedder(model, collective), dict[str, float]()
+        if self.store.benchmarks:
+            metrics |= self._probed(embed) | self._agreement(embed)
+        return metrics | (self._held_out(embed) if self.config.plan.num_held_out_sentences else {})
+
+    def _probed(self, embed: TextEmbedder) -> dict[str, float]:
+        found = self._ask(self._sampled, embed)
         metrics = {f"val/acc_at_{k}": found.macro(k) for k in CUTOFFS}
         metrics |= {f"val/micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
         by_relation = zip(found.relations, found.by_relation(CUTOFFS[-1]).tolist(), strict=True)
         return metrics | {f"val/acc_at_{CUTOFFS[-1]}/{relation}": share for relation, share in by_relation}
+
+    def _agreement(self, embed: TextEmbedder) -> dict[str, float]:
+        """Of the queries' words and the relations' own, where these differ; their mean over such relations."""
+        num = self.config.evaluation.agreement_queries_per_relation
+        if num == 0:
+            return {}
+        asked = self._sampled.sample(num, seed=0)
+        first_QK, second_QK = (self._predict(wording, embed) for wording in (asked, asked.in_own_words))
+        by_relation = zip(asked.relations, agreement(asked, asked.in_own_words, first_QK, second_QK), strict=True)
+        known = {relation: float(value) for relation, value in by_relation if not np.isnan(value)}
+        if not known:
+            return {}
+        name = f"val/agreement_at_{NUM_PREDICTED}"
+        return {name: float(np.mean(list(known.values())))} | {f"{name}/{key}": value for key, value in known.items()}
+
+    def _held_out(self, embed: TextEmbedder) -> dict[str, float]:
+        """Does each held-out sentence's query find its answer among all of theirs, by the distance of the probe?"""
+        query_H, answer_H = self.collate.held_out
+        answers, own_H = np.unique(answer_H, return_inverse=True)
+        query_HD, answer_CD = (embed(texts, self.config.cloze.max_tokens) for texts in (query_H, answers.tolist()))
+        metric: Metric = "euclidean" if self.config.evaluation.metric == "l2" else "cosine"
+        scores = vector_scores(query_HD, answer_CD, metric)
+        found = retrieve(scores, np.arange(len(own_H) + 1), own_H, collective=embed.collective)
+        return {"val/held_out_recall_at_1": found.recall_at(1), "val/held_out_mrr": found.mean_reciprocal_rank}
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """All query sets, by the initial weights and the trained ones, with bootstrap intervals, and by relation."""
@@ -191,9 +231,12 @@ class _Judge:
         return benchmark if asked.queries_per_relation is None else benchmark.sample(asked.queries_per_relation, seed=0)
 
     def _ask(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> ProbeOutcome:
+        return outcome(benchmark, self._predict(benchmark, embed), self.config.evaluation.match)
+
+    def _predict(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> np.ndarray:
         asked = self.config.evaluation
         lengths = {"name_tokens": asked.max_name_tokens, "query_tokens": asked.max_query_tokens}
-        return outcome(benchmark, probe_encoder(embed, benchmark, asked, **lengths), asked.match)
+        return probe_encoder(embed, benchmark, asked, **lengths)
 
 
 def _embedder(model: Encoder, collective: Collective) -> TextEmbedder:

@@ -24,6 +24,7 @@ from raybio.errors import ConfigError
 from raybio.evaluation.probe import Questions, outcome, predict
 from raybio.evaluation.probe_config import ProbeConfig
 from raybio.evaluation.probe_report import ProbeResult
+from raybio.evaluation.wording_agreement import agreement_above_chance
 from raybio.protocols import Collective
 from raybio.retrieval.nearest import nearest
 from raybio.systems.zero_shot import model_names
@@ -37,6 +38,8 @@ NAME_TOKENS, QUERY_TOKENS = 25, 50
 class Benchmark(Questions, Protocol):
     """Questions that can be put into words; ``raybio.data.probe_benchmark.ProbeBenchmark`` is one."""
 
+    @property
+    def prompts(self) -> tuple[str, ...]: ...  # noqa: D102
     def queries(self, mask_token: str) -> list[str]:
         """Each query as a sentence with the mask token where the answer belongs."""
         ...
@@ -113,6 +116,7 @@ def probe(
     *,
     layers: Sequence[int] | None = None,
     pooling: Pooling | None = None,
+    reworded: Mapping[str, Benchmark] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[ProbeResult]]:
     """Ask every model, at every layer; by name of the benchmark a result each, in that order.
@@ -123,6 +127,7 @@ def probe(
         config: among which names, by which distance, and what counts as right.
         layers: how many of a model's layers, from the first on, are used; None: all, once.
         pooling: what of a text's states is its embedding; None: each model's own (``own_pooling``).
+        reworded: the same benchmarks in other words, to say how well both wordings agree; None: they are not asked.
         say: called with what is being done.
 
     Raises:
@@ -137,9 +142,24 @@ def probe(
                 say(f"probing {name}{at}, {title}: {len(asked.names):,} names, {len(asked.relation_Q):,} queries")
                 predicted_QK = probe_encoder(embed, asked, config)
                 found = outcome(asked, predicted_QK, config.match)
-                results[title].append(ProbeResult(name, layer, found, predicted_QK))
+                agreement_R = None
+                if reworded is not None:
+                    other_QK = probe_encoder(embed, reworded[title], config)
+                    agreement_R = agreement(asked, reworded[title], predicted_QK, other_QK)
+                results[title].append(ProbeResult(name, layer, found, predicted_QK, agreement_R))
                 say(f"{results[title][-1].label}: acc@1 {found.micro(1):.2%}, acc@10 {found.micro(10):.2%}")
     return results
+
+
+def agreement(asked: Benchmark, reworded: Benchmark, predicted_QK: np.ndarray, reworded_QK: np.ndarray) -> np.ndarray:
+    """How well predictions in two wordings of the same queries agree (R,), above chance.
+
+    NaN for a relation whose wordings are equal but for blanks, as those of MedLAMA's ``occurs_after`` are: it would
+    agree with itself whatever is predicted.
+    """
+    wordings = zip(asked.prompts, reworded.prompts, strict=True)
+    is_reworded_R = np.array(["".join(one.split()) != "".join(other.split()) for one, other in wordings])
+    return agreement_above_chance(asked.relation_Q, predicted_QK, reworded_QK, is_reworded_R)
 
 
 def probe_encoder(

@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -157,9 +158,52 @@ def test_every_sentence_comes_once_an_epoch_and_a_smaller_part_is_one_of_a_large
     assert set(few) < set(more)
 
 
+def test_neither_a_held_out_sentence_nor_one_of_equal_text_is_trained_on(store: ClozeStore) -> None:
+    numbers = set()
+    for seed in range(30):  # under some of which one of the two equal sentences is held out
+        config = ClozePlanConfig(global_batch_rows=2, sentence_set=1, num_held_out_sentences=6)
+        plan = ClozePlan(store, config, seed)
+        rows = [row for step in range(7) for row in plan.rows(step).tolist()][: plan.num_rows]
+        held_out = plan.held_out_rows.tolist()
+        equal = {40, 41} - set(held_out) if {40, 41} & set(held_out) else set()
+        assert sorted([*rows, *held_out, *equal]) == list(range(40, 60))
+        numbers.add(plan.num_rows)
+    assert numbers == {13, 14}
+
+
+def test_holding_out_what_is_to_spare_does_not_move_what_is_trained_on(store: ClozeStore) -> None:
+    def rows(num_held_out: int) -> list[list[int]]:
+        chosen = ClozePlanConfig(
+            global_batch_rows=8, sentence_set=0, num_sentences=20, num_held_out_sentences=num_held_out
+        )
+        return [ClozePlan(store, chosen, 3).rows(step).tolist() for step in range(4)]
+
+    assert rows(20) == rows(0)
+
+
+def test_rows_of_a_plan_that_holds_nothing_out_are_those_of_the_first_release(store: ClozeStore) -> None:
+    """A run is resumed by its seed: what a step holds is frozen."""
+    assert ClozePlan(store, ClozePlanConfig(global_batch_rows=4), 7).rows(3).tolist() == [53, 25, 52, 51]
+    chosen = ClozePlanConfig(global_batch_rows=4, sentence_set=0, num_sentences=12)
+    assert ClozePlan(store, chosen, 7).rows(3).tolist() == [17, 31, 37, 3]
+
+
+def test_held_out_sentences_are_divided_as_they_would_be_in_training(store: ClozeStore) -> None:
+    collate = collate_of(store)
+    plan = ClozePlan(store, ClozePlanConfig(global_batch_rows=4, num_held_out_sentences=9), 0)
+    queries, answers = replace(collate, plan=plan).held_out
+    sentences = store.sentences(plan.held_out_rows)
+    assert [f"{q.removesuffix('[MASK]')}{a}" for q, a in zip(queries, answers, strict=True)] == sentences
+    sizes = tail_sizes(np.array([len(s.split()) for s in sentences]), plan.held_out_rows, collate.config, 0)
+    assert [len(answer.split()) for answer in answers] == sizes.tolist()
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"num_held_out_sentences": 61}, "num_held_out_sentences is 61, and the chosen set has 60"),
+        ({"num_held_out_sentences": 50, "num_sentences": 20}, "has 10 without those held out and their equals"),
+        ({"num_held_out_sentences": 55}, "5 sentences are trained on"),
         ({"sentence_set": 2}, "want all or 0 to 1"),
         ({"num_sentences": 61}, "the chosen set has 60"),
         ({"global_batch_rows": 61}, "Make the batch smaller"),

@@ -11,6 +11,7 @@ from raybio.functional.retrieval import (
     remembered,
     retrieve,
     retrieve_each,
+    vector_scores,
 )
 from raybio.retrieval.nearest import nearest
 from tests import oracles
@@ -65,6 +66,16 @@ def test_ranks_and_r_precision_equal_the_loop(kind, block_rows):
     assert found.macro_r_precision == pytest.approx(sum(asked) / len(asked))
     hits = sum(value * len(mine) for value, mine in zip(expected, gold, strict=True) if mine)
     assert found.r_hits_Q.sum() == pytest.approx(hits)
+
+
+@pytest.mark.parametrize("kind", ["normal", "grid", "copies", "constant"])
+def test_ranks_by_distance_and_their_reciprocal_mean_equal_the_loop(kind):
+    query, candidate = vectors(kind)
+    gold = gold_sets()
+    found = retrieve(vector_scores(query, candidate, "euclidean"), *csr(gold))
+    score = np.round([[-oracles.distance(q, c) for c in candidate.numpy()] for q in query.numpy()], 9)
+    assert found.rank_P.tolist() == oracles.gold_ranks(score, gold)
+    assert found.mean_reciprocal_rank == pytest.approx(oracles.mean_reciprocal_rank(score, gold))
 
 
 @pytest.mark.parametrize("k", [1, 3, 40])

@@ -40,6 +40,53 @@ def test_runs_of_a_label_are_averaged_at_each_step_with_the_deviation_of_a_sampl
     assert [path.name for path in (tmp_path / "out").glob("relations-*")] == ["relations-c.png"]
 
 
+def write_agreeing_run(folder: Path, name: str, agreement: dict[int, tuple[float, float]], **others: float) -> None:
+    """Accuracy rises with the step in both relations; what agrees is given."""
+    RunFolder(folder, name).make()
+    log = MetricsLog(RunFolder(folder, name).metrics)
+    for step, (treats, occurs) in agreement.items():
+        values = {"val/acc_at_10": step / 300, "val/acc_at_10/treats": step / 600, "val/acc_at_10/occurs": step / 200}
+        values |= {"val/agreement_at_10": (treats + occurs) / 2, "val/agreement_at_10/treats": treats}
+        log.append(step, values | {"val/agreement_at_10/occurs": occurs} | others)
+
+
+def test_the_step_chosen_without_gold_stands_beside_those_that_gold_and_the_paper_take(tmp_path: Path) -> None:
+    # At the start, where nothing has been rewired, agreement is highest and is not believed.
+    agreement = {0: (0.9, 0.9), 50: (0.5, 0.1), 100: (0.4, 0.4), 150: (0.1, 0.6), 200: (0.1, 0.2)}
+    write_agreeing_run(tmp_path, "a", agreement)
+    curves(run=["a"], out=tmp_path / "out", runs=tmp_path)
+    with (tmp_path / "out" / "choice.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    step = {(row["chosen_by"], row["relation"]): int(row["step"]) for row in rows}
+    assert {rule: (step[rule, "treats"], step[rule, "occurs"]) for rule, _ in step} == {
+        "agreement of wordings": (100, 100),
+        "agreement of wordings, by relation": (50, 150),
+        "the last": (200, 200),
+        "step 150 (the paper)": (150, 150),
+        "the best by gold": (200, 200),
+        "the best by gold, by relation": (200, 200),
+    }
+    assert all(
+        float(row["value"]) == int(row["step"]) / {"treats": 600, "occurs": 200}[row["relation"]] for row in rows
+    )
+    text = (tmp_path / "out" / "choice.md").read_text()
+    assert "| agreement of wordings | 100 | 33.33 | -33.33 |" in text
+    assert "| agreement of wordings, by relation | 50, 150 | 41.67 | -25.00 |" in text
+
+
+def test_choices_of_runs_of_a_label_are_averaged_and_runs_without_agreement_have_none(tmp_path: Path) -> None:
+    write_agreeing_run(tmp_path, "a", {50: (0.5, 0.5), 100: (0.1, 0.1)}, **{"val/held_out_mrr": 0.5})
+    write_agreeing_run(tmp_path, "b", {50: (0.1, 0.1), 100: (0.5, 0.5)}, **{"val/held_out_mrr": 0.5})
+    write_run(tmp_path, "c", {50: 0.1})
+    curves(run=["seeds=a", "seeds=b", "c"], out=tmp_path / "out", runs=tmp_path)
+    text = (tmp_path / "out" / "choice.md").read_text()
+    assert "| agreement of wordings | 25.00 ± 11.79 |" in text  # 16.67 and 33.33
+    assert "| held-out sentences | 16.67 ± 0.00 |" in text
+    assert "## c" not in text
+    curves(run=["c"], out=tmp_path / "other", runs=tmp_path)
+    assert not (tmp_path / "other" / "choice.md").exists()
+
+
 def test_a_run_or_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, "a", {0: 0.1})
     with pytest.raises(ConfigError, match="--run b: no run of that name"):

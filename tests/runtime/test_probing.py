@@ -58,6 +58,11 @@ def test_layers_are_probed_and_drawn(medlama, tmp_path):
     labels = [one["label"] for one in json.loads((out / "report.json").read_text())["sets"][0]["results"]]
     assert labels == ["tiny, 1 layers", "tiny, 2 layers"]
     assert (out / "plots/layers_full_acc10.png").is_file()
+    report = (out / "report.md").read_text()
+    assert "## Layer chosen without gold of tiny, full set: acc@10, macro" in report
+    # Its two wordings are one, so whatever is predicted would agree.
+    assert "| occurs_after |  |  |" in report
+    assert (out / "tables/agreement_of_two_wordings_above_chance_full_set.csv").is_file()
 
 
 def test_some_queries_of_each_relation_are_asked_and_the_report_says_so(medlama, tmp_path, capsys):

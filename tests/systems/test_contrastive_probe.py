@@ -14,7 +14,8 @@ from raybio.systems.contrastive_probe import Config, build, check
 from raybio.systems.probe import probe
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
-from tests.encoders.tiny_text import save_tiny
+from tests import oracles
+from tests.encoders.tiny_text import embed, save_tiny
 from tests.systems.test_conformance import tiny_config
 
 NAME = "contrastive_probe"
@@ -41,6 +42,42 @@ def test_a_sample_of_the_queries_is_the_same_in_every_evaluation(tiny_sentences:
     assert (first["val/acc_at_10"] * 4 * 3) == pytest.approx(round(first["val/acc_at_10"] * 4 * 3))
 
 
+def test_held_out_answers_are_found_as_by_the_loop_in_the_distance_of_the_probe(tiny_sentences: ClozeStore) -> None:
+    for metric, score in (("l2", lambda a, b: -oracles.distance(a, b)), ("cosine", oracles.cosine)):
+        config = tiny_config(NAME, **{"plan.num_held_out_sentences": 25, "evaluation.metric": metric})
+        system = build(config, tiny_sentences.path)
+        found = system.evaluate(system.model, SingleProcess())
+        queries, answers = system.collate.held_out
+        distinct = sorted(set(answers))
+        query_HD, answer_CD = (embed(system.model, texts) for texts in (queries, distinct))
+        scores = np.round([[score(query, answer) for answer in answer_CD] for query in query_HD], 6)
+        gold = [[distinct.index(answer)] for answer in answers]
+        ranks = oracles.gold_ranks(scores, gold)
+        assert found["val/held_out_recall_at_1"] == pytest.approx(ranks.count(0) / 25)
+        assert found["val/held_out_mrr"] == pytest.approx(oracles.mean_reciprocal_rank(scores, gold))
+
+
+def test_agreement_is_that_of_the_benchmarks_words_and_of_the_relations_own(tiny_sentences: ClozeStore) -> None:
+    config = tiny_config(NAME, **{"evaluation.agreement_queries_per_relation": 5})
+    system = build(config, tiny_sentences.path)
+    found = system.evaluate(system.model, SingleProcess())
+    asked = tiny_sentences.benchmarks["full"].sample(5, seed=0)
+    near = []
+    for words in (
+        [one.split("[Y]")[0] for one in asked.prompts],
+        [f"[X] {r.replace('_', ' ')}" for r in asked.relations],
+    ):
+        heads = zip(asked.relation_Q, asked.head_Q, strict=True)
+        queries = [words[r].strip().replace("[X]", asked.names[head]) + " [MASK] ." for r, head in heads]
+        near.append(oracles.nearest(embed(system.model, queries), embed(system.model, asked.names), 10))
+    agreement = [oracles.agreement(np.flatnonzero(asked.relation_Q == r).tolist(), *near) for r in range(4)]
+    logged = [found[f"val/agreement_at_10/{relation}"] for relation in asked.relations]
+    assert logged == pytest.approx(agreement, abs=1e-6)
+    assert found["val/agreement_at_10"] == pytest.approx(np.mean(agreement), abs=1e-6)
+    without = build(tiny_config(NAME, **{"evaluation.agreement_queries_per_relation": 0}), tiny_sentences.path)
+    assert not any("agreement" in key for key in without.evaluate(without.model, SingleProcess()))
+
+
 def test_a_longer_run_has_the_weights_of_a_shorter_one_on_its_way(tiny_sentences: ClozeStore) -> None:
     """The learning rate is constant, so that a checkpoint step may be chosen afterwards."""
 
@@ -62,6 +99,11 @@ def test_without_a_benchmark_a_store_is_trained_on_and_not_judged(tmp_path: Path
     assert system.evaluate is None
     assert system.final_evaluate is None
     assert [report.step for report in fit(system, config)][-1] == 6
+    config = tiny_config(NAME, **{"plan.num_held_out_sentences": 5})
+    system = build(config, store.path)
+    found = system.evaluate(system.model, SingleProcess())
+    assert found.keys() == {"val/held_out_recall_at_1", "val/held_out_mrr"}
+    assert system.final_evaluate is None
 
 
 def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: ClozeStore) -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,32 @@ def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(m
     assert [one.label, two.label] == ["tiny, 1 layers", "tiny, 2 layers"]
     np.testing.assert_array_equal(two.predicted_QK, whole.predicted_QK)
     assert (one.predicted_QK != two.predicted_QK).any()
+
+
+def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
+    names = sorted({*NAMES, *(f"{name} {other}" for name in NAMES for other in NAMES)})
+    asked = questions_of(
+        [*(("may_treat", name, ["life"]) for name in NAMES), ("occurs_after", "life", ["life"])], names
+    )
+    other = replace(asked, prompts=tuple(prompt.replace("may treat", "is for") for prompt in asked.prompts))
+    config = ProbeConfig()
+    results = probe([model], {"full": asked}, config, layers=[1, 2], reworded={"full": other})["full"]
+    for result in results:
+        embedder = TextEmbedder(
+            build_text_encoder(
+                TextEncoderConfig(source=model, pooling="cls", max_length=50, num_layers_kept=result.layer), seed=0
+            )
+        )
+        other_QK = probe_encoder(embedder, other, config)
+        expected = oracles.agreement(range(8), result.predicted_QK.tolist(), other_QK.tolist())
+        # Asked in one wording alone, or not at all: no agreement.
+        assert result.agreement_R.tolist() == pytest.approx([np.nan, expected, np.nan, np.nan], nan_ok=True)
+    tables = report_tables(report_data([ProbedSet("full", asked, results)], {}))
+    best = max(range(2), key=lambda layer: results[layer].agreement_R[1])
+    row = tables["Layer chosen without gold of tiny, full set: acc@10, macro"][1]
+    assert row[:3] == ["agreement of wordings", str(best + 1), f"{100 * results[best].outcome.macro(10):.2f}"]
+    table = tables["Agreement of two wordings above chance, full set"]
+    assert table[2] == ["may_treat", *(f"{100 * result.agreement_R[1]:.2f}" for result in results)]
 
 
 def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model, tmp_path):

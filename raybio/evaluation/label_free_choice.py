@@ -1,0 +1,97 @@
+"""Choosing a saved step, or a layer, without gold; and what gold says of the choice.
+
+S candidates in order (saved steps, or numbers of layers), R relations.
+
+A relation is read well only where two wordings of its queries agree (``wording_agreement``), so the candidate with the
+highest agreement is chosen: the highest mean over relations for all, or each relation's own. A relation without
+agreement goes by the choice for all. Of equals the earlier is taken. Held-out sentences choose by how well their
+queries find their own answers. Agreement proves nothing by itself: an encoder that goes by the letters of a query's
+head, as one does that was never trained, agrees with itself and is wrong; so it compares steps of a rewiring, not its
+start.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.integer[Any]]
+Floats = NDArray[np.float64]
+
+Table = list[list[str]]
+"""Rows of cells, the first of which are headings."""
+
+BY_AGREEMENT, EACH_BY_AGREEMENT = "agreement of wordings", "agreement of wordings, by relation"
+BY_HELD_OUT, LAST = "held-out sentences", "the last"
+BEST, EACH_BEST = "the best by gold", "the best by gold, by relation"
+
+
+def choices(
+    accuracy_SR: Floats, agreement_SR: Floats, held_out_S: Floats | None = None, fixed: Mapping[str, int] | None = None
+) -> dict[str, Integers]:
+    """Rule -> the candidate (R,) that it takes for each relation: label-free rules first, then what to compare with.
+
+    Args:
+        accuracy_SR: by gold; NaN for a relation without queries. The rules without gold do not look at it.
+        agreement_SR: NaN for a relation that has none.
+        held_out_S: of held-out sentences, such as their mean reciprocal rank; None: that rule is left out.
+        fixed: rule -> candidate, for those that were chosen beforehand.
+    """
+    num, num_relations = accuracy_SR.shape
+
+    def everywhere(place: int) -> Integers:
+        return np.full(num_relations, place)
+
+    by_agreement, best = _best(_mean(agreement_SR)), _best(_mean(accuracy_SR))
+    rules = {BY_AGREEMENT: everywhere(by_agreement), EACH_BY_AGREEMENT: _each(agreement_SR, by_agreement)}
+    if held_out_S is not None:
+        rules[BY_HELD_OUT] = everywhere(_best(held_out_S))
+    rules[LAST] = everywhere(num - 1)
+    rules |= {rule: everywhere(place) for rule, place in (fixed or {}).items()}
+    return rules | {BEST: everywhere(best), EACH_BEST: _each(accuracy_SR, best)}
+
+
+def accuracy_of(choice_R: Integers, accuracy_SR: Floats) -> float:
+    """Mean over the relations that have queries, each at its chosen candidate."""
+    return float(np.nanmean(accuracy_SR[choice_R, np.arange(len(choice_R))]))
+
+
+def choice_table(rules: Mapping[str, Integers], accuracy_SR: Floats, candidates: Sequence[str]) -> Table:
+    """Each rule, what it takes, and its accuracy in percent, with what that lacks to the best one for all."""
+    best = accuracy_of(rules[BEST], accuracy_SR)
+    rows = [["chosen by", "takes", "accuracy", "to the best"]]
+    for rule, place_R in rules.items():
+        taken = [candidates[place] for place in np.unique(place_R)]
+        accuracy = accuracy_of(place_R, accuracy_SR)
+        rows.append([rule, ", ".join(taken), f"{100 * accuracy:.2f}", f"{100 * (accuracy - best):+.2f}"])
+    return rows
+
+
+def relation_table(
+    rules: Mapping[str, Integers], accuracy_SR: Floats, candidates: Sequence[str], relations: Sequence[str]
+) -> Table:
+    """For each relation that has queries what each rule takes, and its accuracy there in percent."""
+    rows = [["relation", *rules]]
+    for number, relation in enumerate(relations):
+        if not np.isnan(accuracy_SR[:, number]).any():
+            places = [int(place_R[number]) for place_R in rules.values()]
+            cells = [f"{candidates[place]}: {100 * accuracy_SR[place, number]:.2f}" for place in places]
+            rows.append([relation, *cells])
+    return rows
+
+
+def _mean(score_SR: Floats) -> Floats:
+    """Over the relations that have a score."""
+    known_SK = score_SR[:, ~np.isnan(score_SR).any(0)]
+    return known_SK.mean(1) if known_SK.shape[1] else np.zeros(len(score_SR))
+
+
+def _best(score_S: Floats) -> int:
+    # argmax takes the first of equals.
+    return int(score_S.argmax())
+
+
+def _each(score_SR: Floats, otherwise: int) -> Integers:
+    is_known_R = ~np.isnan(score_SR).any(0)
+    return np.where(is_known_R, np.where(is_known_R, score_SR, 0).argmax(0), otherwise)
