@@ -11,6 +11,8 @@ from typing import Any
 from raybio.config import override, parse_yaml
 from raybio.errors import ConfigError
 from raybio.runtime.cluster import check_plan
+from raybio.runtime.curves import write_curves
+from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
@@ -18,6 +20,9 @@ from raybio.runtime.train import Result, TrainRequest, check_request, train
 from raybio.systems import SYSTEMS, TableLayout
 from raybio.training.precision import warn_of_slow_bf16
 from raybio.training.settings import TrainingConfig
+
+REPETITIONS = ("seed", "plan.sentence_set")
+"""Settings whose values are no choice: runs that differ in them are averaged over steps."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,8 @@ def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result,
     """Train the run and its kin, each resumable by itself, and put their final evaluations side by side.
 
     Whatever is finished already is not trained again. The table goes into the run's folder (``table.md``,
-    ``table.json``, ``plots/table-*.png``) and among its MLflow artifacts.
+    ``table.json``, ``plots/table-*.png``) and among its MLflow artifacts, and so do the evaluations over steps
+    (``over_steps/``), those of repetitions as mean ± deviation.
 
     Raises:
         RaybioError: as ``train``.
@@ -123,7 +129,10 @@ def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result,
         config = same_arithmetic(other.config, result)
         others[label] = train(replace(other, config=config, parent_run_id=result.mlflow_run_id))
     table = ResultTable(_rows(request, result, others, variation), SYSTEMS[request.system].table)
-    add_artifacts(result.folder, _write(table, result.folder))
+    paths = _write(table, result.folder)
+    if variation is not None:
+        paths += over_steps(request, {own_label(request, variation): result} | others, variation)
+    add_artifacts(result.folder, paths)
     return result, table
 
 
@@ -142,14 +151,34 @@ def _rows(
     own = result.final["scores"]
     rows = {label: scores for label, scores in own.items() if label != "trained"}
     rows |= {label: other.final["scores"]["trained"] for label, other in others.items()}
-    label = request.name
-    if variation is not None:
-        *parents, leaf = variation.path.split(".")
-        node = request.config.to_mapping()
-        for parent in parents:
-            node = node[parent]
-        label = f"{leaf} = {node[leaf]} (this run)"
+    label = request.name if variation is None else f"{own_label(request, variation)} (this run)"
     return rows | {label: own["trained"]}
+
+
+def own_label(request: TrainRequest, variation: Variation) -> str:
+    """What the run itself is called among its kin: its own value of the setting."""
+    *parents, leaf = variation.path.split(".")
+    node = request.config.to_mapping()
+    for parent in parents:
+        node = node[parent]
+    return f"{leaf} = {node[leaf]}"
+
+
+def over_steps(request: TrainRequest, runs: Mapping[str, Result], variation: Variation) -> list[Path]:
+    """The system's metric over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
+
+    Nothing is written if some run was not evaluated on its way.
+    """
+    metric = SYSTEMS[request.system].step_metric
+    reports = [read_reports(one.folder.metrics) for one in runs.values()]
+    if not all(any(metric in report["metrics"] for report in of_run) for of_run in reports):
+        return []
+    names_by_label = {label: [one.folder.name] for label, one in runs.items()}
+    if variation.path in REPETITIONS and len(runs) > 1:
+        names_by_label = {f"{len(runs)} runs, by {variation.path}": [one.folder.name for one in runs.values()]}
+    out = next(iter(runs.values())).folder.path / "over_steps"
+    write_curves(Path(request.runs), names_by_label, metric, out)
+    return [out]
 
 
 def _write(table: ResultTable, folder: RunFolder) -> list[Path]:

@@ -28,33 +28,44 @@ def curves(
 
     Where runs log the agreement of wordings: which step is chosen without gold, overall and by relation (choice.md).
     """
-    # Only now: these import torch and matplotlib, which takes seconds.
-    from raybio.runtime.choosing import run_choice, write_choices
+    # Only now: this imports torch, which takes seconds.
     from raybio.runtime.launch import default_folder
-    from raybio.runtime.probe_plots import plot_curves, plot_heat_map
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
-    names_by_label = _runs_by_label(run)
+    write_curves(folder, _runs_by_label(run), metric, out)
+
+
+def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metric: str, out: Path) -> list[Path]:
+    """``curves.csv`` and ``curves.png``, and where there is what to choose by ``choice.csv`` and ``choice.md``.
+
+    Args:
+        folder: of runs.
+        names_by_label: the runs; those of a label are averaged.
+        metric: an evaluation metric.
+        out: the folder to write in; what is written is printed too.
+
+    Raises:
+        ConfigError: for a run that is not there, or has not that metric.
+    """
+    from raybio.runtime.choosing import run_choice, write_choices
+    from raybio.runtime.probe_plots import plot_curves
+
     by_label = {label: [curve(folder, name, metric) for name in names] for label, names in names_by_label.items()}
     rows = table(by_label)
     out.mkdir(parents=True, exist_ok=True)
     with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("label", "step", "runs", "mean", "deviation"), *rows])
+    print(f"{metric}, mean ± standard deviation")
     for label, step, num, mean, deviation in rows:
         print(f"{label}  step {step:,}: {100 * mean:.2f} ± {100 * deviation:.2f} % ({num} runs)")
-    written = [plot_curves(by_label, out / "curves.png", title=metric)]
-    for label, names in names_by_label.items():
-        if len(names) == 1 and (deeper := relations(folder, names[0], metric)):
-            steps = sorted({step for points in deeper.values() for step, _ in points})
-            value_RM = np.array([[dict(points).get(step, np.nan) for step in steps] for points in deeper.values()])
-            path = out / f"relations-{names[0]}.png"
-            written.append(plot_heat_map(value_RM, list(deeper), [f"{step:,}" for step in steps], path, label))
+    written = [out / "curves.csv", plot_curves(by_label, out / "curves.png", title=metric)]
     chosen = {label: [run_choice(folder, name, metric) for name in names] for label, names in names_by_label.items()}
     whole = {label: [one for one in found if one] for label, found in chosen.items() if all(found)}
     written += write_choices(whole, metric, out) if whole else []
-    print(f"written: {out / 'curves.csv'}, {', '.join(map(str, written))}")
+    print(f"written: {', '.join(map(str, written))}")
+    return written
 
 
 def curve(folder: Path, name: str, metric: str) -> Curve:
@@ -74,16 +85,6 @@ def curve(folder: Path, name: str, metric: str) -> Curve:
             f"--metric {metric}: run {name} has none; want one of {', '.join(has) or 'no evaluation yet'}"
         )
     return sorted(found.items())
-
-
-def relations(folder: Path, name: str, metric: str) -> dict[str, Curve]:
-    """The same metric of each relation (``metric/relation``), where a run logs it."""
-    deeper: dict[str, Curve] = {}
-    for report in read_reports(RunFolder(folder, name).metrics):
-        for key, value in report["metrics"].items():
-            if key.startswith(f"{metric}/"):
-                deeper.setdefault(key.removeprefix(f"{metric}/"), []).append((report["step"], value))
-    return deeper
 
 
 def table(by_label: Mapping[str, Sequence[Curve]]) -> list[tuple[str, int, int, float, float]]:

@@ -3,13 +3,23 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
 from raybio.config import override
 from raybio.errors import ConfigError
-from raybio.runtime.compare import ResultTable, Variation, kin_of, lines_for_terminal, same_arithmetic
+from raybio.runtime.compare import (
+    ResultTable,
+    Variation,
+    kin_of,
+    lines_for_terminal,
+    over_steps,
+    own_label,
+    same_arithmetic,
+)
+from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.plots import plot_comparison
 from raybio.runtime.run_folder import RunFolder
 from raybio.runtime.train import Result, TrainRequest
@@ -93,3 +103,41 @@ def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path
     rows = {"random": {"train": SCORES, "val": SCORES}, "this run": {"train": SCORES}}
     path = plot_comparison(rows, LAYOUT.splits, LAYOUT.measures, tmp_path / "plots" / "comparison.png")
     assert imread(path).shape[1] > imread(path).shape[0] > 100
+
+
+def finished(runs: Path, name: str, mrr_by_step: dict[int, float]) -> Result:
+    """A run as training leaves it, as far as its evaluations go."""
+    folder = RunFolder(runs, name)
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    for step, mrr in mrr_by_step.items():
+        log.append(step, {"loss": 1.0} | ({} if np.isnan(mrr) else {"val/link_mrr": mrr}))
+    return Result("finished", 1, "fp32", {}, {}, {}, None, None, None, False, folder)
+
+
+def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand_side_by_side(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    runs = {
+        "seed = 0": finished(first.runs, "first", {0: 0.1, 50: 0.2}),
+        "seed = 1": finished(first.runs, "first.seed-1", {0: 0.1, 50: 0.4}),
+    }
+    assert list(runs)[0] == own_label(first, Variation("seed", (1,)))
+    (out,) = over_steps(first, runs, Variation("seed", (1,)))
+    lines = (out / "curves.csv").read_text().splitlines()
+    assert lines[1].startswith('"2 runs, by seed",0,2,0.1,0.0')
+    assert [float(cell) for cell in lines[2].split(",")[-2:]] == pytest.approx([0.3, 0.02**0.5])
+    over_steps(first, runs, Variation("objective.lambda_spml", (1,)))
+    lines = (out / "curves.csv").read_text().splitlines()
+    assert [line.rsplit(",", 4)[:2] for line in lines[1:]] == [
+        [f"seed = {seed}", step] for seed in "01" for step in ("0", "50")
+    ]
+
+
+def test_runs_that_were_not_evaluated_on_their_way_have_nothing_over_steps(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    runs = {
+        "a": finished(first.runs, "a", {0: 0.1}),
+        "b": finished(first.runs, "b", {0: float("nan")}),
+    }
+    assert over_steps(first, runs, Variation("seed", (1,))) == []
+    assert not (first.runs / "a" / "over_steps").exists()
