@@ -16,6 +16,13 @@ NEVER = np.iinfo(np.int64).max
 """The rank of a right answer that was not given."""
 
 
+class Example(NamedTuple):
+    """A query whose answers are shown: its words, and the names that are right."""
+
+    query: str
+    gold: Sequence[str]
+
+
 class Baseline(NamedTuple):
     """What one model achieved by one method.
 
@@ -25,6 +32,7 @@ class Baseline(NamedTuple):
         outcome: the same as a probe's.
         ks: k of the accuracies that mean something: the method gives at least so many answers.
         remark: what a reader of its numbers must know.
+        examples: first answers to each of the example queries, the best first.
         is_single_Q: which queries have a right answer of one token of the language model; None if that was not asked.
     """
 
@@ -33,6 +41,7 @@ class Baseline(NamedTuple):
     outcome: ProbeOutcome
     ks: tuple[int, ...]
     remark: str
+    examples: Sequence[Sequence[str]]
     is_single_Q: NDArray[np.bool_] | None = None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raybio.evaluation.first_hits import Baseline
+from raybio.evaluation.first_hits import Baseline, Example, fold
 from raybio.evaluation.probe_published import TABLE_3
 from raybio.functional.hashing import derive_seed
 
@@ -21,13 +21,34 @@ REMARK = (
 
 
 def report_data(
-    results: Sequence[Baseline], relations: Sequence[str], settings: Mapping[str, Any], *, seed: int = 0
+    results: Sequence[Baseline],
+    relations: Sequence[str],
+    examples: Sequence[Example],
+    settings: Mapping[str, Any],
+    *,
+    seed: int = 0,
 ) -> dict[str, Any]:
-    """Everything as plain JSON; shares are between 0 and 1, published ones in per cent as published."""
+    """Everything as plain JSON; shares are between 0 and 1, published ones in per cent as published.
+
+    Args:
+        results: of models and methods.
+        relations: names of the benchmark's relations.
+        examples: the queries that each result has answers to.
+        settings: what the numbers depend on.
+        seed: of the intervals.
+    """
     return {
         "settings": dict(settings),
         "num_queries": {relation: num for relation, num in zip(relations, _counts(results, relations), strict=True)},
         "results": [_result_data(one, relations, seed) for one in results],
+        "examples": [
+            {
+                "query": example.query,
+                "answers": list(example.gold),
+                "predictions": [list(one.examples[number]) for one in results],
+            }
+            for number, example in enumerate(examples)
+        ],
         "published_full_percent": [
             {"method": row.approach, "model": row.model, "acc@1": row.at_1, "acc@10": row.at_10} for row in TABLE_3
         ],
@@ -63,7 +84,26 @@ def report_markdown(data: Mapping[str, Any]) -> str:
             ],
         )
     )
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join([*sections, *_examples(data["examples"], columns)]) + "\n"
+
+
+def _examples(examples: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
+    """Answers to drawn queries, side by side, right ones bold (the paper's Table 9)."""
+    sections = ["## Examples, drawn by chance: the first answers, right ones bold"]
+    for one in examples:
+        right = {fold(name) for name in one["answers"]}
+        shown = [
+            [f"**{_cell(text)}**" if fold(text) in right else _cell(text) for text in texts]
+            for texts in one["predictions"]
+        ]
+        rows = [[column, ", ".join(texts)] for column, texts in zip(columns, shown, strict=True)]
+        question = f"{one['query']} Right: {'; '.join(one['answers'])}"
+        sections += [question, _table(["method, model", "answers"], rows)]
+    return sections if examples else []
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ").strip() or "(nothing)"
 
 
 def _by_tokens(results: Sequence[Mapping[str, Any]]) -> list[str]:

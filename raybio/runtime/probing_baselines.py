@@ -64,7 +64,7 @@ def baselines(
         settings |= {"rewired": rewired, "weight": weight}
     if "x-factr" in names:
         settings["x-factr"] = config.to_mapping()
-    data = report_data(results, asked.benchmark.relations, settings, seed=seed)
+    data = report_data(results, asked.benchmark.relations, asked.examples(), settings, seed=seed)
     report = report_markdown(data)
     out.mkdir(parents=True, exist_ok=True)
     (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")

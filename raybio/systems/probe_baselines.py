@@ -21,7 +21,7 @@ from raybio.encoders.masked_lm import MaskedLanguageModel, load_masked_lm
 from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.seq2seq import AnswerWriter, load_answer_writer, writes_answers
 from raybio.errors import ConfigError
-from raybio.evaluation.first_hits import NEVER, Baseline, first_of_ranked, first_of_written, fold
+from raybio.evaluation.first_hits import NEVER, Baseline, Example, first_of_ranked, first_of_written, fold
 from raybio.evaluation.mask_average import hybrid_scores, mask_average_scores, restricted_scores
 from raybio.evaluation.mask_prediction import is_right, predict_answers
 from raybio.evaluation.probe import CUTOFFS, ProbeOutcome
@@ -33,6 +33,8 @@ from raybio.systems.zero_shot import model_names
 Method = Literal["mask-average", "x-factr", "generative", "hybrid"]
 METHODS: tuple[Method, ...] = ("mask-average", "x-factr", "generative", "hybrid")
 MAX_QUERY_TOKENS = 64
+NUM_EXAMPLES, NUM_SHOWN = 5, 5
+"""Queries whose answers the report shows, and answers of each."""
 
 
 class Asked(NamedTuple):
@@ -53,6 +55,16 @@ class Asked(NamedTuple):
     def gold(self) -> list[np.ndarray]:
         """Numbers of each one's right names."""
         return np.split(self.benchmark.answer_P, self.benchmark.indptr_Q1[1:-1])
+
+    def example_rows(self) -> list[int]:
+        """A few queries, drawn by chance, always the same ones."""
+        num = len(self.benchmark.relation_Q)
+        return sorted(np.random.default_rng(0).choice(num, min(NUM_EXAMPLES, num), replace=False).tolist())
+
+    def examples(self) -> list[Example]:
+        """Their words and right answers."""
+        names, queries, gold = self.benchmark.names, self.benchmark.queries("[Y]"), self.gold()
+        return [Example(queries[row], [names[number] for number in gold[row]]) for row in self.example_rows()]
 
 
 class Rewired(NamedTuple):
@@ -180,10 +192,19 @@ def _ranked(
     candidates = "answers of the query's relation" if restrict else f"all {len(benchmark.names):,} names"
     is_single_Q = np.array([is_single_C[numbers].any() for numbers in asked.gold()])
     found = map(first_of_ranked, retrieve_each(several, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256))
+    remark = f"candidates: {candidates}"
     return [
-        Baseline(name, method, asked.outcome(first_Q), CUTOFFS, f"candidates: {candidates}", is_single_Q)
-        for (name, method), first_Q in zip(scores, found, strict=True)
+        Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark, _best_names(one, asked), is_single_Q)
+        for (name, method), one, first_Q in zip(scores, several, found, strict=True)
     ]
+
+
+def _best_names(scores: Scores, asked: Asked) -> list[list[str]]:
+    names, shown = asked.benchmark.names, []
+    for row in asked.example_rows():
+        order_C = scores.block(row, row + 1)[0].sort(descending=True, stable=True).indices
+        shown.append([names[number] for number in order_C[:NUM_SHOWN].tolist()])
+    return shown
 
 
 def _is_single(model: MaskedLanguageModel, asked: Asked) -> np.ndarray:
@@ -202,6 +223,7 @@ def _x_factr(
     room = _query_tokens(model) - (decode.max_masks - 1)
     queries = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), room)
     first_Q, size = np.full(len(queries), NEVER), 64 if model.model.device.type == "cpu" else 512
+    tokens_by_row: dict[int, tuple[int, ...]] = {}
     for rows in _by_length(queries, 8 * size):
         say(f"{name}: x-factr, {len(rows):,} of {len(queries):,} queries")
         predictions = predict_answers(
@@ -213,10 +235,12 @@ def _x_factr(
             queries_at_once=size,
         )
         first_Q[rows[is_right(predictions, [gold[row] for row in rows])]] = 0
+        tokens_by_row |= {row: one.tokens for row, one in zip(rows.tolist(), predictions, strict=True)}
     within = np.mean([any(len(tokens) <= decode.max_masks for tokens in golds) for golds in gold])
     how = decode.decode + ("" if decode.refine == "none" else f" + {decode.refine}")
     remark = f"beam {decode.beam}; {within:.1%} of the queries have an answer of 1 to {decode.max_masks} tokens"
-    return Baseline(name, f"x-factr, {how}", asked.outcome(first_Q), (1,), remark)
+    examples = [[model.tokenizer.decode(tokens_by_row[row])] for row in asked.example_rows()]
+    return Baseline(name, f"X-FACTR, {how}", asked.outcome(first_Q), (1,), remark, examples)
 
 
 def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str], None]) -> list[Baseline]:
@@ -228,8 +252,9 @@ def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str
         answers += model.answers(texts[start : start + 256])
     remarks = {"generative": "compared without case and outer blanks", "generative, exact": "compared to the letter"}
     firsts = [first_of_written(answers, gold, fold), first_of_written(answers, gold)]
+    examples = [answers[row][:NUM_SHOWN] for row in asked.example_rows()]
     return [
-        Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark)
+        Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark, examples)
         for (method, remark), first_Q in zip(remarks.items(), firsts, strict=True)
     ]
 

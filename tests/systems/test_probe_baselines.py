@@ -154,6 +154,10 @@ def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(benchmark_fol
     for baseline, score_QC in zip(three, scores.values(), strict=True):
         assert baseline.outcome.first_hit_Q.tolist() == first_places(score_QC, gold)
         assert baseline.is_single_Q.tolist() == [any(len(pieces[name]) == 1 for name in right) for right in gold]
+        for row, shown in zip(asked.example_rows(), baseline.examples, strict=True):
+            assert list(shown) == [
+                names[name] for name in sorted(range(len(names)), key=lambda n: -score_QC[row][n])[:5]
+            ]  # noqa: B023
     assert len({tuple(first_places(score_QC, gold)) for score_QC in scores.values()}) == 3
     assert [one.method for one in three] == ["mask average", "encoder alone, cls pooling", "hybrid, weight 0.3"]
     assert three[2].model == f"{always_risk} and rewired"
@@ -195,6 +199,8 @@ def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_p
     assert folded.outcome.first_hit_Q[0] == answers.index(written)
     assert folded.outcome.first_hit_Q[1] >= 10
     assert (exact.outcome.first_hit_Q >= 10).all()
+    assert asked.example_rows() == [0, 1]
+    assert folded.examples[0] == exact.examples[0] == answers[:5]
 
 
 def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anything_is_asked(
@@ -228,7 +234,12 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
     assert "Only 2 queries of each relation were asked**, drawn by chance" in text
     assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in text
     data = json.loads((out / "baselines.json").read_text())
-    assert [row["method"] for row in data["results"]] == ["mask average", "x-factr, order + order"]
+    assert [row["method"] for row in data["results"]] == ["mask average", "X-FACTR, order + order"]
+    for shown in data["examples"]:
+        mask_average, (x_factr,) = shown["predictions"]
+        assert len(mask_average) == 5 and mask_average[0] == x_factr == "risk"
+        assert ("**risk**" in text.split(shown["query"])[1][:200]) == ("risk" in shown["answers"])
+    assert any("risk" in shown["answers"] for shown in data["examples"])
     drawn = read_medlama(benchmark_folder).sample(2, seed=0)
     answers = np.split(drawn.answer_P, drawn.indptr_Q1[1:-1])
     is_right = [drawn.names.index("risk") in right for right in answers]
