@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from raybio.data.probe_benchmark import ProbeBenchmark
+from raybio.markdown import markdown_table
 
 PUBLISHED: Mapping[str, Mapping[str, float]] = {
     "LAMA": {
@@ -101,7 +102,13 @@ def statistics_markdown(data: Mapping[str, Any], name: str = "this benchmark") -
     ]
     lengths = [[f"{length}", f"{share:.1%}"] for length, share in data["share_by_length"].items()]
     return "\n\n".join(
-        ["## The benchmark", _table(header, rows), facts, _table(columns, counts), _table([unit, "answers"], lengths)]
+        [
+            "## The benchmark",
+            markdown_table(header, rows),
+            facts,
+            markdown_table(columns, counts),
+            markdown_table([unit, "answers"], lengths),
+        ]
     )
 
 
@@ -135,8 +142,3 @@ def _table_6_row(name: str, row: Mapping[str, Any]) -> list[str]:
         f"{row['letters_per_answer']:.2f}",
         "" if single is None else f"{single:.1%}",
     ]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, [":--", *["--:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

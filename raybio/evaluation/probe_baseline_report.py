@@ -12,6 +12,7 @@ import numpy as np
 from raybio.evaluation.first_hits import Baseline, Example, fold
 from raybio.evaluation.probe_published import TABLE_3
 from raybio.functional.hashing import derive_seed
+from raybio.markdown import markdown_table
 
 REMARK = (
     "acc@k: share of queries with a right answer among the first k, in per cent; micro: over all queries, with a 95 % "
@@ -73,10 +74,10 @@ def report_markdown(data: Mapping[str, Any]) -> str:
         for row in data["published_full_percent"]
     ]
     header = ["method", "model", "acc@1", "acc@5", "acc@10", "macro acc@1", "macro acc@10", "remark"]
-    sections += [REMARK, _table(header, rows), *_by_tokens(results), "## acc@1 by relation"]
+    sections += [REMARK, markdown_table(header, rows, num_left=2), *_by_tokens(results), "## acc@1 by relation"]
     columns = [f"{one['method']}, {one['model']}" for one in results]
     sections.append(
-        _table(
+        markdown_table(
             ["relation", "queries", *columns],
             [
                 [relation, f"{num:,}", *(_percent(one["accuracy"]["1"]["by_relation"][relation]) for one in results)]
@@ -98,12 +99,12 @@ def _examples(examples: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> 
         ]
         rows = [[column, ", ".join(texts)] for column, texts in zip(columns, shown, strict=True)]
         question = f"{one['query']} Right: {'; '.join(one['answers'])}"
-        sections += [question, _table(["method, model", "answers"], rows)]
+        sections += [question, markdown_table(["method, model", "answers"], rows, num_left=2)]
     return sections if examples else []
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "/").replace("\n", " ").strip() or "(nothing)"
+    return text.strip() or "(nothing)"
 
 
 def _by_tokens(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -121,7 +122,11 @@ def _by_tokens(results: Sequence[Mapping[str, Any]]) -> list[str]:
         for kind, part in (one["by_tokens"] or {}).items()
     ]
     header = ["method", "model", "answers", "queries", "acc@1", "acc@10"]
-    return ["## By whether a right answer is one token of the language model", _table(header, rows)] if rows else []
+    return (
+        ["## By whether a right answer is one token of the language model", markdown_table(header, rows, num_left=3)]
+        if rows
+        else []
+    )
 
 
 def _counts(results: Sequence[Baseline], relations: Sequence[str]) -> list[int]:
@@ -167,8 +172,3 @@ def _percent_interval(interval: Mapping[str, float]) -> str:
 
 def _two(percent: float | None) -> str:
     return "" if percent is None else f"{percent:.2f}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, [":--", ":--", *["--:"] * (len(header) - 2)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

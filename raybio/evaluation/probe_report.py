@@ -13,6 +13,7 @@ import numpy as np
 from raybio.evaluation.label_free_choice import Table, choice_table, choices, relation_table
 from raybio.evaluation.probe import CUTOFFS, ProbeOutcome, Questions, answer_lengths, right
 from raybio.evaluation.probe_published import BIOLAMA, TABLE_3, TABLE_7, TABLE_10, TABLE_10_COLUMNS
+from raybio.markdown import markdown_table
 
 REMARK = (
     "Accuracies in percent: a query is right at k if any of its answers is among the first k names. Micro: mean over "
@@ -82,7 +83,7 @@ def report_markdown(data: Mapping[str, Any]) -> str:
     if any(result["agreement"] for one in data["sets"] for result in one["results"]):
         sections.append(AGREEMENT_REMARK)
     for heading, table in report_tables(data).items():
-        sections += [f"## {heading}", markdown(table)]
+        sections += [f"## {heading}", markdown_table(table[0], table[1:])]
     for one in data["sets"]:
         sections += [f"## Predictions, {one['name']} set (as in the paper's Table 9)"] * bool(one["samples"])
         for sample in one["samples"]:
@@ -94,7 +95,7 @@ def report_markdown(data: Mapping[str, Any]) -> str:
             ]
             longest = max(map(len, cells))
             rows = [[str(n + 1), *(cell[n] if n < len(cell) else "" for cell in cells)] for n in range(longest)]
-            sections.append(markdown([["", *columns], *rows]))
+            sections.append(markdown_table(["", *columns], rows))
     return "\n\n".join(sections) + "\n"
 
 
@@ -290,9 +291,3 @@ def _interval(score: Mapping[str, float]) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2f}"
-
-
-def markdown(table: Table) -> str:
-    """A table in Markdown; its first row are headings."""
-    lines = [table[0], [":--", *["--:"] * (len(table[0]) - 1)], *table[1:]]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |" for cells in lines)

@@ -10,6 +10,7 @@ from typing import Any
 from raybio.evaluation.zero_shot import TaskResult
 from raybio.evaluation.zero_shot_names import DATA_SETS
 from raybio.functional.bootstrap import Interval
+from raybio.markdown import markdown_table
 
 PUBLISHED_ZERO_SHOT: Mapping[str, Mapping[str, float]] = {
     "HoC": {"BioS-MiniLM": 0.492, "S-BioELECTRA": 0.499, "S-PubMedBERT": 0.489, "S-BlueBERT": 0.468},
@@ -70,11 +71,11 @@ def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) 
             for name, num in result.num_trained_on.items()
         ]
         sections.append(" ".join([f"{task.protocol} ({counts})", *seen]))
-        sections.append(_table(["scorer", "micro", "macro", "p micro", "p macro"], _rows(result)))
+        sections.append(markdown_table(["scorer", "micro", "macro", "p micro", "p macro"], _rows(result)))
     sections.append("## Published, fine-tuned (the paper's Table 2)")
     sections.append(REMARK_FINE_TUNED)
     rows = [[name, *(f"{row[model]:.3f}" for model in _MODELS)] for name, row in PUBLISHED_FINE_TUNED.items()]
-    sections.append(_table(["data set", *_MODELS], rows))
+    sections.append(markdown_table(["data set", *_MODELS], rows))
     return "\n\n".join(sections) + "\n"
 
 
@@ -94,7 +95,7 @@ def _summary(by_name: Mapping[str, TaskResult]) -> list[str]:
         for model in next(iter(PUBLISHED_ZERO_SHOT.values()))
     ]
     heading = "## The paper's Table 1: micro R-precision (F1) of " + ", ".join(HEADLINES[name] for name in columns)
-    return [heading, _table(["scorer", *columns], rows)]
+    return [heading, markdown_table(["scorer", *columns], rows)]
 
 
 def _task_data(result: TaskResult) -> dict[str, Any]:
@@ -135,8 +136,3 @@ def _rows(result: TaskResult) -> list[list[str]]:
 
 def _interval(interval: Interval | None) -> str:
     return "" if interval is None else f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, [":--", *["--:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

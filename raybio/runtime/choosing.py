@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raybio.evaluation.label_free_choice import Floats, Integers, accuracy_of, choice_table, choices, relation_table
-from raybio.evaluation.probe_report import markdown
+from raybio.markdown import markdown_table
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder
 
@@ -67,15 +67,19 @@ def write_choices(by_label: Mapping[str, Sequence[RunChoice]], metric: str, out:
         for one in found:
             steps = [f"{step:,}" for step in one.steps]
             sections += [f"## {label}" + (f", run {one.run}" if len(found) > 1 else "")]
-            sections += [markdown(choice_table(one.rules, one.value_SR, steps))]
-            sections += [markdown(relation_table(one.rules, one.value_SR, steps, one.relations))]
+            tables = (
+                choice_table(one.rules, one.value_SR, steps),
+                relation_table(one.rules, one.value_SR, steps, one.relations),
+            )
+            sections += [markdown_table(header, body) for header, *body in tables]
             rows += [
                 (label, one.run, rule, relation, one.steps[place], one.value_SR[place, number])
                 for rule, place_R in one.rules.items()
                 for number, (relation, place) in enumerate(zip(one.relations, place_R.tolist(), strict=True))
             ]
         if len(found) > 1:
-            sections += [f"## {label}, {len(found)} runs", markdown(_means(found))]
+            header, *body = _means(found)
+            sections += [f"## {label}, {len(found)} runs", markdown_table(header, body)]
     with (out / "choice.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *rows])
     text = "\n\n".join(sections) + "\n"

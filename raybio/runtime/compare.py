@@ -10,10 +10,11 @@ from typing import Any
 
 from raybio.config import override, parse_yaml
 from raybio.errors import ConfigError
+from raybio.markdown import markdown_table
 from raybio.runtime.cluster import check_plan
 from raybio.runtime.curves import write_curves
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.plots import markdown_table, plot_comparison, plot_table
+from raybio.runtime.plots import plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, check_request, train
@@ -187,7 +188,7 @@ def _write(table: ResultTable, folder: RunFolder) -> list[Path]:
     sections = []
     for split in table.splits:
         header, body = table.cells(split)
-        sections.append(f"{table.title(split)}\n\n{markdown_table(header, body)}")
+        sections.append(f"{table.title(split)}\n\n{markdown_table(header, body)}\n")
         paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=table.title(split)))
     splits = {split: table.layout.splits[split] for split in table.splits}
     if not splits:

@@ -155,12 +155,6 @@ def plot_heat_map(value_RM: np.ndarray, rows: Sequence[str], columns: Sequence[s
     return save(figure, path)
 
 
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A GitHub table; the first column to the left, the others to the right."""
-    lines = [" | ".join(header), " | ".join([":--", *["--:"] * (len(header) - 1)]), *(" | ".join(row) for row in rows)]
-    return "".join(f"| {line} |\n" for line in lines)
-
-
 def _curves(reports: Sequence[Mapping[str, Any]], names: Sequence[str], label: str, path: Path) -> Path:
     figure, axes = _figure(8, 4.5)
     for number, name in enumerate(names):

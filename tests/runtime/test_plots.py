@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.image import imread
 
-from raybio.runtime.plots import markdown_table, parts_over_steps, plot_embedding_map, plot_run, plot_table
+from raybio.runtime.plots import parts_over_steps, plot_embedding_map, plot_run, plot_table
 
 PNG = b"\x89PNG"
 
@@ -28,10 +28,9 @@ def test_a_map_of_more_groups_than_colours_is_drawn(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(PNG)
 
 
-def test_tables_as_picture_and_as_markdown(tmp_path: Path) -> None:
+def test_a_table_as_a_picture(tmp_path: Path) -> None:
     header, rows = ["model", "MRR"], [["random", "0.01"], ["this run", "0.12"]]
     assert plot_table(header, rows, tmp_path / "table.png", title="links").read_bytes().startswith(PNG)
-    assert markdown_table(header, rows) == "| model | MRR |\n| :-- | --: |\n| random | 0.01 |\n| this run | 0.12 |\n"
 
 
 def test_a_metric_of_parts_is_a_heat_map_over_steps_and_no_panel(tmp_path: Path) -> None:
