@@ -70,3 +70,13 @@ def tiny_sentences(tmp_path_factory: pytest.TempPathFactory) -> ClozeStore:
     """Facts of 4 relations, 8 heads and 6 tails each, told by some hundred sentences, with the benchmark that asks."""
     config = KnowledgeConfig(num_heads=8, num_tails=6, sentences_per_fact=6)
     return default_knowledge(tmp_path_factory.mktemp("tiny sentences"), config)
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``mlflow.db`` without a run; MLflow takes ten seconds to lay out a new one."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path

@@ -4,11 +4,12 @@ import importlib
 import json
 import math
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.script_process import run_script
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -26,15 +27,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("p20_medline", ["P20", "P20", "P20"]),
     ],
 )
-def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows):
-    paths = [str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(BENCHMARKS / f"{script}.py")],
-        env=os.environ | {"RAYBIO_BENCH_SMALL": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        capture_output=True,
-        text=True,
-        timeout=1100,
-    )
+def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows, tmp_path):
+    paths = os.pathsep.join(filter(None, [str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]))
+    done = run_script(BENCHMARKS / f"{script}.py", tmp_path, RAYBIO_BENCH_SMALL="1", PYTHONPATH=paths)
     if done.returncode == 75:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr

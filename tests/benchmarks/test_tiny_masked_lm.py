@@ -1,11 +1,9 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from raybio.encoders.masked_lm import load_masked_lm
+from tests.script_process import run_script
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,13 +13,8 @@ def test_the_script_trains_a_masked_language_model_that_can_be_asked(tmp_path):
     sentences = tmp_path / "sentences.txt"
     sentences.write_text("".join(f"the patient had fever and cough number {number}\n" for number in range(200)))
     sizes = ["--steps", "40", "--layers", "1", "--width", "64", "--vocabulary-size", "200"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "tiny_masked_lm.py"), str(sentences), "--out", str(tmp_path / "lm")]
-        + sizes,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=110,
+    done = run_script(
+        ROOT / "benchmarks" / "tiny_masked_lm.py", tmp_path, str(sentences), "--out", str(tmp_path / "lm"), *sizes
     )
     assert done.returncode == 0, done.stderr
     model = load_masked_lm(str(tmp_path / "lm"))

@@ -1,6 +1,4 @@
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -9,6 +7,7 @@ from raybio.encoders.bin_checkpoint import convert_bin_checkpoint
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError, DataError
 from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
+from tests.script_process import run_script
 
 
 @pytest.fixture
@@ -32,8 +31,8 @@ def test_a_pickled_checkpoint_is_refused_with_the_command_that_converts_it_and_t
     folder, model = published
     with pytest.raises(ConfigError, match=r"python -m raybio\.encoders\.bin_checkpoint"):
         build_text_encoder(TextEncoderConfig(source=str(folder), max_length=32), seed=0)
-    command = [sys.executable, "-m", "raybio.encoders.bin_checkpoint", str(folder), str(tmp_path / "out")]
-    subprocess.run(command, check=True, capture_output=True)
+    done = run_script("raybio.encoders.bin_checkpoint", tmp_path, str(folder), str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
     encoder = build_text_encoder(TextEncoderConfig(source=str(tmp_path / "out"), max_length=32), seed=0)
     loaded = encoder.model.state_dict()
     for name, tensor in model.state_dict().items():

@@ -16,22 +16,19 @@ from tests.encoders.hub import COMMIT, serve_hub
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
 
 PROGRAM = """
-import sys
+import os, sys
+from pathlib import Path
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder, vocabulary_of
 from raybio.encoders.sources import check_source
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
-task, *places = sys.argv[1:]
-for place in places:
-    source, revision = place.split("@")
-    if task == "check":
-        try:
-            print(check_source(source, revision))
-        except ConfigError as error:
-            print("ConfigError:", error)
-        continue
-    config = EncoderConfig(source=source, revision=revision, max_positions=64)
+for order in sys.argv[1:]:
+    task, source, revision = order.split("@")
     try:
+        if task == "check":
+            print(check_source(source, revision), len(list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))))
+            continue
+        config = EncoderConfig(source=source, revision=revision, max_positions=64)
         encoder = build_protein_encoder(config, seed=1)
         print(vocabulary_of(config).name, weights_digest(encoder.state_dict().items()))
     except ConfigError as error:
@@ -52,26 +49,36 @@ def hub(tmp_path_factory):
         yield address, weights_digest(encoder.state_dict().items())
 
 
-def run(task: str, places: list[str], cache: Path, address: str | None) -> list[str]:
+def run(orders: list[str], cache: Path, address: str | None) -> list[str]:
     own = {"HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0" if address else "1"}
     if address:
         own["HF_ENDPOINT"] = address
     inherited = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
-    command = [sys.executable, "-c", PROGRAM, task, *places]
+    command = [sys.executable, "-c", PROGRAM, *orders]
     done = subprocess.run(command, env=inherited | own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Retry" not in done.stderr
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def online(hub, cache):
+    """What a process says that first checks and then loads, beginning with an empty cache."""
+    tasks = ["check@tiny/esm@main", "check@tiny/other@main"]
+    return run([*tasks, "load@tiny/esm@main", f"load@tiny/esm@{COMMIT}", "load@tiny/other@main"], cache, hub[0])
+
+
 @pytest.mark.timeout(600)  # two imports of transformers on a busy machine
-def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, tmp_path):
-    address, digest = hub
-    by_branch, by_commit, unknown = run(
-        "load", ["tiny/esm@main", f"tiny/esm@{COMMIT}", "tiny/other@main"], tmp_path, address
-    )
+def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, cache, online):
+    _, digest = hub
+    _, _, by_branch, by_commit, unknown = online
     assert by_branch == by_commit == f"esm {digest}"
-    cached, not_cached = run("load", ["tiny/esm@main", "tiny/other@main"], tmp_path, None)
+    cached, not_cached = run(["load@tiny/esm@main", "load@tiny/other@main"], cache, None)
     assert cached == f"esm {digest}"
     for line in (unknown, not_cached):
         assert line.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
@@ -80,12 +87,10 @@ def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, 
 
 
 @pytest.mark.timeout(600)
-def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_there_is_no_network(hub, tmp_path):
-    address, _ = hub
-    known, unknown = run("check", ["tiny/esm@main", "tiny/other@main"], tmp_path, address)
-    assert known == "None"
-    assert list(tmp_path.rglob("*.safetensors")) == []
-    (unreachable,) = run("check", ["tiny/esm@main"], tmp_path, "http://127.0.0.1:9")
+def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_there_is_no_network(online, tmp_path):
+    known, unknown, *_ = online
+    assert known == "None 0"  # no weights were fetched
+    (unreachable,) = run(["check@tiny/esm@main"], tmp_path, "http://127.0.0.1:9")
     assert "the hub could not be asked" in unreachable and "the hub has no config.json of it" in unknown
     for source, line in {"tiny/other": unknown, "tiny/esm": unreachable}.items():
         assert line.startswith(f"ConfigError: encoder.source '{source}' cannot be loaded: ")

@@ -1,6 +1,7 @@
 """The job of Contrastive-Probe, started as a user would: sentence files and a benchmark in, a probed run out."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from raybio.data.simulate_knowledge import KnowledgeConfig, write_knowledge
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import read_json
 from tests.jobs.test_sppt_job import run
+from tests.script_process import run_script
 
 JOB = Path(__file__).parents[2] / "jobs" / "contrastive_probe.py"
 SETTINGS = {
@@ -29,7 +31,10 @@ SETTINGS = {
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_step(tmp_path: Path) -> None:
+def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_step(
+    tmp_path: Path, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
     sentences, benchmark = write_knowledge(tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6))
     settings = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
     done = run(tmp_path, JOB, "--sentences", sentences, "--benchmark", benchmark, "--name", "first", *settings)
@@ -51,7 +56,7 @@ def test_a_benchmark_without_sentences_and_a_file_that_is_not_there_are_refused(
         (["--benchmark", str(tmp_path)], "--benchmark alone: want --sentences too"),
         (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: does not exist"),
     ):
-        done = subprocess.run([sys.executable, JOB, *arguments], capture_output=True, text=True, cwd=tmp_path)
+        done = run_script(JOB, tmp_path, *arguments)
         assert done.returncode == 2
         assert message in done.stderr
         assert "Traceback" not in done.stderr

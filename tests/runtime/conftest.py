@@ -12,6 +12,7 @@ from raybio.data.store import Store
 from raybio.runtime.train import Result, TrainRequest, train
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
+from tests.training.workers import forkserver
 
 TINY = {
     "encoder.num_layers": 1,
@@ -49,13 +50,13 @@ def ray_cluster(private_home: Path) -> Iterator[None]:
     """One local cluster for all tests; when it ends, no process of ours is left."""
     from raybio.runtime.cluster import connected
 
+    forkserver()  # it stays as long as the tests run
     me = psutil.Process()
     before = {child.pid for child in me.children(recursive=True)}
     with connected():
         yield
     _, alive = psutil.wait_procs([child for child in me.children(recursive=True) if child.pid not in before], 60)
     names = [process.name() for process in alive if process.is_running() and process.status() != "zombie"]
-    # Python's own helper of multiprocessing stays as long as the tests run.
     assert not [name for name in names if "ray" in name or "gcs" in name], names
 
 

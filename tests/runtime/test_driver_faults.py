@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +57,8 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig) -> Job:
+def job(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path) -> Job:
+    shutil.copy(empty_database, tmp_path)
     return Job(tmp_path, tiny_store, tiny_training)
 
 

@@ -1,6 +1,3 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,19 +8,19 @@ from raybio.errors import ConfigError
 from raybio.runtime.launch import Arguments, default_folder, settle
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.systems import SYSTEMS
+from tests.script_process import Done, run_script
 
 ROOT = Path(__file__).parents[2]
 NAME = "structure_preserving"
 pytestmark = pytest.mark.timeout(300)
 
 
-def run_job(*arguments: str, job: str = "sppt_protein.py") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "jobs" / job), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"COLUMNS": "200"})
+def run_job(folder: Path, *arguments: str, job: str = "sppt_protein.py") -> Done:
+    return run_script(ROOT / "jobs" / job, folder, *arguments, COLUMNS="200")
 
 
-def test_help_lists_every_setting_with_type_default_range_and_meaning() -> None:
-    shown = run_job("--help")
+def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: Path) -> None:
+    shown = run_job(tmp_path, "--help")
     assert shown.returncode == 0, shown.stderr
     for field in fields(SYSTEMS[NAME].config):
         assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
@@ -33,15 +30,15 @@ def test_help_lists_every_setting_with_type_default_range_and_meaning() -> None:
         assert option in shown.stdout
 
 
-def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2() -> None:
-    refused = run_job("--set", "objective.lambda_smpl=0.1")
+def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2(tmp_path: Path) -> None:
+    refused = run_job(tmp_path, "--set", "objective.lambda_smpl=0.1")
     assert refused.returncode == 2
     assert "Did you mean 'objective.lambda_spml'" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
-def test_asking_for_a_comparison_and_for_none_is_refused() -> None:
-    refused = run_job("--compare", "seed=1", "--no-baseline")
+def test_asking_for_a_comparison_and_for_none_is_refused(tmp_path: Path) -> None:
+    refused = run_job(tmp_path, "--compare", "seed=1", "--no-baseline")
     assert refused.returncode == 2
     assert "ConfigError: --compare seed=1 and --no-baseline: got both" in refused.stderr
 
@@ -93,8 +90,8 @@ def test_runs_of_a_job_go_where_they_last(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert default_folder("runs", "RAYBIO_RUNS") == tmp_path
 
 
-def test_embedding_wants_a_run_or_a_model() -> None:
-    refused = run_job("--input", "a.fasta", "--out", "b.parquet", job="embed.py")
+def test_embedding_wants_a_run_or_a_model(tmp_path: Path) -> None:
+    refused = run_job(tmp_path, "--input", "a.fasta", "--out", "b.parquet", job="embed.py")
     assert refused.returncode == 2
     assert "either --run or --model" in refused.stderr
 

@@ -34,16 +34,6 @@ def uri(tmp_path: Path, empty_database: Path) -> str:
     return tracking_uri(None, tmp_path / "runs")
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow takes ten seconds to lay out a new one."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 def new_tracker(folder: RunFolder, uri: str) -> Tracker:
     return Tracker(folder, uri, "sppt", CONFIG, "d" * 64)
 

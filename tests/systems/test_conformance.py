@@ -140,12 +140,12 @@ def tiny_config(name: str, **more: object) -> TrainingConfig:
     return override_all(SYSTEMS[name].config(), CASES[name].settings | more)
 
 
-@pytest.fixture(params=list(SYSTEMS))
+@pytest.fixture(scope="module", params=list(SYSTEMS))
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def store(request: pytest.FixtureRequest, name: str) -> Store:
     return request.getfixturevalue(CASES[name].store)
 
@@ -253,17 +253,22 @@ def _until(reports: Iterator[Report], last_step: int | None) -> Iterator[Report]
             return
 
 
+@pytest.fixture(scope="module")
+def unbroken(name: str, store: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Report]]:
+    return walk(name, tiny_config(name, **{"encoder.dropout": 0.1}), store, tmp_path_factory.mktemp("unbroken"))
+
+
 @pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
 def test_a_run_left_at_any_step_and_started_again_ends_with_bit_identical_weights(
-    name: str, store: Store, tmp_path: Path, stop_after: int
+    name: str, store: Store, unbroken: tuple[str, list[Report]], tmp_path: Path, stop_after: int
 ) -> None:
     config = tiny_config(name, **{"encoder.dropout": 0.1})
-    expected, unbroken = walk(name, config, store, tmp_path / "unbroken")
-    walk(name, config, store, tmp_path / "broken", stop_after)
-    digest, rest = walk(name, config, store, tmp_path / "broken")
+    expected, reports = unbroken
+    walk(name, config, store, tmp_path, stop_after)
+    digest, rest = walk(name, config, store, tmp_path)
     assert digest == expected
     assert rest[0].step == stop_after // 2 * 2 + 1
-    losses = {report.step: report.metrics["loss"] for report in unbroken}
+    losses = {report.step: report.metrics["loss"] for report in reports}
     assert all(report.metrics["loss"] == losses[report.step] for report in rest)
 
 

@@ -2,7 +2,10 @@
 
 import datetime
 import multiprocessing
+import multiprocessing.forkserver
+import sys
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import torch
@@ -12,18 +15,26 @@ import torch.multiprocessing as mp
 from raybio.training.gather import ProcessGroup
 
 TIMEOUT_SECONDS = 60
+SLOW_TO_IMPORT = ("torch.distributed", "transformers.models.bert.modeling_bert", "raybio.systems")
 
 Work = Callable[[int, ProcessGroup, Path], None]
 
 
 def run_workers(work: Work, world: int, folder: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
     """Run ``work`` in ``world`` processes; an exception in any of them is raised here."""
-    # A server that has imported torch forks the workers, in a tenth of the time that new interpreters take; forking
-    # the test process itself would take its autograd threads along, which torch refuses.
-    multiprocessing.set_forkserver_preload(["torch.distributed", "raybio.training.gather"])
+    forkserver()
     mp.start_processes(
         _worker, args=(work, world, str(folder), timeout_seconds), nprocs=world, start_method="forkserver"
     )
+
+
+def forkserver() -> ForkServerContext:
+    """Processes forked from a server that has imported what the tests at hand have, in a tenth of the time that new
+    interpreters take; forking the test process itself would take its autograd threads along, which torch refuses.
+    """
+    multiprocessing.set_forkserver_preload([name for name in SLOW_TO_IMPORT if name in sys.modules])
+    multiprocessing.forkserver.ensure_running()
+    return multiprocessing.get_context("forkserver")
 
 
 def _worker(rank: int, work: Work, world: int, folder: str, timeout_seconds: float) -> None:
