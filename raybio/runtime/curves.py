@@ -57,9 +57,10 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
     out.mkdir(parents=True, exist_ok=True)
     with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("label", "step", "runs", "mean", "deviation"), *rows])
-    print(f"{metric}, mean ± standard deviation")
+    print(f"{metric} in percent; of several runs mean ± standard deviation")
     for label, step, num, mean, deviation in rows:
-        print(f"{label}  step {step:,}: {100 * mean:.2f} ± {100 * deviation:.2f} % ({num} runs)")
+        spread = f" ± {100 * deviation:.2f} ({num} runs)" if num > 1 else ""
+        print(f"{label}  step {step:,}: {100 * mean:.2f}{spread}")
     written = [out / "curves.csv", plot_curves(by_label, out / "curves.png", title=metric)]
     chosen = {label: [run_choice(folder, name, metric) for name in names] for label, names in names_by_label.items()}
     whole = {label: [one for one in found if one] for label, found in chosen.items() if all(found)}
