@@ -29,7 +29,12 @@ class ClozeConfig(Config):
         description="words of the answer: random, 1 to 1 + mask_ratio of the sentence, drawn once a sentence (the "
         "authors' code); fixed, mask_ratio of the sentence (the paper)",
     )
-    max_tokens: int = Field(48, ge=4, description="tokens of a query or an answer, special ones included, in training")
+    max_tokens: int = Field(
+        48,
+        ge=4,
+        description="tokens of a query or an answer, special ones included, in training; a longer query loses its end "
+        "and the mask with it, as by the authors' code",
+    )
 
 
 class ClozePlanConfig(Config):

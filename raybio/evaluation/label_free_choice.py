@@ -28,13 +28,16 @@ BEST, EACH_BEST = "the best by gold", "the best by gold, by relation"
 
 
 def choices(
-    accuracy_SR: Floats, agreement_SR: Floats, held_out_S: Floats | None = None, fixed: Mapping[str, int] | None = None
+    accuracy_SR: Floats,
+    agreement_SR: Floats | None = None,
+    held_out_S: Floats | None = None,
+    fixed: Mapping[str, int] | None = None,
 ) -> dict[str, Integers]:
     """Rule -> the candidate (R,) that it takes for each relation: label-free rules first, then what to compare with.
 
     Args:
         accuracy_SR: by gold; NaN for a relation without queries. The rules without gold do not look at it.
-        agreement_SR: NaN for a relation that has none.
+        agreement_SR: NaN for a relation that has none; None: its rules are left out.
         held_out_S: of held-out sentences, such as their mean reciprocal rank; None: that rule is left out.
         fixed: rule -> candidate, for those that were chosen beforehand.
     """
@@ -43,10 +46,12 @@ def choices(
     def everywhere(place: int) -> Integers:
         return np.full(num_relations, place)
 
-    by_agreement, best = _best(_mean(agreement_SR)), _best(_mean(accuracy_SR))
-    rules = {BY_AGREEMENT: everywhere(by_agreement), EACH_BY_AGREEMENT: _each(agreement_SR, by_agreement)}
+    rules, best = dict[str, Integers](), _best(_mean(accuracy_SR))
     if held_out_S is not None:
         rules[BY_HELD_OUT] = everywhere(_best(held_out_S))
+    if agreement_SR is not None:
+        by_agreement = _best(_mean(agreement_SR))
+        rules |= {BY_AGREEMENT: everywhere(by_agreement), EACH_BY_AGREEMENT: _each(agreement_SR, by_agreement)}
     rules[LAST] = everywhere(num - 1)
     rules |= {rule: everywhere(place) for rule, place in (fixed or {}).items()}
     return rules | {BEST: everywhere(best), EACH_BEST: _each(accuracy_SR, best)}

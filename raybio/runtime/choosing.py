@@ -42,19 +42,22 @@ def run_choice(folder: Path, name: str, metric: str) -> RunChoice | None:
     by_step = {
         report["step"]: report["metrics"]
         for report in read_reports(RunFolder(folder, name).metrics)
-        if report["step"] > 0 and AGREEMENT in report["metrics"] and metric in report["metrics"]
+        if report["step"] > 0 and metric in report["metrics"]
     }
     steps = sorted(by_step)
     relations = (
         [key.removeprefix(f"{metric}/") for key in by_step[steps[0]] if key.startswith(f"{metric}/")] if steps else []
     )
-    if not relations:
-        return None
-    value_SR, agreement_SR = (
-        np.array([[by_step[step].get(f"{prefix}/{relation}", np.nan) for relation in relations] for step in steps])
-        for prefix in (metric, AGREEMENT)
+    has_agreement, has_held_out = (
+        all(signal in metrics for metrics in by_step.values()) for signal in (AGREEMENT, HELD_OUT)
     )
-    has_held_out = all(HELD_OUT in metrics for metrics in by_step.values())
+    if not relations or not (has_agreement or has_held_out):
+        return None
+
+    def by_relation(prefix: str) -> Floats:
+        return np.array([[by_step[step].get(f"{prefix}/{one}", np.nan) for one in relations] for step in steps])
+
+    value_SR, agreement_SR = by_relation(metric), by_relation(AGREEMENT) if has_agreement else None
     held_out_S = np.array([by_step[step][HELD_OUT] for step in steps]) if has_held_out else None
     fixed = {f"step {PAPERS_STEP} (the paper)": steps.index(PAPERS_STEP)} if PAPERS_STEP in steps else None
     return RunChoice(name, steps, relations, value_SR, choices(value_SR, agreement_SR, held_out_S, fixed))

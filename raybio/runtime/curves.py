@@ -49,7 +49,7 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
     Raises:
         ConfigError: for a run that is not there, or has not that metric.
     """
-    from raybio.runtime.choosing import run_choice, write_choices
+    from raybio.runtime.choosing import AGREEMENT, HELD_OUT, run_choice, write_choices
     from raybio.runtime.probe_plots import plot_curves
 
     by_label = {label: [curve(folder, name, metric) for name in names] for label, names in names_by_label.items()}
@@ -61,10 +61,16 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
     for label, step, num, mean, deviation in rows:
         spread = f" ± {100 * deviation:.2f} ({num} runs)" if num > 1 else ""
         print(f"{label}  step {step:,}: {100 * mean:.2f}{spread}")
+    for label in by_label:
+        mean_by_step = {step: mean for one, step, _, mean, _ in rows if one == label}
+        print(f"{label}  highest at step {max(mean_by_step, key=lambda step: mean_by_step[step]):,}")
     written = [out / "curves.csv", plot_curves(by_label, out / "curves.png", title=metric)]
     chosen = {label: [run_choice(folder, name, metric) for name in names] for label, names in names_by_label.items()}
     whole = {label: [one for one in found if one] for label, found in chosen.items() if all(found)}
     written += write_choices(whole, metric, out) if whole else []
+    for label in [one for one in names_by_label if one not in whole]:
+        wanted = f"{metric} by relation, and {HELD_OUT} or {AGREEMENT}"
+        print(f"{label}: no step is chosen without gold; that wants runs that log {wanted}")
     print(f"written: {', '.join(map(str, written))}")
     return written
 

@@ -182,8 +182,10 @@ class _Judge:
         found = self._ask(self._sampled, embed)
         metrics = {f"val/acc_at_{k}": found.macro(k) for k in CUTOFFS}
         metrics |= {f"val/micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
-        by_relation = zip(found.relations, found.by_relation(CUTOFFS[-1]).tolist(), strict=True)
-        return metrics | {f"val/acc_at_{CUTOFFS[-1]}/{relation}": share for relation, share in by_relation}
+        for k in (CUTOFFS[0], CUTOFFS[-1]):
+            by_relation = zip(found.relations, found.by_relation(k).tolist(), strict=True)
+            metrics |= {f"val/acc_at_{k}/{relation}": share for relation, share in by_relation}
+        return metrics
 
     def _agreement(self, embed: TextEmbedder) -> dict[str, float]:
         """Of the queries' words and the relations' own, where these differ; their mean over such relations."""
@@ -191,7 +193,9 @@ class _Judge:
         if num == 0:
             return {}
         asked = self._sampled.sample(num, seed=0)
-        first_QK, second_QK = (self._predict(wording, embed) for wording in (asked, asked.in_own_words))
+        # Among all names: which names answer a relation's queries is gold.
+        config = self.config.evaluation.model_copy(update={"candidates": "all"})
+        first_QK, second_QK = (self._predict(wording, embed, config) for wording in (asked, asked.in_own_words))
         by_relation = zip(asked.relations, agreement(asked, asked.in_own_words, first_QK, second_QK), strict=True)
         known = {relation: float(value) for relation, value in by_relation if not np.isnan(value)}
         if not known:
@@ -231,10 +235,10 @@ class _Judge:
         return benchmark if asked.queries_per_relation is None else benchmark.sample(asked.queries_per_relation, seed=0)
 
     def _ask(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> ProbeOutcome:
-        return outcome(benchmark, self._predict(benchmark, embed), self.config.evaluation.match)
-
-    def _predict(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> np.ndarray:
         asked = self.config.evaluation
+        return outcome(benchmark, self._predict(benchmark, embed, asked), asked.match)
+
+    def _predict(self, benchmark: ProbeBenchmark, embed: TextEmbedder, asked: EvaluationConfig) -> np.ndarray:
         lengths = {"name_tokens": asked.max_name_tokens, "query_tokens": asked.max_query_tokens}
         return probe_encoder(embed, benchmark, asked, **lengths)
 

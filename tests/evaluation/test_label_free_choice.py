@@ -23,9 +23,9 @@ def test_choices_equal_the_loop_and_of_equals_the_earlier_is_taken(seed: int) ->
     found = choices(accuracy, agreement, held_out, {"step 150": 2})
     overall = oracles.first_of_the_highest_means(agreement.tolist())
     expected = {
+        BY_HELD_OUT: [held_out.tolist().index(held_out.max())] * 5,
         BY_AGREEMENT: [overall] * 5,
         EACH_BY_AGREEMENT: oracles.first_of_the_highest(agreement.tolist(), otherwise=overall),
-        BY_HELD_OUT: [held_out.tolist().index(held_out.max())] * 5,
         LAST: [5] * 5,
         "step 150": [2] * 5,
         BEST: [oracles.first_of_the_highest_means(accuracy.tolist())] * 5,
@@ -50,3 +50,4 @@ def test_without_held_out_sentences_there_is_no_such_rule_and_without_any_agreem
     found = choices(np.random.default_rng(0).random((4, 2)), np.full((4, 2), np.nan))
     assert BY_HELD_OUT not in found
     assert found[BY_AGREEMENT].tolist() == found[EACH_BY_AGREEMENT].tolist() == [0, 0]
+    assert list(choices(np.zeros((2, 1)), held_out_S=np.array([0.1, 0.2]))) == [BY_HELD_OUT, LAST, BEST, EACH_BEST]

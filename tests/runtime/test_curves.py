@@ -86,6 +86,21 @@ def test_choices_of_runs_of_a_label_are_averaged_and_runs_without_agreement_have
     assert not (tmp_path / "other" / "choice.md").exists()
 
 
+def test_held_out_sentences_alone_choose_a_step_and_what_is_missing_for_a_choice_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder(tmp_path, "a").make()
+    log = MetricsLog(RunFolder(tmp_path, "a").metrics)
+    for step, mrr in {0: 0.9, 50: 0.3, 100: 0.2}.items():
+        log.append(step, {"val/acc_at_10": step / 100, "val/acc_at_10/treats": step / 100, "val/held_out_mrr": mrr})
+    curves(run=["a"], out=tmp_path / "out", runs=tmp_path)
+    text = (tmp_path / "out" / "choice.md").read_text()
+    assert "| held-out sentences | 50 | 50.00 | -50.00 |" in text and "agreement" not in text
+    assert "a  highest at step 100" in capsys.readouterr().out
+    curves(run=["a"], metric="val/held_out_mrr", out=tmp_path / "other", runs=tmp_path)
+    assert "a: no step is chosen without gold; that wants runs that log val/held_out_mrr by" in capsys.readouterr().out
+
+
 def test_a_run_or_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, "a", {0: 0.1})
     with pytest.raises(ConfigError, match="--run b: no run of that name"):

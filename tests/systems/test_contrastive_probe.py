@@ -31,6 +31,9 @@ def test_every_saved_step_is_probed_and_the_end_tells_of_each_relation(tiny_sent
         by_relation = [row[f"acc_at_{k}"] for row in final["relations"]["trained"]["full"].values()]
         assert final["scores"]["trained"]["full"][f"acc_at_{k}"]["value"] == pytest.approx(np.mean(by_relation))
         assert probed[-1].metrics[f"val/acc_at_{k}"] == pytest.approx(np.mean(by_relation))
+        if k != 5:
+            logged = [value for key, value in probed[-1].metrics.items() if key.startswith(f"val/acc_at_{k}/")]
+            assert logged == pytest.approx(by_relation)
     assert list(final["relations"]["trained"]["full"]) == list(tiny_sentences.benchmarks["full"].relations)
 
 
@@ -74,6 +77,12 @@ def test_agreement_is_that_of_the_benchmarks_words_and_of_the_relations_own(tiny
     logged = [found[f"val/agreement_at_10/{relation}"] for relation in asked.relations]
     assert logged == pytest.approx(agreement, abs=1e-6)
     assert found["val/agreement_at_10"] == pytest.approx(np.mean(agreement), abs=1e-6)
+    # The names that answer a relation's queries are gold: agreement does not look at them.
+    restricted = {"evaluation.agreement_queries_per_relation": 5, "evaluation.candidates": "relation"}
+    told = build(tiny_config(NAME, **restricted), tiny_sentences.path).evaluate(system.model, SingleProcess())
+    assert {key: value for key, value in told.items() if "agreement" in key} == {
+        key: value for key, value in found.items() if "agreement" in key
+    }
     without = build(tiny_config(NAME, **{"evaluation.agreement_queries_per_relation": 0}), tiny_sentences.path)
     assert not any("agreement" in key for key in without.evaluate(without.model, SingleProcess()))
 
