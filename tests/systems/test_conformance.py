@@ -124,6 +124,7 @@ CASES = {
             "encoder.vocabulary_size": 400,
             "encoder.pooling": "mean",
             "cloze.max_tokens": 32,
+            "evaluation.max_query_tokens": 32,
             "cloze.mask_ratio": 0.3,
             "objective.temperature": 0.1,
             "plan.global_batch_rows": 12,
