@@ -196,14 +196,17 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
     return lines
 
 
-def fields(model: type[Config], prefix: str = "") -> Iterator[Field]:
-    """Every leaf field of ``model``, in order of declaration, with its dotted path."""
+def fields(model: type[Config], prefix: str = "", defaults: Config | None = None) -> Iterator[Field]:
+    """Every leaf field of ``model``, in order of declaration, with its dotted path.
+
+    Defaults are those of ``model`` itself, which may give a section other values than the section's own class has.
+    """
     for name, info in model.model_fields.items():
         inner: Any = info.annotation
+        default = getattr(defaults, name) if defaults is not None else info.get_default(call_default_factory=True)
         if _is_section(inner):
-            yield from fields(inner, f"{prefix}{name}.")
+            yield from fields(inner, f"{prefix}{name}.", default if isinstance(default, Config) else None)
         else:
-            default = info.get_default(call_default_factory=True)
             yield Field(prefix + name, _type_name(inner), _show(default), _range(info), info.description or "")
 
 

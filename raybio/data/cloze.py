@@ -23,11 +23,14 @@ from raybio.functional.hashing import derive_seed, hash_uniform, keyed_permutati
 class ClozeConfig(Config):
     """How a sentence is divided into a query and its answer."""
 
-    mask_ratio: float = Field(0.5, gt=0, lt=1, description="share of a sentence's words that its answer holds, at most")
+    mask_ratio: float = Field(
+        0.5, gt=0, lt=1, description="share of a sentence's words by which its answer's are reckoned; see tail"
+    )
     tail: Literal["random", "fixed"] = Field(
         "random",
-        description="words of the answer: random, 1 to 1 + mask_ratio of the sentence, drawn once a sentence (the "
-        "authors' code); fixed, mask_ratio of the sentence (the paper)",
+        description="words of the answer: random, 1 to 1 + mask_ratio of the sentence (rounded down), drawn once a "
+        "sentence, so that short answers may be above the ratio (the authors' code); fixed, mask_ratio of the "
+        "sentence, rounded (the paper)",
     )
     max_tokens: int = Field(
         48,

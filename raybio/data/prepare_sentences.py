@@ -17,6 +17,8 @@ from raybio.data.word_counts import count_words
 from raybio.errors import DataError
 
 PROMPTS = "prompts.csv"
+VERSION = 1
+"""Rises whenever the same files give other sentences or another store of them."""
 
 
 def kept_sentences(directory: str | Path, files: Sequence[Path], benchmark: Path | None = None) -> ClozeStore:
@@ -33,7 +35,7 @@ def kept_sentences(directory: str | Path, files: Sequence[Path], benchmark: Path
     def make(_: Path, store: Path) -> ClozeStore:
         return prepare_sentences(store, files, benchmark)
 
-    return kept_store(Path(directory) / f"sentences-{SCHEMA_VERSION}-{digest[:16]}", ClozeStore, make)
+    return kept_store(Path(directory) / f"sentences-{VERSION}.{SCHEMA_VERSION}-{digest[:16]}", ClozeStore, make)
 
 
 def prepare_sentences(

@@ -175,8 +175,11 @@ def over_steps(request: TrainRequest, runs: Mapping[str, Result], variation: Var
     if not all(any(metric in report["metrics"] for report in of_run) for of_run in reports):
         return []
     names_by_label = {label: [one.folder.name] for label, one in runs.items()}
-    if variation.path in REPETITIONS and len(runs) > 1:
-        names_by_label = {f"{len(runs)} runs, by {variation.path}": [one.folder.name for one in runs.values()]}
+    # A run on all sets at once is no further draw of a set: its curve stands beside the average.
+    repeated = [label for label in runs if variation.path in REPETITIONS and not label.endswith(" = all")]
+    if len(repeated) > 1:
+        names = [name for label in repeated for name in names_by_label.pop(label)]
+        names_by_label = {f"{len(names)} runs, by {variation.path}": names} | names_by_label
     out = next(iter(runs.values())).folder.path / "over_steps"
     write_curves(Path(request.runs), names_by_label, metric, out)
     return [out]

@@ -163,6 +163,8 @@ def hardness(
     out: Annotated[Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")] = None,
 ) -> None:
     """Which of MedLAMA's queries are hard: by the files' scores, as the authors' code reckons, and as it is meant."""
+    if out is not None and out.is_dir():
+        raise ConfigError(f"--out {out}: is a folder; want a file, which may be there or not")
     judged = list(read_hardness(benchmark))
     disputed = [one for one in judged if one.is_disputed]
     for name in ("stored", "legacy", "clean"):
@@ -174,6 +176,7 @@ def hardness(
         for one in disputed:
             shown = ["hard" if getattr(one, name).is_hard else "easy" for name in columns]
             lines.append("\t".join([one.file, str(one.line), one.head, *shown]))
+        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

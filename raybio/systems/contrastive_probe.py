@@ -111,7 +111,8 @@ def check(config: Config, store: ClozeStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or plan or evaluation do not fit the store.
+        ConfigError: if the encoder's source is not there, plan or evaluation do not fit the store, or queries or names
+            are to be longer than what the encoder reads.
     """
     check_source(config.encoder.source, config.encoder.revision)
     _checked_plan(config, store)
@@ -121,6 +122,14 @@ def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
     asked = config.evaluation.query_set
     if store.benchmarks and asked not in store.benchmarks:
         raise ConfigError(f"evaluation.query_set is {asked}, and {store.path} has {', '.join(store.benchmarks)} alone")
+    longest = config.encoder.max_length
+    for name in ("max_query_tokens", "max_name_tokens"):
+        wanted = getattr(config.evaluation, name)
+        if store.benchmarks and longest != "auto" and wanted > longest:
+            raise ConfigError(
+                f"evaluation.{name} is {wanted}, and encoder.max_length is {longest}: the probe would cut more than it "
+                "says. Raise encoder.max_length, or lower the other to it"
+            )
     return ClozePlan(store, config.plan, config.seed)
 
 

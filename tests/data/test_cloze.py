@@ -1,3 +1,4 @@
+import hashlib
 import pickle
 from dataclasses import replace
 from functools import partial
@@ -9,6 +10,7 @@ import pytest
 from raybio.data.cloze import ClozeCollate, ClozeConfig, ClozePlan, ClozePlanConfig, tail_sizes
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.prepare_sentences import kept_sentences, prepare_sentences
+from raybio.data.store import sha256_of
 from raybio.encoders.tokens import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.errors import ConfigError, DataError
@@ -232,3 +234,12 @@ def test_equal_files_are_prepared_once_and_a_changed_one_anew(tmp_path: Path) ->
     assert kept_sentences(tmp_path / "kept", [path]).num_rows == 2
     with pytest.raises(DataError, match="does not exist"):
         kept_sentences(tmp_path / "kept", [tmp_path / "nowhere.txt"])
+
+
+def test_a_store_kept_before_stops_were_left_out_is_prepared_anew(tmp_path: Path) -> None:
+    path, older = tmp_path / "a.txt", tmp_path / "older.txt"
+    path.write_text("one two .\n")
+    older.write_text("one two stop\n")  # stands for what the older reader made of it
+    digest = hashlib.sha256(f"a.txt:{sha256_of(path)}\n".encode()).hexdigest()
+    prepare_sentences(tmp_path / "kept" / f"sentences-2-{digest[:16]}" / "store", [older])
+    assert kept_sentences(tmp_path / "kept", [path]).sentences(np.array([0])) == ["one two"]

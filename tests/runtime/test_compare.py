@@ -1,5 +1,6 @@
 """Comparisons: which runs they ask for, and how their table reads. The training itself is tested with the jobs."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,13 +106,13 @@ def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path
     assert imread(path).shape[1] > imread(path).shape[0] > 100
 
 
-def finished(runs: Path, name: str, mrr_by_step: dict[int, float]) -> Result:
+def finished(runs: Path, name: str, value_by_step: dict[int, float], metric: str = "val/link_mrr") -> Result:
     """A run as training leaves it, as far as its evaluations go."""
     folder = RunFolder(runs, name)
     folder.make()
     log = MetricsLog(folder.metrics)
-    for step, mrr in mrr_by_step.items():
-        log.append(step, {"loss": 1.0} | ({} if np.isnan(mrr) else {"val/link_mrr": mrr}))
+    for step, value in value_by_step.items():
+        log.append(step, {"loss": 1.0} | ({} if np.isnan(value) else {metric: value}))
     return Result("finished", 1, "fp32", {}, {}, {}, None, None, None, False, folder)
 
 
@@ -131,6 +132,21 @@ def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand
     assert [line.rsplit(",", 4)[:2] for line in lines[1:]] == [
         [f"seed = {seed}", step] for seed in "01" for step in ("0", "50")
     ]
+
+
+def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_beside_their_average(
+    tmp_path: Path,
+) -> None:
+    entry = SYSTEMS["contrastive_probe"]
+    first = TrainRequest("contrastive_probe", entry.demo, tmp_path / "store", "first", tmp_path / "runs")
+    variation = Variation("plan.sentence_set", (0, 1, 2))
+    runs = {own_label(first, variation): finished(first.runs, "first", {0: 0.9}, entry.step_metric)}
+    for number, (label, other) in enumerate(kin_of(first, variation).items()):
+        runs[label] = finished(first.runs, other.name, {0: 0.1 * number}, entry.step_metric)
+    (out,) = over_steps(first, runs, variation)
+    with (out / "curves.csv").open(newline="") as file:
+        rows = [(label, num, float(mean)) for label, _, num, mean, _ in list(csv.reader(file))[1:]]
+    assert rows == [("3 runs, by plan.sentence_set", "3", pytest.approx(0.1)), ("sentence_set = all", "1", 0.9)]
 
 
 def test_runs_that_were_not_evaluated_on_their_way_have_nothing_over_steps(tmp_path: Path) -> None:

@@ -62,6 +62,16 @@ def test_disputed_queries_are_counted_and_listed(tmp_path):
     ]
 
 
+def test_the_table_of_disputed_queries_may_be_in_a_new_folder_and_may_not_be_one(tmp_path):
+    run("medlama", "--umls", write_umls(tmp_path / "META"), "--out", tmp_path / "out", "--per-relation", 7)
+    shown = run("hardness", "--benchmark", tmp_path / "out", "--out", tmp_path / "new" / "er" / "disputed.tsv")
+    assert shown.exit_code == 0, shown.output
+    assert (tmp_path / "new" / "er" / "disputed.tsv").read_text().startswith("file\tline")
+    refused = run("hardness", "--benchmark", tmp_path / "out", "--out", tmp_path)
+    assert isinstance(refused.exception, ConfigError) and "is a folder; want a file" in str(refused.exception)
+    assert refused.output == ""
+
+
 @pytest.mark.parametrize("command", ["medlama", "hardness"])
 def test_help_comes_without_torch_or_ray(command):
     code = (

@@ -1,7 +1,7 @@
 """What every system must do, on a tiny store, whatever its method."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from raybio.config import Config, override_all
+from raybio.config import Config, fields, override_all
 from raybio.data.article_store import ArticleStore
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.protein_store import ProteinStore
@@ -124,6 +124,7 @@ CASES = {
             "encoder.vocabulary_size": 400,
             "encoder.pooling": "mean",
             "cloze.max_tokens": 32,
+            "evaluation.max_query_tokens": 32,
             "cloze.mask_ratio": 0.3,
             "objective.temperature": 0.1,
             "plan.global_batch_rows": 12,
@@ -282,3 +283,10 @@ def test_a_constant_encoder_scores_what_ties_give_and_random_vectors_are_near_ch
     assert judged["trained"][split][score]["value"] == pytest.approx(value(store), rel=1e-6)
     if "random" in judged:
         assert judged["random"][split][score]["value"] == pytest.approx(value(store), rel=0.5)
+
+
+def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> None:
+    config = SYSTEMS[name].config()
+    shown = {field.path: field.default for field in fields(type(config))}
+    own = {path: reduce(getattr, path.split("."), config) for path in shown}
+    assert shown == {path: "null" if value is None else str(value) for path, value in own.items()}

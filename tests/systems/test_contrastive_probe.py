@@ -122,6 +122,17 @@ def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: Clo
             refuse()
 
 
+@pytest.mark.parametrize("setting", ["evaluation.max_query_tokens", "evaluation.max_name_tokens"])
+def test_a_probe_of_longer_texts_than_the_encoder_reads_is_refused_at_once(
+    setting: str, tiny_sentences: ClozeStore
+) -> None:
+    config = tiny_config(NAME, **{setting: 33})
+    for refuse in (lambda: check(config, tiny_sentences), lambda: build(config, tiny_sentences.path)):
+        with pytest.raises(ConfigError, match=f"{setting} is 33, and encoder.max_length is 32"):
+            refuse()
+    check(tiny_config(NAME, **{setting: 33, "encoder.max_length": "auto"}), tiny_sentences)
+
+
 def test_a_run_is_judged_as_probe_judges_its_export(tiny_sentences: ClozeStore, tmp_path: Path) -> None:
     """Also where the source's folder says that its embeddings have length 1, which the protocol does not ask for."""
     source = save_tiny(tmp_path / "source")
