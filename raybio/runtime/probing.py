@@ -31,6 +31,7 @@ Match = Annotated[str, typer.Option(help=HELP["match"])]
 POOLING_HELP = (
     "cls (the paper) or mean: what of a text's states embeds it; default: what the model's folder says, else cls"
 )
+SHEET_HELP = "so many queries of the first model, at the deepest of its layers asked, for experts to judge; 0: none"
 QUERIES_HELP = "ask so many queries of each relation, drawn by chance, always the same ones; default: all"
 
 
@@ -48,7 +49,7 @@ def probe(
     match: Match = DEFAULTS.match,
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     prompts: Annotated[str, typer.Option(help="wording of the queries: human, default or released")] = "human",
-    sheet: Annotated[int, typer.Option(min=0, help="queries of the first model for experts to judge; 0: none")] = 0,
+    sheet: Annotated[int, typer.Option(min=0, help=SHEET_HELP)] = 0,
     seed: Annotated[int, typer.Option(help="of intervals, tests and drawn queries")] = 0,
 ) -> None:
     """Rank a benchmark's names for its queries by embeddings alone; accuracies beside the published ones."""
@@ -82,7 +83,8 @@ def probe(
     sets = []
     for name, asked in questions.items():
         sets.append(ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match))
-        predicted_QK = answers[name][0].predicted_QK
+        # The first model's results come first, its deepest layer last of them.
+        predicted_QK = answers[name][len(depths or [None]) - 1].predicted_QK
         if sheet and predicted_QK is not None:
             path = out / f"sheet_{name}.csv"
             write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, num_queries=sheet, seed=seed)

@@ -65,6 +65,17 @@ def test_layers_are_probed_and_drawn(medlama, tmp_path):
     assert (out / "tables/agreement_of_two_wordings_above_chance_full_set.csv").is_file()
 
 
+def test_of_several_layers_the_sheet_has_the_predictions_of_the_deepest(medlama, tmp_path):
+    model = save_tiny(tmp_path / "tiny")
+
+    def sheet_of(*layers):
+        out = tmp_path / "-".join(["report", *layers])
+        call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--sheet", 4, *layers)
+        return (out / "sheet_full.csv").read_text()
+
+    assert sheet_of("--layers", "1,2") == sheet_of()
+
+
 def test_some_queries_of_each_relation_are_asked_and_the_report_says_so(medlama, tmp_path, capsys):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--queries-per-relation", 1)
