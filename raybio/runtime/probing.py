@@ -64,11 +64,14 @@ def probe(
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.data.biolama import read_benchmark
-    from raybio.evaluation.expert_sheet import write_sheet
+    from raybio.evaluation.expert_sheet import check_unscored
     from raybio.evaluation.probe_report import ProbedSet
     from raybio.systems.probe import own_pooling
     from raybio.systems.probe import probe as ask
 
+    sheets = {name: out / f"sheet_{name}.csv" for name in subsets if sheet}
+    for path in sheets.values():
+        check_unscored(path)
     # Read all before anything is asked: what is missing is said at once.
     questions: dict[str, Any] = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
     reworded: dict[str, Any] | None = None
@@ -80,19 +83,17 @@ def probe(
         questions = {name: asked.sample(queries_per_relation, seed=0) for name, asked in questions.items()}
         reworded = reworded and {name: asked.sample(queries_per_relation, seed=0) for name, asked in reworded.items()}
     answers = ask(model, questions, config, layers=depths, pooling=given, reworded=reworded, say=print)
-    sets = []
-    for name, asked in questions.items():
-        sets.append(ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match))
-        # The first model's results come first, its deepest layer last of them.
-        predicted_QK = answers[name][len(depths or [None]) - 1].predicted_QK
-        if sheet and predicted_QK is not None:
-            path = out / f"sheet_{name}.csv"
-            write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, num_queries=sheet, seed=seed)
-            print(f"for experts: {path}")
+    sets = [
+        ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match) for name, asked in questions.items()
+    ]
     settings = {"benchmark": str(benchmark), "models": ", ".join(model), **values}
     settings |= {"pooling": ", ".join(given or own_pooling(one) for one in model), "prompts": prompts, "seed": seed}
     settings |= {} if queries_per_relation is None else {"queries per relation": queries_per_relation}
     write_report(out, sets, settings, seed=seed)
+    for name, path in sheets.items():
+        # The first model's results come first, its deepest layer last of them.
+        deepest = answers[name][len(depths or [None]) - 1]
+        _write_sheet(path, questions[name], deepest.predicted_QK, num_queries=sheet, seed=seed)
 
 
 @app.command()
@@ -142,6 +143,14 @@ def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -
             csv.writer(file).writerows(table)
     plot_probe(data, out / "plots")
     print(f"report: {out / 'report.md'}, {out / 'report.json'}, {out / 'tables'}/, {out / 'plots'}/")
+
+
+def _write_sheet(path: Path, asked: Any, predicted_QK: Any, *, num_queries: int, seed: int) -> None:
+    from raybio.evaluation.expert_sheet import write_sheet
+
+    draw: dict[str, Any] = {"num_queries": num_queries, "seed": seed, "number_in_whole_Q": asked.number_in_whole_Q}
+    write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, **draw)
+    print(f"for experts: {path}")
 
 
 def checked_pooling(text: str | None) -> Any:
