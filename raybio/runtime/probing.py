@@ -24,8 +24,9 @@ def _help(config: type[Config]) -> dict[str, str]:
 DEFAULTS, HELP = ProbeConfig(), _help(ProbeConfig)
 Benchmark = Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")]
 LAYERS_HELP = (
-    "how many layers to use, by comma, such as 3,5,12; default: all. With several, queries are asked in another "
-    "wording too: how far both agree chooses a layer without gold"
+    "how many layers of each finished model to use, by comma, such as 3,5,12; default: all. The paper rewires a model "
+    "for each depth instead: train with --compare encoder.num_layers_kept=3,5,12. With several, queries are asked in "
+    "another wording too: how far both agree chooses a layer without gold"
 )
 Match = Annotated[str, typer.Option(help=HELP["match"])]
 POOLING_HELP = (
@@ -50,7 +51,7 @@ def probe(
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     prompts: Annotated[str, typer.Option(help="wording of the queries: human, default or released")] = "human",
     sheet: Annotated[int, typer.Option(min=0, help=SHEET_HELP)] = 0,
-    seed: Annotated[int, typer.Option(help="of intervals, tests and drawn queries")] = 0,
+    seed: Annotated[int, typer.Option(help="of intervals, tests, queries shown and those of --sheet")] = 0,
 ) -> None:
     """Rank a benchmark's names for its queries by embeddings alone; accuracies beside the published ones."""
     values = {"metric": metric, "candidates": candidates, "exclude_head": exclude_head, "match": match}
@@ -124,6 +125,8 @@ def sheet(
 def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -> None:
     """``report.md``, ``report.json``, a CSV file a table and the figures, in ``out``.
 
+    Tables and figures that an earlier report there lists are removed: they may be of other models.
+
     Args:
         out: the folder.
         sets: ``ProbedSet``s of one benchmark.
@@ -134,15 +137,29 @@ def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -
     from raybio.runtime.probe_plots import plot_probe
 
     data = report_data(sets, settings, seed=seed)
+    _remove_earlier(out)
     (out / "tables").mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (out / "report.md").write_text(report_markdown(data), encoding="utf-8")
+    files = []
     for heading, table in report_tables(data).items():
         name = re.sub(r"\W+", "_", heading).strip("_").lower()
-        with (out / "tables" / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        files.append(out / "tables" / f"{name}.csv")
+        with files[-1].open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(table)
-    plot_probe(data, out / "plots")
+    files += plot_probe(data, out / "plots")
+    data["files"] = [path.relative_to(out).as_posix() for path in files]
+    (out / "report.json").write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"report: {out / 'report.md'}, {out / 'report.json'}, {out / 'tables'}/, {out / 'plots'}/")
+
+
+def _remove_earlier(out: Path) -> None:
+    try:
+        listed = set(json.loads((out / "report.json").read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError):  # none, or of something else
+        return
+    for path in [*out.glob("tables/*.csv"), *out.glob("plots/*.png")]:
+        if path.relative_to(out).as_posix() in listed:
+            path.unlink()
 
 
 def _write_sheet(path: Path, asked: Any, predicted_QK: Any, *, num_queries: int, seed: int) -> None:

@@ -59,12 +59,20 @@ def test_layers_are_probed_and_drawn(medlama, tmp_path):
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--layers", "1,2")
     labels = [one["label"] for one in json.loads((out / "report.json").read_text())["sets"][0]["results"]]
     assert labels == ["tiny, 1 layers", "tiny, 2 layers"]
+    mine = out / "tables/mine.csv"
+    mine.write_text("kept")
     assert (out / "plots/layers_full_acc10.png").is_file()
     report = (out / "report.md").read_text()
     assert "## Layer chosen without gold of tiny, full set: acc@10, macro" in report
     # Its two wordings are one, so whatever is predicted would agree.
     assert "| occurs_after |  |  |" in report
     assert (out / "tables/agreement_of_two_wordings_above_chance_full_set.csv").is_file()
+    # A later report there leaves nothing of this one, and what is another's alone.
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out)
+    assert not [*out.glob("plots/layers_*"), *out.glob("tables/agreement_*"), *out.glob("tables/by_layer_*")]
+    there = {path.relative_to(out).as_posix() for path in out.glob("*/*")}
+    assert there == {*json.loads((out / "report.json").read_text())["files"], "tables/mine.csv"}
+    assert mine.read_text() == "kept"
 
 
 def test_of_several_layers_the_sheet_has_the_predictions_of_the_deepest(medlama, tmp_path):
