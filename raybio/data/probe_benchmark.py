@@ -46,6 +46,7 @@ class ProbeBenchmark:
         cui_indptr_C1: int64, (C + 1,) where each name's CUIs begin; a name may have several.
         cui_E: int32, numbers of CUIs, ascending and distinct within a name.
         whole: the benchmark of which these are some queries, None for all of them.
+        number_in_whole_Q: of each query among those of the whole, None for all of them.
     """
 
     relations: tuple[str, ...]
@@ -60,6 +61,7 @@ class ProbeBenchmark:
     cui_indptr_C1: NDArray[np.int64]
     cui_E: NDArray[np.int32]
     whole: "ProbeBenchmark | None" = None
+    number_in_whole_Q: NDArray[np.int64] | None = None
 
     @cached_property
     def is_tail_RC(self) -> NDArray[np.bool_]:
@@ -100,6 +102,7 @@ class ProbeBenchmark:
             indptr_Q1=indptr_Q1,
             answer_P=answer_P,
             whole=self.whole or self,
+            number_in_whole_Q=chosen if self.number_in_whole_Q is None else self.number_in_whole_Q[chosen],
         )
 
 

@@ -1,7 +1,7 @@
 """Judging by experts (Contrastive-Probe, section 5.3): a sheet of predictions to be scored, and scores beside gold.
 
 The sheet is a CSV file with a row a predicted name and an empty column ``score``; whether a name is gold is not in it,
-so that nobody is led. Reading needs the benchmark again.
+so that nobody is led. Reading needs the benchmark again, all of it: queries go by their numbers there.
 """
 
 import csv
@@ -15,7 +15,7 @@ import numpy as np
 from raybio.errors import DataError
 from raybio.evaluation.probe import Integers, Questions, right
 
-COLUMNS = ("query_number", "query", "rank", "prediction", "score")
+COLUMNS = ("query_number", "relation", "query", "rank", "prediction", "score")
 SCORES: Mapping[int, str] = {
     5: "perfectly answers the query",
     4: "similar to the gold answer, could somehow be the answer",
@@ -51,7 +51,14 @@ class Judged(NamedTuple):
 
 
 def write_sheet(
-    path: Path, questions: Questions, texts: Sequence[str], predicted_QK: Integers, *, num_queries: int, seed: int = 0
+    path: Path,
+    questions: Questions,
+    texts: Sequence[str],
+    predicted_QK: Integers,
+    *,
+    num_queries: int,
+    number_in_whole_Q: Integers | None = None,
+    seed: int = 0,
 ) -> None:
     """Write the predictions for queries drawn at random; the scores' meaning stands in a file beside it.
 
@@ -61,8 +68,14 @@ def write_sheet(
         texts: its queries in words.
         predicted_QK: predicted names, -1 for none.
         num_queries: how many queries; the paper has 15.
+        number_in_whole_Q: if ``questions`` are some of a benchmark's, which ones; None: they are all.
         seed: of the draw.
+
+    Raises:
+        DataError: as ``check_unscored``.
     """
+    check_unscored(path)
+    number_Q = np.arange(len(texts)) if number_in_whole_Q is None else number_in_whole_Q
     drawn = np.random.default_rng(seed).choice(len(texts), min(num_queries, len(texts)), replace=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The mark makes spreadsheets take it for UTF-8.
@@ -70,11 +83,32 @@ def write_sheet(
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
         for query in np.sort(drawn).tolist():
+            relation = questions.relations[questions.relation_Q[query]]
             for place, name in enumerate(predicted_QK[query].tolist()):
                 if name >= 0:
-                    writer.writerow([query, texts[query], place + 1, questions.names[name], ""])
+                    row = [number_Q[query], relation, texts[query], place + 1, questions.names[name], ""]
+                    writer.writerow(row)
     guide = [f"{score}: {meaning}\n" for score, meaning in SCORES.items()]
     path.with_suffix(".txt").write_text("".join(["Score each prediction from 1 to 5.\n", *guide]), encoding="utf-8")
+
+
+def check_unscored(path: Path) -> None:
+    """Refuse to write over experts' work.
+
+    Raises:
+        DataError: if the file is there and has a score, or is none that can be read as a sheet.
+    """
+    if not path.exists():
+        return
+    try:
+        num_scores = sum(bool((row["score"] or "").strip()) for _, row in _rows(path))
+        found = f"has {num_scores} scores filled in" if num_scores else ""
+    except DataError:
+        found = "cannot be read as a sheet, and may have scores"
+    if found:
+        raise DataError(
+            f"{path}: {found}, want none where a new sheet is written. Move it elsewhere, or give another --out."
+        )
 
 
 def read_sheet(path: Path, questions: Questions, *, match_cui: bool = False) -> Judged:
@@ -159,10 +193,12 @@ def _pair(
     if not (text.isascii() and text.isdigit() and int(text) < num_queries):
         raise DataError(f"{where}: query_number is {text!r}, want a number below {num_queries} of the same benchmark")
     head = questions.names[questions.head_Q[int(text)]]
-    if head not in (row["query"] or ""):
+    relation = questions.relations[questions.relation_Q[int(text)]]
+    if head not in (row["query"] or "") or row["relation"] != relation:
         raise DataError(
-            f"{where}: query {text} of this benchmark is about {head!r}, and the sheet says {row['query']!r}; read it "
-            "with the benchmark and the query set from which it was written"
+            f"{where}: query {text} of this benchmark is about {head!r} and {relation}, and the sheet says "
+            f"{row['query']!r} and {row['relation']}; read it with the benchmark and the query set from which it was "
+            "written"
         )
     if row["prediction"] not in number_by_name:
         raise DataError(f"{where}: {row['prediction']!r} is no name of this benchmark; leave predictions as they are")

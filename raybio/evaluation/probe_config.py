@@ -14,7 +14,11 @@ class ProbeConfig(Config):
     candidates: Literal["all", "tails", "relation"] = Field(
         "all", description="all names, those that answer some query, or those that answer a query of the same relation"
     )
-    exclude_head: bool = Field(False, description="leave the query's own entity out of its candidates")
+    exclude_head: bool = Field(
+        False,
+        description="leave the query's own entity out of its candidates; a query whose only answer it is cannot be "
+        "right then",
+    )
     match: Literal["name", "cui"] = Field(
         "name", description="a name is right if it is an answer; cui: or if it shares a concept with one"
     )

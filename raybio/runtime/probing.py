@@ -24,13 +24,15 @@ def _help(config: type[Config]) -> dict[str, str]:
 DEFAULTS, HELP = ProbeConfig(), _help(ProbeConfig)
 Benchmark = Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")]
 LAYERS_HELP = (
-    "how many layers to use, by comma, such as 3,5,12; default: all. With several, queries are asked in another "
-    "wording too: how far both agree chooses a layer without gold"
+    "how many layers of each finished model to use, by comma, such as 3,5,12; default: all. The paper rewires a model "
+    "for each depth instead: train with --compare encoder.num_layers_kept=3,5,12. With several, queries are asked in "
+    "another wording too: how far both agree chooses a layer without gold"
 )
 Match = Annotated[str, typer.Option(help=HELP["match"])]
 POOLING_HELP = (
     "cls (the paper) or mean: what of a text's states embeds it; default: what the model's folder says, else cls"
 )
+SHEET_HELP = "so many queries of the first model, at the deepest of its layers asked, for experts to judge; 0: none"
 QUERIES_HELP = "ask so many queries of each relation, drawn by chance, always the same ones; default: all"
 
 
@@ -48,8 +50,8 @@ def probe(
     match: Match = DEFAULTS.match,
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     prompts: Annotated[str, typer.Option(help="wording of the queries: human, default or released")] = "human",
-    sheet: Annotated[int, typer.Option(min=0, help="queries of the first model for experts to judge; 0: none")] = 0,
-    seed: Annotated[int, typer.Option(help="of intervals, tests and drawn queries")] = 0,
+    sheet: Annotated[int, typer.Option(min=0, help=SHEET_HELP)] = 0,
+    seed: Annotated[int, typer.Option(help="of intervals, tests, queries shown and those of --sheet")] = 0,
 ) -> None:
     """Rank a benchmark's names for its queries by embeddings alone; accuracies beside the published ones."""
     values = {"metric": metric, "candidates": candidates, "exclude_head": exclude_head, "match": match}
@@ -63,11 +65,14 @@ def probe(
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.data.biolama import read_benchmark
-    from raybio.evaluation.expert_sheet import write_sheet
+    from raybio.evaluation.expert_sheet import check_unscored
     from raybio.evaluation.probe_report import ProbedSet
     from raybio.systems.probe import own_pooling
     from raybio.systems.probe import probe as ask
 
+    sheets = {name: out / f"sheet_{name}.csv" for name in subsets if sheet}
+    for path in sheets.values():
+        check_unscored(path)
     # Read all before anything is asked: what is missing is said at once.
     questions: dict[str, Any] = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
     reworded: dict[str, Any] | None = None
@@ -79,18 +84,17 @@ def probe(
         questions = {name: asked.sample(queries_per_relation, seed=0) for name, asked in questions.items()}
         reworded = reworded and {name: asked.sample(queries_per_relation, seed=0) for name, asked in reworded.items()}
     answers = ask(model, questions, config, layers=depths, pooling=given, reworded=reworded, say=print)
-    sets = []
-    for name, asked in questions.items():
-        sets.append(ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match))
-        predicted_QK = answers[name][0].predicted_QK
-        if sheet and predicted_QK is not None:
-            path = out / f"sheet_{name}.csv"
-            write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, num_queries=sheet, seed=seed)
-            print(f"for experts: {path}")
+    sets = [
+        ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match) for name, asked in questions.items()
+    ]
     settings = {"benchmark": str(benchmark), "models": ", ".join(model), **values}
     settings |= {"pooling": ", ".join(given or own_pooling(one) for one in model), "prompts": prompts, "seed": seed}
     settings |= {} if queries_per_relation is None else {"queries per relation": queries_per_relation}
     write_report(out, sets, settings, seed=seed)
+    for name, path in sheets.items():
+        # The first model's results come first, its deepest layer last of them.
+        deepest = answers[name][len(depths or [None]) - 1]
+        _write_sheet(path, questions[name], deepest.predicted_QK, num_queries=sheet, seed=seed)
 
 
 @app.command()
@@ -121,6 +125,8 @@ def sheet(
 def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -> None:
     """``report.md``, ``report.json``, a CSV file a table and the figures, in ``out``.
 
+    Tables and figures that an earlier report there lists are removed: they may be of other models.
+
     Args:
         out: the folder.
         sets: ``ProbedSet``s of one benchmark.
@@ -131,15 +137,37 @@ def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -
     from raybio.runtime.probe_plots import plot_probe
 
     data = report_data(sets, settings, seed=seed)
+    _remove_earlier(out)
     (out / "tables").mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (out / "report.md").write_text(report_markdown(data), encoding="utf-8")
+    files = []
     for heading, table in report_tables(data).items():
         name = re.sub(r"\W+", "_", heading).strip("_").lower()
-        with (out / "tables" / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        files.append(out / "tables" / f"{name}.csv")
+        with files[-1].open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(table)
-    plot_probe(data, out / "plots")
+    files += plot_probe(data, out / "plots")
+    data["files"] = [path.relative_to(out).as_posix() for path in files]
+    (out / "report.json").write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"report: {out / 'report.md'}, {out / 'report.json'}, {out / 'tables'}/, {out / 'plots'}/")
+
+
+def _remove_earlier(out: Path) -> None:
+    try:
+        listed = set(json.loads((out / "report.json").read_text(encoding="utf-8"))["files"])
+    except (OSError, ValueError, KeyError, TypeError):  # none, or of something else
+        return
+    for path in [*out.glob("tables/*.csv"), *out.glob("plots/*.png")]:
+        if path.relative_to(out).as_posix() in listed:
+            path.unlink()
+
+
+def _write_sheet(path: Path, asked: Any, predicted_QK: Any, *, num_queries: int, seed: int) -> None:
+    from raybio.evaluation.expert_sheet import write_sheet
+
+    draw: dict[str, Any] = {"num_queries": num_queries, "seed": seed, "number_in_whole_Q": asked.number_in_whole_Q}
+    write_sheet(path, asked, asked.queries("[Y]"), predicted_QK, **draw)
+    print(f"for experts: {path}")
 
 
 def checked_pooling(text: str | None) -> Any:

@@ -2,9 +2,10 @@
 
 Paper: *Rewire-then-Probe: A Contrastive Recipe for Probing Biomedical Knowledge of Pre-trained Language Models*. As its
 code has it, names and queries are embedded as the state of their first token, unscaled, names cut to 25 tokens and
-queries to 50, special ones included. A layer L is probed as the paper's text says, by the last state of the model's
-first L layers. What differs: texts whose tokens are equal (names that differ in case alone, for an uncased model) are
-embedded once, so that they tie; ties stand in order of names.
+queries to 50, special ones included. A layer L is probed by the last state of the model's first L layers, those of a
+finished model that was trained with all of them; the paper's layers (Figures 6 and 7) are of models that were chopped
+first and rewired then, a training run each. What differs: texts whose tokens are equal (names that differ in case
+alone, for an uncased model) are embedded once, so that they tie; ties stand in order of names.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,9 @@ from torch import Tensor
 
 from raybio.data.pair_collate import read_texts
 from raybio.encoders.sentence_folder import Pooling, read_sentence_folder
+from raybio.encoders.sources import check_source
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
 from raybio.evaluation.probe import Questions, outcome, predict
@@ -121,6 +124,8 @@ def probe(
 ) -> dict[str, list[ProbeResult]]:
     """Ask every model, at every layer; by name of the benchmark a result each, in that order.
 
+    All models are looked at before the first is asked. Where they differ in pooling, their names in results say it.
+
     Args:
         models: folders or hub ids.
         benchmarks: what is asked; what they have in common is embedded once.
@@ -133,8 +138,12 @@ def probe(
     Raises:
         ConfigError: if a model cannot be loaded, has fewer layers, or has no mask token.
     """
+    for model in models:
+        _check_model(model, layers, pooling)
     results: dict[str, list[ProbeResult]] = {name: [] for name in benchmarks}
+    poolings = {pooling or own_pooling(model) for model in models}
     for name, model in model_names(models).items():
+        shown = name if len(poolings) == 1 else f"{name} ({pooling or own_pooling(model)})"
         for layer in layers or [None]:  # type: ignore[list-item]
             embed = load_embedder(model, pooling, layer)
             at = f", {embed.encoder.pooling} pooling" + ("" if layer is None else f", its first {layer} layers")
@@ -146,9 +155,16 @@ def probe(
                 if reworded is not None:
                     other_QK = probe_encoder(embed, reworded[title], config)
                     agreement_R = agreement(asked, reworded[title], predicted_QK, other_QK)
-                results[title].append(ProbeResult(name, layer, found, predicted_QK, agreement_R))
+                results[title].append(ProbeResult(shown, layer, found, predicted_QK, agreement_R))
                 say(f"{results[title][-1].label}: acc@1 {found.micro(1):.2%}, acc@10 {found.micro(10):.2%}")
     return results
+
+
+def _check_model(model: str, layers: Sequence[int] | None, pooling: Pooling | None) -> None:
+    """Refuse what is not there or has too few layers, by small files alone."""
+    check_source(model, "main")
+    checkpoint = read_checkpoint(model, "main", with_head=pooling is None)
+    checkpoint.load_config(max(layers) if layers else None)
 
 
 def agreement(asked: Benchmark, reworded: Benchmark, predicted_QK: np.ndarray, reworded_QK: np.ndarray) -> np.ndarray:

@@ -205,6 +205,10 @@ def test_a_sample_holds_so_many_queries_of_each_relation_with_their_answers(tmp_
     }
     found = zip(sampled.relation_Q, sampled.head_Q, np.split(sampled.answer_P, sampled.indptr_Q1[1:-1]), strict=True)
     assert all(answers[relation, head] == gold.tolist() for relation, head, gold in found)
+    for part in (sampled, benchmark.sample(6, seed=1).sample(4, seed=2)):
+        numbers = part.number_in_whole_Q
+        np.testing.assert_array_equal(benchmark.relation_Q[numbers], part.relation_Q)
+        np.testing.assert_array_equal(benchmark.head_Q[numbers], part.head_Q)
     assert benchmark.sample(4, seed=1).head_Q.tolist() != sampled.head_Q.tolist()
     np.testing.assert_array_equal(benchmark.sample(100, seed=0).answer_P, benchmark.answer_P)
 

@@ -40,6 +40,7 @@ def test_a_sheet_has_the_predictions_of_drawn_queries_and_does_not_tell_gold(she
         query = int(row["query_number"])
         assert row["prediction"] == QUESTIONS.names[PREDICTED[query, int(row["rank"]) - 1]]
         assert (row["query"], row["score"]) == (TEXTS[query], "")
+        assert row["relation"] == QUESTIONS.relations[QUESTIONS.relation_Q[query]]
     assert "5: perfectly answers the query" in sheet.with_suffix(".txt").read_text()
 
 
@@ -68,6 +69,7 @@ def test_a_filled_sheet_gives_scores_against_gold_in_whatever_order_it_was_saved
         ("query_number", "60", "line 4: query_number is '60', want a number below 60"),
         ("query_number", "²", "line 4: query_number is '²', want a number below 60"),
         ("query", "a cough is what?", "line 4: query .* of this benchmark is about .* the sheet says 'a cough is what"),
+        ("relation", "cures", "line 4: query .* of this benchmark is about .* the sheet says .* and cures; read it"),
         ("prediction", "aspirin", "line 4: 'aspirin' is no name of this benchmark"),
     ],
 )
@@ -79,6 +81,27 @@ def test_a_badly_filled_sheet_is_refused_with_its_line(sheet, column, value, mes
     rewrite(sheet, rows)
     with pytest.raises(DataError, match=message.replace("(", r"\(")):
         read_sheet(sheet, QUESTIONS)
+
+
+def test_queries_of_a_sample_go_by_their_numbers_in_the_whole_benchmark(tmp_path):
+    numbers, path = np.arange(60)[::-1], tmp_path / "sheet.csv"
+    write_sheet(path, QUESTIONS, TEXTS, PREDICTED, num_queries=60, number_in_whole_Q=numbers)
+    for row in rows_of(path):
+        assert row["query"] == TEXTS[59 - int(row["query_number"])]
+
+
+def test_a_sheet_with_a_score_or_one_that_cannot_be_read_is_not_written_over(sheet):
+    write_sheet(sheet, QUESTIONS, TEXTS, PREDICTED, num_queries=3)
+    rows = rows_of(sheet)
+    assert len(rows) == 30
+    rows[7]["score"] = "4"
+    rewrite(sheet, rows)
+    with pytest.raises(DataError, match="has 1 scores filled in, want none where a new sheet is written. Move it"):
+        write_sheet(sheet, QUESTIONS, TEXTS, PREDICTED, num_queries=3)
+    assert rows_of(sheet) == rows
+    sheet.write_bytes("query_number;é".encode("latin-1"))
+    with pytest.raises(DataError, match="cannot be read as a sheet, and may have scores"):
+        write_sheet(sheet, QUESTIONS, TEXTS, PREDICTED, num_queries=3)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.errors import ConfigError
+from raybio.errors import ConfigError, DataError
 from raybio.runtime.probing import app
 from tests.encoders.tiny_text import save_tiny
 
@@ -50,6 +50,8 @@ def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp
     call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "judged")
     assert "12 predictions: 100.00% judged 5" in capsys.readouterr().out
     assert (tmp_path / "judged/judgements.png").is_file() and (tmp_path / "judged/judgements.md").is_file()
+    with pytest.raises(DataError, match="sheet_full.csv: has 12 scores filled in"):  # before the model is looked for
+        call("probe", "--model", "none", "--benchmark", medlama, "--out", out, "--sheet", 2)
 
 
 def test_layers_are_probed_and_drawn(medlama, tmp_path):
@@ -57,21 +59,46 @@ def test_layers_are_probed_and_drawn(medlama, tmp_path):
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--layers", "1,2")
     labels = [one["label"] for one in json.loads((out / "report.json").read_text())["sets"][0]["results"]]
     assert labels == ["tiny, 1 layers", "tiny, 2 layers"]
+    mine = out / "tables/mine.csv"
+    mine.write_text("kept")
     assert (out / "plots/layers_full_acc10.png").is_file()
     report = (out / "report.md").read_text()
     assert "## Layer chosen without gold of tiny, full set: acc@10, macro" in report
     # Its two wordings are one, so whatever is predicted would agree.
     assert "| occurs_after |  |  |" in report
     assert (out / "tables/agreement_of_two_wordings_above_chance_full_set.csv").is_file()
+    # A later report there leaves nothing of this one, and what is another's alone.
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out)
+    assert not [*out.glob("plots/layers_*"), *out.glob("tables/agreement_*"), *out.glob("tables/by_layer_*")]
+    there = {path.relative_to(out).as_posix() for path in out.glob("*/*")}
+    assert there == {*json.loads((out / "report.json").read_text())["files"], "tables/mine.csv"}
+    assert mine.read_text() == "kept"
+
+
+def test_of_several_layers_the_sheet_has_the_predictions_of_the_deepest(medlama, tmp_path):
+    model = save_tiny(tmp_path / "tiny")
+
+    def sheet_of(*layers):
+        out = tmp_path / "-".join(["report", *layers])
+        call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--sheet", 4, *layers)
+        return (out / "sheet_full.csv").read_text()
+
+    assert sheet_of("--layers", "1,2") == sheet_of()
 
 
 def test_some_queries_of_each_relation_are_asked_and_the_report_says_so(medlama, tmp_path, capsys):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
-    call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--queries-per-relation", 1)
+    sampled = ["--queries-per-relation", 1, "--sheet", 4]
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out, *sampled)
     assert "6 names, 2 queries" in capsys.readouterr().out
     settings = json.loads((out / "report.json").read_text())["settings"]
     assert settings["queries per relation"] == 1
     assert settings["pooling"] == "cls"
+    # Its sheet is read with the whole benchmark.
+    sheet = out / "sheet_full.csv"
+    sheet.write_text(sheet.read_text(encoding="utf-8-sig").replace(",\n", ",3\n"), encoding="utf-8")
+    call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "judged")
+    assert "12 predictions: 0.00% judged 5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

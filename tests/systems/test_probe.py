@@ -65,6 +65,31 @@ def test_a_model_is_pooled_as_its_folder_says_unless_told(model):
     assert predicted() != plain == predicted("cls")
 
 
+def test_models_that_differ_in_pooling_say_theirs_in_the_report(model, tmp_path):
+    other, questions = save_tiny(tmp_path / "other"), questions_of(ASKED, NAMES)
+    write_sentence_files(Path(other), width=32, pooling="mean", max_tokens=50)
+
+    def labels(pooling=None):
+        found = probe([model, other], {"full": questions}, ProbeConfig(), layers=[1], pooling=pooling)["full"]
+        return [result.label for result in found]
+
+    assert labels() == ["tiny (cls), 1 layers", "other (mean), 1 layers"]
+    assert labels("cls") == ["tiny, 1 layers", "other, 1 layers"]
+
+
+@pytest.mark.parametrize("pooling", [None, "cls"])
+def test_a_model_that_is_missing_or_too_shallow_is_refused_before_any_is_asked(model, tmp_path, pooling):
+    said, questions = [], {"full": questions_of(ASKED, NAMES)}
+    with pytest.raises(ConfigError, match="no such folder"):
+        probe([model, str(tmp_path / "none")], questions, ProbeConfig(), pooling=pooling, say=said.append)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="there is no config.json in it"):
+        probe([model, str(tmp_path / "empty")], questions, ProbeConfig(), pooling=pooling, say=said.append)
+    with pytest.raises(ConfigError, match="num_layers_kept is 5, and .* has 2 layers; want at most as many"):
+        probe([model], questions, ProbeConfig(), layers=[1, 2, 5], pooling=pooling, say=said.append)
+    assert said == []
+
+
 def test_texts_of_equal_tokens_have_equal_embeddings_and_long_ones_are_cut(model):
     encoder = tiny_encoder(model)
     texts = ["Asthma and risk factors", "COVID-19", "asthma  and risk FACTORS", "COVID-19 illness cohort", ""]
