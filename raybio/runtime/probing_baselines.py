@@ -19,7 +19,9 @@ HELP = {field.path: f"{field.meaning} {field.range}".strip() for field in fields
 def baselines(
     model: Annotated[list[str], typer.Option(help="model folder or hub id; repeatable")],
     benchmark: Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")],
-    out: Annotated[Path, typer.Option(help="folder of the report")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the report; without it the report is printed and nothing written")
+    ] = None,
     methods: Annotated[
         str, typer.Option(help=f"by comma, of {', '.join(METHODS)}; each model is asked by those that it can")
     ] = ",".join(METHODS[:3]),
@@ -45,7 +47,7 @@ def baselines(
     names = _methods(methods, rewired)
     if subset not in ("full", "hard"):
         raise ConfigError(f"--subset {subset}: want full or hard")
-    if out.exists() and not out.is_dir():
+    if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
     given = {"decode": decode, "refine": refine, "beam": beam, "max_masks": max_masks}
     pooled = checked_pooling(pooling)
@@ -66,11 +68,12 @@ def baselines(
         settings["x-factr"] = config.to_mapping()
     data = report_data(results, asked.benchmark.relations, asked.examples(), settings, seed=seed)
     report = report_markdown(data)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")
-    (out / "baselines.md").write_text(report)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")
+        (out / "baselines.md").write_text(report)
+        report += f"\nreport: {out / 'baselines.md'}, {out / 'baselines.json'}"
     print(report)
-    print(f"report: {out / 'baselines.md'}, {out / 'baselines.json'}")
 
 
 def _methods(text: str, rewired: str | None) -> list[str]:
