@@ -220,7 +220,7 @@ def _x_factr(
     # An unknown token is no answer: it stands for every word that the vocabulary lacks.
     unknown = model.tokenizer.unk_token_id
     gold = [[pieces[number] for number in numbers if unknown not in pieces[number]] for numbers in asked.gold()]
-    room = _query_tokens(model) - (decode.max_masks - 1)
+    room = _room(name, model, decode)
     queries = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), room)
     first_Q, size = np.full(len(queries), NEVER), 64 if model.model.device.type == "cpu" else 512
     tokens_by_row: dict[int, tuple[int, ...]] = {}
@@ -261,6 +261,17 @@ def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str
 
 def _query_tokens(model: MaskedLanguageModel) -> int:
     return min(MAX_QUERY_TOKENS, model.max_tokens or MAX_QUERY_TOKENS)
+
+
+def _room(name: str, model: MaskedLanguageModel, decode: DecodeConfig) -> int:
+    """Tokens for a query with one mask, so that it fits with all; a model that reads short texts may have too few."""
+    num_tokens = _query_tokens(model)
+    if decode.max_masks > num_tokens // 2:
+        raise ConfigError(
+            f"model {name!r} reads {num_tokens} tokens, and max_masks is {decode.max_masks}; want {num_tokens // 2} at "
+            "most, so that half of them are left for the query"
+        )
+    return num_tokens - (decode.max_masks - 1)
 
 
 def _by_length(queries: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:

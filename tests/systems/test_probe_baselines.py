@@ -48,12 +48,14 @@ def benchmark_folder(tmp_path):
     return write_benchmark(folder)
 
 
-def sure_of(token, folder):
+def sure_of(token, folder, **sizes):
     """A masked language model that is sure of one token, whatever it is asked."""
     tokenizer = tiny_tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = BertForMaskedLM(tiny_model("bert", len(tokenizer)).config)
+        config = tiny_model("bert", len(tokenizer)).config
+        config.update(sizes)
+        model = BertForMaskedLM(config)
     with torch.no_grad():
         model.cls.predictions.bias[tokenizer.convert_tokens_to_ids(token)] = 100.0
     model.save_pretrained(folder)
@@ -89,6 +91,18 @@ def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_pa
     (result,) = baselines([model], ["x-factr"], asked, decode=DecodeConfig(max_masks=1))
     assert (result.outcome.first_hit_Q > 0).all()
     assert "50.0% of the queries have an answer of 1 to 1 tokens" in result.remark
+
+
+def test_the_masks_leave_half_of_what_a_model_reads_to_the_query(benchmark_folder, always_risk, tmp_path):
+    asked, most = ask(benchmark_folder, "full", queries_per_relation=1), DecodeConfig(decode="independent", max_masks=32)
+    (found,) = baselines([always_risk], ["x-factr"], asked, decode=most)
+    assert "100.0% of the queries have an answer of 1 to 32 tokens" in found.remark
+    with pytest.raises(ConfigError, match="max_masks"):
+        DecodeConfig.from_mapping({"max_masks": 33})
+    short = sure_of("risk", tmp_path / "short", max_position_embeddings=9)
+    with pytest.raises(ConfigError, match="reads 9 tokens, and max_masks is 5; want 4 at most"):
+        baselines([short], ["x-factr"], asked, decode=DecodeConfig())
+    assert baselines([short], ["x-factr"], asked, decode=DecodeConfig(max_masks=4))
 
 
 def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alone(benchmark_folder, always_risk):
@@ -247,6 +261,17 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
     assert data["results"][1]["accuracy"]["1"]["by_relation"] == expected
     assert data["num_queries"] == {"may_treat": 2, "occurs_after": 2}
     assert list(data["results"][1]["accuracy"]) == ["1"]  # one answer: no acc@10
+
+
+def test_without_a_folder_the_report_is_printed_and_nothing_is_written(
+    benchmark_folder, always_risk, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    done = run("--model", always_risk, "--benchmark", benchmark_folder, "--methods", "mask-average")
+    assert done.exit_code == 0, done.output
+    assert f"| mask average | {always_risk} | " in done.output
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_others(
