@@ -9,6 +9,7 @@ what a masked language model says of them: at these the paper finds such models 
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -144,7 +145,7 @@ def baselines(
 def _mask_average(
     name: str, model: MaskedLanguageModel, asked: Asked, restrict: bool, say: Callable[[str], None]
 ) -> Baseline:
-    return _ranked({(name, "mask average"): _mask_scores(name, model, asked, say)}, model, asked, restrict)[0]
+    return _ranked({(name, "mask average"): _mask_scores(model, asked)}, model, asked, restrict, say)[0]
 
 
 def _hybrid(
@@ -159,7 +160,7 @@ def _hybrid(
     """The language model, the encoder and both together, on each block of queries in turn."""
     name, encoder_name = names
     say(f"{encoder_name}, {embed.encoder.pooling} pooling: {len(asked.benchmark.names):,} names")
-    mask = remembered(_mask_scores(name, model, asked, say))
+    mask = remembered(_mask_scores(model, asked))
     encoder = remembered(distance_scores(*embed_benchmark(embed, asked.benchmark)))
     both = hybrid_scores(encoder, mask, _is_single(model, asked), weight)
     scores = {
@@ -167,14 +168,13 @@ def _hybrid(
         (encoder_name, f"encoder alone, {embed.encoder.pooling} pooling"): encoder,
         (f"{name} and {encoder_name}", f"hybrid, weight {weight:g}"): both,
     }
-    return _ranked(scores, model, asked, restrict)
+    return _ranked(scores, model, asked, restrict, say)
 
 
-def _mask_scores(name: str, model: MaskedLanguageModel, asked: Asked, say: Callable[[str], None]) -> Scores:
+def _mask_scores(model: MaskedLanguageModel, asked: Asked) -> Scores:
     texts = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), _query_tokens(model))
 
     def log_probs(first: int, end: int) -> torch.Tensor:
-        say(f"{name}: mask average, query {first:,} of {len(texts):,}")
         return model.at_masks(texts[first:end])
 
     pieces = model.name_tokens(asked.benchmark.names)
@@ -182,7 +182,11 @@ def _mask_scores(name: str, model: MaskedLanguageModel, asked: Asked, say: Calla
 
 
 def _ranked(
-    scores: dict[tuple[str, str], Scores], model: MaskedLanguageModel, asked: Asked, restrict: bool
+    scores: dict[tuple[str, str], Scores],
+    model: MaskedLanguageModel,
+    asked: Asked,
+    restrict: bool,
+    say: Callable[[str], None],
 ) -> list[Baseline]:
     """What (model, method) achieved by its scores of all names, or of the answers of the query's relation."""
     benchmark, is_single_C = asked.benchmark, _is_single(model, asked)
@@ -191,7 +195,15 @@ def _ranked(
         several = [restricted_scores(one, benchmark.relation_Q, benchmark.is_tail_RC) for one in several]
     candidates = "answers of the query's relation" if restrict else f"all {len(benchmark.names):,} names"
     is_single_Q = np.array([is_single_C[numbers].any() for numbers in asked.gold()])
-    found = map(first_of_ranked, retrieve_each(several, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256))
+    (name, method), first_scores = next(iter(scores)), several[0]
+
+    def block(first: int, end: int) -> torch.Tensor:
+        say(f"{name}: {method}, query {first:,} of {first_scores.num_queries:,}")
+        return first_scores.block(first, end)
+
+    # Here alone there is progress to tell: examples are asked again afterwards, one by one.
+    told = [replace(first_scores, block=block), *several[1:]]
+    found = map(first_of_ranked, retrieve_each(told, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256))
     remark = f"candidates: {candidates}"
     return [
         Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark, _best_names(one, asked), is_single_Q)

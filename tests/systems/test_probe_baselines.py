@@ -94,7 +94,8 @@ def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_pa
 
 
 def test_the_masks_leave_half_of_what_a_model_reads_to_the_query(benchmark_folder, always_risk, tmp_path):
-    asked, most = ask(benchmark_folder, "full", queries_per_relation=1), DecodeConfig(decode="independent", max_masks=32)
+    asked = ask(benchmark_folder, "full", queries_per_relation=1)
+    most = DecodeConfig(decode="independent", max_masks=32)
     (found,) = baselines([always_risk], ["x-factr"], asked, decode=most)
     assert "100.0% of the queries have an answer of 1 to 32 tokens" in found.remark
     with pytest.raises(ConfigError, match="max_masks"):
@@ -114,6 +115,15 @@ def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alo
         kept.outcome.first_hit_Q.max() < 4 < free.outcome.first_hit_Q.max()
     )  # neither relation has more than four answers
     assert "answers of the query's relation" in kept.remark
+
+
+def test_progress_is_told_of_the_queries_in_order_and_not_of_the_examples(benchmark_folder, always_risk, rewired):
+    asked, said = ask(benchmark_folder, "full"), []
+    settings = {"decode": DecodeConfig(), "say": said.append}
+    baselines([always_risk], ["mask-average"], asked, **settings)
+    baselines([always_risk], ["hybrid"], asked, rewired=Rewired(rewired), **settings)
+    told = [line for line in said if "query" in line]
+    assert told == [f"{always_risk}: mask average, query 0 of 7"] * 2
 
 
 def test_some_queries_of_each_relation_are_those_that_training_draws_among_all_names(benchmark_folder):
