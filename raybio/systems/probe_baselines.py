@@ -112,34 +112,55 @@ def baselines(
     """
     if ("hybrid" in methods) != (rewired is not None):
         raise ConfigError("a hybrid is of a masked language model and a rewired encoder; want both or neither")
-    can_write = {model: writes_answers(model) for model in models}
-    for model, writes in can_write.items():
-        if not any((method == "generative") == writes for method in methods):
+    by_model = methods_by_model(models, methods)
+    # All are loaded before one is asked, which takes far longer: one that is not whole is refused at once.
+    for model in list(by_model)[1:]:
+        _load(model, by_model[model], decode)
+    embed = None if rewired is None else load_embedder(rewired.source, rewired.pooling)
+    results: list[Baseline] = []
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for model, able in by_model.items():
+        say(f"loading {model}")
+        loaded = _load(model, able, decode)
+        loaded.model.to(device)
+        if isinstance(loaded, AnswerWriter):
+            results += _generative(model, loaded, asked, say)
+            continue
+        if rewired is not None and embed is not None:
+            (encoder_name,) = model_names([rewired.source])
+            results += _hybrid((model, encoder_name), loaded, embed, rewired.weight, asked, restrict, say)
+        elif "mask-average" in able:
+            results.append(_mask_average(model, loaded, asked, restrict, say))
+        if "x-factr" in able:
+            results.append(_x_factr(model, loaded, asked, decode, say))
+    return results
+
+
+def methods_by_model(models: Sequence[str], methods: Collection[Method]) -> dict[str, list[Method]]:
+    """By which of the methods each model can be asked; only its configuration is read.
+
+    Raises:
+        ConfigError: for a model that is not there, or can be asked by none.
+    """
+    by_model: dict[str, list[Method]] = {}
+    for model in models:
+        writes = writes_answers(model)
+        by_model[model] = [method for method in methods if (method == "generative") == writes]
+        if not by_model[model]:
             kind, wanted = ("an", "generative") if writes else ("no", "mask-average, x-factr or hybrid")
             raise ConfigError(
                 f"model {model!r} is {kind} encoder-decoder and can be asked by {wanted}; got {', '.join(methods)}"
             )
-    # Before all else, so that one that is not there is refused at once.
-    embed = None if rewired is None else load_embedder(rewired.source, rewired.pooling)
-    results: list[Baseline] = []
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    for model, writes in can_write.items():
-        say(f"loading {model}")
-        if writes:
-            writer = load_answer_writer(model)
-            writer.model.to(device)
-            results += _generative(model, writer, asked, say)
-            continue
-        masked_lm = load_masked_lm(model)
-        masked_lm.model.to(device)
-        if rewired is not None and embed is not None:
-            (encoder_name,) = model_names([rewired.source])
-            results += _hybrid((model, encoder_name), masked_lm, embed, rewired.weight, asked, restrict, say)
-        elif "mask-average" in methods:
-            results.append(_mask_average(model, masked_lm, asked, restrict, say))
-        if "x-factr" in methods:
-            results.append(_x_factr(model, masked_lm, asked, decode, say))
-    return results
+    return by_model
+
+
+def _load(model: str, methods: Collection[Method], decode: DecodeConfig) -> AnswerWriter | MaskedLanguageModel:
+    if "generative" in methods:
+        return load_answer_writer(model)
+    masked_lm = load_masked_lm(model)
+    if "x-factr" in methods:
+        _room(model, masked_lm, decode)
+    return masked_lm
 
 
 def _mask_average(

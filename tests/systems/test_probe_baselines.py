@@ -236,6 +236,18 @@ def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anyt
     assert said == []
 
 
+def test_a_model_that_lacks_its_head_or_is_not_there_is_refused_before_another_is_asked(
+    benchmark_folder, always_risk, rewired, tmp_path
+):
+    for other, message in ((rewired, "no complete language-model head"), (str(tmp_path / "none"), "no such folder")):
+        said = []
+        with pytest.raises(ConfigError, match=message):
+            baselines(
+                [always_risk, other], ALONE, ask(benchmark_folder, "full"), decode=DecodeConfig(), say=said.append
+            )
+        assert said == []
+
+
 def run(*arguments):
     import typer
 
@@ -251,13 +263,17 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
 ):
     out = tmp_path / "report"
     arguments = ["--model", always_risk, "--benchmark", benchmark_folder, "--out", out, "--beam", 2]
-    arguments += ["--queries-per-relation", 2]
-    done = run(*arguments, "--methods", "mask-average,x-factr", "--decode", "order", "--refine", "order")
+    arguments += ["--queries-per-relation", 2, "--seed", 3]
+    done = run(*arguments, "--methods", "mask-average,x-factr,generative", "--decode", "order", "--refine", "order")
     assert done.exit_code == 0, done.output
     text = (out / "baselines.md").read_text()
     assert "Only 2 queries of each relation were asked**, drawn by chance" in text
     assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in text
     data = json.loads((out / "baselines.json").read_text())
+    assert f"{always_risk}: generative left out" in done.output
+    assert data["settings"]["left out"] == [f"{always_risk}: generative"]
+    assert data["settings"]["methods"] == ["mask-average", "x-factr", "generative"]
+    assert data["settings"]["seed"] == 3
     assert [row["method"] for row in data["results"]] == ["mask average", "X-FACTR, order + order"]
     for shown in data["examples"]:
         mask_average, (x_factr,) = shown["predictions"]
@@ -281,6 +297,7 @@ def test_without_a_folder_the_report_is_printed_and_nothing_is_written(
     done = run("--model", always_risk, "--benchmark", benchmark_folder, "--methods", "mask-average")
     assert done.exit_code == 0, done.output
     assert f"| mask average | {always_risk} | " in done.output
+    assert "left out: []" in done.output
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -313,6 +330,11 @@ def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_oth
         (["--subset", "easy"], "--subset easy: want full or hard"),
         (["--decode", "left"], "decode"),
         (["--beam", "0"], "beam"),
+        (["--weight", "0.5"], "--weight: for hybrid alone"),
+        (["--pooling", "cls"], "--pooling: for hybrid alone"),
+        (["--methods", "mask-average", "--beam", "5", "--max-masks", "5"], "--beam, --max-masks: for x-factr alone"),
+        (["--methods", "generative", "--rescore"], "--rescore: for x-factr alone, and --methods is generative"),
+        (["--methods", "x-factr", "--restrict"], "--restrict: for mask-average or hybrid alone"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(benchmark_folder, tmp_path, arguments, message):
