@@ -81,8 +81,10 @@ class MaskedLanguageModel:
         What is left out of a text that is too long stands at its beginning, then at its end; its special tokens stay.
 
         Raises:
-            ValueError: if a text has no mask.
+            ValueError: if a text has no mask, or ``max_tokens`` has no room for it between two special tokens.
         """
+        if max_tokens < 3:
+            raise ValueError(f"max_tokens is {max_tokens}, want 3 at least: a mask between two special tokens")
         return [
             _cut_around(np.array(ids, dtype=np.int64), self.mask_id, max_tokens, text)
             for ids, text in zip(self.tokenizer(list(texts))["input_ids"], texts, strict=True)

@@ -222,14 +222,23 @@ def _best(beam: _Beam, place_QKB: Tensor, token_QKB: Tensor, log_prob_QKB: Tenso
     token_QCM = token_QCM.gather(1, order_QC[..., None].expand(-1, -1, num_masks))
     log_prob_QCM = log_prob_QCM.gather(1, order_QC[..., None].expand(-1, -1, num_masks))
     # The same tokens may come about in several ways: the first is the likeliest, and the others do not count.
-    is_equal_QCC = (token_QCM[:, :, None] == token_QCM[:, None]).all(3)
-    is_copy_QC = is_equal_QCC.tril(-1).any(2)
-    is_out_QC = is_copy_QC | ~torch.isfinite(log_prob_QCM.sum(2))
+    is_out_QC = _is_copy(token_QCM) | ~torch.isfinite(log_prob_QCM.sum(2))
     # A dead hypothesis is dead in all its places: one predicted anew does not bring it back.
     log_prob_QCM = log_prob_QCM.masked_fill(is_out_QC[..., None], -torch.inf)
     kept_QK = is_out_QC.int().argsort(dim=1, stable=True)[:, :size]
     rows_Q1 = torch.arange(len(kept_QK))[:, None]
     return _Beam(token_QCM[rows_Q1, kept_QK], log_prob_QCM[rows_Q1, kept_QK])
+
+
+def _is_copy(token_QCM: Tensor) -> Tensor:
+    """(Q, C) whether the same tokens stand further ahead in a query; needs no more memory than the tokens do."""
+    num_queries, num_candidates = token_QCM.shape[:2]
+    query_QC1 = torch.arange(num_queries)[:, None, None].expand(-1, num_candidates, 1)
+    row_NM = torch.cat([query_QC1, token_QCM], dim=2).flatten(0, 1)
+    number_N = torch.unique(row_NM, dim=0, return_inverse=True)[1]
+    place_N = torch.arange(len(number_N))
+    first_N = torch.full_like(number_N, len(number_N)).scatter_reduce_(0, number_N, place_N, "amin")
+    return (first_N[number_N] < place_N).unflatten(0, (num_queries, num_candidates))
 
 
 def _padded(beam: _Beam, size: int) -> _Beam:

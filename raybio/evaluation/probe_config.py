@@ -36,8 +36,8 @@ class DecodeConfig(Config):
         description="afterwards, again and again: each token in turn (order) or the least sure one (confidence) is "
         "masked and predicted anew, until nothing changes",
     )
-    beam: int = Field(default=5, ge=1, le=1000, description="hypotheses kept at each step")
-    max_masks: int = Field(default=5, ge=1, le=64, description="answers of 1 to so many tokens are tried")
+    beam: int = Field(default=5, ge=1, le=64, description="hypotheses kept at each step")
+    max_masks: int = Field(default=5, ge=1, le=32, description="answers of 1 to so many tokens are tried")
     max_iterations: int = Field(default=10, ge=1, le=1000, description="sweeps (order) or tokens (confidence) refined")
     rescore: bool = Field(
         default=False,

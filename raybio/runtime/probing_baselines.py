@@ -1,6 +1,7 @@
 """The command that asks a benchmark of language models themselves, without rewiring."""
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -12,14 +13,20 @@ from raybio.evaluation.probe_config import DecodeConfig
 from raybio.runtime.probing import POOLING_HELP, QUERIES_HELP, checked_pooling
 
 METHODS = ("mask-average", "x-factr", "generative", "hybrid")
-DECODE = DecodeConfig()
-HELP = {field.path: f"{field.meaning} {field.range}".strip() for field in fields(DecodeConfig)}
+# No option has a default of its own: one that is given and does nothing is refused.
+HELP = {
+    field.path: f"x-factr: {field.meaning} {field.range}".strip() + f"; default: {field.default}"
+    for field in fields(DecodeConfig)
+}
+WEIGHT_HELP = "hybrid: what the masked language model counts among names of one token; default: 0.5"
 
 
 def baselines(
     model: Annotated[list[str], typer.Option(help="model folder or hub id; repeatable")],
     benchmark: Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")],
-    out: Annotated[Path, typer.Option(help="folder of the report")],
+    out: Annotated[
+        Path | None, typer.Option(help="folder of the report; without it the report is printed and nothing written")
+    ] = None,
     methods: Annotated[
         str, typer.Option(help=f"by comma, of {', '.join(METHODS)}; each model is asked by those that it can")
     ] = ",".join(METHODS[:3]),
@@ -30,47 +37,50 @@ def baselines(
     ] = False,
     rewired: Annotated[str | None, typer.Option(help="hybrid: the encoder, such as export/ of a run")] = None,
     pooling: Annotated[str | None, typer.Option(help=f"hybrid: {POOLING_HELP}")] = None,
-    weight: Annotated[
-        float, typer.Option(min=0, max=1, help="hybrid: what the masked language model counts among names of one token")
-    ] = 0.5,
-    decode: Annotated[str, typer.Option(help=f"x-factr: {HELP['decode']}")] = DECODE.decode,
-    refine: Annotated[str, typer.Option(help=f"x-factr: {HELP['refine']}")] = DECODE.refine,
-    beam: Annotated[int, typer.Option(help=f"x-factr: {HELP['beam']}")] = DECODE.beam,
-    max_masks: Annotated[int, typer.Option(help=f"x-factr: {HELP['max_masks']}")] = DECODE.max_masks,
-    max_iterations: Annotated[int, typer.Option(help=f"x-factr: {HELP['max_iterations']}")] = DECODE.max_iterations,
-    rescore: Annotated[bool, typer.Option("--rescore", help=f"x-factr: {HELP['rescore']}")] = DECODE.rescore,
+    weight: Annotated[float | None, typer.Option(min=0, max=1, help=WEIGHT_HELP)] = None,
+    decode: Annotated[str | None, typer.Option(help=HELP["decode"])] = None,
+    refine: Annotated[str | None, typer.Option(help=HELP["refine"])] = None,
+    beam: Annotated[int | None, typer.Option(help=HELP["beam"])] = None,
+    max_masks: Annotated[int | None, typer.Option(help=HELP["max_masks"])] = None,
+    max_iterations: Annotated[int | None, typer.Option(help=HELP["max_iterations"])] = None,
+    rescore: Annotated[bool | None, typer.Option("--rescore", help=HELP["rescore"])] = None,
     seed: Annotated[int, typer.Option(help="of the intervals")] = 0,
 ) -> None:
     """Mask average, X-FACTR, written answers and hybrids; beside them the published figures of the paper's Table 3."""
     names = _methods(methods, rewired)
     if subset not in ("full", "hard"):
         raise ConfigError(f"--subset {subset}: want full or hard")
-    if out.exists() and not out.is_dir():
+    if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
-    given = {"decode": decode, "refine": refine, "beam": beam, "max_masks": max_masks}
     pooled = checked_pooling(pooling)
-    config = DecodeConfig.from_mapping(given | {"max_iterations": max_iterations, "rescore": rescore})
+    values = {"decode": decode, "refine": refine, "beam": beam, "max_masks": max_masks}
+    values |= {"max_iterations": max_iterations, "rescore": rescore}
+    _refuse_idle(names, ["x-factr"], values)
+    _refuse_idle(names, ["hybrid"], {"weight": weight, "pooling": pooling})
+    _refuse_idle(names, ["mask-average", "hybrid"], {"restrict": restrict or None})
+    config = DecodeConfig.from_mapping({name: value for name, value in values.items() if value is not None})
     # Only now: these import transformers, which takes seconds.
     from raybio.evaluation.probe_baseline_report import report_data, report_markdown
-    from raybio.systems.probe_baselines import Rewired, ask
+    from raybio.systems.probe_baselines import Rewired, ask, methods_by_model
     from raybio.systems.probe_baselines import baselines as answer
 
+    left_out = [
+        f"{one}: {', '.join(sorted(set(names) - set(able)))}"
+        for one, able in methods_by_model(model, cast(Any, names)).items()
+        if len(able) < len(names)
+    ]
+    print(*(f"cannot be asked by every method: {line} left out\n" for line in left_out), sep="", end="")
     asked = ask(benchmark, cast(Any, subset), queries_per_relation)
-    encoder = None if rewired is None else Rewired(rewired, pooled, weight)
+    encoder = None if rewired is None else Rewired(rewired, pooled, 0.5 if weight is None else weight)
     results = answer(model, cast(Any, names), asked, decode=config, restrict=restrict, rewired=encoder, say=print)
-    settings: dict[str, Any] = {"models": model, "benchmark": str(benchmark), "subset": subset}
-    settings |= {"queries_per_relation": queries_per_relation, "restrict": restrict}
+    settings: dict[str, Any] = {"models": model, "methods": names, "left out": left_out, "benchmark": str(benchmark)}
+    settings |= {"subset": subset, "queries_per_relation": queries_per_relation, "restrict": restrict, "seed": seed}
     if encoder:
-        settings |= {"rewired": rewired, "weight": weight}
+        settings |= {"rewired": rewired, "pooling": pooled, "weight": encoder.weight}
     if "x-factr" in names:
         settings["x-factr"] = config.to_mapping()
     data = report_data(results, asked.benchmark.relations, asked.examples(), settings, seed=seed)
-    report = report_markdown(data)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")
-    (out / "baselines.md").write_text(report)
-    print(report)
-    print(f"report: {out / 'baselines.md'}, {out / 'baselines.json'}")
+    _hand_over(out, report_markdown(data), json.dumps(data, indent=2) + "\n")
 
 
 def _methods(text: str, rewired: str | None) -> list[str]:
@@ -79,4 +89,23 @@ def _methods(text: str, rewired: str | None) -> list[str]:
         raise ConfigError(f"--methods {text}: want some of {', '.join(METHODS)}, by comma")
     if ("hybrid" in names) != (rewired is not None):
         raise ConfigError(f"--methods {text}, --rewired {rewired}: hybrid wants --rewired, and nothing else does")
-    return names
+    return list(dict.fromkeys(names))
+
+
+def _hand_over(out: Path | None, report: str, data: str) -> None:
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "baselines.json").write_text(data)
+        (out / "baselines.md").write_text(report)
+        report += f"\nreport: {out / 'baselines.md'}, {out / 'baselines.json'}"
+    print(report)
+
+
+def _refuse_idle(methods: Collection[str], wanted: Collection[str], values: Mapping[str, Any]) -> None:
+    """Refuse options that none of the methods reads."""
+    given = [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None]
+    if given and not set(methods) & set(wanted):
+        raise ConfigError(
+            f"{', '.join(given)}: for {' or '.join(wanted)} alone, and --methods is {','.join(methods)}. Leave out "
+            "what does nothing, or add the method."
+        )

@@ -9,6 +9,7 @@ what a masked language model says of them: at these the paper finds such models 
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -111,40 +112,61 @@ def baselines(
     """
     if ("hybrid" in methods) != (rewired is not None):
         raise ConfigError("a hybrid is of a masked language model and a rewired encoder; want both or neither")
-    can_write = {model: writes_answers(model) for model in models}
-    for model, writes in can_write.items():
-        if not any((method == "generative") == writes for method in methods):
+    by_model = methods_by_model(models, methods)
+    # All are loaded before one is asked, which takes far longer: one that is not whole is refused at once.
+    for model in list(by_model)[1:]:
+        _load(model, by_model[model], decode)
+    embed = None if rewired is None else load_embedder(rewired.source, rewired.pooling)
+    results: list[Baseline] = []
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for model, able in by_model.items():
+        say(f"loading {model}")
+        loaded = _load(model, able, decode)
+        loaded.model.to(device)
+        if isinstance(loaded, AnswerWriter):
+            results += _generative(model, loaded, asked, say)
+            continue
+        if rewired is not None and embed is not None:
+            (encoder_name,) = model_names([rewired.source])
+            results += _hybrid((model, encoder_name), loaded, embed, rewired.weight, asked, restrict, say)
+        elif "mask-average" in able:
+            results.append(_mask_average(model, loaded, asked, restrict, say))
+        if "x-factr" in able:
+            results.append(_x_factr(model, loaded, asked, decode, say))
+    return results
+
+
+def methods_by_model(models: Sequence[str], methods: Collection[Method]) -> dict[str, list[Method]]:
+    """By which of the methods each model can be asked; only its configuration is read.
+
+    Raises:
+        ConfigError: for a model that is not there, or can be asked by none.
+    """
+    by_model: dict[str, list[Method]] = {}
+    for model in models:
+        writes = writes_answers(model)
+        by_model[model] = [method for method in methods if (method == "generative") == writes]
+        if not by_model[model]:
             kind, wanted = ("an", "generative") if writes else ("no", "mask-average, x-factr or hybrid")
             raise ConfigError(
                 f"model {model!r} is {kind} encoder-decoder and can be asked by {wanted}; got {', '.join(methods)}"
             )
-    # Before all else, so that one that is not there is refused at once.
-    embed = None if rewired is None else load_embedder(rewired.source, rewired.pooling)
-    results: list[Baseline] = []
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    for model, writes in can_write.items():
-        say(f"loading {model}")
-        if writes:
-            writer = load_answer_writer(model)
-            writer.model.to(device)
-            results += _generative(model, writer, asked, say)
-            continue
-        masked_lm = load_masked_lm(model)
-        masked_lm.model.to(device)
-        if rewired is not None and embed is not None:
-            (encoder_name,) = model_names([rewired.source])
-            results += _hybrid((model, encoder_name), masked_lm, embed, rewired.weight, asked, restrict, say)
-        elif "mask-average" in methods:
-            results.append(_mask_average(model, masked_lm, asked, restrict, say))
-        if "x-factr" in methods:
-            results.append(_x_factr(model, masked_lm, asked, decode, say))
-    return results
+    return by_model
+
+
+def _load(model: str, methods: Collection[Method], decode: DecodeConfig) -> AnswerWriter | MaskedLanguageModel:
+    if "generative" in methods:
+        return load_answer_writer(model)
+    masked_lm = load_masked_lm(model)
+    if "x-factr" in methods:
+        _room(model, masked_lm, decode)
+    return masked_lm
 
 
 def _mask_average(
     name: str, model: MaskedLanguageModel, asked: Asked, restrict: bool, say: Callable[[str], None]
 ) -> Baseline:
-    return _ranked({(name, "mask average"): _mask_scores(name, model, asked, say)}, model, asked, restrict)[0]
+    return _ranked({(name, "mask average"): _mask_scores(model, asked)}, model, asked, restrict, say)[0]
 
 
 def _hybrid(
@@ -159,7 +181,7 @@ def _hybrid(
     """The language model, the encoder and both together, on each block of queries in turn."""
     name, encoder_name = names
     say(f"{encoder_name}, {embed.encoder.pooling} pooling: {len(asked.benchmark.names):,} names")
-    mask = remembered(_mask_scores(name, model, asked, say))
+    mask = remembered(_mask_scores(model, asked))
     encoder = remembered(distance_scores(*embed_benchmark(embed, asked.benchmark)))
     both = hybrid_scores(encoder, mask, _is_single(model, asked), weight)
     scores = {
@@ -167,14 +189,13 @@ def _hybrid(
         (encoder_name, f"encoder alone, {embed.encoder.pooling} pooling"): encoder,
         (f"{name} and {encoder_name}", f"hybrid, weight {weight:g}"): both,
     }
-    return _ranked(scores, model, asked, restrict)
+    return _ranked(scores, model, asked, restrict, say)
 
 
-def _mask_scores(name: str, model: MaskedLanguageModel, asked: Asked, say: Callable[[str], None]) -> Scores:
+def _mask_scores(model: MaskedLanguageModel, asked: Asked) -> Scores:
     texts = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), _query_tokens(model))
 
     def log_probs(first: int, end: int) -> torch.Tensor:
-        say(f"{name}: mask average, query {first:,} of {len(texts):,}")
         return model.at_masks(texts[first:end])
 
     pieces = model.name_tokens(asked.benchmark.names)
@@ -182,7 +203,11 @@ def _mask_scores(name: str, model: MaskedLanguageModel, asked: Asked, say: Calla
 
 
 def _ranked(
-    scores: dict[tuple[str, str], Scores], model: MaskedLanguageModel, asked: Asked, restrict: bool
+    scores: dict[tuple[str, str], Scores],
+    model: MaskedLanguageModel,
+    asked: Asked,
+    restrict: bool,
+    say: Callable[[str], None],
 ) -> list[Baseline]:
     """What (model, method) achieved by its scores of all names, or of the answers of the query's relation."""
     benchmark, is_single_C = asked.benchmark, _is_single(model, asked)
@@ -191,7 +216,15 @@ def _ranked(
         several = [restricted_scores(one, benchmark.relation_Q, benchmark.is_tail_RC) for one in several]
     candidates = "answers of the query's relation" if restrict else f"all {len(benchmark.names):,} names"
     is_single_Q = np.array([is_single_C[numbers].any() for numbers in asked.gold()])
-    found = map(first_of_ranked, retrieve_each(several, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256))
+    (name, method), first_scores = next(iter(scores)), several[0]
+
+    def block(first: int, end: int) -> torch.Tensor:
+        say(f"{name}: {method}, query {first:,} of {first_scores.num_queries:,}")
+        return first_scores.block(first, end)
+
+    # Here alone there is progress to tell: examples are asked again afterwards, one by one.
+    told = [replace(first_scores, block=block), *several[1:]]
+    found = map(first_of_ranked, retrieve_each(told, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256))
     remark = f"candidates: {candidates}"
     return [
         Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark, _best_names(one, asked), is_single_Q)
@@ -220,7 +253,7 @@ def _x_factr(
     # An unknown token is no answer: it stands for every word that the vocabulary lacks.
     unknown = model.tokenizer.unk_token_id
     gold = [[pieces[number] for number in numbers if unknown not in pieces[number]] for numbers in asked.gold()]
-    room = _query_tokens(model) - (decode.max_masks - 1)
+    room = _room(name, model, decode)
     queries = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), room)
     first_Q, size = np.full(len(queries), NEVER), 64 if model.model.device.type == "cpu" else 512
     tokens_by_row: dict[int, tuple[int, ...]] = {}
@@ -261,6 +294,17 @@ def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str
 
 def _query_tokens(model: MaskedLanguageModel) -> int:
     return min(MAX_QUERY_TOKENS, model.max_tokens or MAX_QUERY_TOKENS)
+
+
+def _room(name: str, model: MaskedLanguageModel, decode: DecodeConfig) -> int:
+    """Tokens for a query with one mask, so that it fits with all; a model that reads short texts may have too few."""
+    num_tokens = _query_tokens(model)
+    if decode.max_masks > num_tokens // 2:
+        raise ConfigError(
+            f"model {name!r} reads {num_tokens} tokens, and max_masks is {decode.max_masks}; want {num_tokens // 2} at "
+            "most, so that half of them are left for the query"
+        )
+    return num_tokens - (decode.max_masks - 1)
 
 
 def _by_length(queries: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:

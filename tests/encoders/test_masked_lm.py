@@ -103,6 +103,8 @@ def test_a_text_too_long_loses_words_and_keeps_its_mask_and_special_tokens():
     }
     with pytest.raises(ValueError, match="no mask token"):
         model.cloze_tokens(["asthma"], 64)
+    with pytest.raises(ValueError, match="max_tokens is 2, want 3 at least"):
+        model.cloze_tokens(["asthma [MASK]"], 2)
 
 
 def test_a_names_tokens_are_those_it_has_inside_a_text():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.evaluation.mask_prediction import DecodeConfig, Prediction, is_right, predict_answers
+from raybio.evaluation.mask_prediction import DecodeConfig, Prediction, _is_copy, is_right, predict_answers
 from raybio.functional.hashing import derive_seed
 
 VOCABULARY, PAD, MASK = 7, 5, 6
@@ -139,6 +139,19 @@ def test_a_beam_wider_than_the_vocabulary_is_decoded_as_by_loops(decode, refine)
     settings = {"decode": decode, "refine": refine, "beam": 40, "max_masks": 2, "max_iterations": 3}
     config = DecodeConfig(**settings)
     assert_same(predict(QUERIES[:2], **settings), [slow(query, config) for query in QUERIES[:2]])
+
+
+def test_copies_among_the_hypotheses_of_a_wide_beam_are_found_as_by_sets_and_in_little_memory():
+    token_QCM = torch.randint(-1, 4, (4, 1000, 6), generator=torch.Generator().manual_seed(0))
+    expected_QC = []
+    for hypotheses in token_QCM.tolist():
+        seen = set()
+        expected_QC.append([tuple(one) in seen or bool(seen.add(tuple(one))) for one in hypotheses])
+    with torch.profiler.profile(profile_memory=True) as profile:
+        found_QC = _is_copy(token_QCM)
+    assert found_QC.tolist() == expected_QC
+    assert 0 < found_QC.float().mean() < 1
+    assert max(event.cpu_memory_usage for event in profile.events()) < 4 * token_QCM.nbytes  # pairs would take 24 MB
 
 
 def test_a_beam_of_all_sequences_finds_the_most_likely_one_of_all_in_order():

@@ -48,12 +48,14 @@ def benchmark_folder(tmp_path):
     return write_benchmark(folder)
 
 
-def sure_of(token, folder):
+def sure_of(token, folder, **sizes):
     """A masked language model that is sure of one token, whatever it is asked."""
     tokenizer = tiny_tokenizer()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = BertForMaskedLM(tiny_model("bert", len(tokenizer)).config)
+        config = tiny_model("bert", len(tokenizer)).config
+        config.update(sizes)
+        model = BertForMaskedLM(config)
     with torch.no_grad():
         model.cls.predictions.bias[tokenizer.convert_tokens_to_ids(token)] = 100.0
     model.save_pretrained(folder)
@@ -91,6 +93,19 @@ def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_pa
     assert "50.0% of the queries have an answer of 1 to 1 tokens" in result.remark
 
 
+def test_the_masks_leave_half_of_what_a_model_reads_to_the_query(benchmark_folder, always_risk, tmp_path):
+    asked = ask(benchmark_folder, "full", queries_per_relation=1)
+    most = DecodeConfig(decode="independent", max_masks=32)
+    (found,) = baselines([always_risk], ["x-factr"], asked, decode=most)
+    assert "100.0% of the queries have an answer of 1 to 32 tokens" in found.remark
+    with pytest.raises(ConfigError, match="max_masks"):
+        DecodeConfig.from_mapping({"max_masks": 33})
+    short = sure_of("risk", tmp_path / "short", max_position_embeddings=9)
+    with pytest.raises(ConfigError, match="reads 9 tokens, and max_masks is 5; want 4 at most"):
+        baselines([short], ["x-factr"], asked, decode=DecodeConfig())
+    assert baselines([short], ["x-factr"], asked, decode=DecodeConfig(max_masks=4))
+
+
 def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alone(benchmark_folder, always_risk):
     asked = ask(benchmark_folder, "full")
     (free,) = baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig())
@@ -100,6 +115,15 @@ def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alo
         kept.outcome.first_hit_Q.max() < 4 < free.outcome.first_hit_Q.max()
     )  # neither relation has more than four answers
     assert "answers of the query's relation" in kept.remark
+
+
+def test_progress_is_told_of_the_queries_in_order_and_not_of_the_examples(benchmark_folder, always_risk, rewired):
+    asked, said = ask(benchmark_folder, "full"), []
+    settings = {"decode": DecodeConfig(), "say": said.append}
+    baselines([always_risk], ["mask-average"], asked, **settings)
+    baselines([always_risk], ["hybrid"], asked, rewired=Rewired(rewired), **settings)
+    told = [line for line in said if "query" in line]
+    assert told == [f"{always_risk}: mask average, query 0 of 7"] * 2
 
 
 def test_some_queries_of_each_relation_are_those_that_training_draws_among_all_names(benchmark_folder):
@@ -212,6 +236,18 @@ def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anyt
     assert said == []
 
 
+def test_a_model_that_lacks_its_head_or_is_not_there_is_refused_before_another_is_asked(
+    benchmark_folder, always_risk, rewired, tmp_path
+):
+    for other, message in ((rewired, "no complete language-model head"), (str(tmp_path / "none"), "no such folder")):
+        said = []
+        with pytest.raises(ConfigError, match=message):
+            baselines(
+                [always_risk, other], ALONE, ask(benchmark_folder, "full"), decode=DecodeConfig(), say=said.append
+            )
+        assert said == []
+
+
 def run(*arguments):
     import typer
 
@@ -227,13 +263,17 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
 ):
     out = tmp_path / "report"
     arguments = ["--model", always_risk, "--benchmark", benchmark_folder, "--out", out, "--beam", 2]
-    arguments += ["--queries-per-relation", 2]
-    done = run(*arguments, "--methods", "mask-average,x-factr", "--decode", "order", "--refine", "order")
+    arguments += ["--queries-per-relation", 2, "--seed", 3]
+    done = run(*arguments, "--methods", "mask-average,x-factr,generative", "--decode", "order", "--refine", "order")
     assert done.exit_code == 0, done.output
     text = (out / "baselines.md").read_text()
     assert "Only 2 queries of each relation were asked**, drawn by chance" in text
     assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in text
     data = json.loads((out / "baselines.json").read_text())
+    assert f"{always_risk}: generative left out" in done.output
+    assert data["settings"]["left out"] == [f"{always_risk}: generative"]
+    assert data["settings"]["methods"] == ["mask-average", "x-factr", "generative"]
+    assert data["settings"]["seed"] == 3
     assert [row["method"] for row in data["results"]] == ["mask average", "X-FACTR, order + order"]
     for shown in data["examples"]:
         mask_average, (x_factr,) = shown["predictions"]
@@ -247,6 +287,18 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
     assert data["results"][1]["accuracy"]["1"]["by_relation"] == expected
     assert data["num_queries"] == {"may_treat": 2, "occurs_after": 2}
     assert list(data["results"][1]["accuracy"]) == ["1"]  # one answer: no acc@10
+
+
+def test_without_a_folder_the_report_is_printed_and_nothing_is_written(
+    benchmark_folder, always_risk, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    done = run("--model", always_risk, "--benchmark", benchmark_folder, "--methods", "mask-average")
+    assert done.exit_code == 0, done.output
+    assert f"| mask average | {always_risk} | " in done.output
+    assert "left out: []" in done.output
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_others(
@@ -278,6 +330,11 @@ def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_oth
         (["--subset", "easy"], "--subset easy: want full or hard"),
         (["--decode", "left"], "decode"),
         (["--beam", "0"], "beam"),
+        (["--weight", "0.5"], "--weight: for hybrid alone"),
+        (["--pooling", "cls"], "--pooling: for hybrid alone"),
+        (["--methods", "mask-average", "--beam", "5", "--max-masks", "5"], "--beam, --max-masks: for x-factr alone"),
+        (["--methods", "generative", "--rescore"], "--rescore: for x-factr alone, and --methods is generative"),
+        (["--methods", "x-factr", "--restrict"], "--restrict: for mask-average or hybrid alone"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(benchmark_folder, tmp_path, arguments, message):
