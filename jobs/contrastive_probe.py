@@ -6,31 +6,12 @@ Without sentences and a store it uses an embedded simulated world of facts. The 
 Other commands: probe, baselines, ask, sheet, curves (each with --help).
 """
 
-import argparse
 import sys
-from pathlib import Path
 
-from raybio.errors import ConfigError
 from raybio.runtime.command_line import run_app
+from raybio.runtime.sentences_given import prepare_given
 
 COMMANDS = ("probe", "baselines", "ask", "sheet", "curves")
-
-
-def prepare_given(arguments: list[str]) -> list[str]:
-    """The arguments with --store for --sentences and --benchmark; their store is prepared if it is not there."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--sentences", type=Path, action="append")
-    parser.add_argument("--benchmark", type=Path)
-    given, others = parser.parse_known_args(arguments)
-    if given.sentences is None and given.benchmark is None:
-        return others
-    if given.sentences is None:
-        raise ConfigError("--benchmark alone: want --sentences too, to rewire with (`probe` probes a model as it is)")
-    from raybio.data.prepare_sentences import kept_sentences
-    from raybio.runtime.launch import default_folder
-
-    store = kept_sentences(default_folder("stores", "RAYBIO_STORES"), given.sentences, given.benchmark)
-    return [*others, "--store", str(store.path)]
 
 
 def main() -> None:
@@ -47,9 +28,9 @@ def main() -> None:
 
     def train() -> None:
         """Prepare what was given, and train."""
+        sys.argv[1:] = prepare_given(sys.argv[1:])
         from raybio.runtime.launch import training_job
 
-        sys.argv[1:] = prepare_given(sys.argv[1:])
         training_job("contrastive_probe", __doc__ or "")
 
     run_app(train)

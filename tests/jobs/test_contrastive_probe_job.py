@@ -51,10 +51,12 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     assert (folder / "export" / "modules.json").exists()
 
 
-def test_a_benchmark_without_sentences_and_a_file_that_is_not_there_are_refused(tmp_path: Path) -> None:
+def test_sentences_without_a_file_beside_a_store_or_a_benchmark_without_them_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
         (["--benchmark", str(tmp_path)], "--benchmark alone: want --sentences too"),
         (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: does not exist"),
+        (["--sentences", str(tmp_path / "nowhere.txt"), f"--store={tmp_path}"], f"--store {tmp_path}: is prepared"),
+        (["--store", str(tmp_path), "--benchmark", str(tmp_path)], f"--store {tmp_path}: is prepared"),
     ):
         done = run_script(JOB, tmp_path, *arguments)
         assert done.returncode == 2
