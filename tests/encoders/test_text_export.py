@@ -40,7 +40,9 @@ def test_sentence_transformers_gives_the_same_embeddings_and_so_does_the_code_in
         other = export_text_encoder(encoder, tmp_path / f"{number}b", card=CARD)
         code_by_folder[other] = re.sub(r"\[\"Asthma.*\]", repr(TEXTS), without_library)
         expected += [embed(encoder, TEXTS)] * 2
-    for embedding_RD, expected_RD in zip(run_without_raybio(code_by_folder, tmp_path), expected, strict=True):
+    for embedding_RD, expected_RD in zip(
+        run_without_raybio([*code_by_folder.items()], tmp_path), expected, strict=True
+    ):
         np.testing.assert_allclose(embedding_RD, expected_RD, rtol=1e-5, atol=1e-5)
 
 
