@@ -87,8 +87,10 @@ def _methods(text: str, rewired: str | None) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or not set(names) <= set(METHODS):
         raise ConfigError(f"--methods {text}: want some of {', '.join(METHODS)}, by comma")
-    if ("hybrid" in names) != (rewired is not None):
-        raise ConfigError(f"--methods {text}, --rewired {rewired}: hybrid wants --rewired, and nothing else does")
+    if "hybrid" in names and rewired is None:
+        raise ConfigError(f"--methods {text}: hybrid wants --rewired, the encoder that is mixed in")
+    if "hybrid" not in names and rewired is not None:
+        raise ConfigError(f"--rewired {rewired}: only --methods hybrid mixes an encoder in; got --methods {text}")
     return list(dict.fromkeys(names))
 
 

@@ -325,7 +325,7 @@ def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_oth
     [
         (["--methods", "mask"], "--methods mask: want some of"),
         (["--methods", "hybrid"], "hybrid wants --rewired"),
-        (["--rewired", "folder"], "hybrid wants --rewired, and nothing else does"),
+        (["--rewired", "folder"], "--rewired folder: only --methods hybrid mixes an encoder in"),
         (["--methods", "hybrid", "--rewired", "folder", "--pooling", "max"], "--pooling max: want cls or mean"),
         (["--subset", "easy"], "--subset easy: want full or hard"),
         (["--decode", "left"], "decode"),
