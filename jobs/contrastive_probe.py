@@ -8,6 +8,8 @@ Other commands: probe, baselines, ask, sheet, curves (each with --help).
 
 import sys
 
+from raybio.config import did_you_mean
+from raybio.errors import ConfigError
 from raybio.runtime.command_line import run_app
 from raybio.runtime.sentences_given import prepare_given
 
@@ -28,6 +30,9 @@ def main() -> None:
 
     def train() -> None:
         """Prepare what was given, and train."""
+        if sys.argv[1:] and not sys.argv[1].startswith("-"):
+            near = did_you_mean(sys.argv[1], list(COMMANDS))
+            raise ConfigError(f"{sys.argv[1]!r} is no command; want one of {', '.join(COMMANDS)}, or options.{near}")
         sys.argv[1:] = prepare_given(sys.argv[1:])
         from raybio.runtime.launch import training_job
 

@@ -55,6 +55,10 @@ def test_sentences_without_a_file_beside_a_store_or_a_benchmark_without_them_are
     for arguments, message in (
         (["--benchmark", str(tmp_path)], "--benchmark alone: want --sentences too"),
         (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: does not exist"),
+        (
+            ["prob", "--model", "x"],
+            "'prob' is no command; want one of probe",
+        ),
         (["--sentences", str(tmp_path / "nowhere.txt"), f"--store={tmp_path}"], f"--store {tmp_path}: is prepared"),
         (["--store", str(tmp_path), "--benchmark", str(tmp_path)], f"--store {tmp_path}: is prepared"),
     ):
