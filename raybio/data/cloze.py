@@ -35,8 +35,8 @@ class ClozeConfig(Config):
     max_tokens: int = Field(
         48,
         ge=4,
-        description="tokens of a query or an answer, special ones included, in training; a longer query loses its end "
-        "and the mask with it, as by the authors' code",
+        description="tokens of a query or an answer, special ones included, in training; a longer answer loses its end, "
+        "a longer query its beginning (by the authors' code its end, and the mask with it)",
     )
 
 
@@ -169,7 +169,7 @@ class ClozeCollate:
     Attributes:
         plan: which sentences.
         config: how they are divided.
-        tokenise: the encoder's tokenizer, cut to ``config.max_tokens``.
+        tokenise: the encoder's tokenizer, cut to ``config.max_tokens``, masks being kept.
         mask_token: the tokenizer's own.
         seed: the run's seed.
     """

@@ -6,14 +6,14 @@ Shape letters: R texts, T tokens of all texts end to end.
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 if TYPE_CHECKING:  # collating processes need no transformers
     from transformers import PreTrainedTokenizerFast
@@ -61,7 +61,9 @@ class TokenizerSource:
         """64 hex digits that change with anything that changes the tokens of a text, cutting and padding excepted."""
         return hashlib.sha256(f"{self.json}\n{list(self.special_ids)}".encode()).hexdigest()
 
-    def tokenise(self, texts: Sequence[str], max_length: int) -> tuple[np.ndarray, np.ndarray]:
+    def tokenise(
+        self, texts: Sequence[str], max_length: int, *, keep_mask: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Token ids of ``texts``, each cut to ``max_length`` tokens with its special tokens kept.
 
         May be called by several threads.
@@ -69,6 +71,7 @@ class TokenizerSource:
         Args:
             texts: what to read.
             max_length: most tokens of a text, special ones included.
+            keep_mask: a text that would lose its mask token is cut at the other side, or at both, instead.
 
         Returns:
             tokens (T,), uint16 where the vocabulary fits and else int32, and row pointers (R + 1,), int64.
@@ -76,7 +79,20 @@ class TokenizerSource:
         Raises:
             ValueError: if ``max_length`` leaves no room for a word.
         """
-        return _encode(_ready_tokenizer(self.json, max_length, self.cut), texts, self.vocabulary_size)
+        backend = _ready_tokenizer(self.json, max_length, self.cut)
+        as_kept = partial(self._around_mask, max_length=max_length) if keep_mask else None
+        return _encode(backend, texts, self.vocabulary_size, as_kept)
+
+    def _around_mask(self, text: str, cut: Encoding, max_length: int) -> Encoding:
+        """What is kept of a text whose mask is not in ``cut``; ``cut`` itself if it has none."""
+        mask = self.mask_id
+        if mask is None or mask in cut.ids or not any(mask in part.ids for part in cut.overflowing):
+            return cut
+        other_side = "left" if self.cut == "right" else "right"
+        # Windows overlap by half, so that a mask far from both ends has words on both sides in one of them.
+        whole = _ready_tokenizer(self.json, max_length, other_side, overlap=True).encode(text)
+        windows = [part for part in (whole, *whole.overflowing) if mask in part.ids]
+        return max(windows, key=lambda part: min(part.ids.index(mask), part.ids[::-1].index(mask)))
 
 
 def _canonical_json(backend: Tokenizer) -> str:
@@ -90,21 +106,32 @@ def _vocabulary_size(backend: Tokenizer) -> int:
 
 
 @lru_cache(maxsize=16)
-def _ready_tokenizer(source_json: str, max_length: int, cut: str) -> Tokenizer:
+def _ready_tokenizer(source_json: str, max_length: int, cut: str, overlap: bool = False) -> Tokenizer:
     backend = Tokenizer.from_str(source_json)
     num_special = backend.num_special_tokens_to_add(False)
     if max_length <= num_special:
         raise ValueError(f"max_length is {max_length}; want more than the {num_special} special tokens of each text")
-    backend.enable_truncation(max_length, direction=cut)
+    stride = (max_length - num_special) // 2 if overlap else 0
+    backend.enable_truncation(max_length, stride=stride, direction=cut)
     return backend
 
 
-def _encode(backend: Tokenizer, texts: Sequence[str], vocabulary_size: int) -> tuple[np.ndarray, np.ndarray]:
+def _encode(
+    backend: Tokenizer,
+    texts: Sequence[str],
+    vocabulary_size: int,
+    as_kept: Callable[[str, Encoding], Encoding] | None,
+) -> tuple[np.ndarray, np.ndarray]:
     dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
     tokens, lengths = [np.empty(0, dtype)], []
     # In parts, because an encoding takes a hundred times the memory of its ids.
     for start in range(0, len(texts), TEXTS_AT_ONCE):
-        encodings = backend.encode_batch_fast(list(texts[start : start + TEXTS_AT_ONCE]))
+        part = list(texts[start : start + TEXTS_AT_ONCE])
+        encodings = backend.encode_batch_fast(part)
+        if as_kept is not None:
+            encodings = [
+                as_kept(*pair) if pair[1].overflowing else pair[1] for pair in zip(part, encodings, strict=True)
+            ]
         sizes = [len(encoding) for encoding in encodings]
         ids = chain.from_iterable(encoding.ids for encoding in encodings)
         tokens.append(np.fromiter(ids, dtype, count=sum(sizes)))

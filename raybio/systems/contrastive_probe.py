@@ -9,7 +9,7 @@ Reproduced: random tails, [CLS] states, the symmetric loss over 2B sequences, Ad
 a checkpoint every 50 steps, the probe by Euclidean distance among the names of all relations. Different from the
 authors' code: the mask ratio is honoured, the true tail is taken (theirs may keep a sentence's last word), epochs do
 not end in smaller batches, equal sentences are no negatives of each other, all randomness hangs on the seed, and names
-outside of ASCII can be found.
+outside of ASCII can be found, and a query that is too long loses its beginning and not its mask.
 """
 
 from collections.abc import Mapping
@@ -111,8 +111,8 @@ def check(config: Config, store: ClozeStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, plan or evaluation do not fit the store, or queries or names
-            are to be longer than what the encoder reads.
+        ConfigError: if the encoder's source is not there, plan or evaluation do not fit the store, or sentences,
+            queries or names are to be longer than what the encoder reads.
     """
     check_source(config.encoder.source, config.encoder.revision)
     _checked_plan(config, store)
@@ -123,12 +123,15 @@ def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
     if store.benchmarks and asked not in store.benchmarks:
         raise ConfigError(f"evaluation.query_set is {asked}, and {store.path} has {', '.join(store.benchmarks)} alone")
     longest = config.encoder.max_length
-    for name in ("max_query_tokens", "max_name_tokens"):
-        wanted = getattr(config.evaluation, name)
-        if store.benchmarks and longest != "auto" and wanted > longest:
+    lengths = {"cloze.max_tokens": config.cloze.max_tokens}
+    if store.benchmarks:
+        lengths["evaluation.max_query_tokens"] = config.evaluation.max_query_tokens
+        lengths["evaluation.max_name_tokens"] = config.evaluation.max_name_tokens
+    for name, wanted in lengths.items():
+        if longest != "auto" and wanted > longest:
             raise ConfigError(
-                f"evaluation.{name} is {wanted}, and encoder.max_length is {longest}: the probe would cut more than it "
-                "says. Raise encoder.max_length, or lower the other to it"
+                f"{name} is {wanted}, and encoder.max_length is {longest}: more would be cut than is said. Raise "
+                "encoder.max_length, or lower the other to it"
             )
     return ClozePlan(store, config.plan, config.seed)
 
@@ -149,7 +152,7 @@ def build(config: Config, store_path: str | Path) -> System:
         raise ConfigError(
             f"encoder.source {config.encoder.source!r}: its tokenizer has no mask token; want one that has"
         )
-    tokenise = partial(tokenizer.tokenise, max_length=min(config.cloze.max_tokens, encoder.max_tokens))
+    tokenise = partial(tokenizer.tokenise, max_length=min(config.cloze.max_tokens, encoder.max_tokens), keep_mask=True)
     collate = ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed)
     judge = _Judge(config, store, collate)
     return System(

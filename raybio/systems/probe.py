@@ -5,7 +5,8 @@ code has it, names and queries are embedded as the state of their first token, u
 queries to 50, special ones included. A layer L is probed by the last state of the model's first L layers, those of a
 finished model that was trained with all of them; the paper's layers (Figures 6 and 7) are of models that were chopped
 first and rewired then, a training run each. What differs: texts whose tokens are equal (names that differ in case
-alone, for an uncased model) are embedded once, so that they tie; ties stand in order of names.
+alone, for an uncased model) are embedded once, so that they tie; ties stand in order of names; a query longer than 50
+tokens keeps its mask.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +66,9 @@ class TextEmbedder:
         return self._tokenizer.fingerprint
 
     def __call__(self, texts: Sequence[str], max_tokens: int) -> Tensor:
-        """Embeddings (N, D) of texts cut to ``max_tokens``."""
-        tokenise = partial(self._tokenizer.tokenise, max_length=min(max_tokens, self.encoder.max_tokens))
+        """Embeddings (N, D) of texts cut to ``max_tokens``, a query's mask being kept."""
+        longest = min(max_tokens, self.encoder.max_tokens)
+        tokenise = partial(self._tokenizer.tokenise, max_length=longest, keep_mask=True)
         token_T, indptr_N1 = tokenise(texts)
         num_known, new = len(self._row_by_tokens), list[int]()
         row_N = []

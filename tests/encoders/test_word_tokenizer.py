@@ -98,6 +98,34 @@ def test_all_texts_at_once_give_the_tokens_of_one_text_at_a_time(max_length, sid
         assert rows == [tokenizer(text, truncation=True, max_length=max_length)["input_ids"] for text in texts]
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_mask_is_kept_wherever_it_stands_in_a_text_that_is_too_long(side):
+    words = ["the", "heart", "of", "a", "patient", "with", "heart", "failure", "asthma"] * 3
+    texts = [" ".join([*words[:place], "[MASK]", *words[place:]]) for place in range(28)]
+    for tokenizer in some_tokenizers():
+        tokenizer.truncation_side = side
+        source = TokenizerSource.of(tokenizer)
+        cut_T, cut_R1 = source.tokenise(texts, 12)
+        kept_T, kept_R1 = source.tokenise([*texts, *SENTENCES], 12, keep_mask=True)
+        cut, kept = (np.split(*pair) for pair in ((cut_T, cut_R1[1:-1]), (kept_T, kept_R1[1:-1])))
+        assert sum(source.mask_id not in row for row in cut) > 10
+        for text, before, row in zip(texts, cut, kept, strict=False):
+            whole = tokenizer(text)["input_ids"]
+            body = row.tolist()[1:-1]
+            assert (row[0], row[-1]) == (whole[0], whole[-1])
+            assert source.mask_id in body
+            assert any(whole[start : start + len(body)] == body for start in range(len(whole)))
+            assert len(body) == 10
+            if source.mask_id in before:
+                assert row.tolist() == before.tolist()
+            else:  # words on both sides, unless the text ends there
+                here = body.index(source.mask_id)
+                assert here > 0 or whole.index(source.mask_id) == 1
+                assert here < 9 or whole.index(source.mask_id) == len(whole) - 2
+        others = source.tokenise(SENTENCES, 12)[0]
+        assert kept_T[kept_R1[len(texts)] :].tolist() == others.tolist()
+
+
 def test_more_texts_than_are_read_at_once_come_out_in_order():
     source = TokenizerSource.of(tiny_tokenizer())
     texts = [SENTENCES[number % len(SENTENCES)] for number in range(TEXTS_AT_ONCE + 3)]

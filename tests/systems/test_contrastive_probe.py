@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from raybio.config import override_all
 from raybio.data.cloze_store import ClozeStore
@@ -11,7 +12,7 @@ from raybio.errors import ConfigError
 from raybio.evaluation.probe import ProbeConfig
 from raybio.functional.digest import weights_digest
 from raybio.systems.contrastive_probe import Config, build, check
-from raybio.systems.probe import probe
+from raybio.systems.probe import TextEmbedder, probe
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
 from tests import oracles
@@ -122,15 +123,32 @@ def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: Clo
             refuse()
 
 
-@pytest.mark.parametrize("setting", ["evaluation.max_query_tokens", "evaluation.max_name_tokens"])
-def test_a_probe_of_longer_texts_than_the_encoder_reads_is_refused_at_once(
-    setting: str, tiny_sentences: ClozeStore
-) -> None:
+@pytest.mark.parametrize("setting", ["cloze.max_tokens", "evaluation.max_query_tokens", "evaluation.max_name_tokens"])
+def test_texts_longer_than_what_the_encoder_reads_are_refused_at_once(setting: str, tiny_sentences: ClozeStore) -> None:
     config = tiny_config(NAME, **{setting: 33})
     for refuse in (lambda: check(config, tiny_sentences), lambda: build(config, tiny_sentences.path)):
         with pytest.raises(ConfigError, match=f"{setting} is 33, and encoder.max_length is 32"):
             refuse()
     check(tiny_config(NAME, **{setting: 33, "encoder.max_length": "auto"}), tiny_sentences)
+
+
+def test_no_query_loses_its_mask_however_long_it_is(tmp_path: Path) -> None:
+    """Cut at their ends, as by the authors' code, long heads would ask for nothing."""
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n".join(" ".join([f"number {row} is followed by", *["and"] * 80]) for row in range(30)))
+    config = tiny_config(NAME, **{"cloze.mask_ratio": 0.1, "plan.num_held_out_sentences": 5})
+    system = build(config, prepare_sentences(tmp_path / "store", [path]).path)
+    arrays = system.collate(0, 0, 1)
+    rows = np.split(arrays["token_T"], arrays["indptr_R1"][1:-1])
+    num, mask_id = len(rows) // 2, system.model.tokenizer.mask_token_id
+    assert [row.tolist().count(mask_id) for row in rows] == [1] * num + [0] * num
+    assert {len(row) for row in rows[:num]} == {32}
+    # And where it stands in the middle, as in a benchmark's questions.
+    read = TextEmbedder(system.model)
+    long, mask = " ".join(["number"] * 40), system.model.tokenizer.mask_token
+    with_mask, without, elsewhere = read([f"{long} {mask} {long}", f"{long} {long}", f"{mask} {long} {long}"], 32)
+    assert not torch.equal(with_mask, without)
+    assert not torch.equal(with_mask, elsewhere)
 
 
 def test_a_run_is_judged_as_probe_judges_its_export(tiny_sentences: ClozeStore, tmp_path: Path) -> None:
