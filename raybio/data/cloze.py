@@ -35,8 +35,8 @@ class ClozeConfig(Config):
     max_tokens: int = Field(
         48,
         ge=4,
-        description="tokens of a query or an answer, special ones included, in training; a longer answer loses its end, "
-        "a longer query its beginning (by the authors' code its end, and the mask with it)",
+        description="tokens of a query or an answer, special ones included, in training; a longer answer loses its "
+        "end, a longer query its beginning (by the authors' code its end, and the mask with it)",
     )
 
 

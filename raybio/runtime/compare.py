@@ -1,10 +1,13 @@
-"""Comparing a run with its kin: the same configuration with other values of one setting, and the table of all.
+"""Comparing a run with its kin: the same configuration with other values of some settings, and the table of all.
 
-SPPT's Table 6 is such a comparison: random vectors, the initial encoder, λ = 0, and the λ of the run.
+SPPT's Table 6 is such a comparison: random vectors, the initial encoder, λ = 0, and the λ of the run. Of several
+settings every combination is a run; those that differ in nothing but seed or sentence set are repetitions, of which
+mean and deviation are told.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -85,29 +88,59 @@ class ResultTable:
         return "{value:.2f} [{low:.2f}, {high:.2f}]".format(**percent)
 
 
-def kin_of(request: TrainRequest, variation: Variation) -> dict[str, TrainRequest]:
-    """The runs to compare with, by label; the run's own value is left out.
+@dataclass(frozen=True)
+class Kin:
+    """A run of a comparison and its values of the settings that are varied."""
+
+    request: TrainRequest
+    value_by_path: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """What it is called in tables."""
+        return _label(self.value_by_path)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Its values of settings in which runs are no repetitions of each other."""
+        # A run on all sets at once is no further draw of a set.
+        return {path: value for path, value in self.value_by_path.items() if path not in REPETITIONS or value == "all"}
+
+
+def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
+    """The run itself and, of all combinations of the values, those that differ from it.
 
     Raises:
-        ConfigError: if the setting does not exist, or a value does not fit or cannot be part of a run's name.
+        ConfigError: if a setting does not exist or is given twice, or a value does not fit or cannot be part of a run's
+            name.
     """
-    kin = {}
-    leaf = variation.path.rsplit(".", 1)[-1]
-    for value in variation.values:
-        config = override(request.config, variation.path, value)
-        if config != request.config:
-            name = f"{request.name}.{leaf}-{value}"
-            try:
-                RunFolder(request.runs, name)
-            except ConfigError as error:
-                raise ConfigError(
-                    f"--compare {variation.path}={value}: no name for that run can be made: {error}"
-                ) from None
-            kin[f"{leaf} = {value}"] = replace(request, config=config, name=name)
+    paths = [one.path for one in variations]
+    if len(set(paths)) < len(paths):
+        raise ConfigError(f"--compare: {', '.join(paths)}: want each setting once, its values by comma")
+    choices: list[list[tuple[str, Any, TrainingConfig]]] = []
+    for one in variations:
+        others = [(one.path, value, override(request.config, one.path, value)) for value in one.values]
+        own = (one.path, _value(request.config, one.path), request.config)
+        choices.append([own, *(other for other in others if other[2] != request.config)])
+    kin = [Kin(request, {path: value for (path, value, _), *_ in choices})]
+    for combination in list(product(*choices))[1:]:
+        config, suffixes = request.config, []
+        for path, value, with_value in combination:
+            if with_value != request.config:
+                config = override(config, path, value)
+                suffixes.append(f".{_leaf(path)}-{value}")
+        name = request.name + "".join(suffixes)
+        values = {path: value for path, value, _ in combination}
+        try:
+            RunFolder(request.runs, name)
+        except ConfigError as error:
+            given = " ".join(f"--compare {path}={value}" for path, value in values.items())
+            raise ConfigError(f"{given}: no name for that run can be made: {error}") from None
+        kin.append(Kin(replace(request, config=config, name=name), values))
     return kin
 
 
-def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result, ResultTable]:
+def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tuple[Result, ResultTable]:
     """Train the run and its kin, each resumable by itself, and put their final evaluations side by side.
 
     Whatever is finished already is not trained again. The table goes into the run's folder (``table.md``,
@@ -117,22 +150,22 @@ def compare(request: TrainRequest, variation: Variation | None) -> tuple[Result,
     Raises:
         RaybioError: as ``train``.
     """
-    kin = kin_of(request, variation) if variation is not None else {}
-    for other in kin.values():
-        check_request(other)  # now, and not when the run itself has been trained
+    kin = family(request, variations)
+    for other in kin[1:]:
+        check_request(other.request)  # now, and not when the run itself has been trained
     resources = check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
     if resources is not None and not resources.gpus_per_worker and not request.verbose:
         # The workers say it too, and are heard with --verbose alone.
         warn_of_slow_bf16(request.config.precision, "cpu")
     result = train(request)
-    others = {}
-    for label, other in kin.items():
-        config = same_arithmetic(other.config, result)
-        others[label] = train(replace(other, config=config, parent_run_id=result.mlflow_run_id))
-    table = ResultTable(_rows(request, result, others, variation), SYSTEMS[request.system].table)
+    results = [result]
+    for other in kin[1:]:
+        config = same_arithmetic(other.request.config, result)
+        results.append(train(replace(other.request, config=config, parent_run_id=result.mlflow_run_id)))
+    table = ResultTable(_rows(kin, results), SYSTEMS[request.system].table)
     paths = _write(table, result.folder)
-    if variation is not None:
-        paths += over_steps(request, {own_label(request, variation): result} | others, variation)
+    if variations:
+        paths += over_steps(kin, results)
     add_artifacts(result.folder, paths)
     return result, table
 
@@ -144,45 +177,53 @@ def same_arithmetic(config: TrainingConfig, result: Result) -> TrainingConfig:
     return override(config, "precision", result.precision)
 
 
-def _rows(
-    request: TrainRequest, result: Result, others: Mapping[str, Result], variation: Variation | None
-) -> dict[str, Any]:
-    if "scores" not in result.final:
+def _rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
+    if "scores" not in results[0].final:
         return {}
-    own = result.final["scores"]
+    own = results[0].final["scores"]
     rows = {label: scores for label, scores in own.items() if label != "trained"}
-    rows |= {label: other.final["scores"]["trained"] for label, other in others.items()}
-    label = request.name if variation is None else f"{own_label(request, variation)} (this run)"
+    rows |= {one.label: result.final["scores"]["trained"] for one, result in zip(kin[1:], results[1:], strict=True)}
+    label = f"{kin[0].label} (this run)" if kin[0].value_by_path else kin[0].request.name
     return rows | {label: own["trained"]}
 
 
-def own_label(request: TrainRequest, variation: Variation) -> str:
-    """What the run itself is called among its kin: its own value of the setting."""
-    *parents, leaf = variation.path.split(".")
-    node = request.config.to_mapping()
-    for parent in parents:
-        node = node[parent]
-    return f"{leaf} = {node[leaf]}"
-
-
-def over_steps(request: TrainRequest, runs: Mapping[str, Result], variation: Variation) -> list[Path]:
+def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
     """The system's metric over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
 
     Nothing is written if some run was not evaluated on its way.
     """
-    metric = SYSTEMS[request.system].step_metric
-    reports = [read_reports(one.folder.metrics) for one in runs.values()]
+    first = kin[0].request
+    metric = SYSTEMS[first.system].step_metric
+    reports = [read_reports(one.folder.metrics) for one in results]
     if not all(any(metric in report["metrics"] for report in of_run) for of_run in reports):
         return []
-    names_by_label = {label: [one.folder.name] for label, one in runs.items()}
-    # A run on all sets at once is no further draw of a set: its curve stands beside the average.
-    repeated = [label for label in runs if variation.path in REPETITIONS and not label.endswith(" = all")]
-    if len(repeated) > 1:
-        names = [name for label in repeated for name in names_by_label.pop(label)]
-        names_by_label = {f"{len(names)} runs, by {variation.path}": names} | names_by_label
-    out = next(iter(runs.values())).folder.path / "over_steps"
-    write_curves(Path(request.runs), names_by_label, metric, out)
+    alike: dict[str, list[int]] = {}
+    for number, one in enumerate(kin):
+        alike.setdefault(_label(one.chosen), []).append(number)
+    varied = [path for path in kin[0].value_by_path if path in REPETITIONS]
+    names_by_label = {}
+    for label, numbers in alike.items():
+        several = f"{len(numbers)} runs, by {' and '.join(varied)}"
+        title = kin[numbers[0]].label if len(numbers) == 1 else f"{label}, {several}" if label else several
+        names_by_label[title] = [results[number].folder.name for number in numbers]
+    out = results[0].folder.path / "over_steps"
+    write_curves(Path(first.runs), names_by_label, metric, out)
     return [out]
+
+
+def _label(value_by_path: Mapping[str, Any]) -> str:
+    return ", ".join(f"{_leaf(path)} = {value}" for path, value in value_by_path.items())
+
+
+def _leaf(path: str) -> str:
+    return path.rsplit(".", 1)[-1]
+
+
+def _value(config: TrainingConfig, path: str) -> Any:
+    node: Any = config.to_mapping()
+    for key in path.split("."):
+        node = node[key]
+    return node
 
 
 def _write(table: ResultTable, folder: RunFolder) -> list[Path]:

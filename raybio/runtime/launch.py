@@ -35,7 +35,7 @@ class Arguments:
     name: str | None = None
     runs: Path | None = None
     tracking_uri: str | None = None
-    compare: str | None = None
+    compare: tuple[str, ...] = ()
     verbose: bool = False
 
 
@@ -65,9 +65,11 @@ def training_job(system: str, description: str) -> NoReturn:
             str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the runs")
         ] = None,
         compare_with: Annotated[
-            str | None,
+            list[str] | None,
             typer.Option(
-                "--compare", help=f"train these too, for the table: SETTING=VALUE,VALUE; default: {usual or 'none'}"
+                "--compare",
+                help="train these too, for the table: SETTING=VALUE,VALUE; repeatable: all combinations; default: "
+                f"{usual or 'none'}",
             ),
         ] = None,
         no_baseline: Annotated[bool, typer.Option("--no-baseline", help="train this run alone")] = False,
@@ -78,14 +80,15 @@ def training_job(system: str, description: str) -> NoReturn:
         ] = False,
     ) -> None:
         """The command line; ``--help`` is the description."""
-        if no_baseline and compare_with is not None:
+        if no_baseline and compare_with:
             raise ConfigError(
-                f"--compare {compare_with} and --no-baseline: got both, want other runs beside this one, or none"
+                f"--compare {' '.join(compare_with)} and --no-baseline: got both, want other runs beside this one, or "
+                "none"
             )
-        if compare_with is None and not no_baseline:
-            compare_with = usual
+        if not compare_with:
+            compare_with = [] if no_baseline or usual is None else [usual]
         given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device, name, runs, tracking_uri)
-        _train_and_show(system, Arguments(*given, compare=compare_with, verbose=verbose))
+        _train_and_show(system, Arguments(*given, compare=tuple(compare_with), verbose=verbose))
 
     run_app(app)
 
@@ -163,8 +166,8 @@ def _train_and_show(system: str, arguments: Arguments) -> None:
     from raybio.runtime.compare import Variation, compare, lines_for_terminal
     from raybio.runtime.train import TrainRequest
 
-    variation = None if arguments.compare is None else Variation.parse(arguments.compare)
-    result, table = compare(TrainRequest(**fields_of_request), variation)
+    variations = [Variation.parse(text) for text in arguments.compare]
+    result, table = compare(TrainRequest(**fields_of_request), variations)
     console = Console()
     if result.was_finished:
         console.print(f"{result.folder.name} was finished already, at step {result.step:,}", highlight=False)

@@ -1,6 +1,7 @@
 """Comparisons: which runs they ask for, and how their table reads. The training itself is tested with the jobs."""
 
 import csv
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from rich.console import Console
 from raybio.config import override
 from raybio.errors import ConfigError
 from raybio.runtime.compare import (
+    Kin,
     ResultTable,
     Variation,
-    kin_of,
+    family,
     lines_for_terminal,
     over_steps,
-    own_label,
     same_arithmetic,
 )
 from raybio.runtime.metrics_log import MetricsLog
@@ -55,19 +56,33 @@ def test_values_that_are_no_yaml_are_an_error_of_the_configuration(values: str) 
 
 def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--compare encoder\.source=facebook/esm2: no name"):
-        kin_of(request(tmp_path), Variation("encoder.source", ("facebook/esm2",)))
+        family(request(tmp_path), [Variation("encoder.source", ("facebook/esm2",))])
     with pytest.raises(ConfigError, match="no name"):
-        kin_of(replace(request(tmp_path), name="x" * 95), Variation("objective.lambda_spml", (0.125,)))
+        family(replace(request(tmp_path), name="x" * 95), [Variation("objective.lambda_spml", (0.125,))])
 
 
 def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:
     first = request(tmp_path)
     own = first.config.objective.lambda_spml
-    kin = kin_of(first, Variation("objective.lambda_spml", (0, 0.1, own)))
-    assert list(kin) == ["lambda_spml = 0", "lambda_spml = 0.1"]
-    assert [other.name for other in kin.values()] == ["first.lambda_spml-0", "first.lambda_spml-0.1"]
-    assert [other.config.objective.lambda_spml for other in kin.values()] == [0, 0.1]
-    assert all(other.config.plan == first.config.plan for other in kin.values())
+    itself, *kin = family(first, [Variation("objective.lambda_spml", (0, 0.1, own))])
+    assert itself.request == first
+    assert [other.label for other in kin] == ["lambda_spml = 0", "lambda_spml = 0.1"]
+    assert [other.request.name for other in kin] == ["first.lambda_spml-0", "first.lambda_spml-0.1"]
+    assert [other.request.config.objective.lambda_spml for other in kin] == [0, 0.1]
+    assert all(other.request.config.plan == first.config.plan for other in kin)
+
+
+def test_of_several_settings_every_combination_is_a_run(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    kin = family(first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 0, 2))])
+    names = ["", ".seed-1", ".seed-2", ".lambda_spml-0", ".lambda_spml-0.seed-1", ".lambda_spml-0.seed-2"]
+    assert [one.request.name for one in kin] == [f"first{name}" for name in names]
+    assert [(one.request.config.objective.lambda_spml, one.request.config.seed) for one in kin] == [
+        (weight, seed) for weight in (first.config.objective.lambda_spml, 0) for seed in (0, 1, 2)
+    ]
+    assert kin[4].label == "lambda_spml = 0, seed = 1"
+    with pytest.raises(ConfigError, match="seed, seed: want each setting once, its values by comma"):
+        family(first, [Variation("seed", (1,)), Variation("seed", (2,))])
 
 
 def test_kin_compute_with_the_precision_that_auto_came_to_for_the_run_itself(tmp_path: Path) -> None:
@@ -80,7 +95,7 @@ def test_kin_compute_with_the_precision_that_auto_came_to_for_the_run_itself(tmp
 
 def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="objective.lambda_spml"):
-        kin_of(request(tmp_path), Variation("objective.lambda_smpl", (0,)))
+        family(request(tmp_path), [Variation("objective.lambda_smpl", (0,))])
 
 
 def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
@@ -116,21 +131,39 @@ def finished(runs: Path, name: str, value_by_step: dict[int, float], metric: str
     return Result("finished", 1, "fp32", {}, {}, {}, None, None, None, False, folder)
 
 
+def means_over_steps(kin: list[Kin], value_by_step: Callable[[Kin], dict[int, float]]) -> list[tuple[str, int, str]]:
+    """Label, step and runs with mean and deviation of what such runs would leave behind."""
+    metric = SYSTEMS[kin[0].request.system].step_metric
+    results = [finished(one.request.runs, one.request.name, value_by_step(one), metric) for one in kin]
+    (out,) = over_steps(kin, results)
+    with (out / "curves.csv").open(newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return [(label, int(step), f"{num}: {float(mean):.3f} ± {float(dev):.3f}") for label, step, num, mean, dev in rows]
+
+
 def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand_side_by_side(tmp_path: Path) -> None:
     first = request(tmp_path)
-    runs = {
-        "seed = 0": finished(first.runs, "first", {0: 0.1, 50: 0.2}),
-        "seed = 1": finished(first.runs, "first.seed-1", {0: 0.1, 50: 0.4}),
-    }
-    assert list(runs)[0] == own_label(first, Variation("seed", (1,)))
-    (out,) = over_steps(first, runs, Variation("seed", (1,)))
-    lines = (out / "curves.csv").read_text().splitlines()
-    assert lines[1].startswith('"2 runs, by seed",0,2,0.1,0.0')
-    assert [float(cell) for cell in lines[2].split(",")[-2:]] == pytest.approx([0.3, 0.02**0.5])
-    over_steps(first, runs, Variation("objective.lambda_spml", (1,)))
-    lines = (out / "curves.csv").read_text().splitlines()
-    assert [line.rsplit(",", 4)[:2] for line in lines[1:]] == [
-        [f"seed = {seed}", step] for seed in "01" for step in ("0", "50")
+    by_seed = family(first, [Variation("seed", (1,))])
+    assert means_over_steps(by_seed, lambda one: {0: 0.1, 50: 0.2 + 0.2 * one.request.config.seed}) == [
+        ("2 runs, by seed", 0, "2: 0.100 ± 0.000"),
+        ("2 runs, by seed", 50, "2: 0.300 ± 0.141"),
+    ]
+    by_weight = family(first, [Variation("objective.lambda_spml", (0,))])
+    assert means_over_steps(by_weight, lambda _: {0: 0.1}) == [
+        ("lambda_spml = 0.5", 0, "1: 0.100 ± 0.000"),
+        ("lambda_spml = 0", 0, "1: 0.100 ± 0.000"),
+    ]
+
+
+def test_repetitions_are_averaged_for_each_value_of_what_is_chosen(tmp_path: Path) -> None:
+    """As in Contrastive-Probe's Figure 9: each mask ratio's mean over sentence sets."""
+    first = request(tmp_path)
+    kin = family(first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1,))])
+    assert means_over_steps(
+        kin, lambda one: {0: one.request.config.objective.lambda_spml + 0.2 * one.request.config.seed}
+    ) == [
+        ("lambda_spml = 0.5, 2 runs, by seed", 0, "2: 0.600 ± 0.141"),
+        ("lambda_spml = 0, 2 runs, by seed", 0, "2: 0.100 ± 0.141"),
     ]
 
 
@@ -139,21 +172,25 @@ def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_b
 ) -> None:
     entry = SYSTEMS["contrastive_probe"]
     first = TrainRequest("contrastive_probe", entry.demo, tmp_path / "store", "first", tmp_path / "runs")
-    variation = Variation("plan.sentence_set", (0, 1, 2))
-    runs = {own_label(first, variation): finished(first.runs, "first", {0: 0.9}, entry.step_metric)}
-    for number, (label, other) in enumerate(kin_of(first, variation).items()):
-        runs[label] = finished(first.runs, other.name, {0: 0.1 * number}, entry.step_metric)
-    (out,) = over_steps(first, runs, variation)
-    with (out / "curves.csv").open(newline="") as file:
-        rows = [(label, num, float(mean)) for label, _, num, mean, _ in list(csv.reader(file))[1:]]
-    assert rows == [("3 runs, by plan.sentence_set", "3", pytest.approx(0.1)), ("sentence_set = all", "1", 0.9)]
+    sets, seeds = Variation("plan.sentence_set", (0, 1)), Variation("seed", (1,))
+
+    def value(one: Kin) -> dict[int, float]:
+        chosen = one.request.config.plan.sentence_set
+        return {0: 0.9 if chosen == "all" else 0.1 * chosen}
+
+    assert means_over_steps(family(first, [sets]), value) == [
+        ("sentence_set = all", 0, "1: 0.900 ± 0.000"),
+        ("2 runs, by plan.sentence_set", 0, "2: 0.050 ± 0.071"),
+    ]
+    assert means_over_steps(family(replace(first, name="second"), [sets, seeds]), value) == [
+        ("sentence_set = all, 2 runs, by plan.sentence_set and seed", 0, "2: 0.900 ± 0.000"),
+        ("4 runs, by plan.sentence_set and seed", 0, "4: 0.050 ± 0.058"),
+    ]
 
 
 def test_runs_that_were_not_evaluated_on_their_way_have_nothing_over_steps(tmp_path: Path) -> None:
     first = request(tmp_path)
-    runs = {
-        "a": finished(first.runs, "a", {0: 0.1}),
-        "b": finished(first.runs, "b", {0: float("nan")}),
-    }
-    assert over_steps(first, runs, Variation("seed", (1,))) == []
+    kin = family(first, [Variation("seed", (1,))])
+    results = [finished(first.runs, "a", {0: 0.1}), finished(first.runs, "b", {0: float("nan")})]
+    assert over_steps(kin, results) == []
     assert not (first.runs / "a" / "over_steps").exists()

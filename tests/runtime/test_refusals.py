@@ -130,7 +130,7 @@ def test_an_encoder_that_is_not_there_is_refused_before_a_run_is_made(
     with pytest.raises(ConfigError, match="encoder.source 'empty' cannot be loaded: there is no config.json"):
         train(request)
     with pytest.raises(ConfigError, match="encoder.source 'empty'"):
-        compare(request_one, Variation("encoder.source", ("empty",)))
+        compare(request_one, [Variation("encoder.source", ("empty",))])
     assert not Path(request.runs).exists()
 
 
