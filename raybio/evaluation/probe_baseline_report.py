@@ -1,7 +1,6 @@
 """The report of a probe's baselines: plain data for JSON, and Markdown, with the paper's rows beside ours.
 
-Published rows are those of Contrastive-Probe's Table 3 (full set, in per cent). Those of X-FACTR and mask average were
-rebuilt from a badly extracted table.
+Published rows are those of Contrastive-Probe's Table 3 (MedLAMA's full set) and Table 7 (BioLAMA), in per cent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,38 +9,42 @@ from typing import Any
 import numpy as np
 
 from raybio.evaluation.first_hits import Baseline, Example, fold
-from raybio.evaluation.probe_published import TABLE_3
+from raybio.evaluation.probe import Questions, answer_lengths
+from raybio.evaluation.probe_published import BIOLAMA, TABLE_3, TABLE_7
+from raybio.evaluation.probe_report import length_data, length_table
 from raybio.functional.hashing import derive_seed
 from raybio.markdown import markdown_table
 
 REMARK = (
     "acc@k: share of queries with a right answer among the first k, in per cent; micro: over all queries, with a 95 % "
-    "bootstrap interval; macro: mean over relations. Published rows are the paper's Table 3, on the full set with all "
-    "its queries, where macro and micro are one."
+    "bootstrap interval; macro: mean over relations. Published rows are of {table}, with all its queries."
 )
 
 
 def report_data(
     results: Sequence[Baseline],
-    relations: Sequence[str],
+    questions: Questions,
     examples: Sequence[Example],
     settings: Mapping[str, Any],
     *,
+    query_set: str = "full",
     seed: int = 0,
 ) -> dict[str, Any]:
     """Everything as plain JSON; shares are between 0 and 1, published ones in per cent as published.
 
     Args:
         results: of models and methods.
-        relations: names of the benchmark's relations.
+        questions: what was asked.
         examples: the queries that each result has answers to.
         settings: what the numbers depend on.
+        query_set: "full", "hard" or a source of BioLAMA (``BIOLAMA``): whose published rows stand beside ours.
         seed: of the intervals.
     """
+    relations, length_Q = questions.relations, answer_lengths(questions)
     return {
         "settings": dict(settings),
         "num_queries": {relation: num for relation, num in zip(relations, _counts(results, relations), strict=True)},
-        "results": [_result_data(one, relations, seed) for one in results],
+        "results": [_result_data(one, relations, length_Q, seed) for one in results],
         "examples": [
             {
                 "query": example.query,
@@ -50,14 +53,12 @@ def report_data(
             }
             for number, example in enumerate(examples)
         ],
-        "published_full_percent": [
-            {"method": row.approach, "model": row.model, "acc@1": row.at_1, "acc@10": row.at_10} for row in TABLE_3
-        ],
+        "published": _published(query_set),
     }
 
 
 def report_markdown(data: Mapping[str, Any]) -> str:
-    """Our rows and the published ones in one table, then acc@1 by relation; ``data`` is of ``report_data``."""
+    """Our rows and the published ones in one table, then parts of the queries; ``data`` is of ``report_data``."""
     settings, results = data["settings"], data["results"]
     sections = ["# Baselines of the probe", ", ".join(f"{name}: {value}" for name, value in settings.items())]
     if settings.get("queries_per_relation") is not None:
@@ -69,13 +70,19 @@ def report_markdown(data: Mapping[str, Any]) -> str:
         micro = [_percent_interval(at[k]["micro"]) if k in at else "" for k in ("1", "5", "10")]
         macro = [_percent(at[k]["macro"]) if k in at else "" for k in ("1", "10")]
         rows.append([one["method"], one["model"], *micro, *macro, one["remark"]])
+    published = data["published"]
     rows += [
-        [row["method"], f"{row['model']} (published)", f"{row['acc@1']:.2f}", "", _two(row["acc@10"]), "", "", ""]
-        for row in data["published_full_percent"]
+        [row["method"], f"{row['model']} (published)", *(_two(row.get(f"acc@{k}")) for k in (1, 5, 10)), "", "", ""]
+        for row in published["rows_percent"]
     ]
     header = ["method", "model", "acc@1", "acc@5", "acc@10", "macro acc@1", "macro acc@10", "remark"]
-    sections += [REMARK, markdown_table(header, rows, num_left=2), *_by_tokens(results), "## acc@1 by relation"]
-    columns = [f"{one['method']}, {one['model']}" for one in results]
+    sections += [REMARK.format(table=published["table"]), markdown_table(header, rows, num_left=2)]
+    sections += [*_by_tokens(results)]
+    for k, bins_by_label in lengths_by_label(data).items():
+        table = length_table(bins_by_label)
+        sections += [f"## acc@{k} by length of the answers", markdown_table(table[0], table[1:])]
+    sections.append("## acc@1 by relation")
+    columns = [_label(one) for one in results]
     sections.append(
         markdown_table(
             ["relation", "queries", *columns],
@@ -86,6 +93,31 @@ def report_markdown(data: Mapping[str, Any]) -> str:
         )
     )
     return "\n\n".join([*sections, *_examples(data["examples"], columns)]) + "\n"
+
+
+def lengths_by_label(data: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """By k and label: accuracies by length of the answers, of the results that have so many answers to a query."""
+    return {
+        k: {_label(one): one["by_length"][str(k)] for one in data["results"] if str(k) in one["by_length"]}
+        for k in (1, 10)
+        if any(str(k) in one["by_length"] for one in data["results"])
+    }
+
+
+def _label(one: Mapping[str, Any]) -> str:
+    return f"{one['method']}, {one['model']}"
+
+
+def _published(query_set: str) -> dict[str, Any]:
+    if query_set not in BIOLAMA:
+        rows = [{"method": row.approach, "model": row.model, "acc@1": row.at_1, "acc@10": row.at_10} for row in TABLE_3]
+        return {"table": "the paper's Table 3, on MedLAMA's full set", "rows_percent": rows}
+    place = BIOLAMA.index(query_set)
+    rows = [
+        {"method": method, "model": model, "acc@1": pairs[place][0], "acc@5": pairs[place][1]}
+        for (method, model), pairs in TABLE_7.items()
+    ]
+    return {"table": f"the paper's Table 7, on BioLAMA's {query_set}", "rows_percent": rows}
 
 
 def _examples(examples: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
@@ -137,7 +169,7 @@ def _counts(results: Sequence[Baseline], relations: Sequence[str]) -> list[int]:
     )
 
 
-def _result_data(one: Baseline, relations: Sequence[str], seed: int) -> dict[str, Any]:
+def _result_data(one: Baseline, relations: Sequence[str], length_Q: np.ndarray, seed: int) -> dict[str, Any]:
     accuracy = {}
     for k in one.ks:
         rng = np.random.default_rng(derive_seed(seed, one.model, one.method, k))
@@ -158,7 +190,8 @@ def _result_data(one: Baseline, relations: Sequence[str], seed: int) -> dict[str
         }
         for kind, is_part_Q in parts.items()
     }
-    facts = {"model": one.model, "method": one.method, "remark": one.remark}
+    facts: dict[str, Any] = {"model": one.model, "method": one.method, "remark": one.remark}
+    facts |= {"by_length": length_data(one.outcome, one.ks, length_Q)}
     return facts | {"accuracy": accuracy, "by_tokens": by_tokens or None}
 
 

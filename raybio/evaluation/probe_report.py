@@ -113,7 +113,9 @@ def report_tables(data: Mapping[str, Any]) -> dict[str, Table]:
         tables[f"Scores, {name} set"] = _scores(one)
         for k in (1, 10):
             tables[f"By relation, {name} set, acc@{k}"] = _by_relation(one, k)
-            tables[f"By length of the answers, {name} set, acc@{k}"] = _by_length(one, k)
+            tables[f"By length of the answers, {name} set, acc@{k}"] = length_table(
+                {result["label"]: result["by_length"][str(k)] for result in one["results"]}
+            )
         if len({result["layer"] for result in one["results"]}) > 1:
             tables[f"By layer, {name} set: acc@1 / acc@10, micro"] = _by_layer(one)
         if all(result["agreement"] for result in one["results"]):
@@ -122,6 +124,28 @@ def report_tables(data: Mapping[str, Any]) -> dict[str, Table]:
             )
             tables |= _layer_choices(one)
     return tables
+
+
+def length_data(found: ProbeOutcome, ks: Sequence[int], length_Q: np.ndarray) -> dict[str, list[dict[str, Any]]]:
+    """By k what ``found.by_length`` tells, for JSON."""
+    # "and more" has no end, and JSON no infinity.
+    return {
+        str(k): [
+            part._asdict() | {"end": part.end if np.isfinite(part.end) else None}
+            for part in found.by_length(k, length_Q)
+        ]
+        for k in ks
+    }
+
+
+def length_table(bins_by_label: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """Accuracies of results over the same queries by length of the answers, a row a bin, in percent."""
+    rows = []
+    for bins in zip(*bins_by_label.values(), strict=True):
+        first, end, num = (bins[0][name] for name in ("first", "end", "num_queries"))
+        span = f"{first} and more" if end is None else f"{first} to {end - 1}"
+        rows.append([span, f"{num:,}", *(_percent(part["accuracy"]) for part in bins)])
+    return [["characters", "queries", *bins_by_label], *rows]
 
 
 def _set_data(one: ProbedSet, seed: int, num_samples: int) -> dict[str, Any]:
@@ -140,14 +164,7 @@ def _set_data(one: ProbedSet, seed: int, num_samples: int) -> dict[str, Any]:
             )
         scores["by_relation"] = {str(k): _shares(questions, found.by_relation(k)) for k in CUTOFFS}
         scores["agreement"] = None if result.agreement_R is None else _shares(questions, result.agreement_R)
-        # "and more" has no end, and JSON no infinity.
-        scores["by_length"] = {
-            str(k): [
-                part._asdict() | {"end": part.end if np.isfinite(part.end) else None}
-                for part in found.by_length(k, length_Q)
-            ]
-            for k in CUTOFFS
-        }
+        scores["by_length"] = length_data(found, CUTOFFS, length_Q)
         results.append(scores)
     counts = {"num_queries": len(questions.relation_Q), "num_names": len(questions.names)}
     return {"name": one.name, **counts, "results": results, "samples": _samples(one, seed, num_samples)}
@@ -240,15 +257,6 @@ def _relations(one: Mapping[str, Any], found: Sequence[Mapping[str, float | None
         for relation in found[0]
     ]
     return [["relation", *(result["label"] for result in one["results"])], *rows]
-
-
-def _by_length(one: Mapping[str, Any], k: int) -> Table:
-    rows = []
-    for bins in zip(*(result["by_length"][str(k)] for result in one["results"]), strict=True):
-        first, end, num = (bins[0][name] for name in ("first", "end", "num_queries"))
-        span = f"{first} and more" if end is None else f"{first} to {end - 1}"
-        rows.append([span, f"{num:,}", *(_percent(part["accuracy"]) for part in bins)])
-    return [["characters", "queries", *(result["label"] for result in one["results"])], *rows]
 
 
 def _by_layer(one: Mapping[str, Any]) -> Table:

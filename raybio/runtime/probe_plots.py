@@ -25,15 +25,8 @@ def plot_probe(data: Mapping[str, Any], folder: Path) -> list[Path]:
             labels = [result["label"] for result in results]
             heading = f"acc@{k} by relation, {name} set (%)"
             files.append(plot_heat_map(value_RM, rows, labels, folder / f"relations_{name}_acc{k}.png", heading))
-            lengths = {result["label"]: _by_length(result["by_length"][k]) for result in results}
-            files.append(
-                plot_curves(
-                    {label: [curve] for label, curve in lengths.items()},
-                    folder / f"lengths_{name}_acc{k}.png",
-                    title=f"acc@{k} by length of the answers, {name} set",
-                    x_label="characters (start of the bin)",
-                )
-            )
+            lengths = {result["label"]: result["by_length"][k] for result in results}
+            files.append(plot_lengths(lengths, folder / f"lengths_{name}_acc{k}.png", f"acc@{k}, {name} set"))
             by_layer: dict[str, list[tuple[int, float]]] = {}
             for result in results:
                 if result["layer"] is not None:
@@ -80,6 +73,13 @@ def plot_curves(
     return save(figure, path)
 
 
+def plot_lengths(bins_by_label: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, title: str) -> Path:
+    """Accuracies by length of the answers (Figure 3): a line a label, a point a bin of ``probe_report.length_data``."""
+    curves = {label: [[(part["first"], part["accuracy"]) for part in bins]] for label, bins in bins_by_label.items()}
+    title = f"{title}, by length of the answers"
+    return plot_curves(curves, path, title=title, x_label="characters (start of the bin)")
+
+
 def plot_judgements(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> Path:
     """Experts' scores against gold: counts, dark where there are many (Figure 8)."""
     figure = Figure(figsize=(3.6, 3.8), dpi=130, layout="constrained")
@@ -116,7 +116,3 @@ def plot_statistics(data: Mapping[str, Any], path: Path) -> Path:
 
 def _number(value: float | None) -> float:
     return np.nan if value is None else value
-
-
-def _by_length(bins: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    return [(part["first"], part["accuracy"]) for part in bins]

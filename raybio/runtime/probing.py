@@ -85,7 +85,7 @@ def probe(
         reworded = reworded and {name: asked.sample(queries_per_relation, seed=0) for name, asked in reworded.items()}
     answers = ask(model, questions, config, layers=depths, pooling=given, reworded=reworded, say=print)
     sets = [
-        ProbedSet(_set_name(benchmark, name), asked, answers[name], config.match) for name, asked in questions.items()
+        ProbedSet(set_name(benchmark, name), asked, answers[name], config.match) for name, asked in questions.items()
     ]
     settings = {"benchmark": str(benchmark), "models": ", ".join(model), **values}
     settings |= {"pooling": ", ".join(given or own_pooling(one) for one in model), "prompts": prompts, "seed": seed}
@@ -181,6 +181,16 @@ def checked_pooling(text: str | None) -> Any:
     return text
 
 
+def set_name(benchmark: Path, subset: str) -> str:
+    """What a report calls the queries: a source of BioLAMA goes by its name as the paper has it, which reports know."""
+    if not _is_biolama(benchmark):
+        return subset
+    from raybio.evaluation.probe_published import BIOLAMA
+
+    name = benchmark.resolve().name
+    return next((source for source in BIOLAMA if source.lower() == name.lower()), name)
+
+
 def _subsets(text: str) -> tuple[Literal["full", "hard"], ...]:
     if text == "both":
         return ("full", "hard")
@@ -200,13 +210,3 @@ def _layers(text: str) -> list[int] | None:
 
 def _is_biolama(benchmark: Path) -> bool:
     return (benchmark / "triples_processed").is_dir()
-
-
-def _set_name(benchmark: Path, subset: str) -> str:
-    """A source of BioLAMA goes by its name as the paper has it, which the report knows."""
-    if not _is_biolama(benchmark):
-        return subset
-    from raybio.evaluation.probe_published import BIOLAMA
-
-    name = benchmark.resolve().name
-    return next((source for source in BIOLAMA if source.lower() == name.lower()), name)

@@ -10,7 +10,7 @@ import typer
 from raybio.config import fields
 from raybio.errors import ConfigError
 from raybio.evaluation.probe_config import DecodeConfig
-from raybio.runtime.probing import POOLING_HELP, QUERIES_HELP, checked_pooling
+from raybio.runtime.probing import POOLING_HELP, QUERIES_HELP, checked_pooling, set_name
 
 METHODS = ("mask-average", "x-factr", "generative", "hybrid")
 # No option has a default of its own: one that is given and does nothing is refused.
@@ -46,7 +46,7 @@ def baselines(
     rescore: Annotated[bool | None, typer.Option("--rescore", help=HELP["rescore"])] = None,
     seed: Annotated[int, typer.Option(help="of the intervals")] = 0,
 ) -> None:
-    """Mask average, X-FACTR, written answers and hybrids; beside them the published figures of the paper's Table 3."""
+    """Mask average, X-FACTR, written answers and hybrids; beside them the paper's own figures."""
     names = _methods(methods, rewired)
     if subset not in ("full", "hard"):
         raise ConfigError(f"--subset {subset}: want full or hard")
@@ -79,8 +79,9 @@ def baselines(
         settings |= {"rewired": rewired, "pooling": pooled, "weight": encoder.weight}
     if "x-factr" in names:
         settings["x-factr"] = config.to_mapping()
-    data = report_data(results, asked.benchmark.relations, asked.examples(), settings, seed=seed)
-    _hand_over(out, report_markdown(data), json.dumps(data, indent=2) + "\n")
+    query_set = set_name(benchmark, subset)
+    data = report_data(results, asked.benchmark, asked.examples(), settings, query_set=query_set, seed=seed)
+    _hand_over(out, report_markdown(data), data)
 
 
 def _methods(text: str, rewired: str | None) -> list[str]:
@@ -94,12 +95,17 @@ def _methods(text: str, rewired: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _hand_over(out: Path | None, report: str, data: str) -> None:
+def _hand_over(out: Path | None, report: str, data: Mapping[str, Any]) -> None:
     if out is not None:
+        from raybio.evaluation.probe_baseline_report import lengths_by_label
+        from raybio.runtime.probe_plots import plot_lengths
+
         out.mkdir(parents=True, exist_ok=True)
-        (out / "baselines.json").write_text(data)
+        (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")
         (out / "baselines.md").write_text(report)
-        report += f"\nreport: {out / 'baselines.md'}, {out / 'baselines.json'}"
+        for k, bins_by_label in lengths_by_label(data).items():
+            plot_lengths(bins_by_label, out / "plots" / f"lengths_acc{k}.png", f"acc@{k}")
+        report += f"\nreport: {out / 'baselines.md'}, {out / 'baselines.json'}, {out / 'plots'}/"
     print(report)
 
 

@@ -287,6 +287,45 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
     assert data["results"][1]["accuracy"]["1"]["by_relation"] == expected
     assert data["num_queries"] == {"may_treat": 2, "occurs_after": 2}
     assert list(data["results"][1]["accuracy"]) == ["1"]  # one answer: no acc@10
+    assert list(data["results"][1]["by_length"]) == ["1"]
+
+
+def test_baselines_stand_side_by_side_by_length_of_the_answers(benchmark_folder, always_risk, rewired, tmp_path):
+    """As in the paper's Figure 3: language models fall with longer answers, rewired encoders do not."""
+    out = tmp_path / "report"
+    arguments = ["--model", always_risk, "--benchmark", benchmark_folder, "--out", out]
+    done = run(*arguments, "--methods", "hybrid,x-factr", "--rewired", rewired)
+    assert done.exit_code == 0, done.output
+    data = json.loads((out / "baselines.json").read_text())
+    bins = [one["by_length"]["1"] for one in data["results"]]
+    assert len(bins) == 4
+    asked = read_medlama(benchmark_folder)
+    answers = [[asked.names[one] for one in right] for right in np.split(asked.answer_P, asked.indptr_Q1[1:-1])]
+    length = np.array([np.mean([len(name) for name in names]) for names in answers])
+    for part in bins[0]:
+        here = (length >= part["first"]) & (length < (part["end"] or np.inf))
+        assert part["num_queries"] == here.sum()
+        assert part["accuracy"] == np.mean(
+            ["risk" in names for names, is_here in zip(answers, here, strict=True) if is_here]
+        )
+    first = bins[0][0]
+    row = f"| {first['first']} to {first['end'] - 1} | {first['num_queries']} | {100 * first['accuracy']:.2f} | "
+    assert row in (out / "baselines.md").read_text().split("## acc@1 by length of the answers")[1]
+    assert sorted(path.name for path in (out / "plots").iterdir()) == ["lengths_acc1.png", "lengths_acc10.png"]
+
+
+def test_a_source_of_biolama_has_its_own_published_rows_beside_it(always_risk, tmp_path):
+    record = {"sub_label": "asthma", "sub_uri": "a", "obj_labels": ["risk"], "obj_uris": ["b"]}
+    (tmp_path / "CTD" / "triples_processed" / "CD1").mkdir(parents=True)
+    (tmp_path / "CTD" / "prompts").mkdir()
+    (tmp_path / "CTD" / "triples_processed" / "CD1" / "test.jsonl").write_text(json.dumps(record))
+    prompt = {"relation": "CD1", "template": "[X] has [Y] ."}
+    (tmp_path / "CTD" / "prompts" / "manual.jsonl").write_text(json.dumps(prompt))
+    done = run("--model", always_risk, "--benchmark", tmp_path / "CTD", "--methods", "mask-average")
+    assert done.exit_code == 0, done.output
+    assert "Table 7, on BioLAMA's CTD" in done.output
+    assert "| mask predict | Bio-LM (published) | 1.17 | 7.30 |  |" in done.output
+    assert "Table 3" not in done.output
 
 
 def test_without_a_folder_the_report_is_printed_and_nothing_is_written(
