@@ -188,15 +188,14 @@ def _rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
 
 
 def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
-    """The system's metric over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
+    """The system's metrics over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
 
-    Nothing is written if some run was not evaluated on its way.
+    A metric that some run does not log on its way is left out. Returns the folder, if there is anything in it.
     """
     first = kin[0].request
-    metric = SYSTEMS[first.system].step_metric
     reports = [read_reports(one.folder.metrics) for one in results]
-    if not all(any(metric in report["metrics"] for report in of_run) for of_run in reports):
-        return []
+    logged = [{name for report in of_run for name in report["metrics"]} for of_run in reports]
+    metrics = [name for name in SYSTEMS[first.system].step_metrics if all(name in names for names in logged)]
     alike: dict[str, list[int]] = {}
     for number, one in enumerate(kin):
         alike.setdefault(_label(one.chosen), []).append(number)
@@ -207,8 +206,9 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
         title = kin[numbers[0]].label if len(numbers) == 1 else f"{label}, {several}" if label else several
         names_by_label[title] = [results[number].folder.name for number in numbers]
     out = results[0].folder.path / "over_steps"
-    write_curves(Path(first.runs), names_by_label, metric, out)
-    return [out]
+    for metric in metrics:
+        write_curves(Path(first.runs), names_by_label, metric, out / metric.removeprefix("val/"))
+    return [out] if metrics else []
 
 
 def _label(value_by_path: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ class SystemEntry:
         build: (config, store path) -> the wired system.
         comparison: the values of a setting that a run is compared with, as ``--compare`` takes them; None: none.
         table: how the scores of final evaluations are shown.
-        step_metric: the evaluation metric that comparisons show over the steps of runs.
+        step_metrics: the evaluation metrics that comparisons show over the steps of runs, those that the runs have.
         prepare_demo: folder -> path of the embedded default corpus, prepared there once.
     """
 
@@ -54,7 +54,7 @@ class SystemEntry:
     build: Callable[[Any, str | Path], System]
     comparison: str | None
     table: TableLayout
-    step_metric: str
+    step_metrics: tuple[str, ...]
     prepare_demo: Callable[[str | Path], Path]
 
 
@@ -72,7 +72,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             splits={"train": "training links", "val": "held-out links"},
             plain=frozenset({"mrr"}),
         ),
-        step_metric="val/link_mrr",
+        step_metrics=("val/link_mrr",),
         prepare_demo=structure_preserving.prepare_demo,
     ),
     "siamese": SystemEntry(
@@ -92,7 +92,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             },
             splits={"text_to_term": "held-out texts to terms", "term_to_text": "terms to held-out texts"},
         ),
-        step_metric="val/text_to_term_recall_at_10",
+        step_metrics=("val/text_to_term_recall_at_10",),
         prepare_demo=siamese.prepare_demo,
     ),
     "contrastive_probe": SystemEntry(
@@ -113,7 +113,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             },
             splits={"full": "full set", "hard": "hard set"},
         ),
-        step_metric="val/acc_at_10",
+        step_metrics=("val/acc_at_10", "val/hard_acc_at_10"),
         prepare_demo=contrastive_probe.prepare_demo,
     ),
 }

@@ -46,7 +46,9 @@ from raybio.training.settings import ScheduleConfig, TrainingConfig
 class EvaluationConfig(ProbeConfig):
     """How saved steps are probed; the final table has all queries of all query sets."""
 
-    query_set: Literal["full", "hard"] = Field("full", description="queries that are asked during training")
+    query_set: Literal["full", "hard", "both"] = Field(
+        "full", description="queries that are asked during training; both: accuracies on the hard ones as val/hard_*"
+    )
     queries_per_relation: int | None = Field(
         None, ge=1, description="queries of a relation asked during training, chosen by chance; null: all"
     )
@@ -58,6 +60,11 @@ class EvaluationConfig(ProbeConfig):
     )
     max_query_tokens: int = Field(QUERY_TOKENS, ge=4, description="tokens of a query, special ones included")
     max_name_tokens: int = Field(NAME_TOKENS, ge=3, description="tokens of a name, special ones included")
+
+    @property
+    def query_sets(self) -> tuple[str, ...]:
+        """Names of the query sets that are asked during training."""
+        return ("full", "hard") if self.query_set == "both" else (self.query_set,)
 
 
 class Config(TrainingConfig):
@@ -119,8 +126,8 @@ def check(config: Config, store: ClozeStore) -> None:
 
 
 def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
-    asked = config.evaluation.query_set
-    if store.benchmarks and asked not in store.benchmarks:
+    if store.benchmarks and not set(config.evaluation.query_sets) <= store.benchmarks.keys():
+        asked = config.evaluation.query_set
         raise ConfigError(f"evaluation.query_set is {asked}, and {store.path} has {', '.join(store.benchmarks)} alone")
     longest = config.encoder.max_length
     lengths = {"cloze.max_tokens": config.cloze.max_tokens}
@@ -191,12 +198,14 @@ class _Judge:
         return metrics | (self._held_out(embed) if self.config.plan.num_held_out_sentences else {})
 
     def _probed(self, embed: TextEmbedder) -> dict[str, float]:
-        found = self._ask(self._sampled, embed)
-        metrics = {f"val/acc_at_{k}": found.macro(k) for k in CUTOFFS}
-        metrics |= {f"val/micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
-        for k in (CUTOFFS[0], CUTOFFS[-1]):
-            by_relation = zip(found.relations, found.by_relation(k).tolist(), strict=True)
-            metrics |= {f"val/acc_at_{k}/{relation}": share for relation, share in by_relation}
+        metrics: dict[str, float] = {}
+        for number, asked in enumerate(self._sampled):
+            found, prefix = self._ask(asked, embed), "val/hard_" if number else "val/"
+            metrics |= {f"{prefix}acc_at_{k}": found.macro(k) for k in CUTOFFS}
+            metrics |= {f"{prefix}micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
+            for k in (CUTOFFS[0], CUTOFFS[-1]):
+                by_relation = zip(found.relations, found.by_relation(k).tolist(), strict=True)
+                metrics |= {f"{prefix}acc_at_{k}/{relation}": share for relation, share in by_relation}
         return metrics
 
     def _agreement(self, embed: TextEmbedder) -> dict[str, float]:
@@ -204,7 +213,7 @@ class _Judge:
         num = self.config.evaluation.agreement_queries_per_relation
         if num == 0:
             return {}
-        asked = self._sampled.sample(num, seed=0)
+        asked = self._sampled[0].sample(num, seed=0)
         # Among all names: which names answer a relation's queries is gold.
         config = self.config.evaluation.model_copy(update={"candidates": "all"})
         first_QK, second_QK = (self._predict(wording, embed, config) for wording in (asked, asked.in_own_words))
@@ -240,11 +249,11 @@ class _Judge:
         return {"scores": scores, "relations": relations}
 
     @cached_property
-    def _sampled(self) -> ProbeBenchmark:
+    def _sampled(self) -> list[ProbeBenchmark]:
         """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
-        asked = self.config.evaluation
-        benchmark = self.store.benchmarks[asked.query_set]
-        return benchmark if asked.queries_per_relation is None else benchmark.sample(asked.queries_per_relation, seed=0)
+        num = self.config.evaluation.queries_per_relation
+        whole = [self.store.benchmarks[name] for name in self.config.evaluation.query_sets]
+        return whole if num is None else [benchmark.sample(num, seed=0) for benchmark in whole]
 
     def _ask(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> ProbeOutcome:
         asked = self.config.evaluation

@@ -133,10 +133,11 @@ def finished(runs: Path, name: str, value_by_step: dict[int, float], metric: str
 
 def means_over_steps(kin: list[Kin], value_by_step: Callable[[Kin], dict[int, float]]) -> list[tuple[str, int, str]]:
     """Label, step and runs with mean and deviation of what such runs would leave behind."""
-    metric = SYSTEMS[kin[0].request.system].step_metric
+    metric, *_ = SYSTEMS[kin[0].request.system].step_metrics
     results = [finished(one.request.runs, one.request.name, value_by_step(one), metric) for one in kin]
     (out,) = over_steps(kin, results)
-    with (out / "curves.csv").open(newline="") as file:
+    assert [path.name for path in out.iterdir()] == [metric.removeprefix("val/")]
+    with (out / metric.removeprefix("val/") / "curves.csv").open(newline="") as file:
         rows = list(csv.reader(file))[1:]
     return [(label, int(step), f"{num}: {float(mean):.3f} ± {float(dev):.3f}") for label, step, num, mean, dev in rows]
 

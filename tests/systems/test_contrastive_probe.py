@@ -1,12 +1,15 @@
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from raybio.config import override_all
-from raybio.data.cloze_store import ClozeStore
+from raybio.data.cloze_store import ClozeStore, commit_sentences
 from raybio.data.prepare_sentences import prepare_sentences
+from raybio.data.store_writer import Draft
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.errors import ConfigError
 from raybio.evaluation.probe import ProbeConfig
@@ -116,11 +119,28 @@ def test_without_a_benchmark_a_store_is_trained_on_and_not_judged(tmp_path: Path
     assert system.final_evaluate is None
 
 
+def test_both_query_sets_can_be_asked_during_training(tiny_sentences: ClozeStore, tmp_path: Path) -> None:
+    """As in the paper's Figures 4 and 9, where each has a curve."""
+    full, sets = tiny_sentences.benchmarks["full"], {"some": [f"number {row} is odd" for row in range(30)]}
+    parts: dict[str, Any] = {"sets": sets, "count_by_word": tiny_sentences.count_by_word, "provenance": {}}
+    with Draft(tmp_path / "store", force=False) as draft:
+        store = commit_sentences(draft, benchmarks={"full": full, "hard": full.sample(2, seed=1)}, **parts)
+    config = tiny_config(NAME, **{"evaluation.query_set": "both"})
+    system = build(config, store.path)
+    found = system.evaluate(system.model, SingleProcess())
+    for prefix, query_set in (("val/", "full"), ("val/hard_", "hard")):
+        config = tiny_config(NAME, **{"evaluation.query_set": query_set})
+        alone = build(config, store.path).evaluate(system.model, SingleProcess())
+        names = [name for name in alone if "acc_at" in name]
+        assert [found[name.replace("val/", prefix)] for name in names] == [alone[name] for name in names]
+
+
 def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: ClozeStore) -> None:
-    config = tiny_config(NAME, **{"evaluation.query_set": "hard"})
-    for refuse in (lambda: check(config, tiny_sentences), lambda: build(config, tiny_sentences.path)):
-        with pytest.raises(ConfigError, match=r"evaluation.query_set is hard, and .* has full"):
-            refuse()
+    for wanted in ("hard", "both"):
+        config = tiny_config(NAME, **{"evaluation.query_set": wanted})
+        for refuse in (partial(check, config, tiny_sentences), partial(build, config, tiny_sentences.path)):
+            with pytest.raises(ConfigError, match=rf"evaluation.query_set is {wanted}, and .* has full"):
+                refuse()
 
 
 @pytest.mark.parametrize("setting", ["cloze.max_tokens", "evaluation.max_query_tokens", "evaluation.max_name_tokens"])
