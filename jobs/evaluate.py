@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from raybio.errors import ConfigError
 from raybio.evaluation.zero_shot_names import DATA_SETS, task_names
+from raybio.folders import demand_folder
 from raybio.runtime.command_line import run_app
 
 TASKS = "; ".join(f"{name}: {', '.join(one.tasks)}" for name, one in DATA_SETS.items())
@@ -30,8 +30,7 @@ def zero_shot(
 ) -> None:
     """Rank documents for queries by cosine alone; beside it TF-IDF, BM25, chance and the published figures."""
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    demand_folder(out)
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.evaluation.zero_shot_report import report_data, report_markdown
     from raybio.systems.zero_shot import zero_shot as evaluate

@@ -232,15 +232,22 @@ def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]
     return found
 
 
-def agreement(asked: Sequence[int], first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:
-    """Names that both wordings of the ``asked`` queries share above those with any other query's; -1 is no name."""
+def agreement(
+    asked: Sequence[int],
+    first: Sequence[Sequence[int]],
+    second: Sequence[Sequence[int]],
+    near_head: Sequence[Sequence[int]],
+) -> float:
+    """Names far from its head that both wordings of a query share above those with any other's; -1 is no name."""
 
-    def share(one: Sequence[int], other: Sequence[int]) -> float:
-        names = {name for name in one if name >= 0}
-        return len(names & set(other)) / len(names)
+    def far(names: Sequence[int], query: int) -> set[int]:
+        return {name for name in names if name >= 0 and name not in near_head[query]}
 
-    own = sum(share(first[q], second[q]) for q in asked) / len(asked)
-    others = [share(first[q], second[p]) for q in asked for p in range(len(second)) if p != q]
+    def share(one: int, other: int) -> float:
+        return len(far(first[one], one) & far(second[other], other)) / len(first[one])
+
+    own = sum(share(q, q) for q in asked) / len(asked)
+    others = [share(q, p) for q in asked for p in range(len(second)) if p != q]
     chance = sum(others) / len(others)
     return (own - chance) / (1 - chance)
 

@@ -16,6 +16,7 @@ FLOOR_BY_UNIT = {
     "raybio.config": 0,
     "raybio.search_space": 0,
     "raybio.markdown": 0,
+    "raybio.folders": 0,
     "raybio.functional": 1,
     "raybio.graphs": 1,
     "raybio.batches": 1,

@@ -8,7 +8,6 @@ not depend on the order of rows, and the authors' filtering by hand cannot be re
 
 import csv
 import json
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from raybio.data.probe_benchmark import SEPARATOR
 from raybio.data.quarantine import Quarantine
 from raybio.data.umls import Names, read_names, read_relations, rrf_file
 from raybio.errors import DataError, StoreError
+from raybio.folders import whole_folder
 from raybio.functional.hashing import derive_seed
 from raybio.functional.name_overlap import Overlap, name_overlap
 
@@ -208,20 +208,13 @@ def _is_benchmark(folder: Path) -> bool:
 
 
 def _write(out: Path, queries: dict[str, list[_Query]], manifest: dict[str, Any]) -> None:
-    """Into a folder beside it, which takes its place by one rename."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as workshop:
-        fresh = Path(workshop) / "new"
-        fresh.mkdir()
+    with whole_folder(out) as folder:
         for relation, full in queries.items():
             hard = [query for query in full if query.overlap.is_hard]
-            _write_rows(fresh / f"{relation}_{len(full)}.csv", full)
-            _write_rows(fresh / f"{relation}_{len(hard)}_hard.csv", hard)
-        write_prompts(fresh / "prompts.csv", list(queries))
-        (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if out.exists():
-            out.rename(Path(workshop) / "old")
-        fresh.rename(out)
+            _write_rows(folder / f"{relation}_{len(full)}.csv", full)
+            _write_rows(folder / f"{relation}_{len(hard)}_hard.csv", hard)
+        write_prompts(folder / "prompts.csv", list(queries))
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _write_rows(path: Path, queries: Sequence[_Query]) -> None:

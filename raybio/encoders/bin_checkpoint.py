@@ -14,9 +14,10 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from raybio.encoders.folders import convert_command, whole_folder
+from raybio.encoders.convert_command import convert_command
 from raybio.encoders.tape_checkpoint import read_tensors
 from raybio.errors import DataError
+from raybio.folders import whole_folder
 
 WEIGHTS = "pytorch_model.bin"
 LEFT_OUT = {".bin", ".h5", ".msgpack", ".ot", ".ckpt", ".safetensors", ".pt", ".pkl"}

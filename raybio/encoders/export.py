@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from raybio.encoders.folders import whole_folder
 from raybio.encoders.model_card import model_card
 from raybio.encoders.protein import ProteinEncoder
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.tokenizer import build_tokenizer
+from raybio.folders import whole_folder
 
 _USAGE = """```python
 import torch

@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
-from raybio.encoders.folders import convert_command, whole_folder
+from raybio.encoders.convert_command import convert_command
 from raybio.encoders.tokenizer import build_tokenizer
 from raybio.encoders.vocabulary import TAPE
 from raybio.errors import DataError
+from raybio.folders import whole_folder
 
 SIZES = (
     "vocab_size",

@@ -7,10 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from raybio.encoders.folders import whole_folder
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import TextEncoder
+from raybio.folders import whole_folder
 
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer

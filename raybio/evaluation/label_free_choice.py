@@ -5,9 +5,8 @@ S candidates in order (saved steps, or numbers of layers), R relations.
 A relation is read well only where two wordings of its queries agree (``wording_agreement``), so the candidate with the
 highest agreement is chosen: the highest mean over relations for all, or each relation's own. A relation without
 agreement goes by the choice for all. Of equals the earlier is taken. Held-out sentences choose by how well their
-queries find their own answers. Agreement proves nothing by itself: an encoder that goes by the letters of a query's
-head, as one does that was never trained, agrees with itself and is wrong; so it compares steps of a rewiring, not its
-start.
+queries find their own answers. Agreement proves nothing by itself: an encoder may agree with itself and be wrong; so it
+compares steps of a rewiring, not its start.
 """
 
 from collections.abc import Mapping, Sequence

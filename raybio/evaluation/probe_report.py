@@ -22,9 +22,9 @@ REMARK = (
     "Contrastive-Probe."
 )
 AGREEMENT_REMARK = (
-    "Agreement, which needs no gold: the share of a query's 10 names that another wording of it brings too, above that "
-    "of other queries (0: as much as by chance, 100: all). It chooses a layer, acc@10 says how well. "
-    "First layers, which know little more than a query's letters, may agree with themselves and be wrong."
+    "Agreement, which needs no gold: the share of a query's 10 names that another wording of it brings too and its "
+    "bare head does not, above that of other queries (0: as much as by chance, 100: all). It chooses a layer, acc@10 "
+    "says how well."
 )
 
 

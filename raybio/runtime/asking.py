@@ -8,6 +8,7 @@ import numpy as np
 import typer
 
 from raybio.errors import ConfigError
+from raybio.folders import demand_folder
 from raybio.runtime.probing import POOLING_HELP, checked_pooling
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ def ask(
 ) -> None:
     """The names nearest to each query and their Euclidean distances; of over 100,000 not always the very nearest."""
     given = checked_pooling(pooling)
+    for one in query:
+        if one.count("[Y]") != 1:
+            raise ConfigError(f"query {one!r}: want [Y] once, where the answer belongs")
+    if index is not None:
+        demand_folder(index, "--index")
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.data.biolama import read_benchmark
     from raybio.data.sentences import read_names
@@ -32,12 +38,11 @@ def ask(
 
     known = list(read_benchmark(names).names) if names.is_dir() else read_names(names)
     embed = load_embedder(model, given)
-    tokenizer, mask = embed.encoder.tokenizer, mask_token(embed.encoder)
+    mask = mask_token(embed.encoder)
+    for one in query:
+        if mask in one:
+            raise ConfigError(f"query {one!r}: has {mask} beside [Y]; want [Y] alone, where the answer belongs")
     asked = [one.replace("[Y]", mask) for one in query]
-    for one, text in zip(query, asked, strict=True):
-        num_read = min(QUERY_TOKENS, embed.encoder.max_tokens)
-        if tokenizer(text, truncation=True, max_length=num_read)["input_ids"].count(tokenizer.mask_token_id) != 1:
-            raise ConfigError(f"query {one!r}: want [Y] (or {mask}) once among its first {num_read} tokens")
     found = _index(embed, known, index)
     query_QD = embed(asked, QUERY_TOKENS).cpu().numpy()
     for one, query_D, nearest_K in zip(query, query_QD, found.search(query_QD, k), strict=True):
@@ -62,8 +67,6 @@ def _index(embed: "TextEmbedder", names: list[str], folder: Path | None) -> "Vec
     }
     if folder is not None and (folder / "index.json").exists():
         return VectorIndex.open(folder, of=of)
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--index {folder}: is a file; want a folder, which may be there or not")
     print(f"embedding {len(names):,} names, {encoder.pooling} pooling")
     built = VectorIndex(embed(names, NAME_TOKENS).cpu().numpy())
     if folder is not None:

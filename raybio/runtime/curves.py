@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from raybio.errors import ConfigError
+from raybio.folders import demand_folder
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder
 
@@ -32,8 +33,7 @@ def curves(
     from raybio.runtime.launch import default_folder
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    demand_folder(out)
     write_curves(folder, _runs_by_label(run), metric, out)
 
 

@@ -29,6 +29,7 @@ from raybio.data.pubmed_download import download_pubmed
 from raybio.data.store import Store
 from raybio.data.tables import Tables
 from raybio.errors import ConfigError
+from raybio.folders import demand_file, demand_folder
 
 app = typer.Typer(
     help="Prepare a store or a benchmark from source files.",
@@ -163,8 +164,8 @@ def hardness(
     out: Annotated[Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")] = None,
 ) -> None:
     """Which of MedLAMA's queries are hard: by the files' scores, as the authors' code reckons, and as it is meant."""
-    if out is not None and out.is_dir():
-        raise ConfigError(f"--out {out}: is a folder; want a file, which may be there or not")
+    if out is not None:
+        demand_file(out)
     judged = list(read_hardness(benchmark))
     disputed = [one for one in judged if one.is_disputed]
     for name in ("stored", "legacy", "clean"):
@@ -189,8 +190,7 @@ def statistics(
     ] = None,
 ) -> None:
     """What a benchmark is made of, beside the published ones: the MedLAMA paper's Table 6 and Figure 1."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    demand_folder(out)
     full = read_benchmark(benchmark, "full")
     hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
     # Only now: matplotlib takes a second, transformers more.

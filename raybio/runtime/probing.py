@@ -11,6 +11,7 @@ import typer
 from raybio.config import Config, fields
 from raybio.errors import ConfigError
 from raybio.evaluation.probe_config import ProbeConfig
+from raybio.folders import demand_folder
 
 app = typer.Typer(
     help="Probe what encoders know.", add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
@@ -61,8 +62,7 @@ def probe(
     given = checked_pooling(pooling)
     if prompts not in ("human", "default", "released"):
         raise ConfigError(f"--prompts {prompts}: want human, default or released")
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    demand_folder(out)
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.data.biolama import read_benchmark
     from raybio.evaluation.expert_sheet import check_unscored
@@ -109,6 +109,7 @@ def sheet(
     only, *others = _subsets(subset)
     if others:
         raise ConfigError(f"--subset {subset}: want full or hard, the one from which the sheet was written")
+    demand_folder(out)
     config = ProbeConfig.from_mapping({"match": match})
     from raybio.data.biolama import read_benchmark
     from raybio.evaluation.expert_sheet import SCORES, read_sheet, sheet_markdown

@@ -10,6 +10,7 @@ import typer
 from raybio.config import fields
 from raybio.errors import ConfigError
 from raybio.evaluation.probe_config import DecodeConfig
+from raybio.folders import demand_folder
 from raybio.runtime.probing import POOLING_HELP, QUERIES_HELP, checked_pooling, set_name
 
 METHODS = ("mask-average", "x-factr", "generative", "hybrid")
@@ -50,8 +51,8 @@ def baselines(
     names = _methods(methods, rewired)
     if subset not in ("full", "hard"):
         raise ConfigError(f"--subset {subset}: want full or hard")
-    if out is not None and out.exists() and not out.is_dir():
-        raise ConfigError(f"--out {out}: is a file; want a folder, which may be there or not")
+    if out is not None:
+        demand_folder(out)
     pooled = checked_pooling(pooling)
     values = {"decode": decode, "refine": refine, "beam": beam, "max_masks": max_masks}
     values |= {"max_iterations": max_iterations, "rescore": rescore}
@@ -64,11 +65,8 @@ def baselines(
     from raybio.systems.probe_baselines import Rewired, ask, methods_by_model
     from raybio.systems.probe_baselines import baselines as answer
 
-    left_out = [
-        f"{one}: {', '.join(sorted(set(names) - set(able)))}"
-        for one, able in methods_by_model(model, cast(Any, names)).items()
-        if len(able) < len(names)
-    ]
+    able = methods_by_model(model, cast(Any, names)).items()
+    left_out = [f"{one}: {', '.join(sorted(set(names) - set(its)))}" for one, its in able if len(its) < len(names)]
     print(*(f"cannot be asked by every method: {line} left out\n" for line in left_out), sep="", end="")
     asked = ask(benchmark, cast(Any, subset), queries_per_relation)
     encoder = None if rewired is None else Rewired(rewired, pooled, 0.5 if weight is None else weight)

@@ -56,7 +56,8 @@ class EvaluationConfig(ProbeConfig):
         200,
         ge=0,
         description="queries of a relation, of those asked during training, that are asked in the relation's own words "
-        "too: how far the 10 names agree chooses a step without gold (val/agreement_at_10); 0: none",
+        "too: how far the 10 names agree, those near the query's head left out, chooses a step without gold "
+        "(val/agreement_at_10); 0: none",
     )
     max_query_tokens: int = Field(QUERY_TOKENS, ge=4, description="tokens of a query, special ones included")
     max_name_tokens: int = Field(NAME_TOKENS, ge=3, description="tokens of a name, special ones included")
@@ -216,8 +217,9 @@ class _Judge:
         asked = self._sampled[0].sample(num, seed=0)
         # Among all names: which names answer a relation's queries is gold.
         config = self.config.evaluation.model_copy(update={"candidates": "all"})
-        first_QK, second_QK = (self._predict(wording, embed, config) for wording in (asked, asked.in_own_words))
-        by_relation = zip(asked.relations, agreement(asked, asked.in_own_words, first_QK, second_QK), strict=True)
+        predicted_QK = self._predict(asked, embed, config)
+        agreement_R = agreement(embed, asked, asked.in_own_words, config, predicted_QK, **self._lengths)
+        by_relation = zip(asked.relations, agreement_R, strict=True)
         known = {relation: float(value) for relation, value in by_relation if not np.isnan(value)}
         if not known:
             return {}
@@ -260,8 +262,12 @@ class _Judge:
         return outcome(benchmark, self._predict(benchmark, embed, asked), asked.match)
 
     def _predict(self, benchmark: ProbeBenchmark, embed: TextEmbedder, asked: EvaluationConfig) -> np.ndarray:
-        lengths = {"name_tokens": asked.max_name_tokens, "query_tokens": asked.max_query_tokens}
-        return probe_encoder(embed, benchmark, asked, **lengths)
+        return probe_encoder(embed, benchmark, asked, **self._lengths)
+
+    @property
+    def _lengths(self) -> dict[str, int]:
+        asked = self.config.evaluation
+        return {"name_tokens": asked.max_name_tokens, "query_tokens": asked.max_query_tokens}
 
 
 def _embedder(model: Encoder, collective: Collective) -> TextEmbedder:

@@ -28,7 +28,7 @@ from raybio.errors import ConfigError
 from raybio.evaluation.probe import Questions, outcome, predict
 from raybio.evaluation.probe_config import ProbeConfig
 from raybio.evaluation.probe_report import ProbeResult
-from raybio.evaluation.wording_agreement import agreement_above_chance
+from raybio.evaluation.wording_agreement import agreement_beyond_heads
 from raybio.protocols import Collective
 from raybio.retrieval.nearest import nearest
 from raybio.systems.zero_shot import model_names
@@ -37,6 +37,8 @@ from raybio.training.gather import SingleProcess
 
 MAX_TOKENS_AT_ONCE = 16_384
 NAME_TOKENS, QUERY_TOKENS = 25, 50
+NUM_NEAR_HEAD = 50
+"""Names nearest to a query's head that say nothing of what is asked about it."""
 
 
 class Benchmark(Questions, Protocol):
@@ -155,8 +157,7 @@ def probe(
                 found = outcome(asked, predicted_QK, config.match)
                 agreement_R = None
                 if reworded is not None:
-                    other_QK = probe_encoder(embed, reworded[title], config)
-                    agreement_R = agreement(asked, reworded[title], predicted_QK, other_QK)
+                    agreement_R = agreement(embed, asked, reworded[title], config, predicted_QK)
                 results[title].append(ProbeResult(shown, layer, found, predicted_QK, agreement_R))
                 say(f"{results[title][-1].label}: acc@1 {found.micro(1):.2%}, acc@10 {found.micro(10):.2%}")
     return results
@@ -169,15 +170,41 @@ def _check_model(model: str, layers: Sequence[int] | None, pooling: Pooling | No
     checkpoint.load_config(max(layers) if layers else None)
 
 
-def agreement(asked: Benchmark, reworded: Benchmark, predicted_QK: np.ndarray, reworded_QK: np.ndarray) -> np.ndarray:
-    """How well predictions in two wordings of the same queries agree (R,), above chance.
+def agreement(
+    embed: TextEmbedder,
+    asked: Benchmark,
+    reworded: Benchmark,
+    config: ProbeConfig,
+    predicted_QK: np.ndarray,
+    *,
+    name_tokens: int = NAME_TOKENS,
+    query_tokens: int = QUERY_TOKENS,
+) -> np.ndarray:
+    """How well predictions in two wordings of the same queries agree (R,), by names that the bare head does not bring.
 
-    NaN for a relation whose wordings are equal but for blanks, as those of MedLAMA's ``occurs_after`` are: it would
-    agree with itself whatever is predicted.
+    These are all but the head's 50 nearest, or its nearest tenth of all names where that is less. NaN for a relation
+    whose wordings are equal but for blanks, as those of MedLAMA's ``occurs_after`` are: it would agree with itself
+    whatever is predicted.
+
+    Args:
+        embed: the encoder.
+        asked: queries in one wording.
+        reworded: the same queries in the other.
+        config: as for the predictions.
+        predicted_QK: for ``asked``, by ``probe_encoder``.
+        name_tokens: most tokens of a name.
+        query_tokens: most tokens of a query.
     """
+    other_QK = probe_encoder(embed, reworded, config, name_tokens=name_tokens, query_tokens=query_tokens)
+    name_CD = embed(asked.names, name_tokens)
+    head_H, row_Q = np.unique(asked.head_Q, return_inverse=True)
+    head_HD = name_CD[torch.from_numpy(head_H.astype(np.int64)).to(name_CD.device)]
+    num_near = max(1, min(NUM_NEAR_HEAD, len(asked.names) // 10))
+    found = nearest(head_HD, name_CD, num_near, metric=config.metric, collective=embed.collective)
+    near_QN = found.index_QK.cpu().numpy()[row_Q]
     wordings = zip(asked.prompts, reworded.prompts, strict=True)
     is_reworded_R = np.array(["".join(one.split()) != "".join(other.split()) for one, other in wordings])
-    return agreement_above_chance(asked.relation_Q, predicted_QK, reworded_QK, is_reworded_R)
+    return agreement_beyond_heads(asked.relation_Q, predicted_QK, other_QK, near_QN, is_reworded_R)
 
 
 def probe_encoder(

@@ -255,7 +255,9 @@ def _x_factr(
     gold = [[pieces[number] for number in numbers if unknown not in pieces[number]] for numbers in asked.gold()]
     room = _room(name, model, decode)
     queries = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), room)
-    first_Q, size = np.full(len(queries), NEVER), 64 if model.model.device.type == "cpu" else 512
+    first_Q = np.full(len(queries), NEVER)
+    # Every hypothesis of the beam is a row: so many rows at once, whatever its width.
+    size = max(1, (320 if model.model.device.type == "cpu" else 2560) // decode.beam)
     tokens_by_row: dict[int, tuple[int, ...]] = {}
     for rows in _by_length(queries, 8 * size):
         say(f"{name}: x-factr, {len(rows):,} of {len(queries):,} queries")

@@ -12,7 +12,6 @@ from transformers import AutoModelForMaskedLM
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens
 from raybio.encoders.export import export_encoder
-from raybio.encoders.folders import whole_folder
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
 from raybio.functional.digest import weights_digest
 
@@ -131,10 +130,3 @@ def test_a_new_export_replaces_the_old_one(tmp_path):
     export_encoder(tiny_encoder("tape", "mean"), folder, card=CARD)
     assert not (folder / "modules.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_file_in_the_way_is_an_error(tmp_path):
-    (tmp_path / "out").write_text("mine")
-    with pytest.raises(FileExistsError, match="is a file; want a folder's path"), whole_folder(tmp_path / "out"):
-        pass
-    assert (tmp_path / "out").read_text() == "mine"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens
-from raybio.encoders.folders import convert_command
+from raybio.encoders.convert_command import convert_command
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
 from raybio.encoders.tape_checkpoint import convert_tape_checkpoint, rename_tape_tensors
 from raybio.encoders.vocabulary import TAPE

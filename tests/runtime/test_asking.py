@@ -44,7 +44,7 @@ def rows(output: str) -> list[tuple[str, float]]:
 
 
 def test_the_nearest_names_of_each_query_are_printed_with_their_distances(model, names, capsys):
-    queries = [QUERY, "life occurs after [MASK]"]
+    queries = [QUERY, "life occurs after [Y]"]
     call(*queries, "--model", model, "--names", names, "--k", 4)
     output = capsys.readouterr().out
     encoder = build_text_encoder(TextEncoderConfig(source=model, pooling="cls", max_length=50), seed=0)
@@ -101,11 +101,24 @@ def test_names_may_be_a_benchmarks_or_packed_and_the_pooling_is_the_folders(mode
     assert "embedding 3 names, mean pooling" in outputs[0]
 
 
-@pytest.mark.parametrize("query", ["Asthma might treat", "[Y] might treat [MASK]", "life " * 60 + "[Y]"])
-def test_a_query_without_one_place_for_the_answer_is_refused_before_names_are_embedded(model, names, query, capsys):
-    with pytest.raises(ConfigError, match=r"want \[Y\] \(or \[MASK\]\) once among its first 50 tokens"):
-        call(query, "--model", model, "--names", names)
+@pytest.mark.parametrize("query", ["Asthma might treat", "[Y] might treat [Y]", "Asthma might treat [MASK]"])
+def test_a_query_without_one_place_for_the_answer_is_refused_before_the_model_is_looked_at(query, names):
+    with pytest.raises(ConfigError, match=r"want \[Y\] once, where the answer belongs"):
+        call(query, "--model", "nowhere", "--names", names)
+
+
+def test_a_query_with_a_mask_token_of_its_own_is_refused(model, names, capsys):
+    with pytest.raises(ConfigError, match=r"has \[MASK\] beside \[Y\]"):
+        call("[Y] might treat [MASK]", "--model", model, "--names", names)
     assert "embedding" not in capsys.readouterr().out
+
+
+def test_a_long_query_is_read_around_the_place_for_the_answer(model, names, capsys):
+    outputs = []
+    for query in ("life " * 60 + "[Y]", "life " * 47 + "[Y]", "life " * 60 + "[Y] life"):
+        call(query, "--model", model, "--names", names)
+        outputs.append(rows(capsys.readouterr().out))
+    assert outputs[0] == outputs[1] != outputs[2]
 
 
 def test_names_that_are_not_there_and_a_wrong_option_are_refused(model, names, tmp_path):

@@ -77,6 +77,9 @@ def test_agreement_is_that_of_the_benchmarks_words_and_of_the_relations_own(tiny
         heads = zip(asked.relation_Q, asked.head_Q, strict=True)
         queries = [words[r].strip().replace("[X]", asked.names[head]) + " [MASK] ." for r, head in heads]
         near.append(oracles.nearest(embed(system.model, queries), embed(system.model, asked.names), 10))
+    heads = embed(system.model, [asked.names[head] for head in asked.head_Q])
+    near.append(oracles.nearest(heads, embed(system.model, asked.names), len(asked.names) // 10))
+    assert len(near[2][0]) > 1
     agreement = [oracles.agreement(np.flatnonzero(asked.relation_Q == r).tolist(), *near) for r in range(4)]
     logged = [found[f"val/agreement_at_10/{relation}"] for relation in asked.relations]
     assert logged == pytest.approx(agreement, abs=1e-6)
