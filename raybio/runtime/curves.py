@@ -11,7 +11,7 @@ import typer
 from raybio.errors import ConfigError
 from raybio.folders import demand_folder
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json
 
 Curve = list[tuple[int, float]]
 """(step, value), a point an evaluation."""
@@ -71,6 +71,11 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
     for label in [one for one in names_by_label if one not in whole]:
         wanted = f"{metric} by relation, and {HELD_OUT} or {AGREEMENT}"
         print(f"{label}: no step is chosen without gold; that wants runs that log {wanted}")
+    for name in [one for names in names_by_label.values() for one in names]:
+        status = (read_json(RunFolder(folder, name).result) or {}).get("status", "not ended yet")
+        if status not in COMPLETE:
+            step = read_reports(RunFolder(folder, name).metrics)[-1]["step"]
+            print(f"{name}: is not finished ({status}, at step {step:,}): more may be to come")
     print(f"written: {', '.join(map(str, written))}")
     return written
 

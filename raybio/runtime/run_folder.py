@@ -15,6 +15,9 @@ import yaml
 from raybio.config import Config, changed_settings, difference
 from raybio.errors import CheckpointError, ClusterError, ConfigError
 
+COMPLETE = ("finished", "early_stopping")
+"""What ``result.json`` calls runs that came to their end."""
+
 _NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
@@ -46,6 +49,11 @@ class RunFolder:
         self.export = self.path / "export"
         self.stop = self.path / ".stop"
         self.ray = self.path / ".ray"
+
+    @property
+    def newest_checkpoint(self) -> Path | None:
+        """The one from which the run goes on, if its bytes are whole."""
+        return max(self.checkpoints.glob("step-*"), default=None)
 
     def make(self) -> None:
         """Make the empty folder, so that it can be locked.

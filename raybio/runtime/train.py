@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from raybio import errors
@@ -18,7 +17,8 @@ from raybio.runtime.cluster import Resources, check_plan, connected
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.systems import SYSTEMS
 from raybio.training.loop import free_settings
@@ -28,7 +28,6 @@ COLLECTIVE_TIMEOUT_SECONDS = 300
 MAX_WORKER_FAILURES = 3
 MAX_CONTROLLER_FAILURES = 5
 
-_COMPLETE = ("finished", "early_stopping")
 _MLFLOW_STATUS = {"finished": "FINISHED", "early_stopping": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -98,7 +97,7 @@ class Result:
     @property
     def is_complete(self) -> bool:
         """Whether training reached its end."""
-        return self.status in _COMPLETE
+        return self.status in COMPLETE
 
 
 class InterruptedRunError(RaybioError):
@@ -153,11 +152,11 @@ def train(request: TrainRequest) -> Result:
         open_store(request.store, verify=True)
         for path in (folder.stop, folder.failure, folder.outcome):
             path.unlink(missing_ok=True)
-        with _Signals(folder.stop) as signals:
+        with StopSignals(folder.stop) as signals:
             return _run(request, folder, tracker, signals)
 
 
-def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "_Signals") -> Result:
+def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "StopSignals") -> Result:
     tracker.start()
     status = "failed"
     try:
@@ -165,6 +164,7 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "_
             request.workers, request.cpus_per_worker, use_gpu=request.use_gpu, verbose=request.verbose
         ) as resources:
             signals.install()
+            signals.is_starting = False
             error = _fit_and_follow(request, folder, resources, tracker, signals.caught)
         status = _status(folder, signals.caught, error)
         if status == "failed":
@@ -176,7 +176,7 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "_
             raise InterruptedRunError(number, f"{name}: stopped at step {step}; the same command goes on from there")
     finally:
         write_json(folder.result, _summary(folder, request, status, tracker.run_id))
-        if status in _COMPLETE:
+        if status in COMPLETE:
             with contextlib.suppress(OSError, ValueError):
                 plot_run(read_reports(folder.metrics), folder.plots)
                 plot_final((read_json(folder.outcome) or {}).get("final", {}), folder.plots)
@@ -264,7 +264,7 @@ def _trainer(request: TrainRequest, folder: RunFolder, resources: Resources) -> 
 
 def _finished(folder: RunFolder, config: TrainingConfig) -> Result | None:
     content = read_json(folder.result)
-    if content is None or content["status"] not in _COMPLETE:
+    if content is None or content["status"] not in COMPLETE:
         return None
     if content["status"] == "finished" and content["step"] < config.schedule.max_steps:
         return None  # the run was made longer
@@ -277,7 +277,7 @@ def _result(content: dict[str, Any], folder: RunFolder, was_finished: bool) -> R
 
 def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str | None) -> dict[str, Any]:
     outcome = read_json(folder.outcome) or {}
-    reports = read_reports(folder.metrics)
+    reports, newest_checkpoint = read_reports(folder.metrics), folder.newest_checkpoint
     newest: dict[str, float] = {}
     for report in reports:
         newest |= report["metrics"]
@@ -289,7 +289,7 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
         # The map has some thousand points: it stays in outcome.json and becomes a picture.
         "final": {name: part for name, part in outcome.get("final", {}).items() if name != "embedding_map"},
         "config": request.config.to_mapping(),
-        "checkpoint": outcome.get("checkpoint"),
+        "checkpoint": newest_checkpoint and str(newest_checkpoint),
         "weights_sha256": outcome.get("weights_sha256"),
         "mlflow_run_id": run_id,
     }
@@ -298,7 +298,7 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
 def _status(folder: RunFolder, caught: list[int], error: BaseException | None) -> str:
     """A signal excuses a run that stopped or was left behind, but no failure that came at the same time."""
     outcome = read_json(folder.outcome)
-    if outcome is not None and outcome["status"] in _COMPLETE:
+    if outcome is not None and outcome["status"] in COMPLETE:
         return str(outcome["status"])
     if folder.failure.exists() or (outcome is None and error is not None):
         return "failed"
@@ -316,35 +316,3 @@ def _explain(folder: RunFolder, error: BaseException | None) -> RaybioError:
         f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time with: {reason}. The same "
         "command goes on from the newest checkpoint"
     )
-
-
-class _Signals:
-    """Turns SIGINT and SIGTERM into a file that the workers see, for a ``with`` block.
-
-    Attributes:
-        caught: the signals that came.
-    """
-
-    def __init__(self, stop_file: Path) -> None:
-        self.stop_file, self.caught = stop_file, list[int]()
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "_Signals":
-        self.install()
-        return self
-
-    def install(self) -> None:
-        """Take the handlers; again after ``ray.init``, which puts one of its own on SIGTERM."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                before = signal.signal(number, self._handle)
-                self._before.setdefault(number, before)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.caught.append(number)
-        self.stop_file.touch()
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self.stop_file.unlink(missing_ok=True)

@@ -173,7 +173,6 @@ def _finish(
             "Configuration": config.to_mapping(),
         }
         system.export(folder.export, card)
-    newest = sorted(path.name for path in folder.checkpoints.glob("step-*"))
     outcome = {
         "status": last.reason,
         "precision": last.precision,
@@ -181,7 +180,6 @@ def _finish(
         "metrics": metrics,
         "final": final,
         "weights_sha256": weights_digest(system.model.state_dict().items()),
-        "checkpoint": str(folder.checkpoints / newest[-1]) if newest else None,
     }
     write_json(folder.outcome, outcome)
 

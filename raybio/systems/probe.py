@@ -110,6 +110,7 @@ def load_embedder(model: str, pooling: Pooling | None = None, num_layers: int | 
     Raises:
         ConfigError: if it cannot be loaded, or has fewer layers.
     """
+    check_source(model, "main")
     settings: dict[str, Any] = {"source": model, "pooling": pooling or own_pooling(model), "normalise": False}
     settings |= {"max_length": max(NAME_TOKENS, QUERY_TOKENS), "num_layers_kept": num_layers}
     encoder = build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0)
@@ -148,6 +149,7 @@ def probe(
     poolings = {pooling or own_pooling(model) for model in models}
     for name, model in model_names(models).items():
         shown = name if len(poolings) == 1 else f"{name} ({pooling or own_pooling(model)})"
+        say(f"loading {model}")
         for layer in layers or [None]:  # type: ignore[list-item]
             embed = load_embedder(model, pooling, layer)
             at = f", {embed.encoder.pooling} pooling" + ("" if layer is None else f", its first {layer} layers")

@@ -21,6 +21,7 @@ from raybio.data.probe_benchmark import ProbeBenchmark, Subset
 from raybio.encoders.masked_lm import MaskedLanguageModel, load_masked_lm
 from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.seq2seq import AnswerWriter, load_answer_writer, writes_answers
+from raybio.encoders.sources import check_source
 from raybio.errors import ConfigError
 from raybio.evaluation.first_hits import NEVER, Baseline, Example, first_of_ranked, first_of_written, fold
 from raybio.evaluation.mask_average import hybrid_scores, mask_average_scores, restricted_scores
@@ -144,6 +145,7 @@ def methods_by_model(models: Sequence[str], methods: Collection[Method]) -> dict
     """
     by_model: dict[str, list[Method]] = {}
     for model in models:
+        check_source(model, "main")
         writes = writes_answers(model)
         by_model[model] = [method for method in methods if (method == "generative") == writes]
         if not by_model[model]:

@@ -6,7 +6,7 @@ import pytest
 from raybio.errors import ConfigError
 from raybio.runtime.curves import curve, curves
 from raybio.runtime.metrics_log import MetricsLog
-from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.run_folder import RunFolder, write_json
 
 
 def write_run(folder: Path, name: str, values: dict[int, float]) -> None:
@@ -37,6 +37,19 @@ def test_runs_of_a_label_are_averaged_at_each_step_with_the_deviation_of_a_sampl
     assert [row[:3] for row in rows] == [row[:3] for row in expected]
     assert [row[3:] for row in rows] == [pytest.approx(row[3:]) for row in expected]
     assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
+
+
+def test_a_run_that_has_not_come_to_its_end_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, status in (("running", None), ("stopped", "stopped"), ("whole", "finished")):
+        write_run(tmp_path, name, {0: 0.1, 50: 0.2})
+        if status:
+            write_json(RunFolder(tmp_path, name).result, {"status": status})
+    curves(run=["running", "stopped", "whole"], out=tmp_path / "out", runs=tmp_path)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "is not finished" in line]
+    assert lines == [
+        "running: is not finished (not ended yet, at step 51): more may be to come",
+        "stopped: is not finished (stopped, at step 51): more may be to come",
+    ]
 
 
 def write_agreeing_run(folder: Path, name: str, agreement: dict[int, tuple[float, float]], **others: float) -> None:

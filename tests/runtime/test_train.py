@@ -208,7 +208,9 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
     with pytest.raises(DivergedError, match="step 8"):
         train(request)
     folder = RunFolder(request.runs, "poisoned")
-    assert read_json(folder.result)["status"] == "failed"
+    result = read_json(folder.result)
+    assert result["status"] == "failed"
+    assert result["checkpoint"] == str(folder.checkpoints / "step-00000005")
     assert [path.name for path in folder.checkpoints.glob("step-*")] == ["step-00000005"]
     assert mlflow_status(folder) == "FAILED"
 

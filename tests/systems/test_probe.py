@@ -45,8 +45,8 @@ def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
     near_Q10[:, :8] = expected
     np.testing.assert_array_equal(result.predicted_QK, near_Q10)
     assert result.label == "tiny"
-    assert said[0] == "probing tiny, cls pooling, full: 8 names, 3 queries"
-    assert said[1].startswith("tiny: acc@1 ")
+    assert said[1] == "probing tiny, cls pooling, full: 8 names, 3 queries"
+    assert said[2].startswith("tiny: acc@1 ")
 
 
 def test_a_model_is_pooled_as_its_folder_says_unless_told(model):
@@ -55,7 +55,7 @@ def test_a_model_is_pooled_as_its_folder_says_unless_told(model):
     def predicted(pooling=None):
         said = []
         (result,) = probe([model], {"full": questions}, ProbeConfig(), pooling=pooling, say=said.append)["full"]
-        return said[0].split(", ")[1], result.predicted_QK.tolist()
+        return said[1].split(", ")[1], result.predicted_QK.tolist()
 
     plain = predicted()
     assert plain == predicted("cls")

@@ -1,0 +1,45 @@
+"""SIGINT and SIGTERM end a run in order: at its next step, with a checkpoint."""
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+class StopSignals:
+    """Turns SIGINT and SIGTERM into a file that the workers see, for a ``with`` block.
+
+    Attributes:
+        caught: the signals that came.
+        is_starting: Ray is being started, and nobody looks at the file yet.
+    """
+
+    def __init__(self, stop_file: Path) -> None:
+        """Name the file; nothing is caught before the block."""
+        self.stop_file, self.caught, self.is_starting = stop_file, list[int](), True
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        self.install()
+        return self
+
+    def install(self) -> None:
+        """Take the handlers; again after ``ray.init``, which puts one of its own on SIGTERM."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.signal(number, self._handle)
+                self._before.setdefault(number, before)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.caught.append(number)
+        self.stop_file.touch()
+        if self.is_starting:
+            # Left half started, Ray would leave processes behind.
+            print(f"{signal.Signals(number).name}: stopping as soon as Ray has started", file=sys.stderr)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.stop_file.unlink(missing_ok=True)
