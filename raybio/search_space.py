@@ -2,11 +2,18 @@
 
 Everything is checked when the file is read: that the system exists, that each path is one of its settings, that each
 end of a range is a value the setting takes, and that the range holds the system's own default, so that a sweep can
-only do as well as no sweep or better. Drawing from the distributions is the runtime's work.
+only do as well as no sweep or better. A setting that means nothing without another one's value is drawn ``when`` that
+one has it:
+
+    objective.loss: {choice: [multi_similarity, margin_contrastive]}
+    objective.margin: {uniform: [0.1, 1.0], when: {objective.loss: margin_contrastive}}
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import itertools
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -17,6 +24,11 @@ from raybio.errors import ConfigError
 
 Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
 RANGES = ("uniform", "log_uniform", "int_uniform")
+STEPS = "schedule.max_steps"
+"""No setting of a sweep: every trial is judged at each of its saved steps, and the best one is told."""
+
+Settings = dict[str, Any]
+"""Path -> value, of the settings that a trial changes."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +39,27 @@ class Distribution:
         kind: ``choice`` of listed values; ``uniform``, ``log_uniform`` (its logarithm is uniform) or ``int_uniform``
             over a range.
         values: all choices, or the two ends of the range, both included.
+        when: other settings, and the values of theirs with which this one is drawn; it is left as it is otherwise.
     """
 
     kind: Kind
     values: tuple[Any, ...]
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def applies(self, settings: Settings) -> bool:
+        """Whether the setting means anything beside those drawn so far."""
+        return all(path in settings and settings[path] in values for path, values in self.when.items())
+
+    def draw(self, rng: random.Random) -> Any:
+        """A value by chance."""
+        if self.kind == "choice":
+            return rng.choice(self.values)
+        low, high = self.values
+        if self.kind == "int_uniform":
+            return rng.randint(low, high)
+        if self.kind == "uniform":
+            return rng.uniform(low, high)
+        return min(max(math.exp(rng.uniform(math.log(low), math.log(high))), low), high)
 
     def __contains__(self, value: Any) -> bool:
         """Whether a draw may give ``value``."""
@@ -46,23 +75,35 @@ class Distribution:
 class Budget(Config):
     """How much a sweep may spend."""
 
-    num_trials: int = Field(12, ge=1, description="trials in all")
+    num_trials: int = Field(12, ge=1, description="trials in all; a grid takes every combination, whatever this says")
     max_steps: int = Field(2000, ge=1, description="steps of a trial that is never stopped")
     grace_steps: int = Field(250, ge=1, description="steps that every trial gets before it may be stopped")
-    max_concurrent_trials: int = Field(2, ge=1, description="trials at the same time")
+    max_concurrent_trials: int = Field(2, ge=1, description="trials at the same time, where the cluster has room")
+    num_repeated: int = Field(
+        0, ge=0, description="settings, the best first, that are trained again with other seeds at the end; 0: none"
+    )
+    num_seeds: int = Field(3, ge=2, description="seeds of settings that are repeated, the trial's own included")
 
 
 class Scheduler(Config):
-    """Which trials are stopped early."""
+    """Which trials are stopped early, or go on with another's weights."""
 
-    kind: Literal["asha", "none"] = Field("asha", description="asynchronous successive halving, or nothing")
-    reduction_factor: int = Field(3, ge=2, description="one trial in so many goes on at each rung")
+    kind: Literal["asha", "hyperband", "median", "pbt", "none"] = Field(
+        "asha",
+        description="asynchronous successive halving; HyperBand, which waits for all trials of a bracket; a trial "
+        "worse than the median of the others' means is stopped; population-based training, which lets bad trials go "
+        "on from good ones' weights with settings changed; or nothing",
+    )
+    reduction_factor: int = Field(3, ge=2, description="asha, hyperband: one trial in so many goes on at each rung")
 
 
 class Search(Config):
     """How the next trial's settings are picked."""
 
-    kind: Literal["optuna", "random"] = Field("optuna", description="tree-structured Parzen estimator, or at random")
+    kind: Literal["optuna", "random", "grid"] = Field(
+        "optuna", description="tree-structured Parzen estimator, at random, or every combination of choices"
+    )
+    seed: int = Field(0, ge=0, description="of the drawing")
 
 
 class SearchSpace(Config):
@@ -75,6 +116,30 @@ class SearchSpace(Config):
     scheduler: Scheduler = Scheduler()
     search: Search = Search()
     space: dict[str, Distribution] = Field(min_length=1, description="distribution of each varied setting, by path")
+
+    def settings(self, pick: Callable[[str, Distribution], Any]) -> Settings:
+        """One trial's settings: ``pick`` is asked for a value of each setting that applies, in order."""
+        settings: Settings = {}
+        for path, distribution in self.space.items():
+            if distribution.applies(settings):
+                settings[path] = pick(path, distribution)
+        return settings
+
+    def drawn(self) -> Iterator[Settings]:
+        """Trials' settings at random, without end; some may be equal."""
+        rng = random.Random(self.search.seed)
+        while True:
+            yield self.settings(lambda _, distribution: distribution.draw(rng))
+
+    def grid(self) -> list[Settings]:
+        """Every combination of choices once, the last setting changing fastest."""
+        combinations: list[Settings] = []
+        for values in itertools.product(*(distribution.values for distribution in self.space.values())):
+            value_by_path = dict(zip(self.space, values, strict=True))
+            settings = self.settings(lambda path, _, value_by_path=value_by_path: value_by_path[path])
+            if settings not in combinations:
+                combinations.append(settings)
+        return combinations
 
 
 def load_search_space(path: str | Path, configs: Mapping[str, type[Config]]) -> SearchSpace:
@@ -93,18 +158,53 @@ def load_search_space(path: str | Path, configs: Mapping[str, type[Config]]) -> 
             raise ConfigError(f"space: got {space!r}; want a mapping of setting to distribution")
         defaults = configs[system].from_mapping({})
         distributions = {str(name): _distribution(str(name), entry, defaults) for name, entry in space.items()}
+        for place, (name, distribution) in enumerate(distributions.items()):
+            _check_conditions(name, distribution, dict(itertools.islice(distributions.items(), place)))
         found = SearchSpace.from_mapping({**mapping, "space": distributions})
-        if found.budget.grace_steps > found.budget.max_steps:
-            raise ConfigError(f"budget.grace_steps: {found.budget.grace_steps} is above max_steps; lower it")
+        _check_whole(found)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     return found
 
 
+def _check_whole(found: SearchSpace) -> None:
+    if found.budget.grace_steps > found.budget.max_steps:
+        raise ConfigError(f"budget.grace_steps: {found.budget.grace_steps} is above max_steps; lower it")
+    ranges = [name for name, distribution in found.space.items() if distribution.kind in RANGES]
+    if found.search.kind == "grid" and ranges:
+        raise ConfigError(f"search.kind: grid, and {ranges[0]} has a range; list choices, or search at random")
+    if found.scheduler.kind == "pbt" and found.search.kind == "optuna":
+        raise ConfigError(
+            "scheduler.kind: pbt changes settings on the way, which optuna cannot learn from; want random"
+        )
+    if found.scheduler.kind == "hyperband" and found.search.kind == "optuna":
+        raise ConfigError("scheduler.kind: hyperband waits for whole brackets, so optuna would learn late; want random")
+
+
+def _check_conditions(path: str, distribution: Distribution, earlier: Mapping[str, Distribution]) -> None:
+    for other, values in distribution.when.items():
+        if other not in earlier:
+            raise ConfigError(
+                f"{path}: when {other!r}: want a setting that is listed above it.{did_you_mean(other, list(earlier))}"
+            )
+        missing = [value for value in values if value not in earlier[other]]
+        if missing:
+            raise ConfigError(f"{path}: when {other} is {missing[0]!r}: it never is; want one of its values")
+
+
 def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
-    known = [field.path for field in fields(type(defaults))]
+    known = [one.path for one in fields(type(defaults))]
     if path not in known:
         raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
+    if path == STEPS:
+        raise ConfigError(
+            f"{path}: a trial is judged at every saved step, and its best one is told; a training for each number of "
+            "steps would be wasted. Set budget.max_steps, and schedule.checkpoint_every_steps of the run"
+        )
+    when = {}
+    if isinstance(entry, dict) and "when" in entry:
+        entry = dict(entry)
+        when = _conditions(path, entry.pop("when"), defaults)
     kinds = get_args(Kind)
     if not isinstance(entry, dict) or len(entry) != 1 or next(iter(entry)) not in kinds:
         hint = ""
@@ -115,7 +215,7 @@ def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{path}: {kind} got {values!r}; want a list of values")
     # The setting's own type decides what a value is: 1e-4, which YAML takes for a string, becomes a number here.
-    distribution = Distribution(kind, tuple(_accepted(path, value, defaults) for value in values))
+    distribution = Distribution(kind, tuple(_accepted(path, value, defaults) for value in values), when)
     if kind in RANGES:
         _check_range(path, distribution)
     elif len({repr(value) for value in distribution.values}) < len(values):
@@ -124,6 +224,17 @@ def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
     if default not in distribution:
         raise ConfigError(f"{path}: the default {default!r} lies outside {kind} {list(distribution.values)}; widen it")
     return distribution
+
+
+def _conditions(path: str, entry: Any, defaults: Config) -> dict[str, tuple[Any, ...]]:
+    if not isinstance(entry, dict) or not entry:
+        raise ConfigError(f"{path}: when got {entry!r}; want SETTING: VALUE, or SETTING: [VALUE, VALUE]")
+    return {
+        str(other): tuple(
+            _accepted(str(other), value, defaults) for value in (values if isinstance(values, list) else [values])
+        )
+        for other, values in entry.items()
+    }
 
 
 def _check_range(path: str, distribution: Distribution) -> None:
