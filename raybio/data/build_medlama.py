@@ -24,7 +24,7 @@ from raybio.data.probe_benchmark import SEPARATOR
 from raybio.data.quarantine import Quarantine
 from raybio.data.umls import Names, read_names, read_relations, rrf_file
 from raybio.errors import DataError, StoreError
-from raybio.folders import whole_folder
+from raybio.folders import demand_folder, whole_folder
 from raybio.functional.hashing import derive_seed
 from raybio.functional.name_overlap import Overlap, name_overlap
 
@@ -192,6 +192,7 @@ def _facts(
 
 def _refuse_what_is_there(out: Path, force: bool) -> None:
     """--force replaces a benchmark that was built here (or an empty folder), never a folder of something else."""
+    demand_folder(out.absolute().parent)
     if not out.exists():
         return
     if not out.is_dir() or (any(out.iterdir()) and not _is_benchmark(out)):

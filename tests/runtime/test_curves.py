@@ -111,7 +111,7 @@ def test_held_out_sentences_alone_choose_a_step_and_what_is_missing_for_a_choice
     assert "| held-out sentences | 50 | 50.00 | -50.00 |" in text and "agreement" not in text
     assert "a  highest at step 100" in capsys.readouterr().out
     curves(run=["a"], metric="val/held_out_mrr", out=tmp_path / "other", runs=tmp_path)
-    assert "a: no step is chosen without gold; that wants runs that log val/held_out_mrr by" in capsys.readouterr().out
+    assert "no step is chosen without gold; that wants runs that log val/held_out_mrr by" in capsys.readouterr().out
 
 
 def test_a_run_or_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:
