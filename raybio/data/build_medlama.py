@@ -192,9 +192,10 @@ def _facts(
 
 def _refuse_what_is_there(out: Path, force: bool) -> None:
     """--force replaces a benchmark that was built here (or an empty folder), never a folder of something else."""
-    demand_folder(out.absolute().parent)
     if not out.exists():
+        demand_folder(out)
         return
+    demand_folder(out.resolve().parent)  # in which the new one is written
     if not out.is_dir() or (any(out.iterdir()) and not _is_benchmark(out)):
         raise StoreError(f"{out}: holds what is no benchmark that was built here. Choose another --out.")
     if any(out.iterdir()) and not force:
