@@ -16,12 +16,7 @@ def demand_folder(path: Path, option: str = "--out") -> None:
     Raises:
         ConfigError: with the option that named it.
     """
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
-    if not there.is_dir():
-        what = "is a file" if there == path else f"{there} is a file"
-        raise ConfigError(f"{option} {path}: {what}; want a folder, which may be there or not")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option} {path}: {there} cannot be written; choose another folder")
+    _demand(path, path, option, "folder")
 
 
 def demand_file(path: Path, option: str = "--out") -> None:
@@ -30,9 +25,36 @@ def demand_file(path: Path, option: str = "--out") -> None:
     Raises:
         ConfigError: with the option that named it.
     """
+    if path.is_file():
+        if not os.access(path, os.W_OK):
+            raise ConfigError(f"{option} {path}: cannot be written; choose another file")
+        return
     if path.is_dir():
         raise ConfigError(f"{option} {path}: is a folder; want a file, which may be there or not")
-    demand_folder(path.absolute().parent, option)
+    _demand(path, path.absolute().parent, option, "file")
+
+
+def _demand(path: Path, folder: Path, option: str, kind: str) -> None:
+    """``folder`` must be one or be one that can be made; errors speak of ``path``, which is a ``kind``."""
+    try:
+        there = next(one for one in (folder, *folder.absolute().parents) if _is_there(one))
+        is_folder = there.is_dir()
+    except OSError as error:
+        raise ConfigError(f"{option} {path}: cannot be written ({error.strerror}); choose another {kind}") from None
+    if not is_folder:
+        what = "is a file" if there == path else f"{there} is a file"
+        raise ConfigError(f"{option} {path}: {what}; want a {kind}, which may be there or not")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option} {path}: {there} cannot be written; choose another {kind}")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the name is taken, be it by a link to nowhere; unlike ``exists``, raises for a name that cannot be."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 @contextmanager
@@ -40,35 +62,29 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``path`` when the block ends well; an older ``path`` is replaced.
 
     After an error or a kill, ``path`` is what it was before (at worst, for an instant between two renames, absent with
-    its old content beside it).
+    its old content beside it). Where it is a link, what it points to is replaced.
 
     Raises:
         FileExistsError: if ``path`` is a file.
     """
+    path = path.resolve()
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"{path} is a file; want a folder's path. Remove it or choose another one.")
     path.parent.mkdir(parents=True, exist_ok=True)
     workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    fresh, aside = workshop / "new", workshop / "old"
     try:
-        fresh = workshop / "new"
         fresh.mkdir()
         yield fresh
         _sync(fresh)
-        _take_the_place_of(path, fresh, workshop / "old")
+        if path.exists():
+            path.rename(aside)
+        fresh.rename(path)
     finally:
+        # Whatever came between the two renames, Ctrl-C too: the older folder stood aside.
+        if aside.exists() and not path.exists():
+            aside.rename(path)
         shutil.rmtree(workshop, ignore_errors=True)
-
-
-def _take_the_place_of(path: Path, fresh: Path, aside: Path) -> None:
-    if not path.exists():
-        fresh.rename(path)
-        return
-    path.rename(aside)
-    try:
-        fresh.rename(path)
-    except OSError:
-        aside.rename(path)
-        raise
 
 
 def _sync(folder: Path) -> None:

@@ -33,8 +33,9 @@ def test_after_an_error_the_older_folder_is_there(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"out/old": "old"}
 
 
+@pytest.mark.parametrize("error", [OSError("no room"), KeyboardInterrupt("no room")])
 def test_a_folder_that_cannot_take_its_place_leaves_the_older_one_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The older one stood aside already, in what is then removed."""
     write(tmp_path / "out", "old")
@@ -42,13 +43,21 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_older_one_there(
 
     def refuse(self: Path, target: Path) -> Path:
         if self.name == "new":
-            raise OSError("no room")
+            raise error
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(type(error), match="no room"):
         write(tmp_path / "out", "new")
     assert contents(tmp_path) == {"out/old": "old"}
+
+
+def test_what_a_link_points_to_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "real", "old")
+    (tmp_path / "out").symlink_to("real")
+    write(tmp_path / "out", "new")
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["new"]
 
 
 def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
@@ -62,6 +71,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
     demand_folder(tmp_path)
     demand_folder(tmp_path / "deep" / "out")
     demand_file(tmp_path / "file")
@@ -70,11 +80,15 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
         (demand_folder, "file", "--out .*file: is a file; want a folder"),
         (demand_folder, "file/deep/out", "--out .*out: .*file is a file; want a folder"),
         (demand_file, ".", "--out .*: is a folder; want a file"),
-        (demand_file, "file/out.tsv", "file: is a file; want a folder"),
+        (demand_file, "file/out.tsv", "--out .*out.tsv: .*file is a file; want a file"),
+        (demand_folder, "link", "link: is a file; want a folder"),
+        (demand_folder, "x" * 300, "cannot be written .*too long"),
     ]:
         with pytest.raises(ConfigError, match=message):
             refuse(tmp_path / place)
     monkeypatch.setattr("os.access", lambda *_: False)  # tests may run as root, who may write anywhere
     with pytest.raises(ConfigError, match=f"--index .*new: {tmp_path} cannot be written"):
         demand_folder(tmp_path / "new", "--index")
+    with pytest.raises(ConfigError, match="file: cannot be written; choose another file"):
+        demand_file(tmp_path / "file")
     assert contents(tmp_path) == {"file": "mine"}

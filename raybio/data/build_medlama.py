@@ -24,7 +24,7 @@ from raybio.data.probe_benchmark import SEPARATOR
 from raybio.data.quarantine import Quarantine
 from raybio.data.umls import Names, read_names, read_relations, rrf_file
 from raybio.errors import DataError, StoreError
-from raybio.folders import whole_folder
+from raybio.folders import demand_folder, whole_folder
 from raybio.functional.hashing import derive_seed
 from raybio.functional.name_overlap import Overlap, name_overlap
 
@@ -193,7 +193,9 @@ def _facts(
 def _refuse_what_is_there(out: Path, force: bool) -> None:
     """--force replaces a benchmark that was built here (or an empty folder), never a folder of something else."""
     if not out.exists():
+        demand_folder(out)
         return
+    demand_folder(out.resolve().parent)  # in which the new one is written
     if not out.is_dir() or (any(out.iterdir()) and not _is_benchmark(out)):
         raise StoreError(f"{out}: holds what is no benchmark that was built here. Choose another --out.")
     if any(out.iterdir()) and not force:

@@ -25,7 +25,7 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
     """
     sentences: list[str] = []
     num_seen = 0
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_lines(path, "sentences, one a line"), start=1):
         if not line.strip():
             continue
         num_seen += 1
@@ -47,16 +47,16 @@ def read_names(path: Path) -> list[str]:
     Raises:
         DataError: if the file is not there, torn, not UTF-8, or holds no name.
     """
-    names = list(dict.fromkeys(name for line in _lines(path) if (name := line.strip())))
+    names = list(dict.fromkeys(name for line in _lines(path, "names, one a line") if (name := line.strip())))
     if not names:
         raise DataError(f"{path}: holds no name; want one a line")
     return names
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, wanted: str) -> Iterator[str]:
     number = 0
     try:
-        with open_source(path, "sentences, one a line") as file:
+        with open_source(path, wanted) as file:
             for number, line in enumerate(file, start=1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:

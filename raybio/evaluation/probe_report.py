@@ -23,8 +23,8 @@ REMARK = (
 )
 AGREEMENT_REMARK = (
     "Agreement, which needs no gold: the share of a query's 10 names that another wording of it brings too and its "
-    "bare head does not, above that of other queries (0: as much as by chance, 100: all). It chooses a layer, acc@10 "
-    "says how well."
+    "bare head does not, above that of other queries (0: as much as by chance, 100: all, none near the head). It "
+    "chooses a layer, acc@10 says how well."
 )
 
 

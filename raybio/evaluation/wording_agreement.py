@@ -12,6 +12,8 @@ how far agreement lies above that of unlike queries:
     c_q = mean over all other queries p of |A_q ∩ B_p| / K
     agreement of a relation = (mean a - mean c) / (1 - mean c), over its queries; 0 where mean c is 1
 
+Names near the head count in K, so agreement is 1 only where all K names are the same and none is near the head.
+
 Other queries are those of all relations: that a relation's answers are of one kind is known by who reads it well.
 """
 

@@ -32,7 +32,7 @@ class RunChoice(NamedTuple):
 def run_choice(folder: Path, name: str, metric: str) -> RunChoice | None:
     """What rules choose among a run's evaluated steps but its start; None if the run lacks what they need.
 
-    Step 0 is left out: an encoder that has not been rewired agrees with itself by the letters of a query's head.
+    Step 0 is left out: what is chosen is a step of the rewiring.
 
     Args:
         folder: of runs.

@@ -5,13 +5,14 @@ settings every combination is a run; those that differ in nothing but seed or se
 mean and deviation are told.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from raybio.config import override, parse_yaml
+from raybio.config import fields, override, override_all, parse_yaml
 from raybio.errors import ConfigError
 from raybio.markdown import markdown_table
 from raybio.runtime.cluster import check_plan
@@ -44,7 +45,7 @@ class Variation:
             ConfigError: if it does not have that form.
         """
         path, separator, values = text.partition("=")
-        if not separator or not path or not values:
+        if not separator or not path.strip() or not values.strip():
             raise ConfigError(f"--compare {text!r}: want SETTING=VALUE,VALUE such as objective.lambda_spml=0,0.1")
         try:
             return cls(path.strip(), tuple(parse_yaml(f"[{values}]")))
@@ -117,27 +118,28 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
     paths = [one.path for one in variations]
     if len(set(paths)) < len(paths):
         raise ConfigError(f"--compare: {', '.join(paths)}: want each setting once, its values by comma")
-    choices: list[list[tuple[str, Any, TrainingConfig]]] = []
-    for one in variations:
-        others = [(one.path, value, override(request.config, one.path, value)) for value in one.values]
-        own = (one.path, _value(request.config, one.path), request.config)
-        choices.append([own, *(other for other in others if other[2] != request.config)])
-    kin = [Kin(request, {path: value for (path, value, _), *_ in choices})]
-    for combination in list(product(*choices))[1:]:
-        config, suffixes = request.config, []
-        for path, value, with_value in combination:
-            if with_value != request.config:
-                config = override(config, path, value)
-                suffixes.append(f".{_leaf(path)}-{value}")
-        name = request.name + "".join(suffixes)
-        values = {path: value for path, value, _ in combination}
+    kin = []
+    for values in product(*(_choices(request.config, one) for one in variations)):
+        value_by_path = dict(zip(paths, values, strict=True))
+        changed = {path: value for path, value in value_by_path.items() if value != _value(request.config, path)}
+        name = request.name + "".join(f".{_leaf(path)}-{_shown(value)}" for path, value in changed.items())
         try:
             RunFolder(request.runs, name)
         except ConfigError as error:
-            given = " ".join(f"--compare {path}={value}" for path, value in values.items())
+            given = " ".join(f"--compare {path}={_shown(value)}" for path, value in value_by_path.items())
             raise ConfigError(f"{given}: no name for that run can be made: {error}") from None
-        kin.append(Kin(replace(request, config=config, name=name), values))
+        kin.append(Kin(replace(request, config=_with(request.config, changed), name=name), value_by_path))
     return kin
+
+
+def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:
+    """The run's own value and the others, each once, as the setting's type has them."""
+    choices = [_value(config, variation.path)] if variation.path in _paths(config) else []
+    for given in variation.values:
+        value = _value(override(config, variation.path, given), variation.path)
+        if value not in choices:
+            choices.append(value)
+    return choices
 
 
 def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tuple[Result, ResultTable]:
@@ -151,6 +153,8 @@ def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tupl
         RaybioError: as ``train``.
     """
     kin = family(request, variations)
+    if len(kin) > 2:
+        print(f"{len(kin)} runs: {', '.join(one.request.name for one in kin)}")
     for other in kin[1:]:
         check_request(other.request)  # now, and not when the run itself has been trained
     resources = check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
@@ -199,10 +203,11 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
     alike: dict[str, list[int]] = {}
     for number, one in enumerate(kin):
         alike.setdefault(_label(one.chosen), []).append(number)
-    varied = [path for path in kin[0].value_by_path if path in REPETITIONS]
     names_by_label = {}
     for label, numbers in alike.items():
-        several = f"{len(numbers)} runs, by {' and '.join(varied)}"
+        of_group = [kin[number].value_by_path for number in numbers]
+        varied = [path for path in of_group[0] if any(one[path] != of_group[0][path] for one in of_group)]
+        several = f"{len(numbers)} runs, by {' and '.join(map(_leaf, varied))}"
         title = kin[numbers[0]].label if len(numbers) == 1 else f"{label}, {several}" if label else several
         names_by_label[title] = [results[number].folder.name for number in numbers]
     out = results[0].folder.path / "over_steps"
@@ -212,11 +217,26 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
 
 
 def _label(value_by_path: Mapping[str, Any]) -> str:
-    return ", ".join(f"{_leaf(path)} = {value}" for path, value in value_by_path.items())
+    return ", ".join(f"{_leaf(path)} = {_shown(value)}" for path, value in value_by_path.items())
+
+
+def _shown(value: Any) -> str:
+    """0 and not 0.0: one text for one value, in labels and names."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _leaf(path: str) -> str:
     return path.rsplit(".", 1)[-1]
+
+
+def _paths(config: TrainingConfig) -> set[str]:
+    return {field.path for field in fields(type(config))}
+
+
+def _with(config: TrainingConfig, value_by_path: Mapping[str, Any]) -> TrainingConfig:
+    """As ``override_all``, for values that are no text to be read as YAML."""
+    quoted = {path: json.dumps(value) if isinstance(value, str) else value for path, value in value_by_path.items()}
+    return override_all(config, quoted)
 
 
 def _value(config: TrainingConfig, path: str) -> Any:

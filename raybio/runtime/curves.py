@@ -30,11 +30,19 @@ def curves(
     Where runs log the agreement of wordings: which step is chosen without gold, overall and by relation (choice.md).
     """
     # Only now: this imports torch, which takes seconds.
+    from raybio.runtime.choosing import AGREEMENT, HELD_OUT
     from raybio.runtime.launch import default_folder
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
     demand_folder(out)
-    write_curves(folder, _runs_by_label(run), metric, out)
+    names_by_label = _runs_by_label(run)
+    written = write_curves(folder, names_by_label, metric, out)
+    if out / "choice.md" not in written:
+        wanted = f"{metric} by relation, and {HELD_OUT} or {AGREEMENT}"
+        print(f"no step is chosen without gold; that wants runs that log {wanted}")
+    for name in [one for names in names_by_label.values() for one in names]:
+        if unfinished := _unfinished(RunFolder(folder, name)):
+            print(f"{name}: is not finished ({unfinished}): more may be to come")
 
 
 def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metric: str, out: Path) -> list[Path]:
@@ -49,7 +57,7 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
     Raises:
         ConfigError: for a run that is not there, or has not that metric.
     """
-    from raybio.runtime.choosing import AGREEMENT, HELD_OUT, run_choice, write_choices
+    from raybio.runtime.choosing import run_choice, write_choices
     from raybio.runtime.probe_plots import plot_curves
 
     by_label = {label: [curve(folder, name, metric) for name in names] for label, names in names_by_label.items()}
@@ -62,22 +70,29 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
         spread = f" ± {100 * deviation:.2f} ({num} runs)" if num > 1 else ""
         print(f"{label}  step {step:,}: {100 * mean:.2f}{spread}")
     for label in by_label:
-        mean_by_step = {step: mean for one, step, _, mean, _ in rows if one == label}
+        # A step that some runs have not reached yet would be judged by the others alone.
+        of_label = [(step, num, mean) for one, step, num, mean, _ in rows if one == label]
+        most = max(num for _, num, _ in of_label)
+        mean_by_step = {step: mean for step, num, mean in of_label if num == most}
         print(f"{label}  highest at step {max(mean_by_step, key=lambda step: mean_by_step[step]):,}")
     written = [out / "curves.csv", plot_curves(by_label, out / "curves.png", title=metric)]
     chosen = {label: [run_choice(folder, name, metric) for name in names] for label, names in names_by_label.items()}
     whole = {label: [one for one in found if one] for label, found in chosen.items() if all(found)}
+    for earlier in (out / "choice.csv", out / "choice.md"):
+        earlier.unlink(missing_ok=True)  # of other runs, perhaps
     written += write_choices(whole, metric, out) if whole else []
-    for label in [one for one in names_by_label if one not in whole]:
-        wanted = f"{metric} by relation, and {HELD_OUT} or {AGREEMENT}"
-        print(f"{label}: no step is chosen without gold; that wants runs that log {wanted}")
-    for name in [one for names in names_by_label.values() for one in names]:
-        status = (read_json(RunFolder(folder, name).result) or {}).get("status", "not ended yet")
-        if status not in COMPLETE:
-            step = read_reports(RunFolder(folder, name).metrics)[-1]["step"]
-            print(f"{name}: is not finished ({status}, at step {step:,}): more may be to come")
     print(f"written: {', '.join(map(str, written))}")
     return written
+
+
+def _unfinished(run: RunFolder) -> str:
+    """How a run stands that has not come to its end, or that was made longer since; empty for all others."""
+    result, step = read_json(run.result) or {}, read_reports(run.metrics)[-1]["step"]
+    status, max_steps = result.get("status", "not ended yet"), run.max_steps
+    if status not in COMPLETE:
+        return f"{status}, at step {step:,}"
+    is_short = status == "finished" and max_steps is not None and result["step"] < max_steps
+    return f"at step {step:,} of {max_steps:,}" if is_short else ""
 
 
 def curve(folder: Path, name: str, metric: str) -> Curve:

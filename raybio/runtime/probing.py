@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,8 +22,10 @@ def _help(config: type[Config]) -> dict[str, str]:
     return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
 
 
+Subset = Literal["full", "hard"]
 DEFAULTS, HELP = ProbeConfig(), _help(ProbeConfig)
-Benchmark = Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")]
+BENCHMARK_HELP = "folder of the benchmark: MedLAMA's files, or a source of BioLAMA"
+Benchmark = Annotated[Path, typer.Option(help=BENCHMARK_HELP)]
 LAYERS_HELP = (
     "how many layers of each finished model to use, by comma, such as 3,5,12; default: all. The paper rewires a model "
     "for each depth instead: train with --compare encoder.num_layers_kept=3,5,12. With several, queries are asked in "
@@ -40,7 +42,7 @@ QUERIES_HELP = "ask so many queries of each relation, drawn by chance, always th
 @app.command()
 def probe(
     model: Annotated[list[str], typer.Option(help="model folder (such as export/ of a run) or hub id; repeatable")],
-    benchmark: Benchmark,
+    benchmark: Annotated[list[Path], typer.Option(help=f"{BENCHMARK_HELP}; repeatable, for BioLAMA's sources")],
     out: Annotated[Path, typer.Option(help="folder of the report")],
     subset: Annotated[str, typer.Option(help="full, hard or both")] = "full",
     layers: Annotated[str, typer.Option(help=LAYERS_HELP)] = "",
@@ -70,24 +72,25 @@ def probe(
     from raybio.systems.probe import own_pooling
     from raybio.systems.probe import probe as ask
 
-    sheets = {name: out / f"sheet_{name}.csv" for name in subsets if sheet}
+    places = _places(benchmark, subsets)
+    sheets = {name: out / f"sheet_{name}.csv" for name in places if sheet}
     for path in sheets.values():
         check_unscored(path)
+
+    def read(wording: Any) -> dict[str, Any]:
+        return {name: read_benchmark(folder, part, wording) for name, (folder, part) in places.items()}
+
     # Read all before anything is asked: what is missing is said at once.
-    questions: dict[str, Any] = {name: read_benchmark(benchmark, name, cast(Any, prompts)) for name in subsets}
-    reworded: dict[str, Any] | None = None
+    questions, reworded = read(prompts), None
     # BioLAMA's relations go by numbers, which are no words to ask in.
-    if depths and len(depths) > 1 and not _is_biolama(benchmark):
-        other: Any = "human" if prompts == "default" else "default"
-        reworded = {name: read_benchmark(benchmark, name, other) for name in subsets}
+    if depths and len(depths) > 1 and not any(map(_is_biolama, benchmark)):
+        reworded = read("human" if prompts == "default" else "default")
     if queries_per_relation is not None:
         questions = {name: asked.sample(queries_per_relation, seed=0) for name, asked in questions.items()}
         reworded = reworded and {name: asked.sample(queries_per_relation, seed=0) for name, asked in reworded.items()}
     answers = ask(model, questions, config, layers=depths, pooling=given, reworded=reworded, say=print)
-    sets = [
-        ProbedSet(set_name(benchmark, name), asked, answers[name], config.match) for name, asked in questions.items()
-    ]
-    settings = {"benchmark": str(benchmark), "models": ", ".join(model), **values}
+    sets = [ProbedSet(name, asked, answers[name], config.match) for name, asked in questions.items()]
+    settings = {"benchmark": ", ".join(map(str, benchmark)), "models": ", ".join(model), **values}
     settings |= {"pooling": ", ".join(given or own_pooling(one) for one in model), "prompts": prompts, "seed": seed}
     settings |= {} if queries_per_relation is None else {"queries per relation": queries_per_relation}
     write_report(out, sets, settings, seed=seed)
@@ -182,6 +185,21 @@ def checked_pooling(text: str | None) -> Any:
     return text
 
 
+def _places(benchmarks: list[Path], subsets: tuple[Subset, ...]) -> dict[str, tuple[Path, Subset]]:
+    """Name of a query set -> its folder, and which part of it."""
+    places: dict[str, tuple[Path, Subset]] = {}
+    for folder in benchmarks:
+        for part in subsets:
+            name = set_name(folder, part)
+            if name in places:
+                raise ConfigError(
+                    f"--benchmark {folder}: {places[name][0]} has a set named {name} too, and reports go by these "
+                    "names. Probe them one by one"
+                )
+            places[name] = folder, part
+    return places
+
+
 def set_name(benchmark: Path, subset: str) -> str:
     """What a report calls the queries: a source of BioLAMA goes by its name as the paper has it, which reports know."""
     if not _is_biolama(benchmark):
@@ -192,7 +210,7 @@ def set_name(benchmark: Path, subset: str) -> str:
     return next((source for source in BIOLAMA if source.lower() == name.lower()), name)
 
 
-def _subsets(text: str) -> tuple[Literal["full", "hard"], ...]:
+def _subsets(text: str) -> tuple[Subset, ...]:
     if text == "both":
         return ("full", "hard")
     if text == "full":

@@ -53,7 +53,16 @@ class RunFolder:
     @property
     def newest_checkpoint(self) -> Path | None:
         """The one from which the run goes on, if its bytes are whole."""
-        return max(self.checkpoints.glob("step-*"), default=None)
+        # Only now: this imports torch, which takes seconds.
+        from raybio.training.checkpoint import committed
+
+        return next(iter(committed(self.checkpoints)), None)
+
+    @property
+    def max_steps(self) -> int | None:
+        """How far the run is to go; None for a folder without a run."""
+        identity = read_json(self.identity)
+        return None if identity is None else int(identity["config"]["schedule"]["max_steps"])
 
     def make(self) -> None:
         """Make the empty folder, so that it can be locked.

@@ -11,6 +11,8 @@ from typing import Any
 class StopSignals:
     """Turns SIGINT and SIGTERM into a file that the workers see, for a ``with`` block.
 
+    While Ray is starting, a second one raises KeyboardInterrupt.
+
     Attributes:
         caught: the signals that came.
         is_starting: Ray is being started, and nobody looks at the file yet.
@@ -36,8 +38,11 @@ class StopSignals:
         self.caught.append(number)
         self.stop_file.touch()
         if self.is_starting:
-            # Left half started, Ray would leave processes behind.
-            print(f"{signal.Signals(number).name}: stopping as soon as Ray has started", file=sys.stderr)
+            if len(self.caught) > 1:
+                raise KeyboardInterrupt
+            # Left half started, Ray may leave processes behind for a while.
+            name = signal.Signals(number).name
+            print(f"{name}: stopping when Ray has started (once more: at once)", file=sys.stderr)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():

@@ -156,7 +156,7 @@ def train(request: TrainRequest) -> Result:
             return _run(request, folder, tracker, signals)
 
 
-def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "StopSignals") -> Result:
+def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: StopSignals) -> Result:
     tracker.start()
     status = "failed"
     try:
@@ -165,15 +165,15 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "S
         ) as resources:
             signals.install()
             signals.is_starting = False
-            error = _fit_and_follow(request, folder, resources, tracker, signals.caught)
+            error = None if signals.caught else _fit_and_follow(request, folder, resources, tracker, signals.caught)
         status = _status(folder, signals.caught, error)
         if status == "failed":
             raise _explain(folder, error)
         if status == "stopped":
-            step = _summary(folder, request, status, None)["step"]
-            number = signals.caught[0]
-            name = signal.Signals(number).name
-            raise InterruptedRunError(number, f"{name}: stopped at step {step}; the same command goes on from there")
+            raise _interrupted(folder, request, signals.caught[0])
+    except KeyboardInterrupt:  # while Ray was starting
+        status = "stopped"
+        raise _interrupted(folder, request, signals.caught[0]) from None
     finally:
         write_json(folder.result, _summary(folder, request, status, tracker.run_id))
         if status in COMPLETE:
@@ -184,6 +184,12 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: "S
         # The id may have come late, from a tracking server that was away.
         write_json(folder.result, _summary(folder, request, status, tracker.run_id))
     return _result(read_json(folder.result), folder, was_finished=False)
+
+
+def _interrupted(folder: RunFolder, request: TrainRequest, number: int) -> InterruptedRunError:
+    step = _summary(folder, request, "stopped", None)["step"]
+    name = signal.Signals(number).name
+    return InterruptedRunError(number, f"{name}: stopped at step {step}; the same command goes on from there")
 
 
 def _fit_and_follow(

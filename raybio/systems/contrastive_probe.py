@@ -8,8 +8,8 @@ nearest of all names of a benchmark (MedLAMA) to a prompt with a mask token shou
 Reproduced: random tails, [CLS] states, the symmetric loss over 2B sequences, AdamW at a constant 2e-5 without clipping,
 a checkpoint every 50 steps, the probe by Euclidean distance among the names of all relations. Different from the
 authors' code: the mask ratio is honoured, the true tail is taken (theirs may keep a sentence's last word), epochs do
-not end in smaller batches, equal sentences are no negatives of each other, all randomness hangs on the seed, and names
-outside of ASCII can be found, and a query that is too long loses its beginning and not its mask.
+not end in smaller batches, equal sentences are no negatives of each other, all randomness hangs on the seed, names
+outside of ASCII can be found, a query that is too long loses its beginning and not its mask.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ class EvaluationConfig(ProbeConfig):
     """How saved steps are probed; the final table has all queries of all query sets."""
 
     query_set: Literal["full", "hard", "both"] = Field(
-        "full", description="queries that are asked during training; both: accuracies on the hard ones as val/hard_*"
+        "full", description="queries that are asked during training; accuracies on the hard ones are val/hard_*"
     )
     queries_per_relation: int | None = Field(
         None, ge=1, description="queries of a relation asked during training, chosen by chance; null: all"
@@ -200,8 +200,8 @@ class _Judge:
 
     def _probed(self, embed: TextEmbedder) -> dict[str, float]:
         metrics: dict[str, float] = {}
-        for number, asked in enumerate(self._sampled):
-            found, prefix = self._ask(asked, embed), "val/hard_" if number else "val/"
+        for name, asked in zip(self.config.evaluation.query_sets, self._sampled, strict=True):
+            found, prefix = self._ask(asked, embed), "val/hard_" if name == "hard" else "val/"
             metrics |= {f"{prefix}acc_at_{k}": found.macro(k) for k in CUTOFFS}
             metrics |= {f"{prefix}micro_acc_at_{k}": found.micro(k) for k in CUTOFFS}
             for k in (CUTOFFS[0], CUTOFFS[-1]):

@@ -125,7 +125,7 @@ class CheckpointStore:
         """
         reasons = []
         try:
-            folders = self._committed()
+            folders = committed(self.directory)
         except OSError as error:
             raise CheckpointError(f"{self.directory}: checkpoints cannot be looked for there ({error})") from error
         for folder in folders:
@@ -192,16 +192,6 @@ class CheckpointStore:
         self.wait()
         self._model_staging, self._optimizer_staging = Staging(), Staging()
 
-    def _committed(self) -> list[Path]:
-        """Folders of checkpoints, newest first."""
-        try:
-            names = os.listdir(self.directory)
-        except FileNotFoundError:
-            return []
-        matches = [match for match in map(_FOLDER_NAME.fullmatch, names) if match]
-        matches.sort(key=lambda match: (int(match[1]), int(match[2] or 0)), reverse=True)
-        return [self.directory / match[0] for match in matches]
-
     def _write_with_retries(self, contents: Contents, identity: Identity) -> None:
         try:
             for delay_seconds in (*self._retry_delays_seconds, None):
@@ -237,12 +227,12 @@ class CheckpointStore:
 
     def _free_name(self, step: int) -> Path:
         name = f"step-{step:08d}"
-        taken = {path.name for path in self._committed()}
+        taken = {path.name for path in committed(self.directory)}
         return self.directory / next(free for free in _names(name) if free not in taken)
 
     def _prune(self, newest: Path) -> None:
         """Delete what is proven to be damaged, and all but the ``keep`` newest."""
-        sound = [path for path in self._committed() if path not in self._known_damaged and path != newest]
+        sound = [path for path in committed(self.directory) if path not in self._known_damaged and path != newest]
         for path in [*sound[self.keep - 1 :], *self._known_damaged]:
             if path.exists():
                 durable.remove_folder(path, path.with_name(_REMOVING + path.name))
@@ -257,7 +247,7 @@ class CheckpointStore:
     def _explain(self, step: int, error: OSError) -> CheckpointError:
         try:
             free = f"{shutil.disk_usage(self.directory).free:,} bytes are free there"
-            older = [path.name for path in self._committed()]
+            older = [path.name for path in committed(self.directory)]
         except OSError:
             free, older = "the folder cannot be reached", ["their folder cannot be reached"]
         failure = CheckpointError(
@@ -267,6 +257,21 @@ class CheckpointStore:
         )
         failure.__cause__ = error
         return failure
+
+
+def committed(directory: Path) -> list[Path]:
+    """Folders of the checkpoints in ``directory``, newest first; whether their bytes are whole is not looked at.
+
+    Raises:
+        OSError: if the folder is there and cannot be read.
+    """
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    matches = [match for match in map(_FOLDER_NAME.fullmatch, names) if match]
+    matches.sort(key=lambda match: (int(match[1]), int(match[2] or 0)), reverse=True)
+    return [directory / match[0] for match in matches]
 
 
 def _names(name: str) -> Iterator[str]:

@@ -91,7 +91,7 @@ def fit(
         collective: the other workers; default: none.
         device: where the model lives.
         checkpoints: where to save and to resume from; None: nowhere.
-        should_stop: asked before each step; if it says yes on any worker, all checkpoint and end.
+        should_stop: asked at the start and after each step; if it says yes on any worker, all checkpoint and end.
 
     Yields:
         a report every ``log_every_steps``, at each evaluation and checkpoint, and at the end.
@@ -135,6 +135,9 @@ class _Run:
     def reports(self, batches: Batches, should_stop: Callable[[], bool]) -> Iterator[Report]:
         """Walk the batches; see ``fit``."""
         first_step = self.progress.step
+        if self._is_stopped(should_stop):
+            yield Report(first_step, {}, is_last=True, reason="stopped", precision=self.precision)
+            return
         if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
             # At the very start; or a signal came between an update and its evaluation.
             yield Report(first_step, self._evaluate(), is_evaluation=True, precision=self.precision)
@@ -181,8 +184,11 @@ class _Run:
         """The same on every worker: whether anybody wants to stop is summed over them."""
         if self.progress.step >= self.schedule.max_steps:
             return "finished"
+        return "stopped" if self._is_stopped(should_stop) else ""
+
+    def _is_stopped(self, should_stop: Callable[[], bool]) -> bool:
         wants = torch.tensor(int(should_stop()), device=self.device)
-        return "stopped" if int(self.collective.all_sum(wants)) else ""
+        return bool(int(self.collective.all_sum(wants)))
 
     def _evaluate(self) -> dict[str, float]:
         assert self.system.evaluate is not None

@@ -9,7 +9,7 @@ import pytest
 
 from raybio.data.build_medlama import COLUMNS, MedlamaConfig, build_medlama
 from raybio.data.probe_benchmark import read_medlama
-from raybio.errors import DataError, StoreError
+from raybio.errors import ConfigError, DataError, StoreError
 from tests.data.umls_files import RELATIONS, UmlsConfig, conso_row, rel_row, write_umls
 
 DRUG = [conso_row("C1", "A1", "Aspirin"), conso_row("C1", "A2", "Acetylsalicylic acid", ts="S")]
@@ -224,8 +224,10 @@ def test_a_folder_of_something_else_is_never_replaced_and_a_benchmark_only_by_fo
 
 def test_a_place_that_cannot_be_written_and_heads_of_too_many_answers_are_refused(tmp_path):
     folder = umls(tmp_path / "META", NAMES, [rel_row("C1", "may_treat", "C2"), rel_row("C1", "may_treat", "C3")])
-    with pytest.raises(StoreError, match="cannot be written"):
-        build_medlama(folder, folder / "MRREL.RRF" / "out")
+    said = []
+    with pytest.raises(ConfigError, match="out: .*MRREL.RRF is a file; want a folder"):
+        build_medlama(folder, folder / "MRREL.RRF" / "out", say=said.append)
+    assert said == []  # before UMLS is read, which takes long
     with pytest.raises(DataError, match="every head has more than 1 answers"):
         build_medlama(folder, tmp_path / "out", MedlamaConfig(max_answers=1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["META"]

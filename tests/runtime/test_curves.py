@@ -52,6 +52,22 @@ def test_a_run_that_has_not_come_to_its_end_is_named(tmp_path: Path, capsys: pyt
     ]
 
 
+def test_a_run_made_longer_is_not_finished_and_a_step_that_some_runs_lack_is_not_the_highest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "longer", {0: 0.1, 50: 0.2, 60: 0.3})
+    write_run(tmp_path, "whole", {0: 0.1, 50: 0.2})
+    for name, max_steps in (("longer", 100), ("whole", 50)):
+        run = RunFolder(tmp_path, name)
+        write_json(run.result, {"status": "finished", "step": 50})
+        write_json(run.identity, {"config": {"schedule": {"max_steps": max_steps}}})
+    curves(run=["both=longer", "both=whole"], out=tmp_path / "out", runs=tmp_path)
+    output = capsys.readouterr().out
+    assert "longer: is not finished (at step 61 of 100): more may be to come" in output
+    assert "whole: is not finished" not in output
+    assert "both  highest at step 50" in output
+
+
 def write_agreeing_run(folder: Path, name: str, agreement: dict[int, tuple[float, float]], **others: float) -> None:
     """Accuracy rises with the step in both relations; what agrees is given."""
     RunFolder(folder, name).make()
@@ -111,7 +127,7 @@ def test_held_out_sentences_alone_choose_a_step_and_what_is_missing_for_a_choice
     assert "| held-out sentences | 50 | 50.00 | -50.00 |" in text and "agreement" not in text
     assert "a  highest at step 100" in capsys.readouterr().out
     curves(run=["a"], metric="val/held_out_mrr", out=tmp_path / "other", runs=tmp_path)
-    assert "a: no step is chosen without gold; that wants runs that log val/held_out_mrr by" in capsys.readouterr().out
+    assert "no step is chosen without gold; that wants runs that log val/held_out_mrr by" in capsys.readouterr().out
 
 
 def test_a_run_or_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:

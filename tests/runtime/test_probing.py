@@ -8,7 +8,6 @@ from raybio.errors import ConfigError, DataError
 from raybio.runtime.probing import app
 from tests.encoders.tiny_text import save_tiny
 
-pytest.importorskip("raybio.data.biolama", reason="the readers of probe benchmarks are not there yet")
 HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"
 
 
@@ -52,6 +51,27 @@ def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp
     assert (tmp_path / "judged/judgements.png").is_file() and (tmp_path / "judged/judgements.md").is_file()
     with pytest.raises(DataError, match="sheet_full.csv: has 12 scores filled in"):  # before the model is looked for
         call("probe", "--model", "none", "--benchmark", medlama, "--out", out, "--sheet", 2)
+
+
+def test_the_sources_of_biolama_stand_side_by_side_in_one_table(medlama, tmp_path):
+    """The paper's Table 7."""
+    model, out, sources = save_tiny(tmp_path / "tiny"), tmp_path / "report", []
+    for source, answer in (("CTD", "life"), ("wikidata", "illness")):
+        folder = tmp_path / "biolama" / source
+        (folder / "triples_processed" / "P1").mkdir(parents=True)
+        (folder / "prompts").mkdir()
+        record = {"sub_label": "asthma", "sub_uri": "a", "obj_labels": [answer], "obj_uris": ["b"]}
+        (folder / "triples_processed" / "P1" / "test.jsonl").write_text(json.dumps(record))
+        (folder / "prompts" / "manual.jsonl").write_text(json.dumps({"relation": "P1", "template": "[X] has [Y] ."}))
+        sources += ["--benchmark", folder]
+    call("probe", "--model", model, *sources, "--out", out)
+    with (out / "tables/table_7_biolama_acc_1_acc_5.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["approach", "model", "CTD", "wikidata"]
+    assert rows[1][:2] == ["ours", "tiny"] and rows[1][2].endswith(" / 100.00")
+    assert ["mask predict (published)", "BERT", "0.06 / 1.20", "1.16 / 6.04"] in rows
+    with pytest.raises(ConfigError, match="CTD: .*CTD has a set named CTD too.*Probe them one by one"):
+        call("probe", "--model", model, *sources[:2], *sources[:2], "--out", out)
 
 
 def test_layers_are_probed_and_drawn(medlama, tmp_path):

@@ -103,6 +103,10 @@ def test_a_source_of_biolama_has_its_own_published_rows_beside_it(always_risk, t
     assert "Table 7, on BioLAMA's CTD" in done.output
     assert "| mask predict | Bio-LM (published) | 1.17 | 7.30 |  |" in done.output
     assert "Table 3" not in done.output
+    (tmp_path / "CTD").rename(tmp_path / "other")
+    done = run("--model", always_risk, "--benchmark", tmp_path / "other", "--methods", "mask-average")
+    assert done.exit_code == 0, done.output
+    assert "published" not in done.output.lower()
 
 
 def test_without_a_folder_the_report_is_printed_and_nothing_is_written(

@@ -71,7 +71,7 @@ def test_the_driver_warns_of_slow_bf16_before_anything_starts_unless_workers_are
     store, _ = damaged_store(request_one, tmp_path)  # so nothing is started after the warning
     config = override(request_one.config, "precision", "bf16")
     with pytest.raises(StoreError):
-        compare(replace(request_one, config=config, store=store, use_gpu=False, verbose=verbose), None)
+        compare(replace(request_one, config=config, store=store, use_gpu=False, verbose=verbose))
     assert caplog.text.count("take 2.0 times as long as in fp32") == (not verbose)
 
 

@@ -241,7 +241,7 @@ def test_a_system_of_another_kind_trains_on_two_workers_and_is_shown_in_its_own_
     from tests.systems.test_conformance import tiny_config
 
     request = TrainRequest("siamese", tiny_config("siamese"), tiny_articles.path, "pairs", runs, workers=2)
-    result, table = compare(request, None)
+    result, table = compare(request)
     assert result.status == "finished"
     assert table.splits == ["text_to_term", "term_to_text"]
     assert [row[0] for row in table.cells("text_to_term")[1]] == ["initial", "pairs"]

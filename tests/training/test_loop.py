@@ -110,9 +110,17 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(tiny_st
         assert (last.step, last.reason) == (6, "early_stopping")
 
 
+def test_a_run_that_is_to_stop_before_it_begins_evaluates_nothing(tiny_store: Store, tmp_path: Path) -> None:
+    """On a large benchmark the evaluation at the start takes minutes."""
+    system = SYSTEMS[NAME].build(early_stopping_config(), tiny_store.path)
+    settings = {"checkpoints": CheckpointStore(tmp_path), "should_stop": lambda: True}
+    (only,) = fit(system, early_stopping_config(), **settings)
+    assert (only.step, only.reason, only.is_last, only.metrics) == (0, "stopped", True, {})
+
+
 def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(tiny_store: Store, tmp_path: Path) -> None:
     config = early_stopping_config()
-    answers = iter([False, False, True])
+    answers = iter([False, False, False, True])
     system = SYSTEMS[NAME].build(config, tiny_store.path)
     checkpoints = CheckpointStore(tmp_path)
     stopped = list(fit(system, config, checkpoints=checkpoints, should_stop=lambda: next(answers)))
