@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from raybio.errors import ClusterError
 
@@ -142,35 +142,60 @@ def connected(
     Raises:
         ClusterError: for a plan that does not fit, before Ray starts where that can be known; or if Ray cannot start.
     """
+    planned = check_plan(num_workers, cpus_per_worker, use_gpu)
+    threads = None if planned is None else planned.threads_per_worker
+    with started(threads=threads, verbose=verbose) as total:
+        resources = check_resources(num_workers, cpus_per_worker, total.num_cpus, total.num_gpus, use_gpu)
+        # CPUs of a cluster say nothing of a node's: there the workers count their own.
+        yield replace(resources, threads_per_worker=threads) if planned is None else resources
+
+
+class Total(NamedTuple):
+    """What a cluster has."""
+
+    num_cpus: float
+    num_gpus: float
+
+
+@contextlib.contextmanager
+def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool = False) -> Iterator[Total]:
+    """A connection as ``connected`` makes it, whatever will run there; tells what the cluster has.
+
+    Args:
+        threads: that processes of a local cluster compute with; None: as they choose.
+        with_dashboard: start the dashboard of a local cluster too, on loopback.
+        verbose: show Ray's own logs and progress bars.
+
+    Raises:
+        ClusterError: if Ray cannot start or be reached.
+    """
     address = os.environ.get("RAY_ADDRESS", "")
     joins = address not in ("", "local")
-    resources = check_plan(num_workers, cpus_per_worker, use_gpu)
     _set_environment(verbose, joins)
     import ray
 
     if ray.is_initialized():
-        total = ray.cluster_resources()
-        yield check_resources(num_workers, cpus_per_worker, total.get("CPU", 0), total.get("GPU", 0), use_gpu)
+        yield _total()
         return
-
     options: dict[str, Any] = {
         "log_to_driver": verbose,
         "logging_level": logging.INFO if verbose else logging.ERROR,
-        "runtime_env": {"env_vars": _worker_environment(None if resources is None else resources.threads_per_worker)},
+        "runtime_env": {"env_vars": _worker_environment(threads)},
     }
     if not joins:
-        options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": False}
+        options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": with_dashboard}
     _init_ray(options, address if joins else "")
     try:
-        if resources is None:
-            total = ray.cluster_resources()
-            cpus, gpus = total.get("CPU", 0), total.get("GPU", 0)
-            resources = check_resources(num_workers, cpus_per_worker, cpus, gpus, use_gpu)
-            # CPUs of the cluster say nothing of a node's: there the workers count their own.
-            resources = replace(resources, threads_per_worker=None)
-        yield resources
+        yield _total()
     finally:
         ray.shutdown()
+
+
+def _total() -> Total:
+    import ray
+
+    resources = ray.cluster_resources()
+    return Total(resources.get("CPU", 0), resources.get("GPU", 0))
 
 
 def _init_ray(options: dict[str, Any], address: str) -> None:

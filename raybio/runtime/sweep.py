@@ -8,3 +8,165 @@
 
 A sweep that is started again goes on from its trials' folders alone (``trial``), never from Tune's own snapshot.
 """
+
+import contextlib
+import math
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from raybio.config import Config
+from raybio.data.store import open_store
+from raybio.errors import ClusterError, RaybioError
+from raybio.runtime.cluster import DATA_CPUS_PER_WORKER, Total, started
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.stop_signals import StopSignals
+from raybio.runtime.track import Tracker, tracking_uri
+from raybio.runtime.trial import TrialOrder, best_of, evaluations, run_trial
+from raybio.search_space import SearchSpace, Settings
+from raybio.systems import SYSTEMS
+from raybio.training.loop import free_settings
+from raybio.training.settings import TrainingConfig
+
+MAX_TRIAL_FAILURES = 3
+FREE_SETTINGS = ("space.budget.num_trials", "space.budget.max_concurrent_trials", "space.budget.num_repeated")
+"""What may change when a sweep goes on."""
+
+
+class _Identity(Config):
+    space: dict[str, Any]
+    base: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What to sweep over, where, and with how much.
+
+    Attributes:
+        space: the search space.
+        base: the configuration that trials' settings are put on.
+        store: path of the prepared store.
+        name: the sweep's name; the same name goes on with the same sweep.
+        sweeps: folder of all sweeps.
+        tracking: MLflow tracking URI; None: ``mlflow.db`` beside ``sweeps``.
+        workers: training workers of a trial.
+        cpus_per_worker: logical CPUs of each, and the threads that it computes with.
+        gpus_per_worker: GPUs of each; a fraction lets trials share one.
+        verbose: show Ray's own logs.
+    """
+
+    space: SearchSpace
+    base: TrainingConfig
+    store: Path
+    name: str
+    sweeps: Path
+    tracking: str | None = None
+    workers: int = 1
+    cpus_per_worker: float = 1
+    gpus_per_worker: float = 0
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """What came of one trial.
+
+    Attributes:
+        name: of its folder.
+        settings: what it changed.
+        status: ``finished``, ``stopped by the scheduler``, ``failed`` or ``interrupted``.
+        values: (step, metric) of its evaluations.
+        best_step: the best of them; None without an evaluation.
+        best_value: its metric.
+        seconds: its training took.
+        error: why it failed.
+    """
+
+    name: str
+    settings: Settings
+    status: str
+    values: list[tuple[int, float]] = field(default_factory=list)
+    best_step: int | None = None
+    best_value: float | None = None
+    seconds: float = 0.0
+    error: str = ""
+
+
+def demand(order: TrialOrder) -> dict[str, float]:
+    """CPUs and GPUs of a trial, all its workers and what Ray Data needs beside them included."""
+    beside = DATA_CPUS_PER_WORKER if order.workers > 1 else 0
+    return {
+        "CPU": order.workers * (order.cpus_per_worker + beside),
+        "GPU": order.workers * order.gpus_per_worker,
+    }
+
+
+def concurrency(order: TrialOrder, total: Total) -> int:
+    """How many trials have room at the same time.
+
+    Raises:
+        ClusterError: with the arithmetic, if not one has.
+    """
+    wanted = demand(order)
+    fitting = [
+        math.floor(have / need + 1e-9)
+        for have, need in ((total.num_cpus, wanted["CPU"]), (total.num_gpus, wanted["GPU"]))
+        if need
+    ]
+    if not fitting or min(fitting) < 1:
+        raise ClusterError(
+            f"a trial of {order.workers} workers needs {wanted['CPU']:g} CPUs and {wanted['GPU']:g} GPUs, and the "
+            f"cluster has {total.num_cpus:g} and {total.num_gpus:g}: no trial could ever start. Ask for less with "
+            "--workers, --cpus-per-worker or --gpus-per-worker"
+        )
+    return min([*fitting, order.space.budget.max_concurrent_trials])
+
+
+def sweep(request: SweepRequest) -> list[TrialRecord]:
+    """Start a sweep, or go on with the one of that name; returns its trials, the best first.
+
+    The winner's configuration is in ``best.yaml``, the leaderboard in ``result.json``.
+
+    Raises:
+        CheckpointError: if the sweep of that name has another space, base or store.
+        ClusterError: if no trial has room, or Ray cannot start.
+        ConfigError: for a bad name or tracking URI, or settings that do not fit the store.
+        InterruptedRunError: if SIGINT or SIGTERM asked the sweep to end; the same command goes on from there.
+        StoreError: if the store is missing, damaged or of another kind.
+    """
+    folder, entry = RunFolder(request.sweeps, request.name), SYSTEMS[request.space.system]
+    uri = tracking_uri(request.tracking, request.sweeps)
+    store = open_store(request.store, entry.store, verify=True)
+    order = TrialOrder(
+        base=request.base,
+        space=request.space,
+        store=str(Path(request.store).absolute()),
+        trials=str(folder.path / "trials"),
+        workers=request.workers,
+        cpus_per_worker=request.cpus_per_worker,
+        gpus_per_worker=request.gpus_per_worker,
+    )
+    entry.check(order.config({}), store)
+    folder.make()
+    with folder.lock("driver", timeout_seconds=5):
+        identity = _Identity(space=request.space.to_mapping(), base=request.base.to_mapping())
+        folder.open(request.space.system, identity, order_store(order), store.digest, FREE_SETTINGS)
+        tracker = Tracker(folder, uri, request.space.system, identity.to_mapping(), store.digest)
+        tracker.start()
+        status = "FAILED"
+        try:
+            with StopSignals(folder.stop) as signals:
+                follow = _tuned(request, order, folder, tracker, signals)
+            records = leaderboard(order, follow.names_in_order, was_interrupted=bool(signals.caught))
+            write_results(folder, order, records)
+            status = "KILLED" if signals.caught else "FINISHED"
+        finally:
+            tracker.finish(status)
+    if signals.caught:
+        raise interrupted(signals.caught[0], request.name, records)
+    return records

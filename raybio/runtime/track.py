@@ -67,8 +67,20 @@ class Tracker:
         config: dict[str, Any],
         data_digest: str,
         parent_run_id: str | None = None,
+        parent: "Tracker | None" = None,
     ) -> None:
-        """Prepare; nothing is sent before ``start`` or ``catch_up``."""
+        """Prepare; nothing is sent before ``start`` or ``catch_up``.
+
+        Args:
+            folder: the run's.
+            uri: of the tracking server or database.
+            system: its name, which the experiment has too.
+            config: the whole configuration.
+            data_digest: of the store.
+            parent_run_id: the run that this one belongs to.
+            parent: its tracker, if it may not have an id yet; this process then samples the machine for the parent.
+        """
+        self.parent = parent
         self.folder, self.uri, self.system, self.config = folder, uri, system, config
         self.data_digest, self.parent_run_id = data_digest, parent_run_id
         saved = read_json(folder.tracking) or {}
@@ -81,6 +93,7 @@ class Tracker:
         self._unsent: list[dict[str, Any]] = []
         self._client: Any = None
         self._end_status: str | None = None
+        self._why = ""
         self._is_killed = False
         self._wake = threading.Event()
         self._deadline: float | None = None
@@ -96,12 +109,14 @@ class Tracker:
         self._is_killed = True
         self._wake.set()
 
-    def finish(self, status: str) -> None:
+    def finish(self, status: str, why: str = "") -> None:
         """Send what is left, the artifacts and the final status; waits for at most two minutes.
 
         Args:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            why: in words, as a tag.
         """
+        self._why = why
         if self._thread is None:
             return
         seconds = KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS
@@ -124,7 +139,7 @@ class Tracker:
     def _run(self) -> None:
         self._save(pending=True)
         self._retry(self._open)
-        monitor = _system_metrics(self.uri, self.run_id)
+        monitor = None if self.parent else _system_metrics(self.uri, self.run_id)
         while self._end_status is None:
             self._wake.wait(FORWARD_SECONDS)
             self._wake.clear()
@@ -136,6 +151,8 @@ class Tracker:
             if monitor is not None:
                 monitor.finish()
         done = [self._retry(self._forward), self._retry(self._send_artifacts)]
+        if self._why:
+            self._retry(lambda: self._client.set_tag(self.run_id, "ended", self._why))
         done.append(self._retry(lambda: self._client.set_terminated(self.run_id, self._end_status)))
         self._save(pending=not all(done))
 
@@ -208,6 +225,10 @@ class Tracker:
         tags["version.python"] = sys.version.split()[0]
         if commit := git_commit():
             tags["mlflow.source.git.commit"] = commit
+        if self.parent is not None:
+            if self.parent.run_id is None:
+                raise RuntimeError("the run that this one belongs to is not there yet")
+            self.parent_run_id = self.parent.run_id
         if self.parent_run_id:
             tags["mlflow.parentRunId"] = self.parent_run_id
         return tags
