@@ -151,22 +151,62 @@ def sweep(request: SweepRequest) -> list[TrialRecord]:
         cpus_per_worker=request.cpus_per_worker,
         gpus_per_worker=request.gpus_per_worker,
     )
-    entry.check(order.config({}), store)
+    for settings in planned(request.space):
+        entry.check(order.config(settings), store)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
         identity = _Identity(space=request.space.to_mapping(), base=request.base.to_mapping())
-        folder.open(request.space.system, identity, order_store(order), store.digest, FREE_SETTINGS)
+        folder.open(request.space.system, identity, Path(order.store), store.digest, FREE_SETTINGS)
         tracker = Tracker(folder, uri, request.space.system, identity.to_mapping(), store.digest)
         tracker.start()
-        status = "FAILED"
+        status, signals = "FAILED", StopSignals(folder.stop)
         try:
-            with StopSignals(folder.stop) as signals:
-                follow = _tuned(request, order, folder, tracker, signals)
-            records = leaderboard(order, follow.names_in_order, was_interrupted=bool(signals.caught))
+            with signals:
+                names = _tuned(request, order, folder, Followed(folder, order, tracker, store.digest), signals)
+            records = leaderboard(order, names)
             write_results(folder, order, records)
             status = "KILLED" if signals.caught else "FINISHED"
         finally:
             tracker.finish(status)
     if signals.caught:
-        raise interrupted(signals.caught[0], request.name, records)
+        name = signal.Signals(signals.caught[0]).name
+        raise InterruptedRunError(signals.caught[0], f"{name}: the same command goes on with the sweep")
     return records
+
+
+def _tuned(
+    request: SweepRequest, order: TrialOrder, folder: RunFolder, followed: Followed, signals: StopSignals
+) -> list[str]:
+    """Let Ray Tune work through the sweep; returns the names of its trials, in the order of their start."""
+    earlier = read_json(folder.path / ORDER) or []
+    # Its State API is what frees the resources of trials that are stopped.
+    with started(threads=max(1, math.floor(order.cpus_per_worker)), with_dashboard=True, verbose=request.verbose) as total:
+        signals.install()
+        signals.is_starting = False
+        import ray.tune
+
+        at_once = concurrency(order, total)
+        wanted = demand(order)
+        print(f"{at_once} trials at a time: {wanted['CPU']:g} CPUs and {wanted['GPU']:g} GPUs each, of {total.num_cpus:g} and {total.num_gpus:g}")
+        own = {"CPU": 0.01} if order.workers > 1 else {name: have for name, have in wanted.items() if have}
+        tuner = ray.tune.Tuner(
+            ray.tune.with_resources(ray.tune.with_parameters(run_trial, order=order), own),
+            tune_config=ray.tune.TuneConfig(
+                search_alg=searcher(order.space, earlier),
+                scheduler=scheduler(order.space),
+                num_samples=max(num_trials(order.space), len(earlier)),
+                max_concurrent_trials=at_once,
+            ),
+            run_config=ray.tune.RunConfig(
+                # A new name each time: trials go on from their own folders.
+                name=f"{request.name}-{uuid.uuid4().hex[:8]}",
+                storage_path=str(folder.ray),
+                failure_config=ray.tune.FailureConfig(max_failures=MAX_TRIAL_FAILURES),
+                callbacks=[followed],
+                stop=_Stop(signals),
+                verbose=0,
+            ),
+        )
+        tuner.fit()
+    followed.close(was_interrupted=bool(signals.caught))
+    return followed.names
