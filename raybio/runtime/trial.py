@@ -40,7 +40,7 @@ class TrialOrder:
         trials: folder of all trials.
         workers: training workers of each trial; 1: the trial's own process trains.
         cpus_per_worker: logical CPUs of each, the threads that it computes with.
-        use_gpu: whether workers train on a GPU.
+        gpus_per_worker: GPUs of each; a fraction lets trials share one.
     """
 
     base: TrainingConfig
@@ -49,7 +49,7 @@ class TrialOrder:
     trials: str
     workers: int = 1
     cpus_per_worker: float = 1
-    use_gpu: bool = False
+    gpus_per_worker: float = 0
 
     def config(self, settings: Settings) -> TrainingConfig:
         """The whole configuration of a trial.
@@ -162,7 +162,7 @@ def _train_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) ->
             log.rewind(first_step)
             return batches(first_step)
 
-        device = "cuda" if order.use_gpu else "cpu"
+        device = "cuda" if order.gpus_per_worker else "cpu"
         for report in fit(system, config, batches=from_step, checkpoints=checkpoints, device=device):
             if report.metrics:
                 log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
@@ -186,7 +186,7 @@ def _trained_by_workers(
         runs=Path(order.trials),
         workers=order.workers,
         cpus_per_worker=order.cpus_per_worker,
-        use_gpu=order.use_gpu,
+        use_gpu=bool(order.gpus_per_worker),
         is_tracked=False,
         is_judged=False,
     )
