@@ -9,24 +9,27 @@
 A sweep that is started again goes on from its trials' folders alone (``trial``), never from Tune's own snapshot.
 """
 
-import contextlib
+import csv
 import math
-import threading
+import signal
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ray.tune import Stopper
 
 from raybio.config import Config
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, RaybioError
 from raybio.runtime.cluster import DATA_CPUS_PER_WORKER, Total, started
+from raybio.runtime.follow_trials import ORDER, Followed, status_of
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.stop_signals import StopSignals
+from raybio.runtime.suggest import num_trials, planned, scheduler, searcher
 from raybio.runtime.track import Tracker, tracking_uri
+from raybio.runtime.train import InterruptedRunError
 from raybio.runtime.trial import TrialOrder, best_of, evaluations, run_trial
 from raybio.search_space import SearchSpace, Settings
 from raybio.systems import SYSTEMS
@@ -210,3 +213,69 @@ def _tuned(
         tuner.fit()
     followed.close(was_interrupted=bool(signals.caught))
     return followed.names
+
+
+class _Stop(Stopper):
+    """Ends all trials once a signal has come."""
+
+    def __init__(self, signals: StopSignals) -> None:
+        self.signals = signals
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return bool(self.signals.caught)
+
+    def stop_all(self) -> bool:
+        return bool(self.signals.caught)
+
+
+def leaderboard(order: TrialOrder, settings: list[Settings], was_interrupted: bool) -> list[TrialRecord]:
+    """The trials, the best first; those without an evaluation last."""
+    records = [_record(order, one, was_interrupted) for one in settings]
+    sign = 1 if order.space.mode == "max" else -1
+    return sorted(records, key=lambda one: -math.inf if one.best_value is None else sign * one.best_value, reverse=True)
+
+
+def _record(order: TrialOrder, settings: Settings, was_interrupted: bool) -> TrialRecord:
+    folder = order.folder(settings)
+    values = evaluations(folder, order.space.metric)
+    best = best_of(values, order.space.mode)
+    return TrialRecord(
+        name=folder.name,
+        settings=settings,
+        status=status_of(folder, was_interrupted),
+        values=values,
+        best_step=None if best is None else best.step,
+        best_value=None if best is None else best.value,
+        seconds=(read_json(folder.path / "trial.json") or {}).get("seconds", 0.0),
+        error=(read_json(folder.failure) or {}).get("message", ""),
+    )
+
+
+def best_config(order: TrialOrder, record: TrialRecord) -> TrainingConfig:
+    """The whole configuration of a trial, ending at its best step where the learning rate does not depend on the end.
+
+    Run by the system's own job it trains what the trial trained, so the metric at that step is the same.
+    """
+    config = order.config(record.settings)
+    if "schedule.max_steps" in free_settings(config) and record.best_step is not None:
+        config = override(config, "schedule.max_steps", record.best_step)
+    return config
+
+
+def write_results(folder: RunFolder, order: TrialOrder, records: list[TrialRecord]) -> None:
+    """``result.json``, ``leaderboard.csv`` and the winner's ``best.yaml``."""
+    space = order.space
+    content = {"metric": space.metric, "mode": space.mode, "trials": [asdict(one) for one in records]}
+    write_json(folder.result, content)
+    header = ["place", "trial", space.metric, "best_step", "status", "last_step", "worker_hours", *space.space]
+    with (folder.path / "leaderboard.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for place, one in enumerate(records, start=1):
+            last = one.values[-1][0] if one.values else 0
+            hours = f"{order.workers * one.seconds / 3600:.4f}"
+            chosen = [one.settings.get(path, "") for path in space.space]
+            writer.writerow([place, one.name, one.best_value, one.best_step, one.status, last, hours, *chosen])
+    if records and records[0].best_value is not None:
+        mapping = best_config(order, records[0]).to_mapping()
+        (folder.path / "best.yaml").write_text(yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True), "utf-8")

@@ -1,0 +1,7 @@
+"""Try many settings of one system by Ray Tune: ``python jobs/sweep.py search_spaces/sppt_protein.yaml --store STORE``."""
+
+from raybio.runtime.command_line import run_app
+from raybio.runtime.sweeping import app
+
+if __name__ == "__main__":
+    run_app(app)
