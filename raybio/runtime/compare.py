@@ -46,7 +46,7 @@ class Variation:
         """
         path, separator, values = text.partition("=")
         if not separator or not path.strip() or not values.strip():
-            raise ConfigError(f"--compare {text!r}: want SETTING=VALUE,VALUE such as objective.lambda_spml=0,0.1")
+            raise ConfigError(f"--compare {text!r}: want SETTING=VALUE,VALUE such as seed=1,2")
         try:
             return cls(path.strip(), tuple(parse_yaml(f"[{values}]")))
         except ConfigError as error:
