@@ -36,9 +36,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One thread: the tests are small, and they share the machine with the workers that they start.
+# One thread: the tests are small, and they share the machine with the workers that they start. Two processes: tests
+# that start Ray spend most of their time waiting (tests/conftest.py keeps all of them in one).
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not nightly"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup
 
 bench: install
 	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))

@@ -131,6 +131,14 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def value_at(config: Config, path: str) -> Any:
+    """The value of the setting at a dotted ``path``, which must exist, as plain data."""
+    node: Any = config.to_mapping()
+    for name in path.split("."):
+        node = node[name]
+    return node
+
+
 def override(config: C, path: str, value: Any) -> C:
     """A copy of ``config`` with the field at dotted ``path`` set to ``value``; see ``override_all``."""
     return override_all(config, {path: value})

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from raybio.config import Config, did_you_mean, fields, override, read_mapping
+from raybio.config import Config, did_you_mean, fields, override, read_mapping, value_at
 from raybio.errors import ConfigError
 
 Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
@@ -220,7 +220,7 @@ def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
         _check_range(path, distribution)
     elif len({repr(value) for value in distribution.values}) < len(values):
         raise ConfigError(f"{path}: {kind} {values!r} lists a value twice; keep one")
-    default = _value(defaults, path)
+    default = value_at(defaults, path)
     if default not in distribution:
         raise ConfigError(f"{path}: the default {default!r} lies outside {kind} {list(distribution.values)}; widen it")
     return distribution
@@ -250,11 +250,4 @@ def _check_range(path: str, distribution: Distribution) -> None:
 
 def _accepted(path: str, value: Any, defaults: Config) -> Any:
     quoted = f"'{value}'" if isinstance(value, str) and "'" not in value else value
-    return _value(override(defaults, path, quoted), path)
-
-
-def _value(config: Config, path: str) -> Any:
-    value: Any = config
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
+    return value_at(override(defaults, path, quoted), path)

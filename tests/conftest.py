@@ -16,6 +16,18 @@ from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+STARTS_RAY = ("runtime", "jobs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What one process of several runs (``-n 2 --dist loadgroup``): a file; or all tests that may start Ray.
+
+    Two Ray clusters at once would be too many for two cores.
+    """
+    for item in items:
+        folder, *rest = item.path.relative_to(Path(__file__).parent).parts
+        group = "Ray" if folder in STARTS_RAY else "/".join([folder, *rest])
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def write_tables(folder: Path, *, num_groups: int, rows_per_group: int, num_families: int = 4, seed: int = 0) -> Tables:

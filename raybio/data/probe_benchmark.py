@@ -250,7 +250,10 @@ def _files(folder: Path, subset: Subset) -> list[Path]:
     files = medlama_files(folder)[subset]
     if not files:
         wanted = "<relation>_<rows>" + ("_hard" if subset == "hard" else "")
-        raise DataError(f"{folder}: has no files of the {subset} set, want {wanted}.csv")
+        raise DataError(
+            f"{folder}: has no files of the {subset} set, want {wanted}.csv; or ask what there is, the "
+            f"{'full' if subset == 'hard' else 'hard'} set"
+        )
     return files
 
 

@@ -10,6 +10,7 @@ import torch
 from huggingface_hub import file_exists, try_to_load_from_cache
 from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from raybio.errors import ConfigError
 
@@ -60,17 +61,21 @@ def load_weights(auto: Any, source: str, revision: str, **options: Any) -> tuple
 
 @contextmanager
 def _without_load_report() -> Iterator[None]:
-    """Keep back the table that transformers logs of weights left out or missing: its caller judges both."""
+    """Keep back transformers' bar, and its table of weights left out or missing, which its caller judges."""
     log = logging.getLogger("transformers.modeling_utils")
 
     def is_no_report(record: logging.LogRecord) -> bool:
         return "LOAD REPORT" not in record.getMessage()
 
     log.addFilter(is_no_report)
+    shows_bars = is_progress_bar_enabled()
+    disable_progress_bar()
     try:
         yield
     finally:
         log.removeFilter(is_no_report)
+        if shows_bars:
+            enable_progress_bar()
 
 
 def check_source(source: str, revision: str) -> None:

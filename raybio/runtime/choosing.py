@@ -65,7 +65,10 @@ def run_choice(folder: Path, name: str, metric: str) -> RunChoice | None:
 
 def write_choices(by_label: Mapping[str, Sequence[RunChoice]], metric: str, out: Path) -> list[Path]:
     """``choice.csv`` (a row a run, rule and relation) and ``choice.md``, which is printed too; returns the files."""
-    rows, sections = [], [f"# Steps chosen without gold: {metric}, mean over relations, in percent"]
+    rows, sections = (
+        [],
+        [f"# Steps chosen without gold: {metric}, mean over relations, in percent; step 0, the start, is no choice"],
+    )
     for label, found in by_label.items():
         for one in found:
             steps = [f"{step:,}" for step in one.steps]

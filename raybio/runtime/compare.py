@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from raybio.config import fields, override, override_all, parse_yaml
+from raybio.config import override, override_all, parse_yaml, value_at
 from raybio.errors import ConfigError
 from raybio.markdown import markdown_table
 from raybio.runtime.cluster import check_plan
@@ -46,7 +46,7 @@ class Variation:
         """
         path, separator, values = text.partition("=")
         if not separator or not path.strip() or not values.strip():
-            raise ConfigError(f"--compare {text!r}: want SETTING=VALUE,VALUE such as objective.lambda_spml=0,0.1")
+            raise ConfigError(f"--compare {text!r}: want SETTING=VALUE,VALUE such as seed=1,2")
         try:
             return cls(path.strip(), tuple(parse_yaml(f"[{values}]")))
         except ConfigError as error:
@@ -121,7 +121,7 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
     kin = []
     for values in product(*(_choices(request.config, one) for one in variations)):
         value_by_path = dict(zip(paths, values, strict=True))
-        changed = {path: value for path, value in value_by_path.items() if value != _value(request.config, path)}
+        changed = {path: value for path, value in value_by_path.items() if value != value_at(request.config, path)}
         name = request.name + "".join(f".{_leaf(path)}-{_shown(value)}" for path, value in changed.items())
         try:
             RunFolder(request.runs, name)
@@ -134,9 +134,13 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
 
 def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:
     """The run's own value and the others, each once, as the setting's type has them."""
-    choices = [_value(config, variation.path)] if variation.path in _paths(config) else []
-    for given in variation.values:
-        value = _value(override(config, variation.path, given), variation.path)
+    path = variation.path
+    try:
+        given = [value_at(override(config, path, value), path) for value in variation.values]
+    except ConfigError as error:
+        raise ConfigError(f"--compare {path}: {error}") from None
+    choices = [value_at(config, path)]
+    for value in given:
         if value not in choices:
             choices.append(value)
     return choices
@@ -229,21 +233,10 @@ def _leaf(path: str) -> str:
     return path.rsplit(".", 1)[-1]
 
 
-def _paths(config: TrainingConfig) -> set[str]:
-    return {field.path for field in fields(type(config))}
-
-
 def _with(config: TrainingConfig, value_by_path: Mapping[str, Any]) -> TrainingConfig:
     """As ``override_all``, for values that are no text to be read as YAML."""
     quoted = {path: json.dumps(value) if isinstance(value, str) else value for path, value in value_by_path.items()}
     return override_all(config, quoted)
-
-
-def _value(config: TrainingConfig, path: str) -> Any:
-    node: Any = config.to_mapping()
-    for key in path.split("."):
-        node = node[key]
-    return node
 
 
 def _write(table: ResultTable, folder: RunFolder) -> list[Path]:

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -66,7 +67,6 @@ def probe(
         raise ConfigError(f"--prompts {prompts}: want human, default or released")
     demand_folder(out)
     # Only now: these import torch and transformers, which takes seconds.
-    from raybio.data.biolama import read_benchmark
     from raybio.evaluation.expert_sheet import check_unscored
     from raybio.evaluation.probe_report import ProbedSet
     from raybio.systems.probe import own_pooling
@@ -77,21 +77,19 @@ def probe(
     for path in sheets.values():
         check_unscored(path)
 
-    def read(wording: Any) -> dict[str, Any]:
-        return {name: read_benchmark(folder, part, wording) for name, (folder, part) in places.items()}
-
     # Read all before anything is asked: what is missing is said at once.
-    questions, reworded = read(prompts), None
+    questions, reworded = _read(places, prompts, queries_per_relation), None
+    by_name = _asked_by_name(questions.values()) if prompts != "default" else []
+    if by_name:
+        print(f"asked by their names, since prompts.csv has no words for them: {', '.join(by_name)}")
     # BioLAMA's relations go by numbers, which are no words to ask in.
     if depths and len(depths) > 1 and not any(map(_is_biolama, benchmark)):
-        reworded = read("human" if prompts == "default" else "default")
-    if queries_per_relation is not None:
-        questions = {name: asked.sample(queries_per_relation, seed=0) for name, asked in questions.items()}
-        reworded = reworded and {name: asked.sample(queries_per_relation, seed=0) for name, asked in reworded.items()}
+        reworded = _read(places, "human" if prompts == "default" else "default", queries_per_relation)
     answers = ask(model, questions, config, layers=depths, pooling=given, reworded=reworded, say=print)
     sets = [ProbedSet(name, asked, answers[name], config.match) for name, asked in questions.items()]
     settings = {"benchmark": ", ".join(map(str, benchmark)), "models": ", ".join(model), **values}
     settings |= {"pooling": ", ".join(given or own_pooling(one) for one in model), "prompts": prompts, "seed": seed}
+    settings |= {"asked by name": ", ".join(by_name)} if by_name else {}
     settings |= {} if queries_per_relation is None else {"queries per relation": queries_per_relation}
     write_report(out, sets, settings, seed=seed)
     for name, path in sheets.items():
@@ -183,6 +181,23 @@ def checked_pooling(text: str | None) -> Any:
     if text not in (None, "cls", "mean"):
         raise ConfigError(f"--pooling {text}: want cls or mean")
     return text
+
+
+def _read(places: dict[str, tuple[Path, Subset]], wording: Any, queries_per_relation: int | None) -> dict[str, Any]:
+    from raybio.data.biolama import read_benchmark
+
+    whole = {name: read_benchmark(folder, part, wording) for name, (folder, part) in places.items()}
+    if queries_per_relation is None:
+        return whole
+    return {name: asked.sample(queries_per_relation, seed=0) for name, asked in whole.items()}
+
+
+def _asked_by_name(asked: Iterable[Any]) -> list[str]:
+    """Relations that are asked by nothing but their names: neither the benchmark nor the paper has words for them."""
+    from raybio.data.medlama_prompts import TABLE_5, default_prompt
+
+    found = (pair for one in asked for pair in zip(one.relations, one.prompts, strict=True))
+    return sorted({name for name, prompt in found if name not in TABLE_5 and prompt == default_prompt(name)})
 
 
 def _places(benchmarks: list[Path], subsets: tuple[Subset, ...]) -> dict[str, tuple[Path, Subset]]:

@@ -15,11 +15,11 @@ PLAIN_LINE_SECONDS = 10.0
 class ProgressView:
     """Shows reports of a run as they come; a context manager."""
 
-    def __init__(self, name: str, max_steps: int, console: Console | None = None) -> None:
-        """Show run ``name`` of ``max_steps`` steps."""
+    def __init__(self, name: str, max_steps: int, console: Console | None = None, *, from_step: int = 0) -> None:
+        """Show run ``name`` of ``max_steps`` steps, which begins at ``from_step`` if it goes on."""
         self.name, self.max_steps = name, max_steps
         self.console = console or Console(stderr=True)
-        self.message = "starting"
+        self.message = f"going on from step {from_step:,}" if from_step else "starting"
         self._said: set[str] = set()
         self.train: dict[str, float] = {}
         self.evaluation: dict[str, float] = {}
@@ -39,7 +39,7 @@ class ProgressView:
         if self._live is not None:
             self._live.start()
         else:
-            self._print(f"{self.name}: starting")
+            self._print(f"{self.name}: {self.message}")
         return self
 
     def __exit__(self, *_: object) -> None:

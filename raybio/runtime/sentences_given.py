@@ -29,5 +29,7 @@ def prepare_given(arguments: list[str]) -> list[str]:
     from raybio.data.prepare_sentences import kept_sentences
     from raybio.runtime.launch import default_folder
 
-    store = kept_sentences(default_folder("stores", "RAYBIO_STORES"), given.sentences, given.benchmark)
+    folder = default_folder("stores", "RAYBIO_STORES")
+    print(f"sentences: a store of them in {folder}, prepared the first time", flush=True)
+    store = kept_sentences(folder, given.sentences, given.benchmark)
     return [*others, "--store", str(store.path)]

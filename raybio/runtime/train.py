@@ -21,6 +21,7 @@ from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.systems import SYSTEMS
+from raybio.training.checkpoint import step_of
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
 
@@ -207,7 +208,9 @@ def _fit_and_follow(
     thread = threading.Thread(target=fit, name="raybio-train", daemon=True)
     thread.start()
     tail = MetricsTail(folder.metrics)
-    with ProgressView(request.name, request.config.schedule.max_steps) as view:
+    newest = folder.newest_checkpoint
+    from_step = 0 if newest is None else step_of(newest)
+    with ProgressView(request.name, request.config.schedule.max_steps, from_step=from_step) as view:
         while thread.is_alive():
             thread.join(timeout=0.2)
             view.update(tail.read())

@@ -129,7 +129,11 @@ def check(config: Config, store: ClozeStore) -> None:
 def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
     if store.benchmarks and not set(config.evaluation.query_sets) <= store.benchmarks.keys():
         asked = config.evaluation.query_set
-        raise ConfigError(f"evaluation.query_set is {asked}, and {store.path} has {', '.join(store.benchmarks)} alone")
+        raise ConfigError(
+            f"evaluation.query_set is {asked}, and {store.path} has the {', '.join(store.benchmarks)} set alone. "
+            "Ask that, or prepare a store of a benchmark with both: <relation>_<rows>.csv (full) and "
+            "<relation>_<rows>_hard.csv (hard)"
+        )
     longest = config.encoder.max_length
     lengths = {"cloze.max_tokens": config.cloze.max_tokens}
     if store.benchmarks:

@@ -274,6 +274,13 @@ def committed(directory: Path) -> list[Path]:
     return [directory / match[0] for match in matches]
 
 
+def step_of(folder: Path) -> int:
+    """The step of a checkpoint's folder, as ``committed`` gives them."""
+    match = _FOLDER_NAME.fullmatch(folder.name)
+    assert match is not None
+    return int(match[1])
+
+
 def _names(name: str) -> Iterator[str]:
     yield name
     revision = 1

@@ -112,6 +112,11 @@ def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) 
         family(request(tmp_path), [Variation("objective.lambda_smpl", (0,))])
 
 
+def test_a_value_that_does_not_fit_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--compare seed: .*abc"):
+        family(request(tmp_path), [Variation.parse("seed=abc")])
+
+
 def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
     table = ResultTable(
         {"random": {"train": SCORES, "val": SCORES}, "lambda_spml = 0.5 (this run)": {"train": SCORES}}, LAYOUT

@@ -74,6 +74,19 @@ def test_the_sources_of_biolama_stand_side_by_side_in_one_table(medlama, tmp_pat
         call("probe", "--model", model, *sources[:2], *sources[:2], "--out", out)
 
 
+def test_a_relation_that_nobody_has_words_for_is_named(medlama, tmp_path, capsys):
+    model, out = save_tiny(tmp_path / "tiny"), tmp_path / "report"
+    (medlama / "eases_1.csv").write_text(f"{HEADER}\nC1,Asthma,eases,life,C3\n")
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out)
+    assert "asked by their names, since prompts.csv has no words for them: eases\n" in capsys.readouterr().out
+    assert json.loads((out / "report.json").read_text())["settings"]["asked by name"] == "eases"
+    (medlama / "prompts.csv").write_text(
+        "pid,default_prompt,human_prompt\neases,[X] eases [Y].,[X] brings ease to [Y].\n"
+    )
+    call("probe", "--model", model, "--benchmark", medlama, "--out", out)
+    assert "asked by their names" not in capsys.readouterr().out
+
+
 def test_layers_are_probed_and_drawn(medlama, tmp_path):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--layers", "1,2")

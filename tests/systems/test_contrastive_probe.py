@@ -170,7 +170,7 @@ def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: Clo
     for wanted in ("hard", "both"):
         config = tiny_config(NAME, **{"evaluation.query_set": wanted})
         for refuse in (partial(check, config, tiny_sentences), partial(build, config, tiny_sentences.path)):
-            with pytest.raises(ConfigError, match=rf"evaluation.query_set is {wanted}, and .* has full"):
+            with pytest.raises(ConfigError, match=rf"evaluation.query_set is {wanted}, and .* has the full"):
                 refuse()
 
 

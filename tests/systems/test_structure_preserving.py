@@ -119,7 +119,7 @@ def test_early_stopping_ends_a_run_whose_metric_no_longer_rises(tiny_store: Stor
 
 def test_a_stop_request_ends_the_run_after_the_step(tiny_store: Store) -> None:
     config = tiny_config(NAME)
-    answers = iter([False, False, True])
+    answers = iter([False, False, False, True])  # at the start, and after each step
     reports = list(fit(build(config, tiny_store.path), config, should_stop=lambda: next(answers)))
     assert (reports[-1].step, reports[-1].reason, reports[-1].is_last) == (3, "stopped", True)
 
