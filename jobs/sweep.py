@@ -1,4 +1,4 @@
-"""Try many settings of one system by Ray Tune: ``python jobs/sweep.py search_spaces/sppt_protein.yaml --store STORE``."""
+"""Try many settings of one system by Ray Tune, and keep the best."""
 
 from raybio.runtime.command_line import run_app
 from raybio.runtime.sweeping import app

@@ -10,10 +10,12 @@ one has it:
 """
 
 import itertools
+import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,6 +28,9 @@ Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
 RANGES = ("uniform", "log_uniform", "int_uniform")
 STEPS = "schedule.max_steps"
 """No setting of a sweep: every trial is judged at each of its saved steps, and the best one is told."""
+
+RESAMPLE_PROBABILITY = 0.25
+"""How often population-based training draws a setting anew instead of moving it."""
 
 Settings = dict[str, Any]
 """Path -> value, of the settings that a trial changes."""
@@ -61,6 +66,18 @@ class Distribution:
             return rng.uniform(low, high)
         return min(max(math.exp(rng.uniform(math.log(low), math.log(high))), low), high)
 
+    def near(self, value: Any, rng: random.Random) -> Any:
+        """A value close to another: a neighbour in the list of choices, or a fifth more or less, within the range."""
+        side = rng.choice((-1, 1))
+        if self.kind == "choice":
+            place = self.values.index(value) + side
+            return self.values[min(max(place, 0), len(self.values) - 1)]
+        low, high = self.values
+        moved = value * (1 + 0.2 * side)
+        if self.kind == "int_uniform":
+            moved = round(moved) if round(moved) != value else value + side
+        return min(max(moved, low), high)
+
     def __contains__(self, value: Any) -> bool:
         """Whether a draw may give ``value``."""
         if self.kind == "choice":
@@ -77,7 +94,9 @@ class Budget(Config):
 
     num_trials: int = Field(12, ge=1, description="trials in all; a grid takes every combination, whatever this says")
     max_steps: int = Field(2000, ge=1, description="steps of a trial that is never stopped")
-    grace_steps: int = Field(250, ge=1, description="steps that every trial gets before it may be stopped")
+    grace_steps: int = Field(
+        250, ge=1, description="steps that every trial gets before it may be stopped; pbt: between two exploits"
+    )
     max_concurrent_trials: int = Field(2, ge=1, description="trials at the same time, where the cluster has room")
     num_repeated: int = Field(
         0, ge=0, description="settings, the best first, that are trained again with other seeds at the end; 0: none"
@@ -117,6 +136,25 @@ class SearchSpace(Config):
     search: Search = Search()
     space: dict[str, Distribution] = Field(min_length=1, description="distribution of each varied setting, by path")
 
+    def with_budget(self, given: Iterable[str]) -> "SearchSpace":
+        """The same space with another budget: texts such as ``num_trials=6``.
+
+        Raises:
+            ConfigError: if they are no settings of ``Budget``, or do not fit the space.
+        """
+        budget = self.budget
+        for text in given:
+            name, separator, value = text.partition("=")
+            if not separator:
+                raise ConfigError(f"--budget {text!r}: want NAME=VALUE, such as num_trials=6")
+            try:
+                budget = override(budget, name.strip(), value)
+            except ConfigError as error:
+                raise ConfigError(f"--budget: {error}") from None
+        changed = self.model_copy(update={"budget": budget})
+        _check_whole(changed)
+        return changed
+
     def settings(self, pick: Callable[[str, Distribution], Any]) -> Settings:
         """One trial's settings: ``pick`` is asked for a value of each setting that applies, in order."""
         settings: Settings = {}
@@ -131,15 +169,32 @@ class SearchSpace(Config):
         while True:
             yield self.settings(lambda _, distribution: distribution.draw(rng))
 
+    def explored(self, settings: Settings, rng: random.Random) -> Settings:
+        """Settings close to others, as population-based training explores (Jaderberg et al. 2017): drawn anew or near.
+
+        Those that a changed setting gives a meaning to are drawn.
+        """
+
+        def pick(path: str, distribution: Distribution) -> Any:
+            if path not in settings or rng.random() < RESAMPLE_PROBABILITY:
+                return distribution.draw(rng)
+            return distribution.near(settings[path], rng)
+
+        return self.settings(pick)
+
     def grid(self) -> list[Settings]:
         """Every combination of choices once, the last setting changing fastest."""
         combinations: list[Settings] = []
         for values in itertools.product(*(distribution.values for distribution in self.space.values())):
             value_by_path = dict(zip(self.space, values, strict=True))
-            settings = self.settings(lambda path, _, value_by_path=value_by_path: value_by_path[path])
+            settings = self.settings(partial(_value_of, value_by_path))
             if settings not in combinations:
                 combinations.append(settings)
         return combinations
+
+
+def _value_of(value_by_path: Settings, path: str, _: Distribution) -> Any:
+    return value_by_path[path]
 
 
 def load_search_space(path: str | Path, configs: Mapping[str, type[Config]]) -> SearchSpace:
@@ -249,5 +304,9 @@ def _check_range(path: str, distribution: Distribution) -> None:
 
 
 def _accepted(path: str, value: Any, defaults: Config) -> Any:
-    quoted = f"'{value}'" if isinstance(value, str) and "'" not in value else value
-    return value_at(override(defaults, path, quoted), path)
+    return value_at(override(defaults, path, quoted(value)), path)
+
+
+def quoted(value: Any) -> Any:
+    """A value such that ``override`` takes it as it is, and reads no text as YAML."""
+    return json.dumps(value) if isinstance(value, str) else value

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from raybio.errors import ClusterError
 
@@ -35,6 +35,9 @@ _TRAIN_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Training is what the machine is for; Ray would run its workers at 15.
     "RAY_worker_niceness": "0",
+    # A sweep says itself what its trials do, and ends in order on Ctrl-C.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
 }
 _QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
 _LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
@@ -47,13 +50,13 @@ class Resources:
     Attributes:
         num_workers: training workers.
         cpus_per_worker: logical CPUs that each reserves.
-        gpus_per_worker: 0 or 1.
+        gpus_per_worker: GPUs that each reserves; a fraction shares one.
         threads_per_worker: threads that each computes with; None: its node's CPUs over the workers there.
     """
 
     num_workers: int
     cpus_per_worker: float
-    gpus_per_worker: int
+    gpus_per_worker: float
     threads_per_worker: int | None
 
 
@@ -144,22 +147,33 @@ def connected(
     """
     planned = check_plan(num_workers, cpus_per_worker, use_gpu)
     threads = None if planned is None else planned.threads_per_worker
-    with started(threads=threads, verbose=verbose) as total:
-        resources = check_resources(num_workers, cpus_per_worker, total.num_cpus, total.num_gpus, use_gpu)
+    with started(threads=threads, verbose=verbose):
+        nodes = cluster_nodes()
+        cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+        resources = check_resources(num_workers, cpus_per_worker, cpus, gpus, use_gpu)
         # CPUs of a cluster say nothing of a node's: there the workers count their own.
         yield replace(resources, threads_per_worker=threads) if planned is None else resources
 
 
-class Total(NamedTuple):
-    """What a cluster has."""
+@dataclass(frozen=True)
+class Node:
+    """What a machine of the cluster offers to Ray."""
 
-    num_cpus: float
-    num_gpus: float
+    cpus: float
+    gpus: float = 0
+
+
+def cluster_nodes() -> list[Node]:
+    """The machines of the connected cluster that are alive."""
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Node(resources.get("CPU", 0), resources.get("GPU", 0)) for resources in alive]
 
 
 @contextlib.contextmanager
-def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool = False) -> Iterator[Total]:
-    """A connection as ``connected`` makes it, whatever will run there; tells what the cluster has.
+def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool = False) -> Iterator[None]:
+    """A connection as ``connected`` makes it, whatever will run there.
 
     Args:
         threads: that processes of a local cluster compute with; None: as they choose.
@@ -175,7 +189,7 @@ def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool 
     import ray
 
     if ray.is_initialized():
-        yield _total()
+        yield
         return
     options: dict[str, Any] = {
         "log_to_driver": verbose,
@@ -186,16 +200,9 @@ def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool 
         options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": with_dashboard}
     _init_ray(options, address if joins else "")
     try:
-        yield _total()
+        yield
     finally:
         ray.shutdown()
-
-
-def _total() -> Total:
-    import ray
-
-    resources = ray.cluster_resources()
-    return Total(resources.get("CPU", 0), resources.get("GPU", 0))
 
 
 def _init_ray(options: dict[str, Any], address: str) -> None:

@@ -5,7 +5,6 @@ settings every combination is a run; those that differ in nothing but seed or se
 mean and deviation are told.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -22,6 +21,7 @@ from raybio.runtime.plots import plot_comparison, plot_table
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, check_request, train
+from raybio.search_space import quoted
 from raybio.systems import SYSTEMS, TableLayout
 from raybio.training.precision import warn_of_slow_bf16
 from raybio.training.settings import TrainingConfig
@@ -235,8 +235,7 @@ def _leaf(path: str) -> str:
 
 def _with(config: TrainingConfig, value_by_path: Mapping[str, Any]) -> TrainingConfig:
     """As ``override_all``, for values that are no text to be read as YAML."""
-    quoted = {path: json.dumps(value) if isinstance(value, str) else value for path, value in value_by_path.items()}
-    return override_all(config, quoted)
+    return override_all(config, {path: quoted(value) for path, value in value_by_path.items()})
 
 
 def _write(table: ResultTable, folder: RunFolder) -> list[Path]:

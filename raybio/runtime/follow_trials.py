@@ -1,37 +1,47 @@
-"""What a sweep's driver does while Ray Tune works: the order of trials, their runs in MLflow, a line for each."""
+"""What the driver does while Ray Tune works: it notes how each trial ended, keeps its MLflow run, prints a line."""
 
-import math
 import threading
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ray.tune import Callback
 
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.metrics_log import MetricsLog, read_reports
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.suggest import TRIAL
 from raybio.runtime.track import Tracker
-from raybio.runtime.trial import OBJECTIVE, TrialOrder, best_of, evaluations
+from raybio.runtime.trial import ENDED, OBJECTIVE, Trial, TrialOrder
 
-ORDER = "trials.json"
-"""Settings of the sweep's trials in the order of their start; what a sweep that goes on begins with."""
+TRIALS = "trials.json"
+"""The sweep's trials in the order of their start; what a sweep that goes on begins with."""
 
-FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped by the scheduler", "failed", "interrupted"
-_MLFLOW_STATUS = {FINISHED: "FINISHED", STOPPED: "KILLED", FAILED: "FAILED", INTERRUPTED: "KILLED"}
-
-
-def status_of(folder: RunFolder, was_interrupted: bool) -> str:
-    """How a trial ended that is no longer running."""
-    if folder.failure.exists():
-        return FAILED
-    if folder.outcome.exists():
-        return FINISHED
-    return INTERRUPTED if was_interrupted else STOPPED
+FINISHED, STOPPED, REPLACED, FAILED = "finished", "stopped by the scheduler", "went on as another", "failed"
+INTERRUPTED = "interrupted"
+MLFLOW_STATUS = {
+    FINISHED: "FINISHED",
+    STOPPED: "KILLED",
+    REPLACED: "KILLED",
+    FAILED: "FAILED",
+    INTERRUPTED: "KILLED",
+}
 
 
-class Followed(Callback):
+def status_of(folder: RunFolder) -> str:
+    """How a trial ended, as the driver noted; interrupted, if it did not."""
+    return str((read_json(folder.path / ENDED) or {}).get("status", INTERRUPTED))
+
+
+def earlier_trials(sweep: Path) -> list[Trial]:
+    """The trials of the sweep's earlier starts, in order; of a population, its members as they stood."""
+    return [Trial(**one) for one in read_json(sweep / TRIALS) or []]
+
+
+class FollowedTrials(Callback):
     """Ray Tune's callback.
 
     Attributes:
-        names: trials' folders, in the order of their first start.
+        trials: all that were started, in the order of their first start.
     """
 
     def __init__(self, folder: RunFolder, order: TrialOrder, parent: Tracker, data_digest: str) -> None:
@@ -44,67 +54,100 @@ class Followed(Callback):
             data_digest: of the store.
         """
         self.folder, self.order, self.parent, self.data_digest = folder, order, parent, data_digest
-        self.names: list[str] = []
-        self._settings: list[dict[str, Any]] = []
+        self.trials: list[Trial] = []
+        self._member: dict[str, Trial] = {}
         self._trackers: dict[str, Tracker] = {}
         self._ending: list[threading.Thread] = []
+        self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
+        self._best: float | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Tune stores its arguments for a restart, and a sweep goes on from its trials' folders."""
+        return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Note the trial, and open its run."""
-        folder = self.order.folder(trial.config)
-        if folder.name not in self.names:
-            self.names.append(folder.name)
-            self._settings.append(trial.config)
-            write_json(self.folder.path / ORDER, self._settings)
-        if folder.name in self._trackers:
-            return  # it failed and is tried again
+        now, before = Trial(**trial.config[TRIAL]), self._member.get(trial.trial_id)
+        if before is not None and before != now:
+            self._end(before, REPLACED)
+        self._member[trial.trial_id] = now
+        if now not in self.trials:
+            self.trials.append(now)
+        write_json(self.folder.path / TRIALS, [asdict(one) for one in self._member.values()])
+        folder = self.order.folder(now)
         folder.make()
-        config, system = self.order.config(trial.config), self.order.space.system
-        tracker = Tracker(folder, self.parent.uri, system, config.to_mapping(), self.data_digest, parent=self.parent)
-        tracker.start()
-        self._trackers[folder.name] = tracker
+        if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
+            self._trackers[folder.name] = self._tracker(now)
+            self._trackers[folder.name].start()
 
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any
-    ) -> None:
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         """A line for an evaluation."""
-        if OBJECTIVE in result:
-            shown = ", ".join(f"{path.rsplit('.', 1)[-1]} {_short(value)}" for path, value in trial.config.items())
-            metric = self.order.space.metric
-            line = f"{shown} | step {result['step']:,} | {metric} {result[metric]:.4g}"
-            print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}")
+        now, metric = Trial(**trial.config[TRIAL]), self.order.space.metric
+        if OBJECTIVE not in result or status_of(self.order.folder(now)) != INTERRUPTED:
+            return
+        line = f"{shown(now)} | step {result['step']:,} | {metric} {result[metric]:.4g}"
+        print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}", flush=True)
+        value = result[OBJECTIVE]
+        if self._best is None or self.order.goal.best([(0, self._best), (1, value)]) == (1, value):
+            self._best = value
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """End its run, whoever ended the trial."""
-        self._end(trial)
+        """Note how it ended, whoever ended it."""
+        now = self._member[trial.trial_id]
+        folder = self.order.folder(now)
+        outcome = read_json(folder.outcome) or {}
+        if folder.failure.exists():
+            self._end(now, FAILED)
+        elif outcome.get("status") in COMPLETE:
+            self._end(now, FINISHED)
+        elif not self.order.stop.exists():
+            self._end(now, STOPPED)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """A trial that failed for good, perhaps without a word of its own: its process was killed too often."""
-        folder = self.order.folder(trial.config)
+        now = self._member[trial.trial_id]
+        folder = self.order.folder(now)
         if not folder.failure.exists():
-            error = f"its process ended {trial.num_failures} times"
-            write_json(folder.failure, {"kind": "ClusterError", "message": error})
-        self._end(trial)
+            reason = str(trial.get_error() or "").strip().splitlines()
+            message = f"its process ended {trial.num_failures} times: {reason[-1] if reason else 'no reason given'}"
+            write_json(folder.failure, {"kind": "ClusterError", "message": message})
+        self._end(now, FAILED)
 
-    def close(self, was_interrupted: bool) -> None:
+    def close(self) -> None:
         """End all runs that are still open, and wait until MLflow has everything."""
-        for name in list(self._trackers):
-            self._finish(name, was_interrupted)
+        for trial in self.trials:
+            self._end(trial, INTERRUPTED)
         for thread in self._ending:
             thread.join()
 
-    def _end(self, trial: Any) -> None:
-        name = self.order.folder(trial.config).name
-        if name in self._trackers and not self.folder.stop.exists():
-            self._finish(name, was_interrupted=False)
+    def _tracker(self, trial: Trial) -> Tracker:
+        config = self.order.config(trial.settings)
+        folder, system = self.order.folder(trial), self.order.space.system
+        return Tracker(folder, self.parent.uri, system, config.to_mapping(), self.data_digest, parent=self.parent)
 
-    def _finish(self, name: str, was_interrupted: bool) -> None:
-        tracker = self._trackers.pop(name)
-        status = status_of(tracker.folder, was_interrupted)
+    def _end(self, trial: Trial, status: str) -> None:
+        """Note how a trial ended, once, and end its run; one that was interrupted may go on, and nothing is noted."""
+        folder = self.order.folder(trial)
+        known = status_of(folder)
+        if known == INTERRUPTED and status != INTERRUPTED:
+            write_json(folder.path / ENDED, {"status": status})
+            if self._best is not None:
+                self._num_told += 1
+                self._log.append(self._num_told, {f"best/{self.order.space.metric}": self._best})
+        tracker = self._trackers.pop(folder.name, None)
+        if tracker is None:
+            return
         # Waiting for a slow server must not hold up the trials.
-        thread = threading.Thread(target=tracker.finish, args=(_MLFLOW_STATUS[status], status), name="raybio-trial-end")
+        thread = threading.Thread(
+            target=tracker.finish, args=(MLFLOW_STATUS[status], status), name="raybio-trial-end", daemon=True
+        )
         thread.start()
         self._ending.append(thread)
+
+
+def shown(trial: Trial) -> str:
+    """A trial's settings, short."""
+    return ", ".join(f"{path.rsplit('.', 1)[-1]} {_short(value)}" for path, value in trial.settings.items())
 
 
 def _short(value: Any) -> str:

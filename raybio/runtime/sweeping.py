@@ -1,17 +1,22 @@
 """The command that sweeps: a search space and a store in, the best settings out."""
 
-from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raybio.config import fingerprint, override
+from raybio.config import fingerprint
+from raybio.errors import ConfigError
 from raybio.runtime.launch import Arguments, default_folder, settle
-from raybio.search_space import SearchSpace, load_search_space
+from raybio.search_space import SearchSpace, Settings, load_search_space
 from raybio.systems import SYSTEMS
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+if TYPE_CHECKING:
+    from raybio.runtime.sweep import Swept
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+SHOWN_PLACES = 10
 
 
 @app.command()
@@ -20,22 +25,31 @@ def sweep(
     store: Annotated[Path | None, typer.Option(help="prepared store; default: the embedded corpus")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings that all trials share")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="one of them: a.b=value; repeatable")] = None,
-    num_trials: Annotated[int | None, typer.Option(min=1, help="default: the space's")] = None,
-    max_concurrent_trials: Annotated[int | None, typer.Option(min=1, help="default: the space's")] = None,
+    budget: Annotated[
+        list[str] | None, typer.Option("--budget", help="of the space's budget: num_trials=6; repeatable")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="training workers of a trial; 1: its own process trains")] = 1,
-    cpus_per_worker: Annotated[float, typer.Option(help="logical CPUs of each")] = 1,
-    gpus_per_worker: Annotated[float, typer.Option(help="GPUs of each; a fraction lets trials share one")] = 0,
+    cpus_per_worker: Annotated[float | None, typer.Option(help="logical CPUs of each; default: equal parts")] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="GPUs of each, a fraction lets trials share one; default: 1 if there are any")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="the sweep's name; the same name goes on with that sweep")] = None,
     sweeps: Annotated[Path | None, typer.Option(help="folder of sweeps; default: RAYBIO_SWEEPS or sweeps/")] = None,
-    tracking_uri: Annotated[str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the sweeps")] = None,
+    tracking_uri: Annotated[
+        str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the sweeps")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the trials and start nothing")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
 ) -> None:
-    """Try many settings, stop the bad ones early, and write down the best; again under its name, a sweep goes on."""
-    wanted = _with_budget(
-        load_search_space(space, {key: entry.config for key, entry in SYSTEMS.items()}), num_trials, max_concurrent_trials
-    )
-    fields = settle(wanted.system, Arguments(store=store, config=config, settings=tuple(settings or ())), "sweep")
+    """Try many settings of one system, stop the bad ones early, and write down the best.
+
+    The same command again goes on: what has ended is not trained again.
+    """
+    found = load_search_space(space, {key: entry.config for key, entry in SYSTEMS.items()})
+    wanted = found.with_budget(budget or ())
+    arguments = Arguments(store=store, config=config, settings=tuple(settings or ()))
+    _refuse_both(wanted, arguments.settings)
+    fields = settle(wanted.system, arguments, "sweep")
     # Only now: these import Ray and MLflow, which takes seconds.
     from raybio.runtime.suggest import planned
 
@@ -45,11 +59,12 @@ def sweep(
     from raybio.runtime.sweep import SweepRequest
     from raybio.runtime.sweep import sweep as run
 
+    # What may change when a sweep goes on is no part of the name that it gets by itself.
     request = SweepRequest(
         space=wanted,
         base=fields["config"],
         store=fields["store"],
-        name=name or f"{space.stem}-{fingerprint(wanted)[:4]}{fields['name'][-8:]}",
+        name=name or f"{space.stem}-{fingerprint(found)[:4]}{fields['name'].removeprefix('sweep-')}",
         sweeps=default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps,
         tracking=tracking_uri,
         workers=workers,
@@ -57,19 +72,55 @@ def sweep(
         gpus_per_worker=gpus_per_worker,
         verbose=verbose,
     )
-    _show(request, run(request))
+    _show(run(request))
 
 
-def _with_budget(space: SearchSpace, num_trials: int | None, at_once: int | None) -> SearchSpace:
-    given = {"num_trials": num_trials, "max_concurrent_trials": at_once}
-    changed = {key: value for key, value in given.items() if value is not None}
-    return space.model_copy(update={"budget": space.budget.model_copy(update=changed)})
+def _refuse_both(space: SearchSpace, settings: tuple[str, ...]) -> None:
+    for text in settings:
+        path = text.partition("=")[0].strip()
+        if path in space.space:
+            raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
 
 
-def _show_plan(space: SearchSpace, trials: list[dict[str, Any]]) -> None:
+def _show_plan(space: SearchSpace, trials: list[Settings]) -> None:
     if space.search.kind == "optuna":
-        print("optuna learns as it goes; before it has learned anything, it would try")
-    for number, settings in zip(count(1), trials, strict=False):
+        print("optuna learns from each trial; before it has learned anything, it would try")
+    for number, settings in enumerate(trials, start=1):
         print(f"{number:4}  " + ", ".join(f"{path}={value}" for path, value in settings.items()))
     budget = space.budget
-    print(f"{len(trials)} trials of {budget.max_steps:,} steps, each stopped after {budget.grace_steps:,} at the earliest")
+    rule = (
+        ""
+        if space.scheduler.kind == "none"
+        else f", judged by {space.scheduler.kind} from step {budget.grace_steps:,} on"
+    )
+    again = f"; then the best {budget.num_repeated} with {budget.num_seeds} seeds each" if budget.num_repeated else ""
+    print(f"{len(trials)} trials of {budget.max_steps:,} steps at most{rule}{again}")
+
+
+def _show(swept: "Swept") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console, space = Console(), swept.order.space
+    table = Table("", *space.space, space.metric, "at step", title=f"{swept.folder.name}: the best settings")
+    for number, place in enumerate(swept.places[:SHOWN_PLACES], start=1):
+        interval = "" if place.low is None else f" [{place.low:.4f}, {place.high:.4f}]"
+        chosen = [
+            f"{place.settings.get(path, ''):.3g}"
+            if isinstance(place.settings.get(path), float)
+            else str(place.settings.get(path, ""))
+            for path in space.space
+        ]
+        table.add_row(str(number), *chosen, f"{place.mean:.4f}{interval}", f"{place.best_step:,}")
+    console.print(table)
+    ways: dict[str, int] = {}
+    for one in swept.trials:
+        ways[one.status] = ways.get(one.status, 0) + 1
+    console.print(f"{len(swept.trials)} trials: " + ", ".join(f"{num} {status}" for status, num in ways.items()))
+    lines = {"report": swept.folder.path / "report.html", "best": swept.folder.path / "best.yaml"}
+    if swept.places:
+        lines["model"] = swept.folder.path / "trials" / swept.places[0].trials[0].name / "export"
+    uri = swept.uri.split("@")[-1]
+    lines["MLflow"] = Path(f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}")
+    for what, where in lines.items():
+        console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)

@@ -14,6 +14,7 @@ from raybio import errors
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, RaybioError
 from raybio.runtime.cluster import Resources, check_plan, connected
+from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
@@ -169,7 +170,7 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: St
             error = None if signals.caught else _fit_and_follow(request, folder, resources, tracker, signals.caught)
         status = _status(folder, signals.caught, error)
         if status == "failed":
-            raise _explain(folder, error)
+            raise explained(folder, error)
         if status == "stopped":
             raise _interrupted(folder, request, signals.caught[0])
     except KeyboardInterrupt:  # while Ray was starting
@@ -193,26 +194,52 @@ def _interrupted(folder: RunFolder, request: TrainRequest, number: int) -> Inter
     return InterruptedRunError(number, f"{name}: stopped at step {step}; the same command goes on from there")
 
 
+@dataclass(frozen=True)
+class Work:
+    """Ray Train at work in a thread."""
+
+    thread: threading.Thread
+    errors: list[BaseException]
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it, if it did not end by itself."""
+        return self.errors[0] if self.errors else None
+
+
+def fit_in_thread(request: TrainRequest, folder: RunFolder, resources: Resources, goal: Goal | None = None) -> Work:
+    """Start the workers; whoever waits for the thread follows the run's log.
+
+    Args:
+        request: what to train.
+        folder: the run's, opened.
+        resources: what each worker reserves.
+        goal: what a sweep looks at, if the run is one of its trials.
+    """
+    found: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            _trainer(request, folder, resources, goal).fit()
+        except BaseException as error:  # reported by whoever waits for the thread
+            found.append(error)
+
+    work = Work(threading.Thread(target=fit, name="raybio-train", daemon=True), found)
+    work.thread.start()
+    return work
+
+
 def _fit_and_follow(
     request: TrainRequest, folder: RunFolder, resources: Resources, tracker: Tracker, caught: list[int]
 ) -> BaseException | None:
     """Ray Train works in a thread; this one shows progress and turns a signal into a stopped run."""
-    errors_of_thread: list[BaseException] = []
-
-    def fit() -> None:
-        try:
-            _trainer(request, folder, resources).fit()
-        except BaseException as error:  # reported by whoever waits for the thread
-            errors_of_thread.append(error)
-
-    thread = threading.Thread(target=fit, name="raybio-train", daemon=True)
-    thread.start()
+    work = fit_in_thread(request, folder, resources)
     tail = MetricsTail(folder.metrics)
     newest = folder.newest_checkpoint
     from_step = 0 if newest is None else step_of(newest)
     with ProgressView(request.name, request.config.schedule.max_steps, from_step=from_step) as view:
-        while thread.is_alive():
-            thread.join(timeout=0.2)
+        while work.thread.is_alive():
+            work.thread.join(timeout=0.2)
             view.update(tail.read())
             if caught:
                 tracker.kill()
@@ -221,17 +248,18 @@ def _fit_and_follow(
                 break
             if folder.failure.exists():
                 # Ray would start the workers again for nothing; a checkpoint that is being written gets its time.
-                thread.join(timeout=10)
+                work.thread.join(timeout=10)
                 break
         view.update(tail.read())
-    return errors_of_thread[0] if errors_of_thread else None
+    return work.error
 
 
-def _trainer(request: TrainRequest, folder: RunFolder, resources: Resources) -> Any:
+def _trainer(request: TrainRequest, folder: RunFolder, resources: Resources, goal: Goal | None) -> Any:
     import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from raybio.runtime.worker import Order, work
+    from raybio.runtime.worker import Order
+    from raybio.runtime.worker import work as train_worker
 
     order = Order(
         system=request.system,
@@ -240,6 +268,7 @@ def _trainer(request: TrainRequest, folder: RunFolder, resources: Resources) -> 
         runs=str(folder.path.parent),
         name=request.name,
         threads=resources.threads_per_worker,
+        goal=goal,
         setup=request.setup,
     )
     shutil.rmtree(folder.ray, ignore_errors=True)
@@ -247,7 +276,7 @@ def _trainer(request: TrainRequest, folder: RunFolder, resources: Resources) -> 
     if resources.gpus_per_worker:
         per_worker["GPU"] = resources.gpus_per_worker
     return TorchTrainer(
-        lambda: work(order),
+        lambda: train_worker(order),
         torch_config=TorchConfig(
             backend="nccl" if resources.gpus_per_worker else "gloo", timeout_s=COLLECTIVE_TIMEOUT_SECONDS
         ),
@@ -314,8 +343,8 @@ def _status(folder: RunFolder, caught: list[int], error: BaseException | None) -
     return "stopped" if caught else "failed"
 
 
-def _explain(folder: RunFolder, error: BaseException | None) -> RaybioError:
-    """The error that ended the run, as itself where a worker wrote it down."""
+def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
+    """The error that ended a run, as itself where a worker wrote it down."""
     failure = read_json(folder.failure)
     if failure is not None:
         kind = getattr(errors, failure["kind"], RaybioError)

@@ -1,32 +1,56 @@
 """One trial of a sweep: a run whose evaluations are told to Ray Tune as they come.
 
 A trial's folder is named after its configuration, so the same settings find what they left: a sweep that is started
-again tells Tune of the steps that are on disk and goes on from the newest checkpoint. Whatever the scheduler would have
-decided, it decides again.
+again tells Tune of the steps that are on disk and goes on from the newest checkpoint. Whatever the scheduler decided,
+it decides again; a trial that has ended only tells.
+
+What Tune takes for a trial's checkpoint is a note of a folder and a step. The checkpoint itself stays in the folder,
+and population-based training, which lets a trial go on from another one's weights, copies it from there.
 """
 
-import math
-import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raybio.config import fingerprint, override_all
+from raybio.config import fingerprint, override, override_all
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError, RaybioError
+from raybio.runtime.cluster import Resources
+from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.train import TrainRequest, train
-from raybio.search_space import SearchSpace, Settings
+from raybio.runtime.train import TrainRequest, explained, fit_in_thread
+from raybio.search_space import SearchSpace, Settings, quoted
 from raybio.systems import SYSTEMS
+from raybio.training.checkpoint import adopt, committed, step_of
 from raybio.training.settings import TrainingConfig
 
 OBJECTIVE = "objective"
 """What Tune compares: the best value of the metric over the trial's evaluated steps so far."""
 
 WRITER_LOCK_SECONDS = 60.0
+NOTE = "trial.json"
+"""What the trial's process knows: its settings and how long it trained."""
+
+ENDED = "ended.json"
+"""What the driver knows: how the trial ended."""
+
+PRECISION = "precision.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What Tune is told to try.
+
+    Attributes:
+        settings: what it changes.
+        branch: what tells trials of the same settings apart that begin with other weights; usually empty.
+    """
+
+    settings: Settings
+    branch: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,19 +61,36 @@ class TrialOrder:
         base: the configuration that settings are put on.
         space: the sweep's search space.
         store: path of the prepared store.
-        trials: folder of all trials.
+        sweep: the sweep's folder.
         workers: training workers of each trial; 1: the trial's own process trains.
-        cpus_per_worker: logical CPUs of each, the threads that it computes with.
+        cpus_per_worker: logical CPUs of each.
         gpus_per_worker: GPUs of each; a fraction lets trials share one.
+        setup: called in each training process first; tests plant their faults with it.
     """
 
     base: TrainingConfig
     space: SearchSpace
     store: str
-    trials: str
+    sweep: str
     workers: int = 1
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
+    setup: Any = None
+
+    @property
+    def goal(self) -> Goal:
+        """What trials are compared by."""
+        return Goal(self.space.metric, self.space.mode)
+
+    @property
+    def stop(self) -> Path:
+        """The file by which the driver ends all trials."""
+        return Path(self.sweep) / ".stop"
+
+    @property
+    def threads(self) -> int:
+        """Threads that a worker computes with."""
+        return max(1, int(self.cpus_per_worker))
 
     def config(self, settings: Settings) -> TrainingConfig:
         """The whole configuration of a trial.
@@ -63,149 +104,193 @@ class TrialOrder:
         every = min(schedule.evaluate_every_steps or budget.grace_steps, budget.grace_steps)
         steps = {"max_steps": budget.max_steps, "evaluate_every_steps": every, "checkpoint_every_steps": every}
         given = {f"schedule.{name}": value for name, value in steps.items()}
-        return override_all(self.base, given | settings)
+        return override_all(self.base, given | {path: quoted(value) for path, value in settings.items()})
 
-    def folder(self, settings: Settings) -> RunFolder:
-        """Where a trial with these settings lies."""
-        return RunFolder(self.trials, f"trial-{fingerprint(self.config(settings))[:10]}")
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best evaluated step of a trial."""
-
-    step: int
-    value: float
+    def folder(self, trial: Trial) -> RunFolder:
+        """Where a trial lies."""
+        name = f"trial-{fingerprint(self.config(trial.settings))[:10]}"
+        return RunFolder(Path(self.sweep) / "trials", f"{name}-{trial.branch}" if trial.branch else name)
 
 
-def evaluations(folder: RunFolder, metric: str) -> list[tuple[int, float]]:
-    """(step, value) of the metric at each evaluated step after the start, in order."""
-    reports = read_reports(folder.metrics)
-    return [(one["step"], one["metrics"][metric]) for one in reports if one["step"] > 0 and metric in one["metrics"]]
+def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
+    """Train, telling Tune of every evaluation; called by Tune, in a process of its own.
 
-
-def best_of(values: list[tuple[int, float]], mode: str) -> Best | None:
-    """The best evaluated step, the first of equals; None before the first evaluation."""
-    if not values:
-        return None
-    sign = 1 if mode == "max" else -1
-    step, value = max(values, key=lambda pair: (sign * pair[1], -pair[0]))
-    return Best(step, value)
-
-
-def run_trial(settings: Settings, order: TrialOrder) -> None:
-    """Train with ``settings``, telling Tune of every evaluation; called by Tune, in a process of its own.
+    An error that trying again would not cure is left in ``failure.json``, and the trial just ends.
 
     Raises:
-        RaybioError: what ended the trial; also left in its ``failure.json``, so that trying again ends at once.
+        ClusterError: if something was away that may come back.
+    """
+    if order.stop.exists():
+        return
+    trial = Trial(**asked)
+    folder, known_step = order.folder(trial), _told_step(order, trial)
+    note = read_json(folder.path / NOTE) or {"seconds": 0.0}
+    started, told = time.monotonic(), []
+    try:
+        for step, value in _values(folder, order, trial):
+            told.append((step, value))
+            note |= {"trial": asdict(trial), "seconds": note["seconds"] + time.monotonic() - started}
+            started = time.monotonic()
+            if not has_ended(folder):
+                write_json(folder.path / NOTE, note)
+            if step > known_step:
+                _tell(folder, order.goal, told)
+        if not told and not order.stop.exists() and not folder.failure.exists():
+            raise ConfigError(f"metric: {order.space.metric!r} is never evaluated; want one that the system reports")
+    except ClusterError:
+        raise  # Tune tries again
+    except RaybioError as error:
+        write_json(folder.failure, {"kind": type(error).__name__, "message": str(error)})
+
+
+def has_ended(folder: RunFolder) -> bool:
+    """Whether the driver has noted how the trial ended."""
+    return (folder.path / ENDED).exists()
+
+
+def _tell(folder: RunFolder, goal: Goal, told: list[tuple[int, float]]) -> None:
+    import tempfile
+
+    import ray.tune
+
+    step, value = told[-1]
+    best = goal.best(told)
+    assert best is not None
+    report = {"step": step, OBJECTIVE: best[1], "best_step": best[0], goal.metric: value}
+    with tempfile.TemporaryDirectory() as place:
+        write_json(Path(place) / NOTE, {"folder": str(folder.path), "step": step})
+        ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(place))
+
+
+def _told_step(order: TrialOrder, trial: Trial) -> int:
+    """The step up to which Tune knows the trial; another trial's checkpoint, if it goes on from one, is copied here.
+
+    Raises:
+        CheckpointError: if that checkpoint is gone or damaged.
     """
     import ray.tune
 
-    config, folder = order.config(settings), order.folder(settings)
-    failure = read_json(folder.failure)
-    if failure is not None:
-        raise ConfigError(failure["message"])
-    folder.open(order.space.system, config, Path(order.store), open_store(order.store).digest, ())
-    told: list[tuple[int, float]] = []
-    started = time.monotonic() - (read_json(folder.path / "trial.json") or {}).get("seconds", 0.0)
-    try:
-        for step, value in _trained(folder, order, config):
-            told.append((step, value))
-            best = best_of(told, order.space.mode)
-            assert best is not None
-            seconds = time.monotonic() - started
-            write_json(folder.path / "trial.json", {"settings": settings, "seconds": seconds})
-            ray.tune.report({"step": step, OBJECTIVE: best.value, "best_step": best.step, order.space.metric: value})
-    except ClusterError:
-        raise  # what was away may come back: Tune tries again
-    except RaybioError as error:
-        write_json(folder.failure, {"kind": type(error).__name__, "message": str(error)})
-        raise
-    if not told:
-        raise ConfigError(f"metric: {order.space.metric!r} was never evaluated; want one that the system reports")
+    found = ray.tune.get_checkpoint()
+    if found is None:
+        return -1
+    with found.as_directory() as place:
+        note = read_json(Path(place) / NOTE)
+    folder, donor = order.folder(trial), Path(note["folder"])
+    if donor != folder.path and not committed(folder.checkpoints):
+        _go_on_from(RunFolder(donor.parent, donor.name), folder, order.config(trial.settings), note["step"])
+    return int(note["step"])
 
 
-def _trained(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, float]]:
-    """(step, value) of each evaluation: those on disk, up to the step from which training goes on, and then new ones."""
-    metric, last = order.space.metric, -1
-    if order.workers > 1:
-        for step, value in _trained_by_workers(folder, order, config):
-            yield step, value
+def _go_on_from(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int) -> None:
+    """Copy a checkpoint and what led to it."""
+    saved = committed(donor.checkpoints)
+    source = next((one for one in saved if step_of(one) == step), saved[0] if saved else None)
+    if source is None:
+        raise ClusterError(f"{donor.path}: has no checkpoint of step {step:,} to go on from")
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    for report in read_reports(donor.metrics):
+        if report["step"] <= step_of(source):
+            log.append(report["step"], report["metrics"], goes_on_from=donor.name)
+    adopt(source, folder.checkpoints, config)
+
+
+def _values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[tuple[int, float]]:
+    """(step, value) of each evaluation: those on disk up to the step from which training goes on, and new ones."""
+    known, last = order.goal.values(read_reports(folder.metrics)), -1
+    if has_ended(folder):
+        yield from known
+        return
+    if folder.failure.exists():
         return
     newest = folder.newest_checkpoint
-    known_step = -1 if newest is None else int(newest.name.split("-")[1])
-    for step, value in evaluations(folder, metric):
-        if step <= known_step:
+    for step, value in known:
+        if newest is not None and step <= step_of(newest):
             last = step
             yield step, value
-    if read_json(folder.outcome) is not None:
+    if folder.outcome.exists() and (read_json(folder.outcome) or {}).get("status") != "stopped":
         return
-    for step, metrics in _train_here(folder, order, config):
-        if step > last and metric in metrics:
-            yield step, metrics[metric]
+    store = open_store(order.store)
+    config = order.config(trial.settings)
+    folder.open(order.space.system, config, Path(order.store), store.digest, ())
+    folder.stop.unlink(missing_ok=True)
+    train = _trained_by_workers if order.workers > 1 else _trained_here
+    for step, value in train(folder, order, config):
+        if step > last:
+            yield step, value
 
 
-def _train_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, dict[str, float]]]:
-    """Train in this process; yields the reports with an evaluation, except that of the untrained model."""
+def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, float]]:
+    """Train in this process."""
     import torch
 
+    from raybio.runtime.worker import walk
     from raybio.training.checkpoint import CheckpointStore
-    from raybio.training.loop import fit, local_batches
+    from raybio.training.gather import SingleProcess
+    from raybio.training.loop import local_batches
 
-    torch.set_num_threads(max(1, math.floor(order.cpus_per_worker)))
+    if order.setup is not None:
+        order.setup(0, folder.path)
+    torch.set_num_threads(order.threads)
+    device = "cuda" if order.gpus_per_worker else "cpu"
     with folder.lock("writer", WRITER_LOCK_SECONDS):
+        config = override(config, "precision", _precision(order, config, device))
         system = SYSTEMS[order.space.system].build(config, order.store)
-        log, batches = MetricsLog(folder.metrics), local_batches(system, config.schedule.max_steps)
         checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
-
-        def from_step(first_step: int) -> Any:
-            log.rewind(first_step)
-            return batches(first_step)
-
-        device = "cuda" if order.gpus_per_worker else "cpu"
-        for report in fit(system, config, batches=from_step, checkpoints=checkpoints, device=device):
-            if report.metrics:
-                log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
-            if report.is_evaluation and report.step > 0:
-                yield report.step, report.metrics
-            if report.is_last:
-                checkpoints.wait()
-                write_json(folder.outcome, {"status": report.reason, "step": report.step})
+        reports = walk(
+            system,
+            config,
+            folder,
+            batches=local_batches(system, config.schedule.max_steps),
+            collective=SingleProcess(),
+            device=device,
+            checkpoints=checkpoints,
+            log=MetricsLog(folder.metrics),
+            stop=order.stop,
+            goal=order.goal,
+        )
+        for report in reports:
+            yield from order.goal.values([{"step": report.step, "metrics": report.metrics}])
         checkpoints.close()
 
 
-def _trained_by_workers(
-    folder: RunFolder, order: TrialOrder, config: TrainingConfig
-) -> Iterator[tuple[int, float]]:
-    """Train with several workers; Ray Train works in a thread, and this one follows the run's log."""
+def _precision(order: TrialOrder, config: TrainingConfig, device: str) -> str:
+    """``precision: auto`` as the sweep's first trial measured it: measured anew, trials could not be compared."""
+    from raybio.training.precision import resolve_precision
+
+    sweep, path = RunFolder(Path(order.sweep).parent, Path(order.sweep).name), Path(order.sweep) / PRECISION
+    with sweep.lock("precision", WRITER_LOCK_SECONDS):
+        found = read_json(path) or {}
+        if config.precision not in found:
+            found[config.precision] = resolve_precision(config.precision, device).name
+            write_json(path, found)
+    return str(found[config.precision])
+
+
+def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, float]]:
+    """Train with several workers: Ray Train works in a thread, and this one follows the run's log."""
     request = TrainRequest(
         system=order.space.system,
         config=config,
-        store=Path(order.store),
+        store=order.store,
         name=folder.name,
-        runs=Path(order.trials),
+        runs=folder.path.parent,
         workers=order.workers,
-        cpus_per_worker=order.cpus_per_worker,
-        use_gpu=bool(order.gpus_per_worker),
-        is_tracked=False,
-        is_judged=False,
+        setup=order.setup,
     )
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            train(request)
-        except BaseException as error:  # raised below, in the thread that Tune watches
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="raybio-trial", daemon=True)
-    thread.start()
-    tail, is_alive = MetricsTail(folder.metrics), True
-    while is_alive:
-        thread.join(timeout=0.5)
-        is_alive = thread.is_alive()
-        for report in tail.read():
-            if report["step"] > 0 and order.space.metric in report["metrics"]:
-                yield report["step"], report["metrics"][order.space.metric]
-    if errors:
-        raise errors[0]
+    resources = Resources(order.workers, order.cpus_per_worker, order.gpus_per_worker, order.threads)
+    folder.outcome.unlink(missing_ok=True)
+    work = fit_in_thread(request, folder, resources, order.goal)
+    tail = MetricsTail(folder.metrics)
+    try:
+        while work.thread.is_alive():
+            work.thread.join(timeout=0.2)
+            if order.stop.exists():
+                folder.stop.touch()
+            yield from order.goal.values(tail.read())
+        yield from order.goal.values(tail.read())
+    finally:
+        if work.thread.is_alive():
+            folder.stop.touch()  # Tune has enough of this trial
+    if not folder.outcome.exists():
+        raise explained(folder, work.error)

@@ -15,13 +15,14 @@ from raybio.batches import TokenBatch
 from raybio.errors import ClusterError, RaybioError
 from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
-from raybio.runtime.metrics_log import MetricsLog
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.goal import Goal
+from raybio.runtime.metrics_log import MetricsLog, read_reports
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.stream import stream_batches
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.gather import ProcessGroup, SingleProcess
-from raybio.training.loop import Report, fit
+from raybio.training.loop import Batches, Report, fit
 from raybio.training.settings import TrainingConfig
 
 WRITER_LOCK_SECONDS = 60.0
@@ -41,6 +42,7 @@ class Order:
         runs: folder of all runs.
         name: the run's name.
         threads: threads to compute with; None: the CPUs of this machine divided by its workers.
+        goal: what a sweep looks at, if the run is one of its trials.
         setup: called as ``setup(rank, attempt folder)`` before anything else; tests plant their faults with it.
     """
 
@@ -50,6 +52,7 @@ class Order:
     runs: str
     name: str
     threads: int | None
+    goal: Goal | None = None
     setup: Callable[[int, Path], None] | None = None
 
 
@@ -105,9 +108,6 @@ def _walk(
     system = SYSTEMS[order.system].build(config, order.store)
 
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
-        """This worker's batches from ``first_step`` on; what the log has of later steps is forgotten."""
-        if log is not None:
-            log.rewind(first_step)
         _agree(first_step, collective)
         return stream_batches(
             system.collate,
@@ -118,25 +118,87 @@ def _walk(
             batch_type=system.batch_type,
         )
 
-    last, metrics = Report(0, {}), dict[str, float]()
-    reports = fit(
+    reports = walk(
         system,
         config,
+        folder,
         batches=batches,
         collective=collective,
         device=ray.train.torch.get_device(),
         checkpoints=checkpoints,
-        should_stop=_StopFlag(folder.stop),
+        log=log,
+        stop=folder.stop,
+        goal=order.goal,
     )
     for report in reports:
-        last, metrics = report, metrics | report.metrics
-        if log is not None and report.metrics:
-            log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
         if report.is_evaluation or report.is_checkpoint or report.is_last:
             # A barrier of all workers, so not for each line of the log; reports are the same on all of them.
             ray.train.report({"step": report.step, **report.metrics})
-    checkpoints.wait()
-    _finish(folder, system, config, collective, last, metrics, is_writer=log is not None)
+
+
+def walk(
+    system: System,
+    config: TrainingConfig,
+    folder: RunFolder,
+    *,
+    batches: Batches,
+    collective: Collective,
+    device: torch.device | str,
+    checkpoints: CheckpointStore,
+    log: MetricsLog | None,
+    stop: Path,
+    goal: Goal | None,
+) -> Iterator[Report]:
+    """Walk ``fit``: every report is in the log before it is passed on, and ``outcome.json`` is there before the last.
+
+    A run of its own is judged and exported at its end; a trial is exported whenever it is better than before.
+
+    Args:
+        system: what is trained.
+        config: its configuration.
+        folder: of the run.
+        batches: this worker's batches.
+        collective: the other workers.
+        device: where the model lives.
+        checkpoints: where to save and to go on from.
+        log: of the first worker; None on all others.
+        stop: a file that, once it is there, ends the run at its next step.
+        goal: what a sweep looks at; None: this is no trial.
+
+    Yields:
+        the reports of ``fit``.
+    """
+
+    def rewound(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+        """What the log has of later steps is forgotten."""
+        if log is not None:
+            log.rewind(first_step)
+        return batches(first_step)
+
+    metrics: dict[str, float] = {}
+    reports = fit(
+        system,
+        config,
+        batches=rewound,
+        collective=collective,
+        device=device,
+        checkpoints=checkpoints,
+        should_stop=_StopFlag(stop),
+    )
+    for report in reports:
+        metrics |= report.metrics
+        if log is not None and report.metrics:
+            log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
+            if (
+                goal is not None
+                and report.is_evaluation
+                and goal.is_reached_first(read_reports(folder.metrics), report.step)
+            ):
+                system.export(folder.export, _card(folder, system, config, report.metrics))
+        if report.is_last:
+            checkpoints.wait()
+            _finish(folder, system, config, collective, report, metrics, log is not None, is_judged=goal is None)
+        yield report
 
 
 def _agree(first_step: int, collective: Collective) -> None:
@@ -157,22 +219,17 @@ def _finish(
     last: Report,
     metrics: dict[str, float],
     is_writer: bool,
+    is_judged: bool,
 ) -> None:
     """Judge and export a finished model; say where a stopped one stands."""
-    is_complete = last.reason in ("finished", "early_stopping")
+    is_complete = last.reason in COMPLETE and is_judged
     final: dict[str, Any] = {}
     if is_complete and system.final_evaluate is not None:
         final = dict(system.final_evaluate(system.model, collective))
     if not is_writer:
         return
     if is_complete:
-        card = {
-            "name": folder.name,
-            "Data digest": system.data_digest,
-            "Metrics": metrics,
-            "Configuration": config.to_mapping(),
-        }
-        system.export(folder.export, card)
+        system.export(folder.export, _card(folder, system, config, metrics))
     outcome = {
         "status": last.reason,
         "precision": last.precision,
@@ -182,6 +239,15 @@ def _finish(
         "weights_sha256": weights_digest(system.model.state_dict().items()),
     }
     write_json(folder.outcome, outcome)
+
+
+def _card(folder: RunFolder, system: System, config: TrainingConfig, metrics: dict[str, float]) -> dict[str, Any]:
+    return {
+        "name": folder.name,
+        "Data digest": system.data_digest,
+        "Metrics": metrics,
+        "Configuration": config.to_mapping(),
+    }
 
 
 class _StopFlag:

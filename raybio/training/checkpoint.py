@@ -3,7 +3,7 @@
     checkpoints/step-00000100/
         model.safetensors      parameters and buffers
         optimizer.safetensors  moments, by parameter name
-        state.json             step, the loop's own state, the optimiser's settings
+        state.json             step, the loop's own state, which parameters the optimiser updates
         manifest.json          sha256 and bytes of the files above, configuration, data digest, versions
 
 A folder is written under another name and renamed when everything in it is on the disk; a second writing of the same
@@ -29,6 +29,7 @@ from raybio.training.checkpoint_folder import (
     Contents,
     DamagedError,
     Identity,
+    copy_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
@@ -272,6 +273,29 @@ def committed(directory: Path) -> list[Path]:
     matches = [match for match in map(_FOLDER_NAME.fullmatch, names) if match]
     matches.sort(key=lambda match: (int(match[1]), int(match[2] or 0)), reverse=True)
     return [directory / match[0] for match in matches]
+
+
+def adopt(source: Path, directory: Path, config: Config) -> None:
+    """Make a checkpoint of one run the newest of another, which goes on from its weights with other settings.
+
+    Args:
+        source: folder of the checkpoint.
+        directory: of the other run's checkpoints.
+        config: of the other run.
+
+    Raises:
+        CheckpointError: if the checkpoint is damaged, of another format, or cannot be copied.
+    """
+    try:
+        state = read_checkpoint(source)
+        identity = Identity(config.to_mapping(), fingerprint(config), state.manifest["data_digest"])
+        directory.mkdir(parents=True, exist_ok=True)
+        folder = directory / f"{_WRITING}{source.name}-{os.getpid()}"
+        shutil.rmtree(folder, ignore_errors=True)
+        copy_checkpoint(state, folder, identity)
+        durable.commit_folder(folder, directory / f"step-{state.step:08d}")
+    except (DamagedError, OSError) as error:
+        raise CheckpointError(f"{source}: cannot be gone on from in {directory}: {error}") from None
 
 
 def step_of(folder: Path) -> int:

@@ -94,7 +94,6 @@ def write_checkpoint(folder: Path, contents: Contents, identity: Identity) -> No
         "format_version": FORMAT_VERSION,
         "step": contents.step,
         "files": {name: record._asdict() for name, record in files.items()},
-        **identity._asdict(),
         "versions": {
             "raybio": raybio.__version__,
             "torch": torch.__version__,
@@ -102,7 +101,24 @@ def write_checkpoint(folder: Path, contents: Contents, identity: Identity) -> No
             "machine": platform.machine(),
         },
     }
-    durable.write_json(folder / MANIFEST, manifest | {"checksum": _checksum(manifest)})
+    _write_manifest(folder, manifest, identity)
+
+
+def copy_checkpoint(state: CheckpointState, folder: Path, identity: Identity) -> None:
+    """Make ``folder`` a copy of a verified checkpoint that belongs to another run.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    folder.mkdir()
+    for name in FILES:
+        durable.copy_file(state.path / name, folder / name)
+    _write_manifest(folder, _without_checksum(state.manifest), identity)
+
+
+def _write_manifest(folder: Path, manifest: dict[str, Any], identity: Identity) -> None:
+    whole = manifest | identity._asdict()
+    durable.write_json(folder / MANIFEST, whole | {"checksum": _checksum(whole)})
 
 
 def read_checkpoint(folder: Path) -> CheckpointState:

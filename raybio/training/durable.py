@@ -83,6 +83,20 @@ def write_json(path: Path, value: object) -> FileRecord:
     return _write(path, iter([memoryview(text)]), len(text))
 
 
+def copy_file(source: Path, target: Path) -> None:
+    """Copy a file's bytes and force them to the disk.
+
+    Raises:
+        OSError: if they cannot be read or written.
+    """
+    shutil.copyfile(source, target)
+    descriptor = os.open(target, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def file_sha256(path: Path) -> str:
     """sha256 of a file, in hex."""
     with path.open("rb") as file:

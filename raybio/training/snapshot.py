@@ -67,10 +67,7 @@ def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
             else:
                 scalars[key] = value
     groups = [
-        {
-            "parameters": [names[id(parameter)] for parameter in group["params"]],
-            "options": {key: value for key, value in group.items() if _is_option(key, value)},
-        }
+        {"parameters": [names[id(parameter)] for parameter in group["params"]]}
         for group in state.optimizer.param_groups
     ]
     return tensors, {"groups": groups, "scalars": scalars}
@@ -96,7 +93,7 @@ def restore_model(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 
 
 def restore_optimizer(state: TrainingState, saved: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Put saved optimiser state into a fresh optimiser of the same parameters.
+    """Put saved optimiser state into a fresh optimiser of the same parameters, which keeps its own options.
 
     Raises:
         CheckpointError: if the parameters or their grouping differ.
@@ -116,11 +113,7 @@ def restore_optimizer(state: TrainingState, saved: Mapping[str, Tensor], descrip
             "configuration."
         )
     target["state"] = {}
-    for group, saved_group, own_names in zip(target["param_groups"], saved_groups, own_groups, strict=True):
-        # JSON has no tuples, and betas must stay one.
-        group.update(
-            {key: tuple(value) if isinstance(value, list) else value for key, value in saved_group["options"].items()}
-        )
+    for group, own_names in zip(target["param_groups"], own_groups, strict=True):
         for index, name in zip(group["params"], own_names, strict=True):
             if name in entries:
                 target["state"][index] = entries[name]
@@ -166,10 +159,6 @@ def _parameter_names(state: TrainingState) -> dict[int, str]:
                     "it has no name to be saved under. Make it part of the model."
                 )
     return names
-
-
-def _is_option(key: str, value: Any) -> bool:
-    return key not in ("params", "param_names") and isinstance(value, bool | int | float | str | tuple | list | None)
 
 
 def _refuse_other_names(whose: str, saved: set[str], own: set[str]) -> None:

@@ -1,0 +1,33 @@
+"""What the trials of a sweep are compared by."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a sweep looks at in its trials.
+
+    Attributes:
+        metric: an evaluation metric.
+        mode: ``max`` or ``min``.
+    """
+
+    metric: str
+    mode: str
+
+    def values(self, reports: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+        """(step, value) at each evaluated step after the start, in order."""
+        logged = ((report["step"], report["metrics"]) for report in reports)
+        return [(step, metrics[self.metric]) for step, metrics in logged if step > 0 and self.metric in metrics]
+
+    def best(self, values: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
+        """The best of them, the first of equals; None of none."""
+        sign = 1 if self.mode == "max" else -1
+        return max(values, key=lambda pair: (sign * pair[1], -pair[0]), default=None)
+
+    def is_reached_first(self, reports: Sequence[Mapping[str, Any]], step: int) -> bool:
+        """Whether ``step`` is an evaluation, and better than all before."""
+        best = self.best(self.values(reports))
+        return best is not None and best[0] == step
