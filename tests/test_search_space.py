@@ -105,7 +105,7 @@ def test_a_wrong_entry_is_refused_with_the_reason(space, reason, tmp_path):
         ({"bugdet": {}}, "'bugdet' is not a setting"),
         ({"budget": {"num_trials": 0}}, "budget.num_trials"),
         ({"budget": {"max_steps": 10, "grace_steps": 11}}, "grace_steps"),
-        ({"scheduler": {"kind": "median"}}, "scheduler.kind"),
+        ({"scheduler": {"kind": "medium"}}, "scheduler.kind"),
     ],
 )
 def test_wrong_surroundings_are_refused_with_the_reason(changes, reason, tmp_path):

@@ -11,7 +11,7 @@ from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.suggest import TRIAL
 from raybio.runtime.track import Tracker
-from raybio.runtime.trial import ENDED, OBJECTIVE, Trial, TrialOrder
+from raybio.runtime.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
 
 TRIALS = "trials.json"
 """The sweep's trials in the order of their start; what a sweep that goes on begins with."""
@@ -76,6 +76,8 @@ class FollowedTrials(Callback):
         write_json(self.folder.path / TRIALS, [asdict(one) for one in self._member.values()])
         folder = self.order.folder(now)
         folder.make()
+        if not (folder.path / NOTE).exists():
+            write_json(folder.path / NOTE, {"trial": asdict(now), "seconds": 0.0})
         if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
             self._trackers[folder.name] = self._tracker(now)
             self._trackers[folder.name].start()

@@ -34,7 +34,7 @@ from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.suggest import TRIAL, listed, planned, tune_config
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.runtime.train import InterruptedRunError
-from raybio.runtime.trial import ENDED, Trial, TrialOrder, run_trial
+from raybio.runtime.trial import ENDED, Trial, TrialOrder, has_ended, run_trial
 from raybio.search_space import SearchSpace
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
@@ -133,7 +133,8 @@ def sweep(request: SweepRequest) -> Swept:
         _forget_what_may_pass(folder, order)
         try:
             with StopSignals(order.stop) as signals:
-                order = _tuned(request, order, FollowedTrials(folder, order, tracker, store.digest), signals)
+                if not _is_complete(order):
+                    order = _tuned(request, order, FollowedTrials(folder, order, tracker, store.digest), signals)
             found = write_results(folder, order)
             status = "KILLED" if signals.caught else "FINISHED"
         finally:
@@ -151,6 +152,16 @@ def _forget_what_may_pass(folder: RunFolder, order: TrialOrder) -> None:
         if (read_json(failure) or {}).get("kind") == "ClusterError":
             (failure.parent / ENDED).unlink(missing_ok=True)
             failure.unlink()
+
+
+def _is_complete(order: TrialOrder) -> bool:
+    """Whether all trials that the budget wants have ended."""
+    known, space = earlier_trials(Path(order.sweep)), order.space
+    num_wanted = space.budget.num_trials if space.search.kind == "optuna" else len(planned(space))
+    first = [trial for trial in known if set(trial.settings) <= set(space.space)]
+    if len(first) < num_wanted or not all(has_ended(order.folder(trial)) for trial in known):
+        return False
+    return all(has_ended(order.folder(trial)) for trial in repetitions(order))
 
 
 def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, signals: StopSignals) -> TrialOrder:

@@ -117,10 +117,10 @@ def _show(swept: "Swept") -> None:
     for one in swept.trials:
         ways[one.status] = ways.get(one.status, 0) + 1
     console.print(f"{len(swept.trials)} trials: " + ", ".join(f"{num} {status}" for status, num in ways.items()))
-    lines = {"report": swept.folder.path / "report.html", "best": swept.folder.path / "best.yaml"}
+    path = swept.folder.path
+    lines = {"report": f"{path / 'report.html'}", "best": f"{path / 'best.yaml'}"}
     if swept.places:
-        lines["model"] = swept.folder.path / "trials" / swept.places[0].trials[0].name / "export"
-    uri = swept.uri.split("@")[-1]
-    lines["MLflow"] = Path(f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}")
+        lines["model"] = f"{path / 'trials' / swept.places[0].trials[0].name / 'export'}"
+    lines["MLflow"] = f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}"
     for what, where in lines.items():
         console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)

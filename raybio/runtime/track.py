@@ -256,7 +256,8 @@ class Tracker:
 
     def _send_artifacts(self) -> None:
         folder = self.folder
-        for path in (folder.config, folder.result, *sorted(folder.path.glob("*.md"))):
+        written = [path for kind in ("*.md", "*.csv", "*.html", "best.yaml") for path in sorted(folder.path.glob(kind))]
+        for path in (folder.config, folder.result, *written):
             if path.exists():
                 self._client.log_artifact(self.run_id, str(path))
         for path in (folder.plots, folder.export):

@@ -1,20 +1,15 @@
 """One training run, seen from the driver: start or continue it in Ray Train, follow it, give it its true status."""
 
 import contextlib
-import shutil
 import signal
-import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybio import errors
 from raybio.data.store import open_store
-from raybio.errors import ClusterError, RaybioError
+from raybio.errors import RaybioError
 from raybio.runtime.cluster import Resources, check_plan, connected
-from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
@@ -25,10 +20,6 @@ from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import step_of
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
-
-COLLECTIVE_TIMEOUT_SECONDS = 300
-MAX_WORKER_FAILURES = 3
-MAX_CONTROLLER_FAILURES = 5
 
 _MLFLOW_STATUS = {"finished": "FINISHED", "early_stopping": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -170,6 +161,8 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: St
             error = None if signals.caught else _fit_and_follow(request, folder, resources, tracker, signals.caught)
         status = _status(folder, signals.caught, error)
         if status == "failed":
+            from raybio.runtime.worker_group import explained
+
             raise explained(folder, error)
         if status == "stopped":
             raise _interrupted(folder, request, signals.caught[0])
@@ -194,46 +187,14 @@ def _interrupted(folder: RunFolder, request: TrainRequest, number: int) -> Inter
     return InterruptedRunError(number, f"{name}: stopped at step {step}; the same command goes on from there")
 
 
-@dataclass(frozen=True)
-class Work:
-    """Ray Train at work in a thread."""
-
-    thread: threading.Thread
-    errors: list[BaseException]
-
-    @property
-    def error(self) -> BaseException | None:
-        """What ended it, if it did not end by itself."""
-        return self.errors[0] if self.errors else None
-
-
-def fit_in_thread(request: TrainRequest, folder: RunFolder, resources: Resources, goal: Goal | None = None) -> Work:
-    """Start the workers; whoever waits for the thread follows the run's log.
-
-    Args:
-        request: what to train.
-        folder: the run's, opened.
-        resources: what each worker reserves.
-        goal: what a sweep looks at, if the run is one of its trials.
-    """
-    found: list[BaseException] = []
-
-    def fit() -> None:
-        try:
-            _trainer(request, folder, resources, goal).fit()
-        except BaseException as error:  # reported by whoever waits for the thread
-            found.append(error)
-
-    work = Work(threading.Thread(target=fit, name="raybio-train", daemon=True), found)
-    work.thread.start()
-    return work
-
-
 def _fit_and_follow(
     request: TrainRequest, folder: RunFolder, resources: Resources, tracker: Tracker, caught: list[int]
 ) -> BaseException | None:
     """Ray Train works in a thread; this one shows progress and turns a signal into a stopped run."""
-    work = fit_in_thread(request, folder, resources)
+    # Only now: these import Ray, and a run that is finished does without.
+    from raybio.runtime.worker_group import fit_in_thread
+
+    work = fit_in_thread(_order(request, folder, resources), resources)
     tail = MetricsTail(folder.metrics)
     newest = folder.newest_checkpoint
     from_step = 0 if newest is None else step_of(newest)
@@ -254,49 +215,17 @@ def _fit_and_follow(
     return work.error
 
 
-def _trainer(request: TrainRequest, folder: RunFolder, resources: Resources, goal: Goal | None) -> Any:
-    import ray.train
-    from ray.train.torch import TorchConfig, TorchTrainer
-
+def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> Any:
     from raybio.runtime.worker import Order
-    from raybio.runtime.worker import work as train_worker
 
-    order = Order(
+    return Order(
         system=request.system,
         config=request.config.to_mapping(),
         store=str(Path(request.store).absolute()),
         runs=str(folder.path.parent),
         name=request.name,
         threads=resources.threads_per_worker,
-        goal=goal,
         setup=request.setup,
-    )
-    shutil.rmtree(folder.ray, ignore_errors=True)
-    per_worker: dict[str, float] = {"CPU": resources.cpus_per_worker}
-    if resources.gpus_per_worker:
-        per_worker["GPU"] = resources.gpus_per_worker
-    return TorchTrainer(
-        lambda: train_worker(order),
-        torch_config=TorchConfig(
-            backend="nccl" if resources.gpus_per_worker else "gloo", timeout_s=COLLECTIVE_TIMEOUT_SECONDS
-        ),
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=resources.num_workers,
-            use_gpu=bool(resources.gpus_per_worker),
-            resources_per_worker=per_worker,
-        ),
-        run_config=ray.train.RunConfig(
-            # A new name each time: Ray's own snapshot of an earlier start, perhaps torn, is of no use to us.
-            name=f"{request.name}-{uuid.uuid4().hex[:8]}",
-            storage_path=str(folder.ray),
-            failure_config=ray.train.FailureConfig(
-                max_failures=MAX_WORKER_FAILURES,
-                max_preemption_failures=-1,
-                controller_failure_limit=MAX_CONTROLLER_FAILURES,
-                relax_collectives_on_preemption=True,
-                preemption_grace_s=60,
-            ),
-        ),
     )
 
 
@@ -341,16 +270,3 @@ def _status(folder: RunFolder, caught: list[int], error: BaseException | None) -
     if folder.failure.exists() or (outcome is None and error is not None):
         return "failed"
     return "stopped" if caught else "failed"
-
-
-def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
-    """The error that ended a run, as itself where a worker wrote it down."""
-    failure = read_json(folder.failure)
-    if failure is not None:
-        kind = getattr(errors, failure["kind"], RaybioError)
-        return kind(failure["message"])  # type: ignore[no-any-return]
-    reason = str(error).strip() or type(error).__name__
-    return ClusterError(
-        f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time with: {reason}. The same "
-        "command goes on from the newest checkpoint"
-    )

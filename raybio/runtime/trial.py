@@ -21,7 +21,6 @@ from raybio.runtime.cluster import Resources
 from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.train import TrainRequest, explained, fit_in_thread
 from raybio.search_space import SearchSpace, Settings, quoted
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import adopt, committed, step_of
@@ -32,7 +31,7 @@ OBJECTIVE = "objective"
 
 WRITER_LOCK_SECONDS = 60.0
 NOTE = "trial.json"
-"""What the trial's process knows: its settings and how long it trained."""
+"""What the driver told the trial, and how long its process has trained."""
 
 ENDED = "ended.json"
 """What the driver knows: how the trial ended."""
@@ -124,12 +123,12 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
         return
     trial = Trial(**asked)
     folder, known_step = order.folder(trial), _told_step(order, trial)
-    note = read_json(folder.path / NOTE) or {"seconds": 0.0}
+    note = read_json(folder.path / NOTE)
     started, told = time.monotonic(), []
     try:
         for step, value in _values(folder, order, trial):
             told.append((step, value))
-            note |= {"trial": asdict(trial), "seconds": note["seconds"] + time.monotonic() - started}
+            note |= {"seconds": note["seconds"] + time.monotonic() - started}
             started = time.monotonic()
             if not has_ended(folder):
                 write_json(folder.path / NOTE, note)
@@ -269,18 +268,22 @@ def _precision(order: TrialOrder, config: TrainingConfig, device: str) -> str:
 
 def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, float]]:
     """Train with several workers: Ray Train works in a thread, and this one follows the run's log."""
-    request = TrainRequest(
+    from raybio.runtime.worker import Order
+    from raybio.runtime.worker_group import explained, fit_in_thread
+
+    folder.outcome.unlink(missing_ok=True)
+    resources = Resources(order.workers, order.cpus_per_worker, order.gpus_per_worker, order.threads)
+    asked = Order(
         system=order.space.system,
-        config=config,
+        config=config.to_mapping(),
         store=order.store,
+        runs=str(folder.path.parent),
         name=folder.name,
-        runs=folder.path.parent,
-        workers=order.workers,
+        threads=order.threads,
+        goal=order.goal,
         setup=order.setup,
     )
-    resources = Resources(order.workers, order.cpus_per_worker, order.gpus_per_worker, order.threads)
-    folder.outcome.unlink(missing_ok=True)
-    work = fit_in_thread(request, folder, resources, order.goal)
+    work = fit_in_thread(asked, resources)
     tail = MetricsTail(folder.metrics)
     try:
         while work.thread.is_alive():

@@ -153,20 +153,11 @@ def walk(
 
     A run of its own is judged and exported at its end; a trial is exported whenever it is better than before.
 
-    Args:
-        system: what is trained.
-        config: its configuration.
+    Args, beside those of ``fit``:
         folder: of the run.
-        batches: this worker's batches.
-        collective: the other workers.
-        device: where the model lives.
-        checkpoints: where to save and to go on from.
         log: of the first worker; None on all others.
         stop: a file that, once it is there, ends the run at its next step.
         goal: what a sweep looks at; None: this is no trial.
-
-    Yields:
-        the reports of ``fit``.
     """
 
     def rewound(first_step: int) -> Iterator[tuple[int, TokenBatch]]:

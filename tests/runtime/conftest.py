@@ -48,12 +48,12 @@ def private_home() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def ray_cluster(private_home: Path) -> Iterator[None]:
     """One local cluster for all tests; when it ends, no process of ours is left."""
-    from raybio.runtime.cluster import connected
+    from raybio.runtime.cluster import started
 
     forkserver()  # it stays as long as the tests run
     me = psutil.Process()
     before = {child.pid for child in me.children(recursive=True)}
-    with connected():
+    with started(threads=1, with_dashboard=True):  # sweeps need the dashboard
         yield
     _, alive = psutil.wait_procs([child for child in me.children(recursive=True) if child.pid not in before], 60)
     names = [process.name() for process in alive if process.is_running() and process.status() != "zombie"]

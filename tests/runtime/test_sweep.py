@@ -1,0 +1,119 @@
+"""Sweeps: trials that are stopped, fail, are killed, or go on from others; all of them end, and nothing is left behind."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from mlflow import MlflowClient
+from ray.util.state import list_placement_groups
+
+from raybio.config import load
+from raybio.data.store import Store
+from raybio.errors import ConfigError
+from raybio.runtime.follow_trials import FAILED, FINISHED, REPLACED, STOPPED
+from raybio.runtime.metrics_log import read_reports
+from raybio.runtime.run_folder import read_json
+from raybio.runtime.sweep import Swept, SweepRequest, sweep
+from raybio.runtime.train import TrainRequest, train
+from raybio.search_space import SearchSpace, load_search_space
+from raybio.systems import SYSTEMS
+from raybio.training.checkpoint import read_checkpoint
+from raybio.training.settings import TrainingConfig
+
+METRIC = "val/link_mrr"
+LAMBDA, RATE = "objective.lambda_spml", "optim.peak_lr"
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def space_of(folder: Path, **sections: Any) -> SearchSpace:
+    """Six values of lambda on a grid, unless sections say something else; 12 steps, an evaluation every fourth."""
+    import yaml
+
+    budget = {"num_trials": 6, "max_steps": 12, "grace_steps": 4, "max_concurrent_trials": 2}
+    given = {
+        "system": "structure_preserving",
+        "metric": METRIC,
+        "mode": "max",
+        "scheduler": {"kind": "none"},
+        "search": {"kind": "grid"},
+        "space": {LAMBDA: {"choice": [0.0, 0.1, 0.3, 0.5, 0.7, 0.9]}},
+        **sections,
+        "budget": budget | sections.get("budget", {}),
+    }
+    path = folder / "space.yaml"
+    path.write_text(yaml.safe_dump(given))
+    return load_search_space(path, {name: entry.config for name, entry in SYSTEMS.items()})
+
+
+@pytest.fixture
+def request_of(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig) -> Callable[..., SweepRequest]:
+    def make(name: str = "sweep", setup: Any = None, **sections: Any) -> SweepRequest:
+        space = space_of(tmp_path, **sections)
+        place = Path(tiny_store.path)
+        return SweepRequest(space, tiny_training, place, name, tmp_path / "sweeps", cpus_per_worker=1, setup=setup)
+
+    return make
+
+
+def statuses(swept: Swept, path: str = LAMBDA) -> dict[Any, str]:
+    return {one.settings[path]: one.status for one in swept.trials}
+
+
+def mlflow_runs(swept: Swept) -> tuple[Any, list[Any]]:
+    """The parent and its children."""
+    client = MlflowClient(swept.uri)
+    runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    (parent,) = [run for run in runs if run.info.run_id == swept.mlflow_run_id]
+    return parent, [run for run in runs if run.data.tags.get("mlflow.parentRunId") == swept.mlflow_run_id]
+
+
+def assert_nothing_is_left() -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        left = [group for group in list_placement_groups() if group.state != "REMOVED"]
+        if not left and ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]:
+            return
+        time.sleep(0.2)
+    raise AssertionError((left, ray.available_resources()))
+
+
+def lambda_of(run: Path) -> float:
+    return float(read_json(run / "run.json")["config"]["objective"]["lambda_spml"])
+
+
+def some_go_wrong(rank: int, run: Path) -> None:
+    """0.1 raises; 0.3 is killed every time; 0.5 once."""
+    value, mark = lambda_of(run), run / "was killed"
+    if value == 0.1:
+        raise ConfigError("this one cannot be trained")
+    if value == 0.3 or (value == 0.5 and not mark.exists()):
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_trials_that_raise_or_are_killed_do_not_keep_the_others_from_their_end(request_of) -> None:
+    swept = sweep(request_of(setup=some_go_wrong))
+    assert statuses(swept) == {0.0: FINISHED, 0.1: FAILED, 0.3: FAILED, 0.5: FINISHED, 0.7: FINISHED, 0.9: FINISHED}
+    errors = {one.settings[LAMBDA]: one.error for one in swept.trials if one.error}
+    assert errors.keys() == {0.1, 0.3}
+    assert errors[0.1] == "this one cannot be trained"
+    assert "ended" in errors[0.3]
+    assert_nothing_is_left()
+    parent, children = mlflow_runs(swept)
+    assert parent.info.status == "FINISHED"
+    assert sorted(child.info.status for child in children) == ["FAILED"] * 2 + ["FINISHED"] * 4
+    # The winner, run again from its file, by the job's own way, gives the same numbers.
+    config = load(SYSTEMS["structure_preserving"].config, swept.folder.path / "best.yaml")
+    best = swept.places[0]
+    request = TrainRequest("structure_preserving", config, swept.order.store, "again", swept.folder.path / "again")
+    again = train(replace(request, cpus_per_worker=1))
+    assert again.step == best.best_step
+    assert again.metrics[METRIC] == best.mean
