@@ -52,7 +52,8 @@ class Resources:
         num_workers: training workers.
         cpus_per_worker: logical CPUs that each reserves.
         gpus_per_worker: GPUs that each reserves; a fraction shares one.
-        threads_per_worker: threads that each computes with; None: its node's CPUs over the workers there.
+        threads_per_worker: threads that each computes with: the CPUs that were asked for, else an equal part of all;
+            None: its node's CPUs over the workers there.
     """
 
     num_workers: int
@@ -87,6 +88,7 @@ def check_resources(
             f"{num_gpus:g} workers, or train on the CPU with --device cpu"
         )
     share = num_cpus / num_workers
+    threads = max(1, int(share if cpus_per_worker is None else cpus_per_worker))
     if cpus_per_worker is None:
         most = share - DATA_CPUS_PER_WORKER
         cpus_per_worker = float(math.floor(most)) if most >= 1 else math.floor(most * 10 + 1e-9) / 10
@@ -100,7 +102,6 @@ def check_resources(
             f"{max(needed, num_workers * DATA_CPUS_PER_WORKER):g} in all, but the cluster has {num_cpus:g}; the run "
             f"would wait for ever. {advice}"
         )
-    threads = max(1, int(share))
     return Resources(num_workers, cpus_per_worker, int(use_gpu), threads)
 
 

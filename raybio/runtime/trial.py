@@ -123,7 +123,7 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
         return
     trial = Trial(**asked)
     folder, known_step = order.folder(trial), _told_step(order, trial)
-    note = read_json(folder.path / NOTE)
+    note = read_json(folder.path / NOTE) or {"trial": asdict(trial), "seconds": 0.0}
     started, told = time.monotonic(), []
     try:
         for step, value in _values(folder, order, trial):

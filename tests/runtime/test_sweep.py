@@ -117,3 +117,67 @@ def test_trials_that_raise_or_are_killed_do_not_keep_the_others_from_their_end(r
     again = train(replace(request, cpus_per_worker=1))
     assert again.step == best.best_step
     assert again.metrics[METRIC] == best.mean
+
+
+@pytest.mark.timeout(180)
+def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_of, capsys) -> None:
+    asha = {"kind": "asha", "reduction_factor": 2}
+    asked = request_of(scheduler=asha, search={"kind": "optuna"}, budget={"num_trials": 5})
+    swept = sweep(asked)
+    found = statuses(swept)
+    assert len(found) == 5  # five different ones
+    assert set(found.values()) == {FINISHED, STOPPED}
+    assert_nothing_is_left()
+    for one in swept.trials:
+        if one.status == STOPPED:
+            assert one.values[-1][0] < 12
+            others = [dict(other.values).get(one.values[-1][0], 0.0) for other in swept.trials if other is not one]
+            assert one.best_value < max(others)
+    _, children = mlflow_runs(swept)
+    by_name = {child.info.run_name: (child.info.status, child.data.tags["ended"]) for child in children}
+    expected = {FINISHED: "FINISHED", STOPPED: "KILLED"}
+    assert by_name == {one.name: (expected[one.status], one.status) for one in swept.trials}
+    logs = {one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in swept.trials}
+    capsys.readouterr()
+    again = sweep(asked)
+    assert "trials at a time" not in capsys.readouterr().out  # Ray was not even asked
+    assert again.trials == swept.trials
+    assert {one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in again.trials} == logs
+    # With a larger budget it goes on: what has ended is told, not trained.
+    larger = replace(asked, space=asked.space.with_budget(["num_trials=6"]))
+    more = sweep(larger)
+    assert len(more.trials) == 6
+    assert {one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in again.trials} == logs
+    assert len(mlflow_runs(more)[1]) == 6
+
+
+@pytest.mark.timeout(180)
+def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
+    rates = {RATE: {"choice": [1e-7, 1e-5, 1e-4, 1e-3]}}
+    swept = sweep(request_of(scheduler={"kind": "pbt"}, search={"kind": "grid"}, space=rates, budget={"max_steps": 16}))
+    heirs = [one for one in swept.trials if one.goes_on_from]
+    assert heirs
+    replaced = [one for one in swept.trials if one.status == REPLACED]
+    assert len(replaced) == len(heirs)
+    assert sum(one.status == FINISHED for one in swept.trials) == 4
+    for heir in heirs:
+        run = swept.folder.path / "trials" / heir.name
+        reports = read_reports(run / "metrics.jsonl")
+        copied = [report for report in reports if "goes_on_from" in report]
+        donor = read_reports(run.parent / heir.goes_on_from / "metrics.jsonl")
+        last = copied[-1]["step"]
+        assert [one["metrics"] for one in copied] == [one["metrics"] for one in donor if one["step"] <= last]
+        assert 0 < last < 16
+        assert reports[-1]["step"] > last
+    assert_nothing_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hyperband", "median"])
+@pytest.mark.timeout(180)
+def test_other_rules_of_stopping_end_too(request_of, kind: str) -> None:
+    swept = sweep(request_of(name=kind, scheduler={"kind": kind, "reduction_factor": 2}))
+    assert len(swept.trials) == 6
+    assert set(statuses(swept).values()) <= {FINISHED, STOPPED}
+    assert FINISHED in statuses(swept).values()
+    assert_nothing_is_left()
