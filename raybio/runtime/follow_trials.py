@@ -1,6 +1,7 @@
 """What the driver does while Ray Tune works: it notes how each trial ended, keeps its MLflow run, prints a line."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,20 @@ class FollowedTrials(Callback):
         self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
         self._best: float | None = None
 
+    def catch_up(self) -> None:
+        """Send what MLflow has not taken yet of trials that ended before this start."""
+        for note in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
+            trial, status = Trial(**read_json(note.with_name(NOTE))["trial"]), read_json(note)["status"]
+            self._in_thread(self._tracker(trial).catch_up, MLFLOW_STATUS[status], status)
+
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune stores its arguments for a restart, and a sweep goes on from its trials' folders."""
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Note the trial, and open its run."""
+        if self.order.stop.exists():
+            return  # it will end at once
         now, before = Trial(**trial.config[TRIAL]), self._member.get(trial.trial_id)
         if before is not None and before != now:
             self._end(before, REPLACED)
@@ -95,7 +104,9 @@ class FollowedTrials(Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Note how it ended, whoever ended it."""
-        now = self._member[trial.trial_id]
+        now = self._member.get(trial.trial_id)
+        if now is None:
+            return
         folder = self.order.folder(now)
         outcome = read_json(folder.outcome) or {}
         if folder.failure.exists():
@@ -139,10 +150,11 @@ class FollowedTrials(Callback):
         tracker = self._trackers.pop(folder.name, None)
         if tracker is None:
             return
-        # Waiting for a slow server must not hold up the trials.
-        thread = threading.Thread(
-            target=tracker.finish, args=(MLFLOW_STATUS[status], status), name="raybio-trial-end", daemon=True
-        )
+        self._in_thread(tracker.finish, MLFLOW_STATUS[status], status)
+
+    def _in_thread(self, send: Callable[[str, str], None], *status: str) -> None:
+        """Waiting for a slow server must not hold up the trials."""
+        thread = threading.Thread(target=send, args=status, name="raybio-trial-end", daemon=True)
         thread.start()
         self._ending.append(thread)
 

@@ -132,9 +132,12 @@ def sweep(request: SweepRequest) -> Swept:
         status = "FAILED"
         _forget_what_may_pass(folder, order)
         try:
+            followed = FollowedTrials(folder, order, tracker, store.digest)
+            followed.catch_up()
             with StopSignals(order.stop) as signals:
                 if not _is_complete(order):
-                    order = _tuned(request, order, FollowedTrials(folder, order, tracker, store.digest), signals)
+                    order = _tuned(request, order, followed, signals)
+            followed.close()
             found = write_results(folder, order)
             status = "KILLED" if signals.caught else "FINISHED"
         finally:
@@ -184,7 +187,6 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
         work.start()
         while work.is_alive() and len(signals.caught) < 2:
             work.join(timeout=0.2)
-        followed.close()
         if work.error is not None and not signals.caught:
             message = f"{order.sweep}: the sweep ended early: {work.error}. The same command goes on"
             raise ClusterError(message) from work.error

@@ -130,11 +130,11 @@ class Tracker:
                 self.folder.metrics,
             )
 
-    def catch_up(self) -> None:
-        """For a run that is complete: send what MLflow has not taken yet, if anything."""
+    def catch_up(self, status: str = "FINISHED", why: str = "") -> None:
+        """For a run that has ended: send what MLflow has not taken yet, if anything."""
         if (read_json(self.folder.tracking) or {}).get("pending", True):
             self.start()
-            self.finish("FINISHED")
+            self.finish(status, why)
 
     def _run(self) -> None:
         self._save(pending=True)

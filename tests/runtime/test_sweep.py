@@ -1,9 +1,9 @@
-"""Sweeps: trials that are stopped, fail, are killed, or go on from others; all of them end, and nothing is left behind."""
+"""Sweeps: trials that are stopped, fail, are killed, or go on from others; all of them end, and nothing is left."""
 
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from raybio.errors import ConfigError
 from raybio.runtime.follow_trials import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import read_json
-from raybio.runtime.sweep import Swept, SweepRequest, sweep
+from raybio.runtime.sweep import SweepRequest, Swept, sweep
 from raybio.runtime.train import TrainRequest, train
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
-from raybio.training.checkpoint import read_checkpoint
 from raybio.training.settings import TrainingConfig
 
 METRIC = "val/link_mrr"
@@ -63,6 +62,10 @@ def request_of(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig)
 
 def statuses(swept: Swept, path: str = LAMBDA) -> dict[Any, str]:
     return {one.settings[path]: one.status for one in swept.trials}
+
+
+def logs_of(swept: Swept) -> dict[str, os.stat_result]:
+    return {one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in swept.trials}
 
 
 def mlflow_runs(swept: Swept) -> tuple[Any, list[Any]]:
@@ -137,23 +140,27 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     by_name = {child.info.run_name: (child.info.status, child.data.tags["ended"]) for child in children}
     expected = {FINISHED: "FINISHED", STOPPED: "KILLED"}
     assert by_name == {one.name: (expected[one.status], one.status) for one in swept.trials}
-    logs = {one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in swept.trials}
+    logs = logs_of(swept)
     capsys.readouterr()
     again = sweep(asked)
     assert "trials at a time" not in capsys.readouterr().out  # Ray was not even asked
     assert again.trials == swept.trials
-    assert {one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in again.trials} == logs
+    assert {
+        one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in again.trials
+    } == logs
     # With a larger budget it goes on: what has ended is told, not trained.
     larger = replace(asked, space=asked.space.with_budget(["num_trials=6"]))
     more = sweep(larger)
     assert len(more.trials) == 6
-    assert {one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in again.trials} == logs
+    assert {
+        one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in again.trials
+    } == logs
     assert len(mlflow_runs(more)[1]) == 6
 
 
 @pytest.mark.timeout(180)
 def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
-    rates = {RATE: {"choice": [1e-7, 1e-5, 1e-4, 1e-3]}}
+    rates = {RATE: {"choice": [1e-7, 1e-5, 3e-4, 1e-3]}}
     swept = sweep(request_of(scheduler={"kind": "pbt"}, search={"kind": "grid"}, space=rates, budget={"max_steps": 16}))
     heirs = [one for one in swept.trials if one.goes_on_from]
     assert heirs
@@ -181,3 +188,20 @@ def test_other_rules_of_stopping_end_too(request_of, kind: str) -> None:
     assert set(statuses(swept).values()) <= {FINISHED, STOPPED}
     assert FINISHED in statuses(swept).values()
     assert_nothing_is_left()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_trials_of_several_workers_report_on_their_way_and_are_stopped(request_of) -> None:
+    asha = {"kind": "asha", "reduction_factor": 2}
+    three = {LAMBDA: {"choice": [0.9, 0.5, 0.1]}}
+    asked = request_of(scheduler=asha, space=three, budget={"max_concurrent_trials": 1, "max_steps": 40})
+    swept = sweep(replace(asked, workers=2, cpus_per_worker=0.5))
+    found = statuses(swept)
+    assert len(found) == 3
+    assert found[0.9] == FINISHED
+    assert STOPPED in found.values()
+    assert all(one.values for one in swept.trials)
+    assert_nothing_is_left()
+    _, children = mlflow_runs(swept)
+    assert {child.info.status for child in children} == {"FINISHED", "KILLED"}

@@ -1,0 +1,123 @@
+"""Faults of a sweep's driver: the whole command is killed or stopped, and given again."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from mlflow import MlflowClient
+
+from raybio.data.store import Store
+from raybio.runtime.metrics_log import read_reports
+from raybio.runtime.run_folder import read_json
+from raybio.training.settings import TrainingConfig
+from tests.runtime.test_driver_faults import ROOT, end_of_family
+
+LAMBDAS = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+class SweepJob:
+    """``jobs/sweep.py`` over six values of lambda on the tiny store."""
+
+    def __init__(self, folder: Path, store: Store, config: TrainingConfig, max_steps: int) -> None:
+        self.folder, self.store = folder, store
+        self.sweep = folder / "sweeps" / "mine"
+        (folder / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
+        space = {
+            "system": "structure_preserving",
+            "metric": "val/link_mrr",
+            "mode": "max",
+            "budget": {"max_steps": max_steps, "grace_steps": 4, "max_concurrent_trials": 2},
+            "scheduler": {"kind": "none"},
+            "search": {"kind": "grid"},
+            "space": {"objective.lambda_spml": {"choice": LAMBDAS}},
+        }
+        (folder / "space.yaml").write_text(yaml.safe_dump(space))
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-W", "ignore", str(ROOT / "jobs" / "sweep.py"), str(self.folder / "space.yaml")]
+        command += ["--store", str(self.store.path), "--config", str(self.folder / "config.yaml"), "--name", "mine"]
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
+
+    def finish(self) -> dict:
+        process = self.start()
+        assert process.wait(timeout=300) == 0, self.log
+        return read_json(self.sweep / "result.json")
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()[-3000:]
+
+    def ended(self) -> list[Path]:
+        return [path.parent for path in (self.sweep / "trials").glob("*/ended.json")]
+
+    def wait(self, process: subprocess.Popen[bytes], is_so) -> None:
+        while not is_so():
+            assert process.poll() is None, self.log
+            time.sleep(0.02)
+
+    def tracked(self) -> list[tuple[str, str]]:
+        """(name, status) of all MLflow runs."""
+        client = MlflowClient(f"sqlite:///{self.folder / 'mlflow.db'}")
+        runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+        return sorted((run.info.run_name, run.info.status) for run in runs)
+
+
+def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_again(
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=12)
+    process = job.start()
+    job.wait(process, lambda: len(job.ended()) >= 2)
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    finished = {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in job.ended()}
+    assert len(finished) < len(LAMBDAS)
+    result = job.finish()
+    assert {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in finished} == finished
+    assert [one["status"] for one in result["trials"]] == ["finished"] * len(LAMBDAS)
+    assert sorted(one["settings"]["objective.lambda_spml"] for one in result["trials"]) == LAMBDAS
+    for one in result["trials"]:
+        steps = [report["step"] for report in read_reports(job.sweep / "trials" / one["name"] / "metrics.jsonl")]
+        assert steps == list(range(13))
+    names = ["mine", *(one["name"] for one in result["trials"])]
+    assert job.tracked() == sorted((name, "FINISHED") for name in names)
+    assert not [name for name in end_of_family(family, 180) if "_run" in name]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process(
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path, number: int, code: int
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=100_000)
+    process = job.start()
+
+    def steps() -> list[int]:
+        logs = (job.sweep / "trials").glob("*/metrics.jsonl")
+        return [reports[-1]["step"] for log in logs if (reports := read_reports(log))]
+
+    job.wait(process, lambda: len(steps()) == 2 and min(steps()) > 5)
+    family = psutil.Process(process.pid).children(recursive=True)
+    # Ctrl-C reaches the whole group of a terminal; a supervisor's SIGTERM the driver alone.
+    (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
+    assert process.wait(timeout=120) == code, job.log
+    runs = sorted((job.sweep / "trials").iterdir())
+    assert len(runs) == 2
+    for run in runs:
+        outcome = read_json(run / "outcome.json")
+        assert outcome["status"] == "stopped"
+        assert (run / "checkpoints" / f"step-{outcome['step']:08d}").is_dir()
+    assert job.tracked() == sorted((name, "KILLED") for name in ["mine", *(run.name for run in runs)])
+    assert "the same command goes on" in job.log
+    assert end_of_family(family, 60) == []
