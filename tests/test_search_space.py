@@ -1,5 +1,8 @@
 """Search spaces: everything that is wrong with one is found when it is read."""
 
+import math
+import random
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +33,7 @@ class Example(Config):
 def load(tmp_path, space, **changes):
     mapping = {"system": "example", "metric": "val/x", "mode": "max", "space": space, **changes}
     path = tmp_path / "space.yaml"
-    path.write_text(yaml.safe_dump(mapping))
+    path.write_text(yaml.safe_dump(mapping, sort_keys=False))
     return load_search_space(path, {"example": Example})
 
 
@@ -117,3 +120,82 @@ def test_every_shipped_search_space_fits_its_system(path):
     from raybio.systems import SYSTEMS
 
     assert load_search_space(path, {name: entry.config for name, entry in SYSTEMS.items()}).space
+
+
+CONDITIONAL = {
+    "order": {"choice": ["uniform", "group_first"]},
+    "layers": {"int_uniform": [2, 6], "when": {"order": "group_first"}},
+    "optim.peak_lr": {"log_uniform": [1e-5, 1e-2]},
+}
+
+
+def test_a_setting_is_drawn_only_where_its_condition_holds(tmp_path):
+    drawn = list(islice(load(tmp_path, CONDITIONAL).drawn(), 200))
+    assert all(("layers" in one) == (one["order"] == "group_first") for one in drawn)
+    assert {one["layers"] for one in drawn if "layers" in one} == {2, 3, 4, 5, 6}
+    assert all(1e-5 <= one["optim.peak_lr"] <= 1e-2 for one in drawn)
+    logarithms = [math.log10(one["optim.peak_lr"]) for one in drawn]
+    assert -3.8 < sum(logarithms) / 200 < -3.2  # uniform in the logarithm
+
+
+def test_a_grid_has_every_combination_once(tmp_path):
+    space = {
+        "order": {"choice": ["uniform", "group_first"]},
+        "layers": {"choice": [2, 4], "when": {"order": "group_first"}},
+        "flag": {"choice": [True, False]},
+    }
+    grid = load(tmp_path, space, search={"kind": "grid"}).grid()
+    assert len(grid) == 2 + 4
+    assert all(grid.count(one) == 1 for one in grid)
+    assert {"order": "uniform", "flag": False} in grid
+
+
+def test_exploring_stays_near_and_inside_and_keeps_conditions(tmp_path):
+    space, rng = load(tmp_path, CONDITIONAL), random.Random(0)
+    near = 0
+    for settings in islice(space.drawn(), 300):
+        explored = space.explored(settings, rng)
+        assert all(value in space.space[path] for path, value in explored.items())
+        assert ("layers" in explored) == (explored["order"] == "group_first")
+        ratio = explored["optim.peak_lr"] / settings["optim.peak_lr"]
+        near += any(abs(ratio - one) < 1e-9 for one in (0.8, 1.2)) or explored["optim.peak_lr"] in (1e-5, 1e-2)
+    assert 0.65 < near / 300 < 0.85  # three of four are moved, the others drawn anew
+
+
+@pytest.mark.parametrize(
+    ("when", "reason"),
+    [
+        ({"ordre": "uniform"}, "Did you mean 'order'"),
+        ({"flag": True}, "want a setting that is listed above it"),
+        ({"order": "sideways"}, "sideways"),
+        ("order", "want SETTING: VALUE"),
+        ({}, "want SETTING: VALUE"),
+    ],
+)
+def test_a_wrong_condition_is_refused(when, reason, tmp_path):
+    space = {"order": {"choice": ["uniform", "group_first"]}, "layers": {"choice": [2, 4], "when": when}}
+    assert reason in refused(tmp_path, {**space, "flag": {"choice": [True, False]}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"search": {"kind": "grid"}}, "has a range; list choices"),
+        ({"scheduler": {"kind": "pbt"}}, "want random"),
+        ({"scheduler": {"kind": "hyperband"}}, "want random"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(changes, reason, tmp_path):
+    assert reason in refused(tmp_path, {"optim.peak_lr": {"uniform": [1e-5, 1e-2]}}, **changes)
+
+
+def test_the_budget_can_be_changed_and_is_checked_again(tmp_path):
+    found = load(tmp_path, {"layers": {"choice": [2, 4]}})
+    assert found.with_budget(["num_trials=5", "max_steps=300"]).budget.num_trials == 5
+    for wrong, reason in {
+        "num_trails=5": "num_trials",
+        "num_trials": "NAME=VALUE",
+        "max_steps=10": "grace_steps",
+    }.items():
+        with pytest.raises(ConfigError, match=reason):
+            found.with_budget([wrong])

@@ -15,7 +15,7 @@ from raybio.config import fields, fingerprint, load, override_all
 from raybio.data.store import open_store
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import run_app
-from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.runtime.run_folder import RUN, RunFolder, read_json
 from raybio.systems import SYSTEMS, SystemEntry
 from raybio.training.settings import TrainingConfig
 
@@ -97,7 +97,8 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     """Turn arguments into the fields of a ``TrainRequest``.
 
     The settings are the system's defaults (its demo's without a store), then ``--config``, then ``--set``. A name that
-    exists, given without store and config, continues with what that run has.
+    exists, given without store and config, continues with what that run has. A configuration that a run or a sweep left
+    in its folder brings their store.
 
     Raises:
         ConfigError: for anything that is wrong with the arguments.
@@ -147,6 +148,9 @@ def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tup
         old = read_json(RunFolder(runs, arguments.name).identity)
         if old is not None:
             return Path(old["store"]), entry.config.from_mapping(old["config"])
+    if arguments.config is not None and (left := read_json(arguments.config.parent / RUN)) is not None:
+        print(f"store: {left['store']}, for which {arguments.config} was made; --store changes that")
+        return Path(left["store"]), entry.config()
     return None, entry.demo
 
 

@@ -18,6 +18,9 @@ from raybio.errors import CheckpointError, ClusterError, ConfigError
 COMPLETE = ("finished", "early_stopping")
 """What ``result.json`` calls runs that came to their end."""
 
+RUN = "run.json"
+"""What a run is: system, configuration, store."""
+
 _NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
@@ -37,7 +40,7 @@ class RunFolder:
             )
         self.name, self.path = name, Path(runs).expanduser().absolute() / name
         self.config = self.path / "config.yaml"
-        self.identity = self.path / "run.json"
+        self.identity = self.path / RUN
         self.launch = self.path / "launch.json"
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"

@@ -32,6 +32,7 @@ from raybio.runtime.room import room
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.suggest import TRIAL, listed, planned, tune_config
+from raybio.runtime.sweep_report import write_report
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.runtime.train import InterruptedRunError
 from raybio.runtime.trial import ENDED, Trial, TrialOrder, has_ended, run_trial
@@ -139,6 +140,7 @@ def sweep(request: SweepRequest) -> Swept:
                     order = _tuned(request, order, followed, signals)
             followed.close()
             found = write_results(folder, order)
+            write_report(folder, order, *found)
             status = "KILLED" if signals.caught else "FINISHED"
         finally:
             tracker.finish(status)

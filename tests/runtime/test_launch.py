@@ -104,3 +104,13 @@ def test_a_name_alone_continues_with_as_many_workers_as_the_run_began_with(tiny_
     assert (again["workers"], again["cpus_per_worker"], again["tracking"]) == (2, 0.5, "http://127.0.0.1:5")
     assert settle(NAME, Arguments(tiny_store.path, name="first", workers=1, runs=tmp_path))["workers"] == 1
     assert settle(NAME, Arguments(tiny_store.path, name="second", runs=tmp_path))["workers"] == 1
+
+
+def test_the_configuration_that_a_sweep_or_run_left_brings_its_store(tiny_store: Store, tmp_path: Path, capsys) -> None:
+    config = tmp_path / "best.yaml"
+    config.write_text("optim: {peak_lr: 0.001}\n")
+    write_json(tmp_path / "run.json", {"store": str(tiny_store.path)})
+    fields = settle("structure_preserving", Arguments(config=config))
+    assert fields["store"] == Path(tiny_store.path)
+    assert fields["config"] == SYSTEMS["structure_preserving"].config.from_mapping({"optim": {"peak_lr": 0.001}})
+    assert f"store: {tiny_store.path}" in capsys.readouterr().out
