@@ -51,6 +51,7 @@ WHAT = {
     "P16": ("checkpoint stall", "≤ 0.3× (ratio ≥ 3.3)"),
     "P17": ("resume at 80 % of an epoch", "≥ 10× sooner"),
     "P18": ("metric logging, 5 k values, sqlite", "≥ 15×, < 1 % of step time"),
+    "P19": ("sweep of 8 trials × 20 steps", "≥ 3× trials/min"),
     "P20": ("MEDLINE parsing, citations/s and peak memory", "≥ 2× citations/s, ≤ 1/20 memory (ratio ≥ 20)"),
     "P21": ("prepare a graph as large as Tree-of-life", "≤ 4 GiB RSS, linear in rows"),
     "P22": ("plan and collate on that store", "≥ 20 k sequences/s a core, opening ≤ 1 s, ≤ 300 MiB a worker"),
