@@ -16,17 +16,21 @@ from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
-STARTS_RAY = ("runtime", "jobs")
+STARTS_RAY = ("test_sppt_job", "test_contrastive_probe_job", "test_job_submit", "test_multi_node", "test_preflight")
+"""Modules whose commands start clusters of their own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one process of several runs (``-n 2 --dist loadgroup``): a file; or all tests that may start Ray.
+    """What one process of several runs (``-n 2 --dist loadgroup``).
 
-    Two Ray clusters at once would be too many for two cores.
+    All tests of the shared cluster; all that start a cluster by a command, one after the other; or else a file.
     """
     for item in items:
-        folder, *rest = item.path.relative_to(Path(__file__).parent).parts
-        group = "Ray" if folder in STARTS_RAY else "/".join([folder, *rest])
+        group = item.path.relative_to(Path(__file__).parent).as_posix()
+        if "ray_cluster" in getattr(item, "fixturenames", ()):
+            group = "the cluster of the tests"
+        elif item.path.stem in STARTS_RAY or "faults" in item.path.stem:
+            group = "clusters of commands"
         item.add_marker(pytest.mark.xdist_group(group))
 
 

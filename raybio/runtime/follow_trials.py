@@ -17,6 +17,8 @@ from raybio.runtime.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
 TRIALS = "trials.json"
 """The sweep's trials in the order of their start; what a sweep that goes on begins with."""
 
+LONGEST_REASON = 300
+
 FINISHED, STOPPED, REPLACED, FAILED = "finished", "stopped by the scheduler", "went on as another", "failed"
 INTERRUPTED = "interrupted"
 MLFLOW_STATUS = {
@@ -79,17 +81,7 @@ class FollowedTrials(Callback):
         now, before = Trial(**trial.config[TRIAL]), self._member.get(trial.trial_id)
         if before is not None and before != now:
             self._end(before, REPLACED)
-        self._member[trial.trial_id] = now
-        if now not in self.trials:
-            self.trials.append(now)
-        write_json(self.folder.path / TRIALS, [asdict(one) for one in self._member.values()])
-        folder = self.order.folder(now)
-        folder.make()
-        if not (folder.path / NOTE).exists():
-            write_json(folder.path / NOTE, {"trial": asdict(now), "seconds": 0.0})
-        if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
-            self._trackers[folder.name] = self._tracker(now)
-            self._trackers[folder.name].start()
+        self._begin(trial.trial_id, now)
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         """A line for an evaluation."""
@@ -118,11 +110,12 @@ class FollowedTrials(Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """A trial that failed for good, perhaps without a word of its own: its process was killed too often."""
-        now = self._member[trial.trial_id]
-        folder = self.order.folder(now)
+        now = Trial(**trial.config[TRIAL])
+        folder = self._begin(trial.trial_id, now)  # perhaps it never started
         if not folder.failure.exists():
-            reason = str(trial.get_error() or "").strip().splitlines()
-            message = f"its process ended {trial.num_failures} times: {reason[-1] if reason else 'no reason given'}"
+            lines = str(trial.get_error() or "").strip().splitlines() or ["no reason given"]
+            reason = next((line for line in lines if "memory" in line), lines[-1]).strip()[:LONGEST_REASON]
+            message = f"its process ended {trial.num_failures} times: {reason}"
             write_json(folder.failure, {"kind": "ClusterError", "message": message})
         self._end(now, FAILED)
 
@@ -132,6 +125,21 @@ class FollowedTrials(Callback):
             self._end(trial, INTERRUPTED)
         for thread in self._ending:
             thread.join()
+
+    def _begin(self, trial_id: str, now: Trial) -> RunFolder:
+        """Note the trial in its folder, and open its run; once is as good as twice."""
+        self._member[trial_id] = now
+        if now not in self.trials:
+            self.trials.append(now)
+        write_json(self.folder.path / TRIALS, [asdict(one) for one in self._member.values()])
+        folder = self.order.folder(now)
+        folder.make()
+        if not (folder.path / NOTE).exists():
+            write_json(folder.path / NOTE, {"trial": asdict(now), "seconds": 0.0})
+        if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
+            self._trackers[folder.name] = self._tracker(now)
+            self._trackers[folder.name].start()
+        return folder
 
     def _tracker(self, trial: Trial) -> Tracker:
         config = self.order.config(trial.settings)
@@ -144,6 +152,8 @@ class FollowedTrials(Callback):
         known = status_of(folder)
         if known == INTERRUPTED and status != INTERRUPTED:
             write_json(folder.path / ENDED, {"status": status})
+            why = (read_json(folder.failure) or {}).get("message", "")
+            print(f"{shown(trial)} | {status}{': ' + why if why else ''}", flush=True)
             if self._best is not None:
                 self._num_told += 1
                 self._log.append(self._num_told, {f"best/{self.order.space.metric}": self._best})

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raybio.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -21,6 +23,17 @@ class Goal:
         """(step, value) at each evaluated step after the start, in order."""
         logged = ((report["step"], report["metrics"]) for report in reports)
         return [(step, metrics[self.metric]) for step, metrics in logged if step > 0 and self.metric in metrics]
+
+    def check(self, report: Mapping[str, Any]) -> None:
+        """Refuse an evaluation that has not the metric: the whole training would be for nothing.
+
+        Raises:
+            ConfigError: naming those that it has.
+        """
+        metrics = report["metrics"]
+        if report.get("is_evaluation") and self.metric not in metrics:
+            has = ", ".join(sorted(name for name in metrics if name.count("/") == 1))
+            raise ConfigError(f"metric: {self.metric!r} is not evaluated; want one of {has}")
 
     def best(self, values: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
         """The best of them, the first of equals; None of none."""

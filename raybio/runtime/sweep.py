@@ -10,6 +10,7 @@
 A sweep that is started again goes on from its trials' folders alone (``trial``), never from Tune's own snapshot.
 """
 
+import logging
 import math
 import shutil
 import signal
@@ -141,6 +142,8 @@ def sweep(request: SweepRequest) -> Swept:
             followed.close()
             found = write_results(folder, order)
             write_report(folder, order, *found)
+            if not found[0] and not signals.caught:
+                raise _all_failed(folder, found[1])
             status = "KILLED" if signals.caught else "FINISHED"
         finally:
             tracker.finish(status)
@@ -148,6 +151,14 @@ def sweep(request: SweepRequest) -> Swept:
         name = signal.Signals(signals.caught[0]).name
         raise InterruptedRunError(signals.caught[0], f"{name}: the same command goes on with the sweep")
     return Swept(folder, order, *found, mlflow_run_id=tracker.run_id, uri=uri)
+
+
+def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
+    reasons = sorted({one.error for one in trials if one.error}) or ["no reason was given"]
+    return ClusterError(
+        f"{folder.path}: none of {len(trials)} trials came to an evaluation; the first reason of {len(reasons)}: "
+        f"{reasons[0]}. trials.csv has all of them"
+    )
 
 
 def _forget_what_may_pass(folder: RunFolder, order: TrialOrder) -> None:
@@ -183,6 +194,9 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
             gpus_per_worker=request.gpus_per_worker,
         )
         print(fitting.arithmetic, flush=True)
+        if not request.verbose:
+            # Every failure is told by FollowedTrials, in a line.
+            logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         order = replace(order, cpus_per_worker=fitting.cpus_per_worker, gpus_per_worker=fitting.gpus_per_worker)
         followed.order = order
         work = _Work(order, followed, fitting.num_trials, signals)

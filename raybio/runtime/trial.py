@@ -135,7 +135,9 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
             if step > known_step:
                 _tell(folder, order.goal, told)
         if not told and not order.stop.exists() and not folder.failure.exists():
-            raise ConfigError(f"metric: {order.space.metric!r} is never evaluated; want one that the system reports")
+            raise ConfigError(
+                f"metric: {order.space.metric!r} is never evaluated: the store holds nothing out to judge by"
+            )
     except ClusterError:
         raise  # Tune tries again
     except RaybioError as error:
@@ -249,8 +251,17 @@ def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) 
             goal=order.goal,
         )
         for report in reports:
-            yield from order.goal.values([{"step": report.step, "metrics": report.metrics}])
+            line = {"step": report.step, "metrics": report.metrics, "is_evaluation": report.is_evaluation}
+            order.goal.check(line)
+            yield from order.goal.values([line])
         checkpoints.close()
+
+
+def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
+    reports = tail.read()
+    for report in reports:
+        goal.check(report)
+    return goal.values(reports)
 
 
 def _precision(order: TrialOrder, config: TrainingConfig, device: str) -> str:
@@ -284,14 +295,18 @@ def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingCo
         setup=order.setup,
     )
     work = fit_in_thread(asked, resources)
-    tail = MetricsTail(folder.metrics)
+    tail, last = MetricsTail(folder.metrics), list[tuple[int, float]]()
     try:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
             if order.stop.exists():
                 folder.stop.touch()
-            yield from order.goal.values(tail.read())
-        yield from order.goal.values(tail.read())
+            for step, value in _checked(order.goal, tail):
+                if step < config.schedule.max_steps:
+                    yield step, value
+                else:  # told when the run has ended: at the last step a scheduler ends the trial, and its workers
+                    last.append((step, value))
+        yield from (*last, *_checked(order.goal, tail))
     finally:
         if work.thread.is_alive():
             folder.stop.touch()  # Tune has enough of this trial

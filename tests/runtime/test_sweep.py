@@ -15,7 +15,7 @@ from ray.util.state import list_placement_groups
 
 from raybio.config import load
 from raybio.data.store import Store
-from raybio.errors import ConfigError
+from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.follow_trials import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import read_json
@@ -100,11 +100,19 @@ def some_go_wrong(rank: int, run: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def nothing_goes(rank: int, run: Path) -> None:
+    raise ConfigError("there is nothing to learn")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_trials_that_raise_or_are_killed_do_not_keep_the_others_from_their_end(request_of) -> None:
+def test_trials_that_raise_or_are_killed_do_not_keep_the_others_from_their_end(
+    request_of, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr("raybio.runtime.sweep.MAX_TRIAL_FAILURES", 1)
     swept = sweep(request_of(setup=some_go_wrong))
     assert statuses(swept) == {0.0: FINISHED, 0.1: FAILED, 0.3: FAILED, 0.5: FINISHED, 0.7: FINISHED, 0.9: FINISHED}
+    assert "lambda_spml 0.1 | failed: this one cannot be trained\n" in capsys.readouterr().out
     errors = {one.settings[LAMBDA]: one.error for one in swept.trials if one.error}
     assert errors.keys() == {0.1, 0.3}
     assert errors[0.1] == "this one cannot be trained"
@@ -194,14 +202,19 @@ def test_other_rules_of_stopping_end_too(request_of, kind: str) -> None:
 @pytest.mark.timeout(300)
 def test_trials_of_several_workers_report_on_their_way_and_are_stopped(request_of) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}
-    three = {LAMBDA: {"choice": [0.9, 0.5, 0.1]}}
-    asked = request_of(scheduler=asha, space=three, budget={"max_concurrent_trials": 1, "max_steps": 40})
+    two = {RATE: {"choice": [3e-4, 1e-7]}}
+    asked = request_of(scheduler=asha, space=two, budget={"max_concurrent_trials": 1, "max_steps": 40})
     swept = sweep(replace(asked, workers=2, cpus_per_worker=0.5))
-    found = statuses(swept)
-    assert len(found) == 3
-    assert found[0.9] == FINISHED
-    assert STOPPED in found.values()
+    assert statuses(swept, RATE) == {3e-4: FINISHED, 1e-7: STOPPED}
     assert all(one.values for one in swept.trials)
     assert_nothing_is_left()
     _, children = mlflow_runs(swept)
     assert {child.info.status for child in children} == {"FINISHED", "KILLED"}
+
+
+@pytest.mark.timeout(120)
+def test_a_sweep_of_which_nothing_came_is_an_error_with_the_reason(request_of) -> None:
+    with pytest.raises(ClusterError, match=r"none of 2 trials came to an evaluation.*1: there is nothing to learn"):
+        sweep(request_of(name="nothing", setup=nothing_goes, space={LAMBDA: {"choice": [0.1, 0.9]}}))
+    with pytest.raises(ClusterError, match="'val/nonsense' is not evaluated; want one of .*val/link_mrr"):
+        sweep(request_of(name="nonsense", metric="val/nonsense", space={LAMBDA: {"choice": [0.1, 0.9]}}))

@@ -19,12 +19,12 @@ from raybio.runtime.run_folder import read_json
 from raybio.training.settings import TrainingConfig
 from tests.runtime.test_driver_faults import ROOT, end_of_family
 
-LAMBDAS = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9]
+LAMBDAS = [0.0, 0.1, 0.5, 0.9]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 class SweepJob:
-    """``jobs/sweep.py`` over six values of lambda on the tiny store."""
+    """``jobs/sweep.py`` over four values of lambda on the tiny store."""
 
     def __init__(self, folder: Path, store: Store, config: TrainingConfig, max_steps: int) -> None:
         self.folder, self.store = folder, store
@@ -41,11 +41,13 @@ class SweepJob:
         }
         (folder / "space.yaml").write_text(yaml.safe_dump(space))
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, **environment: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-W", "ignore", str(ROOT / "jobs" / "sweep.py"), str(self.folder / "space.yaml")]
         command += ["--store", str(self.store.path), "--config", str(self.folder / "config.yaml"), "--name", "mine"]
         with open(self.folder / "log", "ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
+            return subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.folder, env=os.environ | environment, start_new_session=True
+            )
 
     def finish(self) -> dict:
         process = self.start()
@@ -95,7 +97,9 @@ def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_agai
     assert not [name for name in end_of_family(family, 180) if "_run" in name]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly), (signal.SIGTERM, 143)]
+)
 def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path, number: int, code: int
 ) -> None:
@@ -121,3 +125,17 @@ def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process
     assert job.tracked() == sorted((name, "KILLED") for name in ["mine", *(run.name for run in runs)])
     assert "the same command goes on" in job.log
     assert end_of_family(family, 60) == []
+
+
+def test_trials_that_the_memory_monitor_kills_end_with_the_sizes(
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=12)
+    # A limit that is passed before anything has started.
+    process = job.start(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="100")
+    assert process.wait(timeout=300) == 2
+    assert "none of 4 trials came to an evaluation" in job.log
+    assert "low on memory" in job.log
+    assert "GB limit" in job.log
+    assert job.tracked() == sorted((name, "FAILED") for name in ["mine", *(run.name for run in job.ended())])
