@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 from mlflow import MlflowClient
-from ray.util.state import list_placement_groups
+from ray.util import placement_group_table
 
 from raybio.config import load
 from raybio.data.store import Store
@@ -79,7 +79,7 @@ def mlflow_runs(swept: Swept) -> tuple[Any, list[Any]]:
 def assert_nothing_is_left() -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        left = [group for group in list_placement_groups() if group.state != "REMOVED"]
+        left = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
         if not left and ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]:
             return
         time.sleep(0.2)
