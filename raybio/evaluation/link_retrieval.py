@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.config import Config
+from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.bootstrap import bootstrap_intervals
 from raybio.functional.ranking import LinkRetrieval, link_retrieval
 from raybio.graphs import Graph
@@ -126,6 +127,25 @@ def scores_with_intervals(
         name: {metric: interval._asdict() for metric, interval in bootstrap_intervals(retrieval, rng).items()}
         for name, retrieval in retrievals.items()
     }
+
+
+def node_scores(seen: LinkRetrieval, heldout: LinkRetrieval | None) -> dict[str, UnitScores]:
+    """What each node that was asked adds to ``scores_with_intervals``, by the same names."""
+    retrievals = {"train": seen} | ({"val": heldout} if heldout is not None else {})
+    return {name: _node_scores(retrieval) for name, retrieval in retrievals.items()}
+
+
+def _node_scores(retrieval: LinkRetrieval) -> UnitScores:
+    _, group_A, size_G = np.unique(retrieval.group_A, return_inverse=True, return_counts=True)
+    links_G = np.bincount(group_A, retrieval.num_links_A)
+    values = {
+        "lrap": retrieval.lrap_A,
+        "ndcg": retrieval.ndcg_A,
+        "mrr": retrieval.reciprocal_rank_A,
+        # A group's precision is a ratio of sums over its links, and groups weigh as many anchors as they have.
+        "average_precision": retrieval.precision_sum_A * (size_G / links_G)[group_A],
+    }
+    return sampled(retrieval.anchor_A, values)
 
 
 def _neighbours(graph: Graph, node_M: np.ndarray) -> np.ndarray:

@@ -119,6 +119,11 @@ class ProbeOutcome:
                 bins.append(LengthBin(first, end, int(here_Q.sum()), float(self.hits(k)[here_Q].mean())))
         return bins
 
+    def shares(self, k: int, mean: Literal["micro", "macro"]) -> Floats:
+        """(Q,) what each query adds to the accuracy, which is their mean."""
+        weight_Q = self._weights(mean)
+        return self.hits(k) * weight_Q / weight_Q.mean()
+
     def interval(self, k: int, mean: Literal["micro", "macro"], rng: np.random.Generator) -> Interval:
         """The accuracy with its 95 % bootstrap interval over queries."""
         weight_Q = self._weights(mean)

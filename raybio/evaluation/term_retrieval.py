@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.config import Config
+from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.retrieval import Retrieval, cosine_scores, retrieve
 from raybio.functional.significance import ratio_interval
 from raybio.graphs.rows import expand
@@ -110,6 +111,15 @@ def term_scores(retrievals: Mapping[str, Retrieval], rng: np.random.Generator) -
     return {direction: _scores(retrieval, rng) for direction, retrieval in retrievals.items()}
 
 
+def query_scores(retrievals: Mapping[str, Retrieval], questions: TermQuestions) -> dict[str, UnitScores]:
+    """What each text (its store row) and each term adds to ``term_scores``, by the same names."""
+    unit_by_direction = {"text_to_term": questions.row_Q, "term_to_text": np.arange(questions.num_terms)}
+    return {
+        direction: sampled(unit_by_direction[direction][retrieval.num_gold_Q > 0], _shares(retrieval))
+        for direction, retrieval in retrievals.items()
+    }
+
+
 def true_positives(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, int]]:
     """The authors' TP@k: gold among the first k, summed over the queries."""
     return {
@@ -119,7 +129,13 @@ def true_positives(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, i
 
 
 def _scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:
+    return {
+        name: ratio_interval(share, np.ones(len(share)), rng)._asdict() for name, share in _shares(retrieval).items()
+    }
+
+
+def _shares(retrieval: Retrieval) -> dict[str, np.ndarray]:
+    """By score a number a query that has gold."""
     asked = retrieval.num_gold_Q > 0
     shares = {f"recall_at_{k}": retrieval.hits_at(k)[asked] / retrieval.num_gold_Q[asked] for k in CUTOFFS}
-    shares["r_precision"] = retrieval.r_precision_Q[asked]
-    return {name: ratio_interval(share, np.ones(len(share)), rng)._asdict() for name, share in shares.items()}
+    return shares | {"r_precision": retrieval.r_precision_Q[asked]}

@@ -5,6 +5,7 @@ Q queries (or other units that are drawn or swapped), R resamples at once. Every
 value over 1.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,6 +90,18 @@ def paired_test(
         sum_R = moving_Q.sum() - 2 * (is_swapped_RQ @ moving_Q)
         num_reaching += int((np.abs(sum_R) >= reach).sum())
     return PairedTest(float(observed / denominator.sum()), (1 + num_reaching) / (1 + num_permutations))
+
+
+def holm(p_T: Sequence[float]) -> NDArray[np.float64]:
+    """The p of T tests, raised so far that one of them below a level is no likelier than that by chance (Holm, 1979).
+
+    The smallest is multiplied by T, the next by T - 1, and so on; none falls below one before it, or goes beyond 1.
+    """
+    p = np.asarray(p_T, np.float64)
+    order = np.argsort(p, kind="stable")
+    raised = np.empty_like(p)
+    raised[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return raised
 
 
 def _checked(numerator_Q: Numbers, denominator_Q: Numbers) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -45,6 +45,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.outcome = self.path / "outcome.json"
+        self.unit_scores = self.path / "unit_scores.npz"
         self.failure = self.path / "failure.json"
         self.result = self.path / "result.json"
         self.tracking = self.path / "tracking.json"

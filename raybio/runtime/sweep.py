@@ -33,7 +33,7 @@ from raybio.runtime.room import room
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.suggest import TRIAL, listed, planned, tune_config
-from raybio.runtime.sweep_report import write_report
+from raybio.runtime.sweep_report import write_sweep_report
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.runtime.train import InterruptedRunError
 from raybio.runtime.trial import ENDED, Trial, TrialOrder, has_ended, run_trial
@@ -141,7 +141,7 @@ def sweep(request: SweepRequest) -> Swept:
                     order = _tuned(request, order, followed, signals)
             followed.close()
             found = write_results(folder, order)
-            write_report(folder, order, *found)
+            write_sweep_report(folder, order, *found)
             if not found[0] and not signals.caught:
                 raise _all_failed(folder, found[1])
             status = "KILLED" if signals.caught else "FINISHED"

@@ -143,7 +143,7 @@ def train(request: TrainRequest) -> Result:
         # Both before anything is recorded: a plan that cannot run and a damaged store are no failed run.
         check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
         open_store(request.store, verify=True)
-        for path in (folder.stop, folder.failure, folder.outcome):
+        for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores):
             path.unlink(missing_ok=True)
         with StopSignals(folder.stop) as signals:
             return _run(request, folder, tracker, signals)

@@ -13,6 +13,7 @@ import torch
 
 from raybio.batches import TokenBatch
 from raybio.errors import ClusterError, RaybioError
+from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
 from raybio.runtime.goal import Goal
@@ -219,8 +220,10 @@ def _finish(
         final = dict(system.final_evaluate(system.model, collective))
     if not is_writer:
         return
+    unit_scores = final.pop("unit_scores", {})
     if is_complete:
         system.export(folder.export, _card(folder, system, config, metrics))
+        write_unit_scores(folder.unit_scores, unit_scores)
     outcome = {
         "status": last.reason,
         "precision": last.precision,

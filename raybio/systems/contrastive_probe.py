@@ -33,6 +33,7 @@ from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
 from raybio.evaluation.probe import CUTOFFS, NUM_PREDICTED, ProbeConfig, ProbeOutcome, outcome
+from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.hashing import derive_seed
 from raybio.functional.retrieval import retrieve, vector_scores
 from raybio.functional.scores import Metric
@@ -252,7 +253,9 @@ class _Judge:
             rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
             scores[who] = {name: _scores(answers, rng) for name, answers in found.items()}
             relations[who] = {name: _by_relation(answers) for name, answers in found.items()}
-        return {"scores": scores, "relations": relations}
+        # Of the last, which is the trained model.
+        unit_scores = {name: _query_scores(answers) for name, answers in found.items()}
+        return {"scores": scores, "unit_scores": unit_scores, "relations": relations}
 
     @cached_property
     def _sampled(self) -> list[ProbeBenchmark]:
@@ -283,6 +286,13 @@ def _scores(answers: ProbeOutcome, rng: np.random.Generator) -> dict[str, Any]:
     """``{"acc_at_1": {"value", "low", "high"}, ..., "micro_acc_at_1": ...}``."""
     macro = {f"acc_at_{k}": answers.interval(k, "macro", rng)._asdict() for k in CUTOFFS}
     return macro | {f"micro_acc_at_{k}": answers.interval(k, "micro", rng)._asdict() for k in CUTOFFS}
+
+
+def _query_scores(answers: ProbeOutcome) -> UnitScores:
+    """What each query adds to ``_scores``, by the same names."""
+    macro = {f"acc_at_{k}": answers.shares(k, "macro") for k in CUTOFFS}
+    micro = {f"micro_acc_at_{k}": answers.shares(k, "micro") for k in CUTOFFS}
+    return sampled(np.arange(len(answers.relation_Q)), macro | micro)
 
 
 def _by_relation(answers: ProbeOutcome) -> dict[str, dict[str, float]]:

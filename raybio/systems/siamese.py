@@ -35,6 +35,7 @@ from raybio.evaluation.term_retrieval import (
     TermEvaluationConfig,
     TermQuestions,
     ask_terms,
+    query_scores,
     term_metrics,
     term_questions,
     term_scores,
@@ -167,7 +168,13 @@ class _Judge:
             # The same resamples for all, so that differences between rows are no luck of the draw.
             scores[name] = term_scores(found, np.random.default_rng(derive_seed(self.config.seed, "bootstrap")))
             hits[name] = true_positives(found)
-        return {"scores": scores, "true_positives": hits, "articles_asked": len(questions.row_Q)}
+        return {
+            "scores": scores,
+            "unit_scores": query_scores(found, questions),  # of the last, which is the trained model
+            "true_positives": hits,
+            "articles_asked": len(questions.row_Q),
+            "asked": {"field": self.config.asked_field},
+        }
 
     @property
     def can_ask(self) -> bool:

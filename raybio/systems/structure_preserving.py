@@ -38,6 +38,7 @@ from raybio.evaluation.link_retrieval import (
     ask,
     evaluate_links,
     link_questions,
+    node_scores,
     scores_with_intervals,
 )
 from raybio.functional.hashing import derive_seed
@@ -188,11 +189,13 @@ class _Judge:
         del noise_ND
         scores["initial"] = score(self._embed(_encoder(self.config).to(device), collective, questions.node_S))
         embedding_ND = self._embed(model, collective, questions.node_S)
-        scores["trained"] = score(embedding_ND)
+        trained = ask(questions, embedding_ND, self.config.evaluation, collective)
+        scores["trained"] = scores_with_intervals(*trained, rng)
         positions = embedding_map(embedding_ND.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.store.group_labels
         return {
             "scores": scores,
+            "unit_scores": node_scores(*trained),
             "embedding_map": {
                 "positions": positions.position_S2.tolist(),
                 "groups": [labels[group] for group in self.store.group_N[positions.row_S]],

@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 import torch
 
-from raybio.evaluation.link_retrieval import LinkEvaluationConfig, ask, evaluate_links, link_questions
+from raybio.evaluation.link_retrieval import LinkEvaluationConfig, ask, evaluate_links, link_questions, node_scores
 from raybio.graphs import Graph
 
 
@@ -62,3 +63,15 @@ def test_without_heldout_links_only_training_links_are_asked() -> None:
     questions = link_questions(random_graph(), np.empty((0, 2), dtype=np.int64), 0, seed=0)
     found = evaluate_links(questions, torch.randn(len(questions.node_S), 4), LinkEvaluationConfig())
     assert not any(name.startswith("val/") for name in found)
+
+
+def test_the_mean_over_nodes_is_the_score_also_where_groups_differ_in_nodes_and_links() -> None:
+    graph = random_graph(num_nodes=40, num_edges=70, num_groups=4, seed=3)
+    questions = link_questions(graph, np.array([[0, 1], [0, 2], [38, 39]]), 0, seed=0)
+    embedding = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 3)))
+    retrievals = ask(questions, embedding, LinkEvaluationConfig())
+    for scores, retrieval in zip(node_scores(*retrievals).values(), retrievals, strict=True):
+        assert scores.unit_U.tolist() == retrieval.anchor_A.tolist()
+        assert len(set(retrieval.num_links_A.tolist())) > 1
+        for measure, value_U in scores.value_by_measure.items():
+            assert value_U.mean() == pytest.approx(getattr(retrieval, measure)), measure

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybio.functional import significance
-from raybio.functional.significance import paired_test, ratio_interval
+from raybio.functional.significance import holm, paired_test, ratio_interval
 from tests import oracles
 
 
@@ -95,6 +95,23 @@ def test_under_the_null_p_is_uniform():
         ps.append(paired_test(*values, np.ones(30), rng, num_permutations=400).p)
     assert np.mean(np.array(ps) <= 0.05) == pytest.approx(0.05, abs=0.045)
     assert np.mean(ps) == pytest.approx(0.5, abs=0.08)
+
+
+def test_holm_rejects_what_its_own_procedure_rejects():
+    """Step down: the k-th smallest p against level / (tests left), until one is not below."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        p = np.round(rng.random(7) ** 3, 2)  # with ties
+        for level in (0.01, 0.05, 0.2):
+            rejected = set()
+            for left, place in zip(range(7, 0, -1), np.argsort(p, kind="stable").tolist(), strict=True):
+                if p[place] * left >= level:
+                    break
+                rejected.add(place)
+            assert set(np.flatnonzero(holm(p) < level).tolist()) == rejected
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]).tolist() == [1, 1]
+    assert holm([]).tolist() == []
 
 
 def test_numbers_that_mean_nothing_are_refused():

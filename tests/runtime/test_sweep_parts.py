@@ -17,7 +17,7 @@ from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.room import room
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.suggest import TRIAL, LearningSearch, planned
-from raybio.runtime.sweep_report import importance, write_report
+from raybio.runtime.sweep_report import importance, write_sweep_report
 from raybio.runtime.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
@@ -185,7 +185,7 @@ def test_the_report_stands_alone_and_shows_every_trial(order: TrialOrder) -> Non
     write_json(failed.failure, {"kind": "DivergedError", "message": "loss <b>is</b> infinite"})
     folder = RunFolder(Path(order.sweep).parent, "mine")
     places, trials = write_results(folder, order)
-    page = Page(write_report(folder, order, places, trials).read_text())
+    page = Page(write_sweep_report(folder, order, places, trials)[1].read_text())
     assert len(page.sources) == 5
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
     assert all(one.name in page.text for one in trials)
@@ -204,7 +204,7 @@ def test_a_report_of_trials_that_all_failed_says_so(order: TrialOrder) -> None:
     folder = RunFolder(Path(order.sweep).parent, "mine")
     places, trials = write_results(folder, order)
     assert places == leaderboard(order, trials) == []
-    assert "torn" in write_report(folder, order, places, trials).read_text()
+    assert "torn" in write_sweep_report(folder, order, places, trials)[1].read_text()
     assert not (folder.path / "best.yaml").exists()
 
 

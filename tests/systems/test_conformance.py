@@ -197,6 +197,19 @@ def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:
     assert judged["trained"] > max(0.9, 1.5 * judged["initial"]), judged
 
 
+def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(name: str, store: Store) -> None:
+    system = SYSTEMS[name].build(tiny_config(name), store.path)
+    final = system.final_evaluate(system.model, SingleProcess())
+    trained, layout = final["scores"]["trained"], SYSTEMS[name].table
+    assert final["unit_scores"].keys() == trained.keys()
+    for split, units in final["unit_scores"].items():
+        assert units.value_by_measure.keys() == trained[split].keys() >= layout.measures.keys()
+        assert len(set(units.unit_U.tolist())) == len(units.unit_U) > 1
+        for measure, value_U in units.value_by_measure.items():
+            assert value_U.shape == units.unit_U.shape
+            assert value_U.mean() == pytest.approx(trained[split][measure]["value"]), (split, measure)
+
+
 def final_scores(system: System) -> dict[str, Any]:
     return system.final_evaluate(system.model, SingleProcess())["scores"]
 

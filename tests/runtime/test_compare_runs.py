@@ -1,0 +1,279 @@
+"""Comparing runs: which are meant, which may be compared, and what the report says of differences that are known."""
+
+import csv
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raybio.config import override, override_all
+from raybio.errors import ConfigError
+from raybio.evaluation.unit_scores import UnitScores, write_unit_scores
+from raybio.runtime.compare_runs import Comparison, compare_runs, evaluations_table, settings_table, write_comparison
+from raybio.runtime.given_runs import given_runs
+from raybio.runtime.metrics_log import MetricsLog
+from raybio.runtime.overlay_plots import plot_overlaid, plot_scores
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.train import Result, TrainRequest, train
+from raybio.systems import SYSTEMS
+from tests.script_process import run_script
+
+ROOT = Path(__file__).parents[2]
+SYSTEM = "structure_preserving"
+MEASURES = tuple(SYSTEMS[SYSTEM].table.measures)
+CURVE = {0: 0.1, 10: 0.2}
+UNITS = np.arange(200)
+SCORE = {"value": 0.5, "low": 0.4, "high": 0.6}
+
+
+def write_run(
+    runs: Path,
+    name: str,
+    values: np.ndarray | None,
+    settings: Mapping[str, Any] | None = None,
+    digest: str = "d" * 64,
+    system: str = SYSTEM,
+    curve: Mapping[int, float] = CURVE,
+    units: np.ndarray = UNITS,
+) -> RunFolder:
+    """What training leaves of a run whose units have ``values`` in all scores; None: a trial, without an evaluation."""
+    folder = RunFolder(runs, name)
+    config = override_all(SYSTEMS[system].config(), dict(settings or {}))
+    folder.open(system, config, Path("store"), digest, ())
+    log = MetricsLog(folder.metrics)
+    for step, value in curve.items():
+        rates = {"tokens_per_second": 100.0, "steps_per_second": 2.0} if step else {}
+        log.append(step, {"loss": 1 - value, "val/link_mrr": value, "val/link_mrr/part": value} | rates)
+    if values is not None:
+        scores = {name: {"value": float(values.mean()), "low": 0.0, "high": 1.0} for name in MEASURES}
+        final = {"scores": {"trained": {"val": scores}}}
+        write_json(folder.result, {"status": "finished", "step": 10, "precision": "fp32", "final": final})
+        write_unit_scores(folder.unit_scores, {"val": UnitScores(units, dict.fromkeys(MEASURES, values))})
+    return folder
+
+
+def compared(runs: Path, *names: str, **how: Any) -> Comparison:
+    return compare_runs(given_runs(names or ["*"], runs), **how)
+
+
+def noisy(seed: int, mean: float = 0.5) -> np.ndarray:
+    """Units that differ more from each other than runs do."""
+    hardness = np.random.default_rng(99).uniform(-0.3, 0.3, len(UNITS))
+    return mean + hardness + np.random.default_rng(seed).normal(0, 0.1, len(UNITS))
+
+
+def test_a_planted_difference_is_found_and_equal_runs_are_not_told_apart(tmp_path: Path) -> None:
+    for name, values, weight in (("a", noisy(1), 0.1), ("better", noisy(2, 0.55), 0.2), ("same", noisy(3), 0.3)):
+        write_run(tmp_path, name, values, {"objective.lambda_spml": weight})
+    write_run(tmp_path, "twin", noisy(1), {"objective.lambda_spml": 0.1})
+    found = compared(tmp_path)
+    assert len(found.tests) == 6 * len(MEASURES)
+    verdicts = {(test.one, test.two): test.verdict for test in found.tests}
+    assert verdicts == {
+        ("a", "better"): "better is higher",
+        ("better", "same"): "better is higher",
+        ("better", "twin"): "better is higher",
+        ("a", "same"): "not shown",
+        ("a", "twin"): "not shown",
+        ("same", "twin"): "not shown",
+    }
+    for test in found.tests:
+        assert test.p <= test.p_holm <= min(1, len(found.tests) * test.p)
+        assert test.low <= test.difference <= test.high
+        if {test.one, test.two} == {"a", "twin"}:
+            assert (test.difference, test.p) == (0, 1)
+    (first,) = [test for test in found.tests if (test.one, test.two, test.measure) == ("a", "better", "mrr")]
+    assert first.difference == pytest.approx(noisy(1).mean() - noisy(2, 0.55).mean())
+    assert first.low < -0.05 < first.high < 0
+
+
+def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_tests(tmp_path: Path) -> None:
+    by_seed = {seed: noisy(seed) for seed in range(40)}
+    means = {seed: values.mean() for seed, values in by_seed.items()}
+    for seed in (max(means, key=means.__getitem__), min(means, key=means.__getitem__), 0, 1, 2):
+        write_run(tmp_path, f"run{seed}", by_seed[seed], {"objective.lambda_spml": seed / 100})
+    tests = compared(tmp_path).tests
+    assert len(tests) == 10 * len(MEASURES)
+    assert min(test.p for test in tests) < 0.05
+    assert {test.verdict for test in tests if test.p > 0.05 / len(tests)} == {"not shown"}
+
+
+def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_path: Path) -> None:
+    for seed in range(6):
+        luck = 0.02 * seed  # of the seed, in both
+        write_run(tmp_path, f"low{seed}", noisy(seed, 0.5 + luck), {"seed": seed}, curve={0: 0.1, 10: 0.2 + luck})
+        settings = {"seed": seed, "objective.lambda_spml": 0.7}
+        write_run(tmp_path, f"top{seed}", noisy(50 + seed, 0.56 + luck), settings, curve={0: 0.1, 10: 0.5 + luck})
+    found = compared(tmp_path)
+    assert [group.label for group in found.groups] == ["low0 (6 runs)", "top0 (6 runs)"]
+    assert {test.verdict for test in found.tests} == {"top0 (6 runs) is higher"}
+    assert len(found.tests) == len(found.by_seed) == len(MEASURES)
+    for test in found.by_seed:
+        assert (test.num, test.difference) == (6, pytest.approx(-0.06, abs=0.02))
+        assert test.p == pytest.approx(2 / 2**6, abs=0.006)  # all six signs alike: the smallest that six can give
+    metric, step, *cells = next(row for row in evaluations_table(found) if row[0] == "val/link_mrr")
+    assert (step, cells) == ("10", ["0.25 ± 0.037", "0.55 ± 0.037"])
+    report = (write_comparison(found, tmp_path / "out")[0]).read_text()
+    mean, deviation = (np.mean, np.std)
+    values = [noisy(seed, 0.5 + 0.02 * seed).mean() for seed in range(6)]
+    assert f"| low0 (6 runs) | {mean(values):.4g} ± {deviation(values, ddof=1):.2g} |" in report
+    # Four seeds in common are too few, and a lone run is no group.
+    four = compared(tmp_path, "low[0-3]", "top*")
+    assert four.by_seed == []
+    assert [group.label for group in four.groups] == ["low0 (4 runs)", "top0 (6 runs)"]
+
+
+def test_settings_that_differ_stand_in_a_column_a_run_and_younger_ones_have_their_default(tmp_path: Path) -> None:
+    write_run(tmp_path, "one", noisy(1), {"objective.lambda_spml": 0.25})
+    old = write_run(tmp_path, "two", noisy(2), {"optim.peak_lr": 1.25e-4})
+    identity = read_json(old.identity)
+    del identity["config"]["evaluation"]["block_rows"]
+    write_json(old.identity, identity)
+    default = SYSTEMS[SYSTEM].config()
+    found = compared(tmp_path)
+    assert found.settings == {
+        "objective.lambda_spml": [0.25, default.objective.lambda_spml],
+        "optim.peak_lr": [default.optim.peak_lr, 1.25e-4],
+    }
+    header, *rows = settings_table(found)
+    assert header == ["setting", "one", "two"]
+    assert ["optim.peak_lr", f"{default.optim.peak_lr:.6g}", "0.000125"] in rows
+
+
+def test_runs_are_named_by_name_path_or_pattern_and_each_counts_once(tmp_path: Path) -> None:
+    runs, trials = tmp_path / "läufe [1]", tmp_path / "sweeps" / "s" / "trials"
+    for name in ("a", "b.seed-1", "b.seed-2"):
+        write_run(runs, name, noisy(1))
+    write_run(trials, "a", None)
+    (runs / "no run").mkdir()
+    labels = [run.label for run in given_runs(["b.*", "a", str(runs / "a"), "b.seed-2"], runs)]
+    assert labels == ["b.seed-1", "b.seed-2", "a"]
+    both = given_runs(["a", f"{trials}/*"], runs)
+    assert [run.label for run in both] == ["läufe [1]/a", "sweeps/s/trials/a"]
+
+
+def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1))
+    write_run(tmp_path, "elsewhere", noisy(1), digest="e" * 64)
+    write_run(tmp_path, "siamese", noisy(1), system="siamese")
+    write_run(tmp_path, "silent", noisy(1), curve={})
+    write_run(tmp_path / "sweep" / "trials", "trial-1", None)
+    write_json(tmp_path / "sweep" / "run.json", {"system": SYSTEM, "config": {"space": {}, "base": {}}})
+    for names, message in (
+        (["a", "nobody"], r"RUN nobody: no run of that name in .*want one of a, elsewhere, siamese, silent"),
+        (["a"], r"got 1 run \(a\), want at least two"),
+        (["a", "./a"], "want at least two that differ"),
+        (["a", "siamese"], r"different systems .*a: structure_preserving, siamese: siamese"),
+        (["a", "elsewhere"], r"different data.*a: store \(dddddddd\), elsewhere: store \(eeeeeeee\).*--curves-only"),
+        (["a", "silent"], "silent: has reported nothing yet"),
+        (["a", "sweep"], r"is a sweep; want runs, such as its trials: '.*/sweep/trials/\*'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            given_runs(names, tmp_path)
+    found = compare_runs(given_runs(["a", "elsewhere"], tmp_path, same_data=False), with_scores=False)
+    assert (found.tests, found.rows) == ([], {})
+    assert found.curves["val/link_mrr"] == [
+        (name, step, 1, v, 0) for name in ("a", "elsewhere") for step, v in CURVE.items()
+    ]
+    assert "Curves only" in found.notes[0]
+
+
+def test_a_reader_is_told_what_was_not_tested_and_what_was_not_alike(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1))
+    earlier = write_run(tmp_path, "earlier", noisy(2), {"evaluation.metric": "cosine", "seed": 1})
+    earlier.unit_scores.unlink()
+    write_json(earlier.result, read_json(earlier.result) | {"precision": "bf16"})
+    write_run(tmp_path, "other-units", noisy(3), {"seed": 2, "objective.lambda_spml": 0.7}, units=UNITS + 1)
+    write_run(tmp_path, "trial", None, {"seed": 3, "optim.peak_lr": 1e-5})
+    found = compared(tmp_path)
+    assert found.tests == []
+    assert found.rows.keys() == {"a", "earlier", "other-units"}
+    assert found.notes == [
+        "Not finished: trial (not ended yet)",
+        "The runs were not evaluated alike (evaluation.metric differ): scores may mean different things",
+        "The runs computed with different precision: a: fp32, earlier: bf16, other-units: fp32",
+        "Not tested in pairs: trial; they have no final evaluation (unfinished runs and trials of sweeps have none)",
+        "Not tested in pairs: earlier; they have no scores of single units (runs of earlier versions kept none)",
+        "a and other-units were asked different units (val): no test",
+    ]
+
+
+def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1), {"objective.lambda_spml": 0.1})
+    write_run(tmp_path, "b", noisy(2), {"encoder.source": "<script>&", "objective.lambda_spml": 0.2})
+    out = tmp_path / "out"
+    (out / "plots").mkdir(parents=True)
+    (out / "plots" / "curve-of-another.png").touch()
+    (out / "mine.txt").write_text("mine")
+    files = write_comparison(compared(tmp_path), out)
+    assert {path.relative_to(out).as_posix() for path in files} == {
+        path.relative_to(out).as_posix() for path in out.rglob("*.*") if path.name != "mine.txt"
+    }
+    page = (out / "report.html").read_text()
+    assert '<meta name="viewport" content="width=device-width' in page
+    assert re.findall(r'(?:src|href)="(?!data:image/png;base64,)', page) == []
+    assert "http" not in page and "url(" not in page
+    assert page.count("<img") == page.count('<img alt="') == len(list((out / "plots").iterdir())) == 3
+    assert "<script" not in page and "&lt;script&gt;&amp;" in page
+    with (out / "tests.csv").open(newline="") as file:
+        tests = list(csv.DictReader(file))
+    data = json.loads((out / "report.json").read_text())
+    assert [float(one["p_holm"]) for one in tests] == [one["p_holm"] for one in data["tests"]]
+    with (out / "curves.csv").open(newline="") as file:
+        rows = [row for row in csv.reader(file) if row[0] == "val/link_mrr"]
+    assert rows == [["val/link_mrr", name, str(step), "1", str(v), "0.0"] for name in "ab" for step, v in CURVE.items()]
+    assert data["cost"]["a"] | {"workers": None} == {
+        "status": "finished",
+        "step": 10,
+        "seconds": 5.0,
+        "tokens_per_second": 100.0,
+        "workers": None,
+        "precision": "fp32",
+    }
+
+
+def test_no_two_of_many_lines_look_alike_without_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    drawn = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda *args, **style: drawn.append(style) or plot(*args, **style))
+    plot_overlaid([(f"run {n}", step, 1, n, 0.0) for n in range(20) for step in range(3)], tmp_path / "p.png", title="")
+    assert len({(style["marker"], style["linestyle"]) for style in drawn}) == 20
+    # Names as long as they may be leave room for the panels: matplotlib would warn.
+    long = {f"{number}{'x' * 99}": dict.fromkeys(MEASURES, SCORE) for number in range(5)}
+    plot_scores(long, SYSTEMS[SYSTEM].table.measures, tmp_path / "scores.png", title="")
+    plot_overlaid([(label, 0, 1, 0.5, 0.0) for label in long], tmp_path / "long.png", title="")
+
+
+@pytest.mark.timeout(300)
+def test_the_job_compares_real_runs(unbroken: Result, request_two: TrainRequest, tmp_path: Path) -> None:
+    config = override(request_two.config, "objective.lambda_spml", 0)
+    other = train(replace(request_two, config=config, name="without-the-graph"))
+    names = [unbroken.folder.name, str(other.folder.path)]
+    done = run_script(ROOT / "jobs" / "compare.py", tmp_path, *names, "--runs", str(request_two.runs), COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    assert "objective.lambda_spml" in done.stdout
+    assert "comparison/report.html" in done.stdout
+    data = json.loads((tmp_path / "comparison" / "report.json").read_text())
+    assert data["settings"] == {"objective.lambda_spml": {"unbroken": 0.5, "without-the-graph": 0}}
+    assert data["notes"] == []
+    for name, result in (("unbroken", unbroken), ("without-the-graph", other)):
+        assert data["scores"][name] == result.final["scores"]["trained"]
+        assert data["cost"][name]["step"] == 24
+        assert data["cost"][name]["tokens_per_second"] > 0
+        assert data["cost"][name]["workers"] == 2
+    assert len(data["tests"]) == 2 * len(MEASURES)
+    for test in data["tests"]:
+        ours, theirs = (data["scores"][name][test["split"]][test["measure"]]["value"] for name in data["runs"])
+        assert test["difference"] == pytest.approx(ours - theirs)
+    report = (tmp_path / "comparison" / "report.md").read_text()
+    assert "| val/link_mrr | 24 |" in report
+    assert "unit_scores" not in read_json(other.folder.result)["final"]
+    with pytest.raises(ConfigError, match="want at least two"):
+        given_runs(["unbroken"], Path(request_two.runs))
