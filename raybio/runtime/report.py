@@ -15,7 +15,8 @@ h1 { font-size: 1.5rem } h2 { font-size: 1.2rem; border-bottom: 1px solid #999; 
 .wide { overflow-x: auto }
 table { border-collapse: collapse; font-size: 0.9rem }
 th, td { border: 1px solid #999; padding: 0.25rem 0.5rem; text-align: right; white-space: nowrap }
-th { background: #eee } th:first-child, td:first-child { text-align: left }
+td { background: #fff } th { background: #eee }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0 }
 img { max-width: 100%; height: auto; display: block; margin: 0.8rem 0 }
 """
 
