@@ -17,10 +17,7 @@ table { border-collapse: collapse; font-size: 0.9rem }
 th, td { border: 1px solid #999; padding: 0.25rem 0.5rem; text-align: right; white-space: nowrap }
 td { background: #fff } th { background: #eee }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0 }
-<<<<<<< HEAD
 .wide img { min-width: 34rem }
-=======
->>>>>>> compare
 img { max-width: 100%; height: auto; display: block; margin: 0.8rem 0 }
 """
 
