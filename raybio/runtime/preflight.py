@@ -3,6 +3,7 @@
 ``preflight_here`` and ``preflight_nodes`` hold the looks themselves; here is their order.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -24,9 +25,6 @@ from raybio.runtime.track import tracking_uri
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
-
-START_SECONDS = 120.0
-"""How long Ray may take to start on a busy machine."""
 
 MIN_OBJECT_STORE_MIB = 512.0
 
@@ -190,7 +188,9 @@ def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
     if address.startswith(("http://", "https://")):
         return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
     with ExitStack() as stack:
-        joined = guarded("cluster", lambda: _join(stack, address, plan), max(START_SECONDS, intent.seconds))
+        # What Ray starts ends with the thread that started it; its own limits end a start that takes too long.
+        limit = intent.seconds if address else None
+        joined = guarded("cluster", lambda: _join(stack, address, plan), limit)
         if any(one.state == ERROR for one in joined):
             return joined
         findings = [*joined, *guarded("resources", lambda: _fits(intent.arguments, plan), intent.seconds)]
@@ -235,7 +235,8 @@ def _look_at_dashboard() -> Iterator[Finding]:
     import ray
 
     me = ray.get_runtime_context().get_node_id()
-    address = ray.init(ignore_reinit_error=True).address_info["webui_url"] or ""
+    context = ray.init(ignore_reinit_error=True, logging_level=logging.ERROR)  # the way to what init returned before
+    address = context.address_info["webui_url"] or ""
     is_head = any(node["NodeID"] == me and there.HEAD in node["Resources"] for node in ray.nodes())
     with_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
     yield from there.look_at_dashboard(address, with_token, ask=is_head)

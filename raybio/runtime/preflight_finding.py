@@ -32,14 +32,16 @@ class Finding:
     found: str
 
 
-def guarded(check: str, look: Callable[[], Iterable[Finding]], seconds: float) -> list[Finding]:
+def guarded(check: str, look: Callable[[], Iterable[Finding]], seconds: float | None) -> list[Finding]:
     """What ``look`` finds; an exception and a look without an end become findings too.
 
     Args:
         check: what those are called.
         look: runs in a thread, which is left behind when its time is over.
-        seconds: how long it may take.
+        seconds: how long it may take; None: it runs in this thread, and ends by itself.
     """
+    if seconds is None:
+        return _caught(check, look)
     found: list[list[Finding]] = []
     thread = threading.Thread(target=lambda: found.append(_caught(check, look)), daemon=True)
     thread.start()

@@ -2,10 +2,8 @@
 
 import json
 import logging
-import os
 import socket
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -22,10 +20,13 @@ from raybio.data.store import Store
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime import preflight_here as here
 from raybio.runtime import preflight_nodes as there
+from raybio.runtime.cluster import ensure_token
 from raybio.runtime.launch import Arguments
 from raybio.runtime.preflight import Intent, preflight
 from raybio.runtime.preflight_finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
+from tests.runtime.test_job_submit import free_port
 from tests.runtime.test_refusals import damaged_store, request_one
+from tests.script_process import Done, run_script
 
 __all__ = ["request_one"]
 ROOT = Path(__file__).parents[2]
@@ -350,3 +351,75 @@ def test_the_table_is_readable_without_colour(capsys: pytest.CaptureFixture[str]
     assert "1 ok, 1 warning, 1 ERROR" in printed
     assert "[full]" in printed
     assert "\x1b" not in printed
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[tuple[str, str]]:
+    """A cluster of two nodes with a token, on this machine: its address, and that of its jobs API."""
+    from ray.cluster_utils import Cluster
+
+    ensure_token()
+    head = {"num_cpus": 1, "include_dashboard": True, "dashboard_port": free_port()}
+    head |= {"dashboard_agent_listen_port": free_port()}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(num_cpus=1, dashboard_agent_listen_port=free_port())
+        yield cluster.address, f"http://127.0.0.1:{head['dashboard_port']}"
+    finally:
+        cluster.shutdown()
+
+
+def run_preflight(folder: Path, address: str, *arguments: str, **environment: str) -> tuple[Done, dict[str, str]]:
+    """The job itself; what it exits with, and each check's worst state."""
+    output = folder / "found.json"
+    given = [*arguments, "--runs", str(folder / "runs"), "--json", str(output), "--min-free-gib", "0"]
+    environment = {"RAY_ADDRESS": address, "RAY_AUTH_MODE": "token", **environment}
+    done = run_script(ROOT / "jobs" / "preflight.py", folder, *given, **environment)
+    found = json.loads(output.read_text()) if output.exists() else []
+    worst: dict[str, str] = {}
+    for one in sorted(found, key=lambda one: [OK, WARNING, ERROR].index(one["state"])):
+        worst[one["check"]] = one["state"]
+    return done, worst
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_cluster_of_two_nodes_is_looked_at_node_by_node(
+    two_nodes: tuple[str, str], tmp_path: Path, tiny_store: Store
+) -> None:
+    address, jobs = two_nodes
+    given = ["--system", "structure_preserving", "--store", str(tiny_store.path), "--device", "cpu"]
+    done, worst = run_preflight(tmp_path, address, *given, "--workers", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for check in ("cluster", "nodes", "storage", "versions", "store", "resources", "dashboard", "token"):
+        assert worst[check] == OK, done.stdout
+    assert "on 2 nodes" in done.stdout
+    assert "refuses who has no token" in " ".join(done.stdout.split())
+    assert worst["MLflow"] == WARNING
+    assert not (tmp_path / "runs").exists()
+
+    # 1.5 CPU are there, on no node alone.
+    done, worst = run_preflight(tmp_path, address, "--cpus-per-worker", "1.5", "--device", "cpu")
+    assert done.returncode == 1
+    assert worst["resources"] == ERROR
+
+    done, worst = run_preflight(tmp_path, jobs)
+    assert (done.returncode, worst["cluster"], worst["nodes"]) == (0, OK, WARNING)
+    done, worst = run_preflight(tmp_path, jobs, RAY_AUTH_TOKEN="b" * 64)
+    assert (done.returncode, worst["cluster"]) == (1, ERROR)
+    done, worst = run_preflight(tmp_path, address, "--seconds", "20", RAY_AUTH_TOKEN="b" * 64)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert worst["cluster"] == ERROR
+    assert "b" * 64 not in done.stdout + done.stderr
+    done, worst = run_preflight(tmp_path, f"127.0.0.1:{free_port()}")
+    assert (done.returncode, worst["cluster"]) == (1, ERROR)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_without_a_cluster_it_starts_one_and_ends_it(tmp_path: Path) -> None:
+    done, worst = run_preflight(tmp_path, "", "--device", "cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert worst["cluster"] == worst["nodes"] == worst["versions"] == OK
+    done, worst = run_preflight(tmp_path, "", "--device", "cpu", RAY_TMPDIR="/tmp/" + "x" * 80)
+    assert (done.returncode, worst["cluster"], worst["disk"]) == (1, ERROR, OK)
