@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from raybio.errors import RaybioError
@@ -85,7 +85,7 @@ def _caught(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
 def show(findings: Iterable[Finding]) -> None:
     """Print the table and how many of each state there are."""
     findings, console = list(findings), Console()
-    table = Table("check", "state", "found, and what to do", title="Before the start")
+    table = Table("check", "state", Column("found, and what to do", overflow="fold"), title="Before the start")
     for one in findings:
         table.add_row(one.check, Text(one.state, STYLES[one.state]), Text(one.found))
     console.print(table)

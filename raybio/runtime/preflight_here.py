@@ -25,6 +25,7 @@ NEARLY = 0.8
 RAY_STOPS_AT = 0.95
 """How full a disk may be before Ray no longer spills to it."""
 
+DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -200,6 +201,7 @@ def look_at_shared_memory(min_object_store_mib: float, place: Path = SHARED_MEMO
 def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
     """Whether MLflow answers, or its database can be written."""
     shown = uri.split("@")[-1]
+    advice = "start the server, open the way to it, or name another with --tracking-uri"
     if uri.startswith("sqlite:"):
         path = Path(uri.removeprefix("sqlite:///"))
         yield from _look_at_database(path)
@@ -208,20 +210,34 @@ def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
             yield Finding("MLflow", WARNING, f"{shown}: {found} with --tracking-uri")
         if not path.exists():
             return
-    elif (parts := urlsplit(uri)).hostname:
-        port = parts.port or {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}.get(parts.scheme, 0)
-        try:
-            socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
-        except OSError as error:
-            found = f"{shown}: nobody answers at {parts.hostname}:{port} ({error.strerror or error}); start the server,"
-            yield Finding("MLflow", ERROR, f"{found} open the way to it, or name another with --tracking-uri")
-            return
+    elif problem := _unreachable(uri):
+        yield Finding("MLflow", ERROR, f"{shown}: {problem}; {advice}")
+        return
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    from mlflow import MlflowClient
+    try:
+        from mlflow import MlflowClient
 
-    MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
-    yield Finding("MLflow", OK, f"{shown} answers")
+        MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    except Exception as error:  # of the client, its driver or the server
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        why = lines[0].replace(uri, shown)[:300]  # the full address may hold a password
+        yield Finding("MLflow", ERROR, f"{shown}: {why}; {advice}")
+    else:
+        yield Finding("MLflow", OK, f"{shown} answers")
+
+
+def _unreachable(uri: str) -> str:
+    """Why nobody can be reached there, empty for no reason; libraries would try for minutes."""
+    parts = urlsplit(uri)
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme.split("+")[0])
+    if not parts.hostname or port is None:
+        return ""
+    try:
+        socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return f"nobody answers at {parts.hostname}:{port} ({error.strerror or error})"
+    return ""
 
 
 def _look_at_database(path: Path) -> Iterator[Finding]:

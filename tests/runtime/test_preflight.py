@@ -200,8 +200,10 @@ def test_a_server_that_is_not_there_fails_or_hangs_is_an_error(monkeypatch: pyte
     assert "secret" not in found.found
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with server(answers=True) as port:
-        [found] = guarded("MLflow", lambda: here.look_at_tracking(f"http://127.0.0.1:{port}", False), 30)
+        [found] = here.look_at_tracking(f"http://user:secret@127.0.0.1:{port}", False)
     assert (found.check, found.state) == ("MLflow", ERROR)
+    assert "500" in found.found
+    assert "secret" not in found.found
     with server(answers=False) as port:
         [found] = guarded("MLflow", lambda: here.look_at_tracking(f"http://127.0.0.1:{port}", False), 1)
     assert "not done within 1 s" in found.found
@@ -260,8 +262,9 @@ def test_only_a_few_nodes_are_named() -> None:
 
 
 def test_the_table_is_readable_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
-    show([Finding("token", OK, "fine"), Finding("disk", WARNING, "[full]"), Finding("store", ERROR, "gone")])
+    show([Finding("token", OK, "fine"), Finding("disk", WARNING, "[full]"), Finding("store", ERROR, "x" * 300)])
     printed = capsys.readouterr().out
     assert "1 ok, 1 warning, 1 ERROR" in printed
     assert "[full]" in printed
+    assert printed.count("x") == 300  # a long path is folded, not cut
     assert "\x1b" not in printed
