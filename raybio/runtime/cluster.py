@@ -41,7 +41,7 @@ _TRAIN_DEFAULTS = {
     "RAY_AIR_NEW_OUTPUT": "0",
 }
 _QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
-_LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
+LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,16 @@ def check_plan(num_workers: int, cpus_per_worker: float | None = None, use_gpu: 
     Raises:
         ClusterError: if the plan does not fit this machine.
     """
-    if os.environ.get("RAY_ADDRESS", "") not in ("", "local"):
+    if cluster_to_join():
         return None
     gpus = 0 if use_gpu is False else _local_gpus()
     return check_resources(num_workers, cpus_per_worker, local_cpus(), gpus, use_gpu)
+
+
+def cluster_to_join() -> str:
+    """The address in ``RAY_ADDRESS``; empty where Ray is to start on this machine alone."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return "" if address == "local" else address
 
 
 def local_cpus() -> int:
@@ -185,9 +191,8 @@ def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool 
     Raises:
         ClusterError: if Ray cannot start or be reached.
     """
-    address = os.environ.get("RAY_ADDRESS", "")
-    joins = address not in ("", "local")
-    _set_environment(verbose, joins)
+    address = cluster_to_join()
+    _set_environment(verbose, bool(address))
     import ray
 
     if ray.is_initialized():
@@ -198,9 +203,9 @@ def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool 
         "logging_level": logging.INFO if verbose else logging.ERROR,
         "runtime_env": {"env_vars": _worker_environment(threads)},
     }
-    if not joins:
+    if not address:
         options |= {"address": "local", "num_cpus": local_cpus(), "include_dashboard": with_dashboard}
-    _init_ray(options, address if joins else "")
+    _init_ray(options, address)
     try:
         yield
     finally:
@@ -242,7 +247,7 @@ def ensure_token() -> None:
             Config.initialize("")
     if os.environ["RAY_AUTH_MODE"].lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    path = token_path()
     if path.is_file():
         _close_to_others(path)
         return
@@ -252,6 +257,16 @@ def ensure_token() -> None:
         path = Path(tempfile.mkdtemp(prefix="rb")) / "auth_token"
         _write_token(path)
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+
+
+def token_path() -> Path:
+    """Where Ray looks for the token, unless ``RAY_AUTH_TOKEN`` holds it."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def others_can_read(path: Path) -> bool:
+    """Whether the file is open to anybody but its owner."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
 
 
 def _write_token(path: Path) -> None:
@@ -264,7 +279,7 @@ def _write_token(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+    if others_can_read(path):
         try:
             path.chmod(0o600)
         except OSError as error:
@@ -288,7 +303,7 @@ def _set_environment(verbose: bool, joins: bool) -> None:
             "sockets lie below it, and a socket's path holds 107. Choose a shorter one, such as /tmp/ray-me"
         )
     host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
-    if host not in _LOCAL_ONLY and os.environ["RAY_AUTH_MODE"].lower() != "token":
+    if host not in LOCAL_ONLY and os.environ["RAY_AUTH_MODE"].lower() != "token":
         raise ClusterError(f"RAY_DASHBOARD_HOST is {host} without RAY_AUTH_MODE=token: anybody could run code here")
 
 

@@ -1,0 +1,258 @@
+"""What would go wrong, before anything starts: this machine first, then the cluster by a task on every node.
+
+``preflight_here`` and ``preflight_nodes`` hold the looks themselves; here is their order.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from raybio.data.store import open_store
+from raybio.errors import ClusterError, ConfigError
+from raybio.runtime import preflight_here as here
+from raybio.runtime import preflight_nodes as there
+from raybio.runtime.cluster import check_plan, check_resources, cluster_nodes, cluster_to_join, started
+from raybio.runtime.launch import Arguments, default_folder, settle
+from raybio.runtime.preflight_finding import ERROR, OK, WARNING, Finding, guarded
+from raybio.runtime.room import room
+from raybio.runtime.track import tracking_uri
+from raybio.search_space import SearchSpace, load_search_space
+from raybio.systems import SYSTEMS
+from raybio.training.settings import TrainingConfig
+
+MIN_OBJECT_STORE_MIB = 512.0
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What is about to be started.
+
+    Attributes:
+        arguments: as the training jobs take them; ``runs`` is the folder of sweeps for a sweep.
+        system: its name in ``SYSTEMS``; None: settings are not looked at.
+        space: YAML file of a search space, for a sweep; it names the system.
+        min_free_gib: disk that must be free.
+        seconds: how long each look may take.
+        with_ray: also start or join Ray.
+    """
+
+    arguments: Arguments
+    system: str | None = None
+    space: Path | None = None
+    min_free_gib: float = 5.0
+    seconds: float = 60.0
+    with_ray: bool = True
+
+
+@dataclass(frozen=True)
+class _Settled:
+    runs: Path
+    store: Path | None
+    system: str | None = None
+    space: SearchSpace | None = None
+    base: TrainingConfig | None = None
+    configs: tuple[TrainingConfig, ...] = ()
+    use_gpu: bool | None = None
+
+    @property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        encoders = [getattr(config, "encoder", None) for config in self.configs]
+        return tuple(sorted({(one.source, one.revision) for one in encoders if one and one.source != "scratch"}))
+
+
+def preflight(intent: Intent) -> list[Finding]:
+    """Look at everything; what goes wrong is a finding and never ends the rest.
+
+    Raises:
+        ConfigError: for settings without a system that they are of.
+    """
+    arguments, findings = intent.arguments, list[Finding]()
+    if intent.system is None and intent.space is None and (arguments.settings or arguments.config):
+        raise ConfigError("--set and --config: got no system, want --system or --space to say whose settings they are")
+
+    def look(check: str, function: Any, *given: Any) -> None:
+        findings.extend(guarded(check, lambda: function(*given), intent.seconds))
+
+    folder = default_folder("sweeps", "RAYBIO_SWEEPS") if intent.space else default_folder("runs", "RAYBIO_RUNS")
+    plain = _Settled((arguments.runs or folder).expanduser(), arguments.store)
+    settled = [plain]
+    look("token", here.look_at_token)
+    look("addresses", here.look_at_addresses)
+    look("upload", here.look_at_upload, Path.cwd())
+    look("settings", _look_at_settings, intent, settled)
+    plan = settled[-1]
+    look("store", _look_at_store, plan)
+    look("encoder", _look_at_encoders, plan)
+    look("storage", _look_at_storage, plan)
+    look("disk", here.look_at_disk, plan.runs, intent.min_free_gib)
+    look("MLflow", _look_at_tracking, arguments.tracking_uri, plan)
+    look("resources", _look_at_resources, arguments, plan)
+    look("object store", here.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
+    if intent.with_ray:
+        findings += _look_with_ray(intent, plan)
+    return findings
+
+
+def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Finding]:
+    """The settings as the job would have them; what they come to is added to ``settled``."""
+    system, space, arguments = intent.system, None, replace(intent.arguments, runs=settled[-1].runs)
+    if intent.space is not None:
+        space = load_search_space(intent.space, {name: entry.config for name, entry in SYSTEMS.items()})
+        system = space.system
+    if system is None:
+        return
+    if system not in SYSTEMS:
+        raise ConfigError(f"--system: got {system!r}, want one of {', '.join(SYSTEMS)}")
+    fields = settle(system, arguments)
+    base, store = fields["config"], fields["store"]
+    configs = (base,) if space is None else _trials(base, space, store)
+    settled.append(_Settled(fields["runs"], store, system, space, base, configs, fields["use_gpu"]))
+    found = f"{system}: those of {len(configs)} trials are valid" if space else f"{system}: valid"
+    yield Finding("settings", OK, found)
+
+
+def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[TrainingConfig, ...]:
+    # Only now: these import Ray Tune, which takes seconds.
+    from raybio.runtime.suggest import planned
+    from raybio.runtime.trial import TrialOrder
+
+    order = TrialOrder(base, space, str(store), "")
+    return tuple(order.config(settings) for settings in planned(space))
+
+
+def _look_at_store(plan: _Settled) -> Iterator[Finding]:
+    if plan.store is None:
+        return
+    store = open_store(plan.store, verify=True)
+    yield Finding("store", OK, f"{plan.store}: {store.num_rows:,} rows, and every file is as it was written")
+
+
+def _look_at_encoders(plan: _Settled) -> Iterator[Finding]:
+    if plan.system is None or plan.store is None:
+        return
+    entry = SYSTEMS[plan.system]
+    store = open_store(plan.store, entry.store)
+    for config in plan.configs:
+        entry.check(config, store)
+    names = ", ".join(source for source, _ in plan.sources)
+    yield Finding("encoder", OK, f"{names or 'random weights'}; settings fit the store")
+
+
+def _look_at_storage(plan: _Settled) -> Iterator[Finding]:
+    with here.probe_folder(plan.runs):
+        yield Finding("storage", OK, f"{plan.runs.absolute()} is written and read here")
+
+
+def _look_at_tracking(uri: str | None, plan: _Settled) -> Iterator[Finding]:
+    yield from here.look_at_tracking(tracking_uri(uri, plan.runs), bool(cluster_to_join()))
+
+
+def _look_at_resources(arguments: Arguments, plan: _Settled) -> Iterator[Finding]:
+    """Against this machine; where a cluster is joined, ``_fits`` asks it."""
+    if cluster_to_join():
+        return
+    resources = check_plan(arguments.workers or 1, arguments.cpus_per_worker, plan.use_gpu)
+    if resources is not None and plan.space is None:
+        found = f"{resources.num_workers} x {resources.cpus_per_worker:g} CPU and {resources.gpus_per_worker:g} GPU fit"
+        yield Finding("resources", OK, found)
+
+
+def _fits(arguments: Arguments, plan: _Settled) -> Iterator[Finding]:
+    """Whether a training, or one trial at least, has room on the nodes that are there."""
+    nodes, workers = cluster_nodes(), arguments.workers or 1
+    if plan.space is not None:
+        at_most = plan.space.budget.max_concurrent_trials
+        found = room(nodes, workers=workers, at_most=at_most, cpus_per_worker=arguments.cpus_per_worker).arithmetic
+        yield Finding("resources", OK, found)
+        return
+    cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    asked = check_resources(workers, arguments.cpus_per_worker, cpus, gpus, plan.use_gpu)
+    # Their sum may suffice where no node alone has room for a worker.
+    per_worker = {"cpus_per_worker": asked.cpus_per_worker, "gpus_per_worker": asked.gpus_per_worker}
+    try:
+        room(nodes, workers=workers, at_most=1, **per_worker)
+    except ClusterError as error:
+        raise ClusterError(str(error).replace("a trial", "the training").replace("no trial", "it")) from None
+    amount = f"{workers} x {asked.cpus_per_worker:g} CPU and {asked.gpus_per_worker:g} GPU"
+    yield Finding("resources", OK, f"{amount}, of {cpus:g} CPU and {gpus:g} GPU on {len(nodes)} nodes")
+
+
+def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
+    address = cluster_to_join()
+    if address.startswith(("http://", "https://")):
+        return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
+    with ExitStack() as stack:
+        # What Ray starts ends with the thread that started it; its own limits end a start that takes too long.
+        limit = intent.seconds if address else None
+        joined = guarded("cluster", lambda: _join(stack, address, plan), limit)
+        if any(one.state == ERROR for one in joined):
+            return joined
+        findings = [*joined, *guarded("resources", lambda: _fits(intent.arguments, plan), intent.seconds)]
+        findings += guarded("dashboard", _look_at_dashboard, intent.seconds)
+        # Nodes are given the time; what is made of their answers needs little more.
+        return findings + guarded("nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds)
+
+
+def _join(stack: ExitStack, address: str, plan: _Settled) -> Iterator[Finding]:
+    if address and address != "auto" and "://" not in address:
+        host, _, port = address.rpartition(":")
+        try:  # Ray itself would try for a minute
+            socket.create_connection((host, int(port)), here.CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            raise ClusterError(
+                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the cluster runs"
+            ) from None
+    stack.enter_context(started(threads=1, with_dashboard=plan.space is not None))
+    nodes = len(cluster_nodes())
+    yield Finding("cluster", OK, f"{address or 'a local one'}: {nodes} node{'s' if nodes > 1 else ''}")
+
+
+def _look_at_jobs(address: str) -> Iterator[Finding]:
+    """The jobs API alone: no driver can run here, so the nodes are for a submitted preflight to look at."""
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        JobSubmissionClient(address).list_jobs()
+    except Exception as error:  # ConnectionError, or RuntimeError with the server's own words
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ClusterError(
+            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check RAY_ADDRESS, the tunnel "
+            "(`ray dashboard`), and that RAY_AUTH_MODE=token and the cluster's token are set"
+        ) from None
+    host = urlsplit(address).hostname
+    yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
+    found = "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py ... looks at them"
+    yield Finding("nodes", WARNING, found)
+
+
+def _look_at_dashboard() -> Iterator[Finding]:
+    import ray
+
+    me = ray.get_runtime_context().get_node_id()
+    context = ray.init(ignore_reinit_error=True, logging_level=logging.ERROR)  # the way to what init returned before
+    address = context.address_info["webui_url"] or ""
+    is_head = any(node["NodeID"] == me and there.HEAD in node["Resources"] for node in ray.nodes())
+    with_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    yield from there.look_at_dashboard(address, with_token, ask=is_head)
+
+
+def _look_at_nodes(intent: Intent, plan: _Settled) -> Iterator[Finding]:
+    with here.probe_folder(plan.runs) as probe:
+        store = None if plan.store is None else str(plan.store.absolute())
+        nodes, answered = there.ask_nodes(there.Question(str(probe), store, plan.sources), intent.seconds)
+        yield answered
+        if not nodes:
+            return
+        yield there.compare_storage(probe, nodes)
+        yield from there.compare_versions(there.versions(), nodes)
+        yield there.compare_disks(nodes, intent.min_free_gib)
+        yield there.compare_object_stores(nodes, MIN_OBJECT_STORE_MIB)
+        yield from there.compare_rest(nodes, bool(plan.sources))
+        if store is not None:
+            yield there.compare_stores(open_store(store).digest, nodes)
