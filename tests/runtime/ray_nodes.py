@@ -21,6 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).parent / "ray"
+RAY_START = (str(RAY), "start", "--block")
 HEAD_ADDRESS = "127.0.0.1"
 
 
@@ -41,7 +42,9 @@ class Nodes:
         token.write_text(secrets.token_hex(32))
         token.chmod(0o600)
         own = {"HOME": str(self.folder), "RAY_TMPDIR": str(self.folder), "RAY_AUTH_MODE": "token"}
+        own["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # a node that is asked to end does so at once
         others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        own["PATH"] = f"{RAY.parent}:{os.environ['PATH']}"
         self.environment = others | own | {"OMP_NUM_THREADS": "1", **(environment or {})}
         port, dashboard = free_port(), free_port()
         self.address, self.dashboard = f"{HEAD_ADDRESS}:{port}", f"http://{HEAD_ADDRESS}:{dashboard}"
@@ -49,10 +52,10 @@ class Nodes:
         self.nodes = [self._start(HEAD_ADDRESS, head_cpus, "--head", "--include-dashboard=true", *options)]
         self._wait(lambda: status_without_token(self.dashboard) in (401, 403) and len(self.alive()) == 1)
 
-    def add(self, cpus: int) -> subprocess.Popen[bytes]:
-        """Start another node; it has joined when this returns."""
+    def add(self, cpus: int, command: tuple[str, ...] = RAY_START, **environment: str) -> subprocess.Popen[bytes]:
+        """Start another node, with what does as `ray start` does; it has joined when this returns."""
         ip = f"127.0.0.{len(self.nodes) + 1}"
-        node = self._start(ip, cpus, f"--address={self.address}")
+        node = self._start(ip, cpus, f"--address={self.address}", command=command, **environment)
         self.nodes.append(node)
         self._wait(lambda: ip in self.alive())
         return node
@@ -91,12 +94,19 @@ class Nodes:
         """The end of what nodes have said."""
         return "\n".join(path.read_text()[-2000:] for path in sorted(self.folder.glob("node-*.log")))
 
-    def _start(self, ip: str, cpus: int, *options: str) -> subprocess.Popen[bytes]:
-        command = [str(RAY), "start", "--block", f"--node-ip-address={ip}", f"--num-cpus={cpus}", *options]
+    def _start(
+        self, ip: str, cpus: int, *options: str, command: tuple[str, ...] = RAY_START, **environment: str
+    ) -> subprocess.Popen[bytes]:
         # The agent's own default is one fixed port, which the cluster of the other tests has.
-        command += [f"--dashboard-agent-listen-port={free_port()}", "--object-store-memory=150000000"]
+        options += (f"--dashboard-agent-listen-port={free_port()}", "--object-store-memory=150000000")
         with open(self.folder / f"node-{ip}.log", "wb") as log:
-            return subprocess.Popen(command, env=self.environment, stdout=log, stderr=log, start_new_session=True)
+            return subprocess.Popen(
+                [*command, f"--node-ip-address={ip}", f"--num-cpus={cpus}", *options],
+                env=self.environment | environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def _wait(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 300

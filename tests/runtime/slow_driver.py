@@ -1,6 +1,6 @@
 """A driver of its own for test_multi_node.py: a run or a sweep with steps so long that a node can go in the middle.
 
-``slow_driver.py run|sweep STORE FOLDER``; the configuration is in FOLDER/config.yaml, a sweep's space in FOLDER/space.yaml.
+``slow_driver.py run|sweep STORE FOLDER``; FOLDER holds config.yaml, and a sweep's space.yaml.
 """
 
 import sys
@@ -13,7 +13,7 @@ from raybio.search_space import load_search_space
 from raybio.systems import SYSTEMS
 
 SYSTEM = "structure_preserving"
-STEP_SECONDS = 0.4
+STEP_SECONDS = 0.3
 
 
 def slow(rank: int, folder: Path) -> None:

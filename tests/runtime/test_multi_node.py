@@ -1,8 +1,10 @@
 """Several nodes: one that is taken away with notice, one that is just gone, in the middle of a run and of a sweep."""
 
+import http.server
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,12 +25,12 @@ from tests.runtime.test_sweep import LAMBDA, METRIC
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-NOTICE_SECONDS = 6
-LAMBDAS = [0.1, 0.5, 0.9]
+LAMBDAS = [0.1, 0.9]
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
-    # A node that is asked to end has this long, as a pod has its grace period and a spot machine its two minutes.
-    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(NOTICE_SECONDS),
+    # What spot_worker.sh looks at every few seconds, and how long a node stays that is to be taken away.
+    "POLL_SECONDS": "0.5",
+    "NOTICE_SECONDS": "6",
     # Ray's own: 5 s until workers hear of it, and 15 s until a node is held for dead.
     "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5",
     "RAY_health_check_period_ms": "1000",
@@ -41,6 +43,37 @@ def nodes(private_home: Path) -> Iterator[Nodes]:
     nodes = Nodes(head_cpus=0, environment=ENVIRONMENT)
     yield nodes
     nodes.end()
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """What a machine of AWS is told about itself: whether it will be taken back."""
+
+    is_taken_back = False
+
+    def do_PUT(self) -> None:  # noqa: N802
+        self._answer(200, b"a token")
+
+    def do_GET(self) -> None:  # noqa: N802
+        asks_for_notice = self.path == "/latest/meta-data/spot/instance-action"
+        has_token = self.headers["X-aws-ec2-metadata-token"] == "a token"
+        is_there = type(self).is_taken_back and asks_for_notice and has_token
+        self._answer(200 if is_there else 404, b'{"action": "terminate"}')
+
+    def _answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def metadata() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 class Driver:
@@ -92,15 +125,21 @@ def last_step(folder: RunFolder) -> int:
 
 
 def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_with_the_weights_of_the_unbroken_run(
-    unbroken: Result, nodes: Nodes, drive: Callable[..., Driver], tiny_training: TrainingConfig, tmp_path: Path
+    unbroken: Result,
+    nodes: Nodes,
+    drive: Callable[..., Driver],
+    tiny_training: TrainingConfig,
+    metadata: str,
+    tmp_path: Path,
 ) -> None:
-    folder = RunFolder(tmp_path / "runs", "mine")
-    first, second = nodes.add(cpus=1), nodes.add(cpus=1)
+    folder, spot_worker = RunFolder(tmp_path / "runs", "mine"), str(ROOT / "deploy" / "spot_worker.sh")
+    first = nodes.add(1, ("bash", spot_worker), METADATA_URL=metadata)
+    second = nodes.add(cpus=1)
     # No checkpoint is due before the end: what there is was taken because of the notice.
     driver = drive("run", override_all(tiny_training, {"schedule.checkpoint_every_steps": 1000}))
     driver.wait(lambda: last_step(folder) >= 3)
     assert committed(folder.checkpoints) == []
-    first.terminate()
+    Metadata.is_taken_back = True
     driver.wait(lambda: committed(folder.checkpoints))
     assert first.poll() is None  # it is there until its notice is over
     in_time = step_of(committed(folder.checkpoints)[0])
