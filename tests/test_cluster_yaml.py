@@ -171,7 +171,7 @@ def test_a_retried_job_for_kubernetes_finds_its_run_by_name_on_the_shared_volume
     assert spec["backoffLimit"] > 0
     assert spec["shutdownAfterJobFinishes"] is True
     words = spec["entrypoint"].split()
-    assert (ROOT / Path(words[1]).relative_to("/home/ray/raybio")).exists()
+    assert (ROOT / Path(words[1]).relative_to("/opt/raybio")).exists()
     given = dict(zip(words[2::2], words[3::2], strict=True))
     assert given["--name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
