@@ -10,6 +10,7 @@ from typing import Any
 import ray.train
 import ray.train.torch
 import torch
+from ray.train.v2._internal.execution.context import get_train_context
 
 from raybio.batches import TokenBatch
 from raybio.errors import ClusterError, RaybioError
@@ -30,6 +31,9 @@ WRITER_LOCK_SECONDS = 60.0
 """How long the workers of a killed driver may live on; two seconds is usual."""
 
 STOP_POLL_SECONDS = 0.2
+
+NOTICE_SECONDS = 10.0
+"""Between two checkpoints of a run that is about to lose a node: nobody knows when in its notice the node goes."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ def _walk(
         log=log,
         stop=folder.stop,
         goal=order.goal,
+        should_checkpoint=_Notice() if collective.rank == 0 else lambda: False,
     )
     for report in reports:
         if report.is_evaluation or report.is_checkpoint or report.is_last:
@@ -149,6 +154,7 @@ def walk(
     log: MetricsLog | None,
     stop: Path,
     goal: Goal | None,
+    should_checkpoint: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """Walk ``fit``: every report is in the log before it is passed on, and ``outcome.json`` is there before the last.
 
@@ -176,6 +182,7 @@ def walk(
         device=device,
         checkpoints=checkpoints,
         should_stop=_StopFlag(stop),
+        should_checkpoint=should_checkpoint,
     )
     for report in reports:
         metrics |= report.metrics
@@ -255,3 +262,18 @@ class _StopFlag:
         if not self._is_set and now >= self._next_look:
             self._is_set, self._next_look = self.path.exists(), now + STOP_POLL_SECONDS
         return self._is_set
+
+
+class _Notice:
+    """Whether a checkpoint is due because a node of the run will be taken away: at the notice, and until it is gone."""
+
+    def __init__(self) -> None:
+        self._next_time = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        # What ray.train.get_preemption_info() gives; that is a barrier of all workers, and this is asked at each step.
+        if get_train_context().preemption_context.preemption_info is None or now < self._next_time:
+            return False
+        self._next_time = now + NOTICE_SECONDS
+        return True

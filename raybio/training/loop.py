@@ -79,6 +79,7 @@ def fit(
     device: torch.device | str = "cpu",
     checkpoints: CheckpointStore | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    should_checkpoint: Callable[[], bool] = lambda: False,
 ) -> Iterator[Report]:
     """Train ``system`` from its newest checkpoint, or from the start, to ``schedule.max_steps``.
 
@@ -92,6 +93,8 @@ def fit(
         device: where the model lives.
         checkpoints: where to save and to resume from; None: nowhere.
         should_stop: asked at the start and after each step; if it says yes on any worker, all checkpoint and end.
+        should_checkpoint: asked after each step; if it says yes on any worker, a checkpoint is taken between the usual
+            ones, and the run goes on.
 
     Yields:
         a report every ``log_every_steps``, at each evaluation and checkpoint, and at the end.
@@ -103,7 +106,7 @@ def fit(
     collective = collective or SingleProcess()
     batches = batches or local_batches(system, config.schedule.max_steps, collective)
     run = _Run(system, config, collective, torch.device(device), checkpoints)
-    yield from run.reports(batches, should_stop)
+    yield from run.reports(batches, should_stop, should_checkpoint)
 
 
 class _Run:
@@ -132,10 +135,12 @@ class _Run:
             saved.restore(system.model, self.train_step.optimizer)
             self.train_step.num_skipped = self.progress.num_skipped
 
-    def reports(self, batches: Batches, should_stop: Callable[[], bool]) -> Iterator[Report]:
+    def reports(
+        self, batches: Batches, should_stop: Callable[[], bool], should_checkpoint: Callable[[], bool]
+    ) -> Iterator[Report]:
         """Walk the batches; see ``fit``."""
         first_step = self.progress.step
-        if self._is_stopped(should_stop):
+        if self._anybody(should_stop)[0]:
             yield Report(first_step, {}, is_last=True, reason="stopped", precision=self.precision)
             return
         if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
@@ -154,8 +159,10 @@ class _Run:
                 raise ConfigError(f"the stream brought step {step}, want {self.progress.step}: steps come in order")
             meter.add(self.train_step(step, batch.to(self.device)))
             self.progress.step = step + 1
-            reason = self._reason_to_end(should_stop)
-            report = self._report(meter, reason)
+            is_last = self.progress.step >= self.schedule.max_steps
+            is_stopped, is_wanted = (False, False) if is_last else self._anybody(should_stop, should_checkpoint)
+            reason = "finished" if is_last else "stopped" if is_stopped else ""
+            report = self._report(meter, reason, is_wanted)
             if report is not None:
                 yield report
             if reason or (report is not None and report.is_last):
@@ -163,11 +170,12 @@ class _Run:
         if self.checkpoints is not None:
             self.checkpoints.wait()
 
-    def _report(self, meter: "_Meter", reason: str) -> Report | None:
+    def _report(self, meter: "_Meter", reason: str, is_checkpoint_wanted: bool) -> Report | None:
         step, schedule = self.progress.step, self.schedule
         # Somebody who wants the run to end does not wait for an evaluation; the next start makes up for it.
         is_evaluation = reason != "stopped" and self._is_evaluation_due(at_the_end=reason == "finished")
-        is_checkpoint = self.checkpoints is not None and (step % schedule.checkpoint_every_steps == 0 or bool(reason))
+        is_checkpoint_due = step % schedule.checkpoint_every_steps == 0 or bool(reason) or is_checkpoint_wanted
+        is_checkpoint = self.checkpoints is not None and is_checkpoint_due
         if not (is_evaluation or is_checkpoint or reason or step % schedule.log_every_steps == 0):
             return None
         metrics = meter.read() | {"epoch": step / self.system.steps_per_epoch}
@@ -180,15 +188,10 @@ class _Run:
             self._save()
         return Report(step, metrics, is_evaluation, is_checkpoint, bool(reason), reason, self.precision)
 
-    def _reason_to_end(self, should_stop: Callable[[], bool]) -> str:
-        """The same on every worker: whether anybody wants to stop is summed over them."""
-        if self.progress.step >= self.schedule.max_steps:
-            return "finished"
-        return "stopped" if self._is_stopped(should_stop) else ""
-
-    def _is_stopped(self, should_stop: Callable[[], bool]) -> bool:
-        wants = torch.tensor(int(should_stop()), device=self.device)
-        return bool(int(self.collective.all_sum(wants)))
+    def _anybody(self, *questions: Callable[[], bool]) -> list[bool]:
+        """Which of the questions any worker answers with yes; the same on all of them."""
+        answers = torch.tensor([int(question()) for question in questions], device=self.device)
+        return [bool(total) for total in self.collective.all_sum(answers).tolist()]
 
     def _evaluate(self) -> dict[str, float]:
         assert self.system.evaluate is not None

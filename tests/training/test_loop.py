@@ -2,12 +2,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from raybio.data.store import Store
 from raybio.errors import CheckpointError
 from raybio.protocols import Collective
 from raybio.systems import SYSTEMS
-from raybio.training.checkpoint import CheckpointStore
+from raybio.training.checkpoint import CheckpointStore, committed, step_of
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.systems.test_conformance import tiny_config
@@ -128,3 +129,36 @@ def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(tiny_store:
     rest = list(fit(SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=CheckpointStore(tmp_path)))
     assert (rest[0].step, rest[0].is_evaluation) == (3, True)
     assert (rest[-1].step, rest[-1].reason) == (6, "early_stopping")
+
+
+class WantedOnce:
+    """Two workers; only rank 1 wants a checkpoint, after the second step."""
+
+    def __init__(self, store: str, folder: Path) -> None:
+        self.store, self.folder = store, folder
+
+    def __call__(self, rank: int, collective: Collective, folder: Path) -> None:
+        config = tiny_config(NAME, **{"schedule.checkpoint_every_steps": 1000})
+        checkpoints = CheckpointStore(self.folder)
+        answers = iter([False, rank == 1, False, False, False])  # at the last step nobody is asked
+        reports = fit(
+            SYSTEMS[NAME].build(config, self.store),
+            config,
+            collective=collective,
+            checkpoints=checkpoints,
+            should_checkpoint=lambda: next(answers),
+        )
+        taken = []
+        for report in reports:
+            if report.is_checkpoint:
+                checkpoints.wait()
+                collective.all_sum(torch.zeros(1))  # rank 0 has written it
+                taken.append((report.step, report.is_last, step_of(committed(self.folder)[0])))
+        assert taken == [(2, False, 2), (6, True, 6)]
+        assert next(answers, None) is None
+
+
+def test_a_checkpoint_that_one_worker_wants_is_taken_at_that_step_and_the_run_goes_on(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    run_workers(WantedOnce(str(tiny_store.path), tmp_path / "run"), 2, tmp_path)

@@ -1,0 +1,43 @@
+"""A driver of its own for test_multi_node.py: a run or a sweep with steps so long that a node can go in the middle.
+
+``slow_driver.py run|sweep STORE FOLDER``; FOLDER holds config.yaml, and a sweep's space.yaml.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from raybio.config import load
+from raybio.runtime.train import TrainRequest, train
+from raybio.search_space import load_search_space
+from raybio.systems import SYSTEMS
+
+SYSTEM = "structure_preserving"
+STEP_SECONDS = 0.3
+
+
+def slow(rank: int, folder: Path) -> None:
+    from raybio.training.step import TrainStep
+
+    original = TrainStep.__call__
+
+    def waiting(self, number, batch):
+        time.sleep(STEP_SECONDS)
+        return original(self, number, batch)
+
+    TrainStep.__call__ = waiting
+
+
+def main(kind: str, store: Path, folder: Path) -> None:
+    config = load(SYSTEMS[SYSTEM].config, folder / "config.yaml")
+    if kind == "run":
+        train(TrainRequest(SYSTEM, config, store, "mine", folder / "runs", workers=2, setup=slow))
+        return
+    from raybio.runtime.sweep import SweepRequest, sweep
+
+    space = load_search_space(folder / "space.yaml", {name: entry.config for name, entry in SYSTEMS.items()})
+    sweep(SweepRequest(space, config, store, "mine", folder / "sweeps", cpus_per_worker=1, setup=slow))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
