@@ -265,6 +265,20 @@ def test_a_cluster_that_cannot_be_had_does_not_end_the_other_looks(
     assert found["store"].state == OK
 
 
+def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_store: Store) -> None:
+    space = tmp_path / "space.yaml"
+    text = (ROOT / "search_spaces" / "sppt_protein.yaml").read_text()
+    space.write_text(text)
+    sweep = replace(intent(tmp_path, tiny_store), system=None, space=space)
+    found = by_check(preflight(sweep))
+    assert found["settings"].state == found["encoder"].state == OK
+    assert "trials are valid" in found["settings"].found
+    space.write_text(text.replace("lambda_spml", "lamda_spml"))
+    found = by_check(preflight(sweep))
+    assert "lambda_spml" in found["settings"].found
+    assert found["settings"].state == ERROR
+
+
 def test_a_misspelt_setting_does_not_end_the_other_looks(home: Path, tmp_path: Path, tiny_store: Store) -> None:
     found = by_check(preflight(intent(tmp_path, tiny_store, "optim.peak_rl=1")))
     assert found["settings"].state == ERROR
