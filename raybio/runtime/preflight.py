@@ -27,6 +27,7 @@ from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
 
 MIN_OBJECT_STORE_MIB = 512.0
+LATE = "the cluster has another token (RAY_AUTH_TOKEN_PATH), or does not answer"
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
     with ExitStack() as stack:
         # What Ray starts ends with the thread that started it; its own limits end a start that takes too long.
         limit = intent.seconds if address else None
-        joined = guarded("cluster", lambda: _join(stack, address, plan), limit)
+        joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
         if any(one.state == ERROR for one in joined):
             return joined
         findings = [*joined, *guarded("resources", lambda: _fits(intent.arguments, plan), intent.seconds)]

@@ -32,13 +32,14 @@ class Finding:
     found: str
 
 
-def guarded(check: str, look: Callable[[], Iterable[Finding]], seconds: float | None) -> list[Finding]:
+def guarded(check: str, look: Callable[[], Iterable[Finding]], seconds: float | None, late: str = "") -> list[Finding]:
     """What ``look`` finds; an exception and a look without an end become findings too.
 
     Args:
         check: what those are called.
         look: runs in a thread, which is left behind when its time is over.
         seconds: how long it may take; None: it runs in this thread, and ends by itself.
+        late: why it may be late, if that is known.
     """
     if seconds is None:
         return _caught(check, look)
@@ -48,7 +49,7 @@ def guarded(check: str, look: Callable[[], Iterable[Finding]], seconds: float | 
     thread.join(seconds)
     if found:
         return found[0]
-    why = f"not done within {seconds:g} s: it hangs, or is slow; --seconds gives it longer"
+    why = f"not done within {seconds:g} s: {late or 'it hangs, or is slow'}; --seconds gives it longer"
     return [Finding(check, ERROR, why)]
 
 

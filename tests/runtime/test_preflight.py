@@ -20,6 +20,7 @@ from raybio.runtime import preflight_here as here
 from raybio.runtime.launch import Arguments
 from raybio.runtime.preflight import Intent, preflight
 from raybio.runtime.preflight_finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
+from tests.runtime.test_job_submit import free_port
 from tests.runtime.test_refusals import damaged_store, request_one
 
 __all__ = ["request_one"]
@@ -245,6 +246,37 @@ def test_everything_wrong_at_once_is_told_at_once(home: Path, tmp_path: Path, re
     assert name in found["store"].found
     assert "there is no config.json" in found["encoder"].found
     assert "fewer workers than 99" in found["resources"].found
+
+
+def test_a_cluster_that_cannot_be_had_does_not_end_the_other_looks(
+    home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = replace(intent(tmp_path, tiny_store), with_ray=True, seconds=20)
+    with monkeypatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+        found = by_check(preflight(asked))
+    assert found["cluster"].state == ERROR
+    assert "Check RAY_ADDRESS" in found["cluster"].found
+    assert found["store"].state == OK
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 80)))
+    found = by_check(preflight(asked))
+    assert "Choose a shorter one" in found["cluster"].found
+    assert found["store"].state == OK
+
+
+def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_store: Store) -> None:
+    space = tmp_path / "space.yaml"
+    text = (ROOT / "search_spaces" / "sppt_protein.yaml").read_text()
+    space.write_text(text)
+    sweep = replace(intent(tmp_path, tiny_store), system=None, space=space)
+    found = by_check(preflight(sweep))
+    assert found["settings"].state == found["encoder"].state == OK
+    assert "trials are valid" in found["settings"].found
+    space.write_text(text.replace("lambda_spml", "lamda_spml"))
+    found = by_check(preflight(sweep))
+    assert "lambda_spml" in found["settings"].found
+    assert found["settings"].state == ERROR
 
 
 def test_a_misspelt_setting_does_not_end_the_other_looks(home: Path, tmp_path: Path, tiny_store: Store) -> None:

@@ -141,37 +141,32 @@ def test_a_cluster_of_two_nodes_is_looked_at_node_by_node(
 ) -> None:
     address, jobs = two_nodes
     given = ["--system", "structure_preserving", "--store", str(tiny_store.path), "--device", "cpu"]
-    done, worst = run_preflight(tmp_path, address, *given, "--workers", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for check in ("cluster", "nodes", "storage", "versions", "store", "resources", "dashboard", "token"):
-        assert worst[check] == OK, done.stdout
-    assert "on 2 nodes" in done.stdout
-    assert "refuses who has no token" in " ".join(done.stdout.split())
+    # 2 CPU are there, but 1.5 on no node alone.
+    done, worst = run_preflight(tmp_path, address, *given, "--cpus-per-worker", "1.5")
+    found = (tmp_path / "found.json").read_text()
+    assert {check for check, state in worst.items() if state == ERROR} == {"resources"}, done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "a task runs and answers, on 2 nodes" in found
+    assert "is written and read by all, on 2 nodes" in found
+    assert "refuses who has no token" in found
+    assert {"store", "versions", "token"} <= {check for check, state in worst.items() if state == OK}
     assert worst["MLflow"] == WARNING
     assert not (tmp_path / "runs").exists()
-
-    # 1.5 CPU are there, on no node alone.
-    done, worst = run_preflight(tmp_path, address, "--cpus-per-worker", "1.5", "--device", "cpu")
-    assert done.returncode == 1
-    assert worst["resources"] == ERROR
 
     done, worst = run_preflight(tmp_path, jobs)
     assert (done.returncode, worst["cluster"], worst["nodes"]) == (0, OK, WARNING)
     done, worst = run_preflight(tmp_path, jobs, RAY_AUTH_TOKEN="b" * 64)
     assert (done.returncode, worst["cluster"]) == (1, ERROR)
-    done, worst = run_preflight(tmp_path, address, "--seconds", "20", RAY_AUTH_TOKEN="b" * 64)
+    done, worst = run_preflight(tmp_path, address, "--seconds", "8", RAY_AUTH_TOKEN="b" * 64)
     assert done.returncode == 1, done.stdout + done.stderr
     assert worst["cluster"] == ERROR
+    assert "has another token" in (tmp_path / "found.json").read_text()
     assert "b" * 64 not in done.stdout + done.stderr
-    done, worst = run_preflight(tmp_path, f"127.0.0.1:{free_port()}")
-    assert (done.returncode, worst["cluster"]) == (1, ERROR)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_without_a_cluster_it_starts_one_and_ends_it(tmp_path: Path) -> None:
     done, worst = run_preflight(tmp_path, "", "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     assert worst["cluster"] == worst["nodes"] == worst["versions"] == OK
-    done, worst = run_preflight(tmp_path, "", "--device", "cpu", RAY_TMPDIR="/tmp/" + "x" * 80)
-    assert (done.returncode, worst["cluster"], worst["disk"]) == (1, ERROR, OK)
