@@ -198,8 +198,8 @@ def test_other_rules_of_stopping_end_too(request_of, kind: str) -> None:
     assert_nothing_is_left()
 
 
-# Nightly until Ray Train's cleaner, which asks the State API, finds its cluster beside a second one on the machine: there
-# a trial of several workers that is stopped leaves its placement group until the sweep's cluster ends.
+# Nightly until Ray Train's cleaner, which asks the State API, finds its cluster beside a second one on the machine:
+# there a trial of several workers that is stopped leaves its placement group until the sweep's cluster ends.
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_trials_of_several_workers_report_on_their_way_and_are_stopped(request_of) -> None:
