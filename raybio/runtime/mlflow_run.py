@@ -54,13 +54,12 @@ def goes_on(client: Any, run_id: str) -> bool:
     return True
 
 
-def find_run(client: Any, system: str, key: str) -> str | None:
-    """The run of an earlier attempt, whose answer was lost on its way or whose process was killed."""
+def find_runs(client: Any, system: str, key: str) -> list[str]:
+    """All runs that were made with this key, by attempts whose answers were lost or whose process was killed too."""
     experiment = client.get_experiment_by_name(system)
     if experiment is None:
-        return None
-    found = client.search_runs([experiment.experiment_id], f"tags.`{KEY}` = '{key}'")
-    return found[0].info.run_id if found else None
+        return []
+    return [run.info.run_id for run in client.search_runs([experiment.experiment_id], f"tags.`{KEY}` = '{key}'")]
 
 
 def create_run(client: Any, uri: str, system: str, name: str, tags: dict[str, str]) -> str:

@@ -225,7 +225,7 @@ class Tracker:
             self.run_id, self._key, self._is_described = None, None, False
             self._forwarded, self._tail = -1, MetricsTail(self.folder.metrics)
         if self.run_id is None:
-            self.run_id = self._found() or self._created()
+            self.run_id = next(iter(self._found()), None) or self._created()
             self._save()
         if not self._is_described:
             mlflow_run.describe(self._client, self.run_id, self.config, self.data_digest)
@@ -233,8 +233,8 @@ class Tracker:
             self._save()
         self.is_open.set()
 
-    def _found(self) -> str | None:
-        return mlflow_run.find_run(self._client, self.system, self._key) if self._key else None
+    def _found(self) -> list[str]:
+        return mlflow_run.find_runs(self._client, self.system, self._key) if self._key else []
 
     def _created(self) -> str:
         tags = mlflow_run.tags_of(self.system, self.data_digest)
@@ -269,6 +269,9 @@ class Tracker:
     def _close(self) -> None:
         if self._why:
             self._client.set_tag(self.run_id, "ended", self._why)
+        for run_id in self._found():
+            if run_id != self.run_id:  # a server that was slow made it after all, when it was given up
+                self._client.delete_run(run_id)
         self._client.set_terminated(self.run_id, self._end_status)
 
     def _save(self, pending: bool = True) -> None:

@@ -134,12 +134,12 @@ def test_a_folder_that_is_gone_ends_tracking_with_a_word_and_no_error(
 
 
 def test_a_file_system_that_other_machines_share_is_known_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = {"/": "ext4", "/home": "nfs4", "/home/local": "xfs", "/lake": "fuse.gcsfuse", "/x": "fuse.overlayfs"}
+    places = {"/": "ext4", "/shared": "nfs4", "/shared/local": "xfs", "/lake": "fuse.gcsfuse", "/x": "fuse.overlayfs"}
     partitions = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in places.items()]
     monkeypatch.setattr("psutil.disk_partitions", lambda all: partitions)  # noqa: A006
-    assert network_file_system(Path("/home/me/mlflow.db")) == "nfs4"
+    assert network_file_system(Path("/shared/me/mlflow.db")) == "nfs4"
     assert network_file_system(Path("/lake/mlflow.db")) == "fuse.gcsfuse"
-    for place in ("/mlflow.db", "/home/local/mlflow.db", "/homes/mlflow.db", "/x/mlflow.db"):
+    for place in ("/mlflow.db", "/shared/local/mlflow.db", "/shareds/mlflow.db", "/x/mlflow.db"):
         assert network_file_system(Path(place)) is None
 
 

@@ -30,11 +30,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> It
 
 @pytest.fixture
 def way(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """With short limits: a request that hangs ends after one second."""
+    """With short limits: a request that hangs ends after two seconds."""
     monkeypatch.setattr(track, "RETRY_SECONDS", (0.2, 0.5))
     monkeypatch.setattr(track, "FORWARD_SECONDS", 0.2)
     monkeypatch.setattr(track, "_warned", {})
-    for name, value in (mlflow_run._SETTINGS | {"MLFLOW_HTTP_REQUEST_TIMEOUT": "1"}).items():
+    for name, value in (mlflow_run._SETTINGS | {"MLFLOW_HTTP_REQUEST_TIMEOUT": "2"}).items():
         monkeypatch.setenv(name, value)
     way = Way(server)
     yield way
@@ -82,6 +82,9 @@ def test_children_of_a_server_that_stays_away_end_in_time_with_few_words_and_are
     lines = [record.getMessage() for record in caplog.records]
     assert sum("trying again" in line for line in lines) <= 1, lines
     assert all(read_json(folder.tracking)["pending"] for folder in sweep.folders.values())
+    for tracker in sweep.trackers.values():
+        assert tracker._thread is not None
+        tracker._thread.join()  # the process that had them would be gone
     monkeypatch.setattr(track, "FINISH_SECONDS", 60.0)
     monkeypatch.setattr(track, "KILLED_SECONDS", 60.0)
     way.become("pass")
@@ -112,6 +115,17 @@ def test_a_request_that_fails_once_or_whose_answer_is_lost_leaves_one_whole_run(
     sweep.start()
     sweep.finish()
     assert getattr(way, how) == ""
+    sweep.check(way.address, last=3)
+
+
+def test_a_run_that_a_slow_server_made_after_it_was_given_up_is_deleted(way: Way, tmp_path: Path) -> None:
+    way.delaying = "runs/create"
+    sweep = TrackedSweep(tmp_path, way.address, num_children=0)
+    sweep.report(1, 3)
+    sweep.start()
+    time.sleep(way.delay_seconds + 1)
+    assert len([path for path in way.requests if path.endswith("runs/create")]) == 2
+    sweep.finish()
     sweep.check(way.address, last=3)
 
 

@@ -52,6 +52,7 @@ class Way:
     Attributes:
         state: ``pass``; ``broken``: every answer is a 500; ``hanging``: no answer; ``refused``: nobody listens.
         losing: the answer to the next request whose path ends so is lost on its way, the request itself is not.
+        delaying: the next request whose path ends so is forwarded after ``delay_seconds``.
         failing: the next request whose path ends so is answered with 500, and not forwarded.
         requests: paths, in order.
         logins: that came with them.
@@ -60,7 +61,9 @@ class Way:
     def __init__(self, server: str, state: str = "pass") -> None:
         self.host, self.port = server.removeprefix("http://").split(":")[0], int(server.rsplit(":", 1)[1])
         self.own_port, self.state = free_port(), "refused"
-        self.losing, self.failing, self.requests, self.logins = "", "", list[str](), set[str | None]()
+        self.losing = self.failing = self.delaying = ""
+        self.delay_seconds = 3.0
+        self.requests, self.logins = list[str](), set[str | None]()
         self._listener: http.server.ThreadingHTTPServer | None = None
         self.become(state)
 
@@ -96,6 +99,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             while way.state == "hanging":
                 time.sleep(0.05)
             return
+        if self._is("delaying", path):
+            time.sleep(way.delay_seconds)
         connection = http.client.HTTPConnection(way.host, way.port, timeout=60)
         connection.request(self.command, self.path, body, dict(self.headers))
         answer = connection.getresponse()
@@ -109,7 +114,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        with contextlib.suppress(OSError):  # whoever asked may have given up
+            self.wfile.write(content)
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
