@@ -115,6 +115,24 @@ def test_wrong_surroundings_are_refused_with_the_reason(changes, reason, tmp_pat
     assert reason in refused(tmp_path, {"layers": {"choice": [4, 6]}}, **changes)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("space: {layers: {choice: [4]}}\nspace: {seed: {choice: [0]}}\n", "'space' stands here twice"),
+        ("space: {layers: {choice: [4]}, layers: {choice: [4, 5]}}\n", "'layers' stands here twice"),
+        ("space: {layers: {choice: !!python/object/apply:os.system ['true']}}\n", "python/object"),
+        ("space: {layers: &l {choice: [4]}, seed: *l}\n", "alias"),
+        ("space: &a [x, x, x]\nb: &b [*a, *a, *a]\nc: &c [*b, *b, *b]\nd: [*c, *c, *c]\n", "alias"),
+        ("space: {layers: {choice: [" + "[" * 5000, "not valid YAML"),
+    ],
+)
+def test_a_hostile_file_is_refused_with_the_reason(text, reason, tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text("system: example\nmetric: val/x\nmode: max\n" + text)
+    with pytest.raises(ConfigError, match=reason):
+        load_search_space(path, {"example": Example})
+
+
 @pytest.mark.parametrize("path", sorted(SPACES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_shipped_search_space_fits_its_system(path):
     from raybio.systems import SYSTEMS

@@ -1,7 +1,6 @@
 """What the driver does while Ray Tune works: it notes how each trial ended, keeps its MLflow run, prints a line."""
 
-import threading
-from collections.abc import Callable
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from ray.tune import Callback
 from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.suggest import TRIAL
-from raybio.runtime.track import Tracker
+from raybio.runtime.track import FINISH_SECONDS, KILLED_SECONDS, Tracker
 from raybio.runtime.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
 
 TRIALS = "trials.json"
@@ -60,7 +59,7 @@ class FollowedTrials(Callback):
         self.trials: list[Trial] = []
         self._member: dict[str, Trial] = {}
         self._trackers: dict[str, Tracker] = {}
-        self._ending: list[threading.Thread] = []
+        self._ended: list[Tracker] = []
         self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
         self._best: float | None = None
 
@@ -68,7 +67,10 @@ class FollowedTrials(Callback):
         """Send what MLflow has not taken yet of trials that ended before this start."""
         for note in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
             trial, status = Trial(**read_json(note.with_name(NOTE))["trial"]), read_json(note)["status"]
-            self._in_thread(self._tracker(trial).catch_up, MLFLOW_STATUS[status], status)
+            tracker = self._tracker(trial)
+            if tracker.is_pending:
+                tracker.start()
+                self._end_run(tracker, status)
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: Tune stores its arguments for a restart, and a sweep goes on from its trials' folders."""
@@ -120,11 +122,12 @@ class FollowedTrials(Callback):
         self._end(now, FAILED)
 
     def close(self) -> None:
-        """End all runs that are still open, and wait until MLflow has everything."""
+        """End all runs that are still open, and wait until MLflow has everything, for at most two minutes in all."""
         for trial in self.trials:
             self._end(trial, INTERRUPTED)
-        for thread in self._ending:
-            thread.join()
+        until = time.monotonic() + (KILLED_SECONDS if self.order.stop.exists() else FINISH_SECONDS)
+        for tracker in self._ended:
+            tracker.wait(max(until - time.monotonic(), 0.0))
 
     def _begin(self, trial_id: str, now: Trial) -> RunFolder:
         """Note the trial in its folder, and open its run; once is as good as twice."""
@@ -158,15 +161,13 @@ class FollowedTrials(Callback):
                 self._num_told += 1
                 self._log.append(self._num_told, {f"best/{self.order.space.metric}": self._best})
         tracker = self._trackers.pop(folder.name, None)
-        if tracker is None:
-            return
-        self._in_thread(tracker.finish, MLFLOW_STATUS[status], status)
+        if tracker is not None:
+            self._end_run(tracker, status)
 
-    def _in_thread(self, send: Callable[[str, str], None], *status: str) -> None:
-        """Waiting for a slow server must not hold up the trials."""
-        thread = threading.Thread(target=send, args=status, name="raybio-trial-end", daemon=True)
-        thread.start()
-        self._ending.append(thread)
+    def _end_run(self, tracker: Tracker, status: str) -> None:
+        """It goes on trying until the sweep ends, however long the server is away: nobody waits for it before."""
+        tracker.end(MLFLOW_STATUS[status], status)
+        self._ended.append(tracker)
 
 
 def shown(trial: Trial) -> str:

@@ -1,54 +1,70 @@
 """Tracking in MLflow, from the driver, in a thread of its own: training never waits for it, and nothing is lost.
 
-The driver is the only writer, so the sqlite default is right on any cluster; only when several drivers on several
-machines write into one database does it need an ``mlflow server``. Metrics come from ``metrics.jsonl``; how far they
-were forwarded is kept in ``tracking.json``, so what a server did not take is sent again, also after a restart.
+Metrics come from ``metrics.jsonl``; how far they were forwarded is kept in ``tracking.json``, so what a server did not
+take is sent again, also after a restart.
+
+The driver is the only writer, wherever the workers are, so the sqlite default is right for one driver at a time on any
+cluster, and for several on one machine, which wait for each other's lock. It is wrong for drivers on several machines:
+a network file system's locks do not hold between them. They need an ``mlflow server`` on PostgreSQL. One driver cannot
+know of the others, so sqlite on a network file system is warned about, not refused.
 """
 
-import contextlib
+import itertools
 import logging
-import os
-import subprocess
-import sys
+import math
 import threading
 import time
+import uuid
 from collections.abc import Callable
-from importlib import metadata
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from raybio.errors import ConfigError
+from raybio.runtime import mlflow_run
+from raybio.runtime.machine import MachineLoad, network_file_system
 from raybio.runtime.metrics_log import MetricsTail
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 
 METRICS_PER_BATCH = 1000
-PARAMS_PER_BATCH = 100
-LONGEST_PARAM = 6000
 FORWARD_SECONDS = 2.0
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+LAST_RETRY_SECONDS = 5.0
+"""The longest pause once the run has ended, and somebody may be waiting."""
+
 FINISH_SECONDS = 120.0
 KILLED_SECONDS = 20.0
+WARN_SECONDS = 60.0
 
-_VERSIONS = ("raybio", "ray", "mlflow", "torch", "transformers", "numpy", "pyarrow")
 _log = logging.getLogger(__name__)
+_warned: dict[str, float] = {}
+_warning = threading.Lock()
 
 
 def tracking_uri(uri: str | None, runs: Path) -> str:
     """An absolute tracking URI; by default ``mlflow.db`` beside the folder of runs.
 
     Raises:
-        ConfigError: for a file store, which MLflow 3 no longer has.
+        ConfigError: for anything but a sqlite file and the address of a server, and for a password in that address.
     """
     if uri is None:
         return f"sqlite:///{runs.expanduser().absolute().parent / 'mlflow.db'}"
-    scheme, found, rest = uri.partition("://")
-    if not found or scheme == "file":
-        raise ConfigError(
-            f"--tracking-uri: got {uri!r}, a folder of files, which MLflow 3 no longer writes; want a database such as "
-            "sqlite:///mlflow.db, or the address of an `mlflow server`"
-        )
+    scheme, _, rest = uri.partition("://")
     if scheme == "sqlite":
         return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
+    login, _, address = rest.rpartition("@")
+    if scheme not in ("http", "https") or not address:
+        got = f"{scheme}://..." if rest else scheme.rpartition("@")[2]  # what else stands there may be a password
+        raise ConfigError(
+            f"--tracking-uri: got {got!r}; want sqlite:///mlflow.db or another file, or the http(s) address of an "
+            "`mlflow server`, which is what writes to any other database. MLflow 3 no longer writes folders of files"
+        )
+    if ":" in login:
+        raise ConfigError(
+            f"--tracking-uri: got {scheme}://...@{address} with a password in it, which lists of "
+            "processes and the run's files would show; want it without. Set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
     return uri
 
 
@@ -57,6 +73,7 @@ class Tracker:
 
     Attributes:
         run_id: the run's id; None as long as MLflow could not be reached.
+        is_open: set once MLflow has the run, and its children may name it.
     """
 
     def __init__(
@@ -80,27 +97,28 @@ class Tracker:
             parent_run_id: the run that this one belongs to.
             parent: its tracker, if it may not have an id yet; this process then samples the machine for the parent.
         """
-        self.parent = parent
         self.folder, self.uri, self.system, self.config = folder, uri, system, config
-        self.data_digest, self.parent_run_id = data_digest, parent_run_id
+        self.data_digest, self.parent_run_id, self.parent = data_digest, parent_run_id, parent
         saved = read_json(folder.tracking) or {}
-        self._forwarded = saved.get("forwarded_step", -1)
-        self.run_id: str | None = saved.get("run_id") if saved.get("uri") == uri else None
-        self._is_described = self.run_id is not None and saved.get("described", False)
-        if self.run_id is None:
-            self._forwarded = -1
+        saved = saved if saved.get("uri") == uri else {}
+        self.run_id: str | None = saved.get("run_id")
+        self._key: str | None = saved.get("key")
+        self._is_described = bool(saved.get("described"))
+        self._forwarded: int = saved.get("forwarded_step", -1)
         self._tail = MetricsTail(folder.metrics, after_step=self._forwarded)
         self._unsent: list[dict[str, Any]] = []
+        self._num_samples: int = saved.get("num_samples", 0)
         self._client: Any = None
-        self._end_status: str | None = None
-        self._why = ""
-        self._is_killed = False
-        self._wake = threading.Event()
-        self._deadline: float | None = None
+        self.is_open, self._wake = threading.Event(), threading.Event()
+        self._end_status, self._why = "", ""
+        self._is_killed = self._is_done = False
+        self._deadline = math.inf
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Create the run, or open it again, and forward metrics from now on; returns at once."""
+        if self.parent is None and self.uri.startswith("sqlite:"):
+            _warn_of_network(Path(self.uri.removeprefix("sqlite:///")))
         self._thread = threading.Thread(target=self._run, name="raybio-tracking", daemon=True)
         self._thread.start()
 
@@ -109,6 +127,31 @@ class Tracker:
         self._is_killed = True
         self._wake.set()
 
+    def end(self, status: str, why: str = "") -> None:
+        """Let the run end once MLflow has all of it; returns at once, and goes on trying until ``wait`` gives up.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            why: in words, as a tag.
+        """
+        self._end_status, self._why = status, why
+        for waiting in filter(None, (self, self.parent)):
+            waiting._wake.set()  # a pause after a failure ends: the server may be back
+
+    def wait(self, seconds: float) -> None:
+        """Wait until MLflow has the whole run that was ended, for at most so long; warn if it does not."""
+        if self._thread is None:
+            return
+        self._deadline = time.monotonic() + seconds
+        self._thread.join(timeout=seconds)
+        # A child whose parent is not there says nothing: its parent does.
+        if not self._is_done and (self.parent is None or self.parent.is_open.is_set()):
+            _log.warning(
+                "MLflow at %s did not take everything; %s keeps it, and the same command sends it again",
+                self.uri.split("@")[-1],
+                self.folder.metrics,
+            )
+
     def finish(self, status: str, why: str = "") -> None:
         """Send what is left, the artifacts and the final status; waits for at most two minutes.
 
@@ -116,126 +159,93 @@ class Tracker:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
             why: in words, as a tag.
         """
-        self._why = why
-        if self._thread is None:
-            return
-        seconds = KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS
-        self._end_status, self._deadline = status, time.monotonic() + seconds
-        self._wake.set()
-        self._thread.join(timeout=seconds + 5)
-        if self._thread.is_alive() or read_json(self.folder.tracking).get("pending", True):
-            _log.warning(
-                "MLflow at %s did not take everything; %s keeps it, and the same command sends it again",
-                self.uri.split("@")[-1],
-                self.folder.metrics,
-            )
+        self.end(status, why)
+        self.wait(KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS)
 
     def catch_up(self, status: str = "FINISHED", why: str = "") -> None:
         """For a run that has ended: send what MLflow has not taken yet, if anything."""
-        if (read_json(self.folder.tracking) or {}).get("pending", True):
+        if self.is_pending:
             self.start()
             self.finish(status, why)
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether MLflow has not taken everything yet, as far as this and earlier starts know."""
+        return bool((read_json(self.folder.tracking) or {}).get("pending", True))
+
     def _run(self) -> None:
-        self._save(pending=True)
-        self._retry(self._open)
-        monitor = None if self.parent else _system_metrics(self.uri, self.run_id)
-        while self._end_status is None:
+        try:
+            self._save()
+            if self._has_parent() and self._retry(self._open):
+                self._follow()
+                self._is_done = all([self._retry(send) for send in (self._forward, self._send_artifacts, self._close)])
+                self._save(pending=not self._is_done)
+        except OSError as error:
+            _log.warning("%s: %s; MLflow gets the rest when the same command is given again", self.folder.path, error)
+
+    def _has_parent(self) -> bool:
+        """Wait until the parent's run is there, without a word: its own tracker says what is wrong."""
+        while self.parent is not None and not self.parent.is_open.wait(timeout=0.2):
+            if time.monotonic() > self._deadline:
+                return False
+        return True
+
+    def _follow(self) -> None:
+        load = None if self.parent else MachineLoad.of_this_one(self.uri)
+        while not self._end_status:
             self._wake.wait(FORWARD_SECONDS)
             self._wake.clear()
             if self._is_killed:
                 self._retry(lambda: self._client.set_terminated(self.run_id, "KILLED"))
                 self._is_killed = False
             self._retry(self._forward)
-        with contextlib.suppress(Exception):
-            if monitor is not None:
-                monitor.finish()
-        done = [self._retry(self._forward), self._retry(self._send_artifacts)]
-        if self._why:
-            self._retry(lambda: self._client.set_tag(self.run_id, "ended", self._why))
-        done.append(self._retry(lambda: self._client.set_terminated(self.run_id, self._end_status)))
-        self._save(pending=not all(done))
+            if load is not None and (sample := load.sample()):
+                self._retry(partial(self._send_load, sample, int(time.time() * 1000)))
 
     def _retry(self, action: Callable[[], None]) -> bool:
-        """Do it until it works, or until ``finish`` has waited long enough."""
-        for attempt in range(10**9):
+        """Do it until it works, or until nobody waits for it any more."""
+        for attempt in itertools.count():
             try:
-                if self._client is not None or action == self._open:
-                    action()
-                    return True
+                action()
+                return True
             except Exception as error:
-                if attempt == 0:
-                    _log.warning("MLflow: %s; trying again", str(error).splitlines()[0][:200] if str(error) else error)
+                _warn(self.uri, error)
             pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-            if self._deadline is not None and time.monotonic() + pause > self._deadline:
-                break
-            time.sleep(pause)
-        return False
+            if self._end_status:
+                pause = min(pause, LAST_RETRY_SECONDS)
+            if time.monotonic() + pause > self._deadline:
+                return False
+            self._wake.wait(pause)
+            self._wake.clear()
+        raise AssertionError
 
     def _open(self) -> None:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-        os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-        logging.getLogger("alembic").setLevel(logging.WARNING)
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=self.uri)
-        if self.run_id is not None and not _goes_on(client, self.run_id):
-            self.run_id, self._is_described = None, False
+        self._client = mlflow_run.connected(self.uri)
+        if self.run_id is not None and not mlflow_run.goes_on(self._client, self.run_id):
+            self.run_id, self._key, self._is_described = None, None, False
             self._forwarded, self._tail = -1, MetricsTail(self.folder.metrics)
         if self.run_id is None:
-            self._create(client)
+            self.run_id = next(iter(self._found()), None) or self._created()
+            self._save()
         if not self._is_described:
-            self._describe(client)
+            mlflow_run.describe(self._client, self.run_id, self.config, self.data_digest)
             self._is_described = True
-            self._save(pending=True)
-        self._client = client
+            self._save()
+        self.is_open.set()
 
-    def _create(self, client: Any) -> None:
-        experiment = client.get_experiment_by_name(self.system)
-        if experiment is None:
-            place = None
-            if self.uri.startswith("sqlite:"):
-                place = (Path(self.uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-            experiment_id = client.create_experiment(self.system, artifact_location=place)
-        else:
-            experiment_id = experiment.experiment_id
-        tags = self._tags()
-        self.run_id = client.create_run(experiment_id, run_name=self.folder.name, tags=tags).info.run_id
-        self._save(pending=True)
+    def _found(self) -> list[str]:
+        return mlflow_run.find_runs(self._client, self.system, self._key) if self._key else []
 
-    def _describe(self, client: Any) -> None:
-        from mlflow.entities import Dataset, DatasetInput, Param
-
-        items = sorted(flatten(self.config).items())
-        for start in range(0, len(items), PARAMS_PER_BATCH):
-            part = items[start : start + PARAMS_PER_BATCH]
-            client.log_batch(self.run_id, params=[Param(name, str(value)[:LONGEST_PARAM]) for name, value in part])
-        client.log_dict(self.run_id, self.config, "config.json")
-        dataset = Dataset(name="store", digest=self.data_digest[:36], source_type="raybio", source=self.data_digest)
-        client.log_inputs(self.run_id, datasets=[DatasetInput(dataset)])
-
-    def _tags(self) -> dict[str, str]:
-        versions = {}
-        for package in _VERSIONS:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                versions[f"version.{package}"] = metadata.version(package)
-        tags = {"system": self.system, "data_digest": self.data_digest, **versions}
-        tags["version.python"] = sys.version.split()[0]
-        if commit := git_commit():
-            tags["mlflow.source.git.commit"] = commit
-        if self.parent is not None:
-            if self.parent.run_id is None:
-                raise RuntimeError("the run that this one belongs to is not there yet")
-            self.parent_run_id = self.parent.run_id
-        if self.parent_run_id:
-            tags["mlflow.parentRunId"] = self.parent_run_id
-        return tags
+    def _created(self) -> str:
+        tags = mlflow_run.tags_of(self.system, self.data_digest)
+        parent_run_id = self.parent.run_id if self.parent else self.parent_run_id
+        if parent_run_id is not None:
+            tags["mlflow.parentRunId"] = parent_run_id
+        self._key = tags[mlflow_run.KEY] = self._key or uuid.uuid4().hex
+        self._save()
+        return mlflow_run.create_run(self._client, self.uri, self.system, self.folder.name, tags)
 
     def _forward(self) -> None:
-        from mlflow.entities import Metric
-
         self._unsent += self._tail.read()
         while self._unsent:
             size = num_reports = 0
@@ -243,43 +253,52 @@ class Tracker:
                 if num_reports and size + len(report["metrics"]) > METRICS_PER_BATCH:
                     break
                 size, num_reports = size + len(report["metrics"]), num_reports + 1
-            # The time at which it was measured, so that what is sent twice after a timeout is stored once.
-            metrics = [
-                Metric(name, value, report["time_ms"], report["step"])
-                for report in self._unsent[:num_reports]
-                for name, value in report["metrics"].items()
-            ]
-            self._client.log_batch(self.run_id, metrics=metrics)
+            mlflow_run.log_reports(self._client, str(self.run_id), self._unsent[:num_reports])
             self._forwarded = self._unsent[num_reports - 1]["step"]
             del self._unsent[:num_reports]
-            self._save(pending=True)
+            self._save()
+
+    def _send_load(self, sample: dict[str, float], time_ms: int) -> None:
+        report = {"step": self._num_samples, "time_ms": time_ms, "metrics": sample}
+        mlflow_run.log_reports(self._client, str(self.run_id), [report])
+        self._num_samples += 1
 
     def _send_artifacts(self) -> None:
-        folder = self.folder
-        written = [path for kind in ("*.md", "*.csv", "*.html", "best.yaml") for path in sorted(folder.path.glob(kind))]
-        for path in (folder.config, folder.result, *written):
-            if path.exists():
-                self._client.log_artifact(self.run_id, str(path))
-        for path in (folder.plots, folder.export):
-            if path.is_dir():
-                self._client.log_artifacts(self.run_id, str(path), artifact_path=path.name)
+        mlflow_run.log_artifacts(self._client, str(self.run_id), self.folder)
 
-    def _save(self, pending: bool) -> None:
-        content = {"uri": self.uri, "run_id": self.run_id, "described": self._is_described}
-        write_json(self.folder.tracking, content | {"forwarded_step": self._forwarded, "pending": pending})
+    def _close(self) -> None:
+        if self._why:
+            self._client.set_tag(self.run_id, "ended", self._why)
+        for run_id in self._found():
+            if run_id != self.run_id:  # a server that was slow made it after all, when it was given up
+                self._client.delete_run(run_id)
+        self._client.set_terminated(self.run_id, self._end_status)
+
+    def _save(self, pending: bool = True) -> None:
+        content = {"uri": self.uri, "run_id": self.run_id, "key": self._key, "described": self._is_described}
+        more = {"forwarded_step": self._forwarded, "num_samples": self._num_samples, "pending": pending}
+        write_json(self.folder.tracking, content | more)
 
 
-def _goes_on(client: Any, run_id: str) -> bool:
-    """Set the run to running again; False if the server says that there is no such run, and only then."""
-    from mlflow.exceptions import MlflowException
+def _warn_of_network(database: Path) -> None:
+    if kind := network_file_system(database):
+        _log.warning(
+            "%s lies on a network file system (%s), whose locks do not hold between machines: one driver at a time may "
+            "write there. For more, name an `mlflow server` on PostgreSQL with --tracking-uri",
+            database,
+            kind,
+        )
 
-    try:
-        client.update_run(run_id, status="RUNNING")
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise  # an outage, not an answer: the run is there and is tried for again
-        return False
-    return True
+
+def _warn(uri: str, error: Exception) -> None:
+    """One line a minute and server, however many runs wait for it."""
+    with _warning:
+        now = time.monotonic()
+        if now - _warned.get(uri, -math.inf) < WARN_SECONDS:
+            return
+        _warned[uri] = now
+    lines = str(error).splitlines() or [type(error).__name__]
+    _log.warning("MLflow: %s; trying again", lines[0][:200])
 
 
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:
@@ -287,46 +306,7 @@ def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:
     saved = read_json(folder.tracking) or {}
     if not saved.get("run_id"):
         return
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=saved["uri"])
     try:
-        for path in paths:
-            if path.is_dir():
-                client.log_artifacts(saved["run_id"], str(path), artifact_path=path.name)
-            else:
-                client.log_artifact(saved["run_id"], str(path))
+        mlflow_run.add(mlflow_run.connected(saved["uri"]), saved["run_id"], paths)
     except Exception as error:
         _log.warning("MLflow did not take %s: %s", ", ".join(path.name for path in paths), error)
-
-
-def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def git_commit() -> str | None:
-    """The commit of raybio's own checkout, None outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _system_metrics(uri: str, run_id: str | None) -> Any:
-    """MLflow's own sampler of this machine's CPU, memory, disk, network and GPUs, every ten seconds."""
-    if run_id is None:
-        return None
-    try:
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        monitor = SystemMetricsMonitor(run_id, sampling_interval=10, resume_logging=True, tracking_uri=uri)
-        monitor.start()
-        return monitor
-    except Exception as error:  # a missing driver library must not end a training
-        _log.warning("system metrics are off: %s", error)
-        return None

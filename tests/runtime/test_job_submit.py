@@ -20,12 +20,15 @@ from raybio.training.settings import TrainingConfig
 from tests.runtime.ray_nodes import RAY, ROOT, Nodes, status_without_token
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
+SECRET = "not-to-be-told-" + "7" * 20
+"""In the environment of all that the cluster runs."""
 
 
 @pytest.fixture
 def head() -> Iterator[Nodes]:
     # As cluster.yaml says: Ray kills a stopped job after 3 s otherwise, in the middle of its last checkpoint.
-    nodes = Nodes(head_cpus=2, environment={"RAY_JOB_STOP_WAIT_TIME_S": "120"})
+    secrets = {"AWS_SECRET_ACCESS_KEY": SECRET, "MLFLOW_TRACKING_PASSWORD": SECRET}
+    nodes = Nodes(head_cpus=2, environment={"RAY_JOB_STOP_WAIT_TIME_S": "120", **secrets})
     yield nodes
     nodes.end()
 
@@ -83,7 +86,10 @@ def test_a_job_that_is_stopped_and_submitted_again_goes_on_in_the_home_folder_an
     steps = [report["step"] for report in read_reports(folder.metrics)]
     assert steps == list(range(stopped["step"] + 7))
     token = (head.folder / ".ray" / "auth_token").read_text()
-    said = "".join(done.stdout + done.stderr for done in (first, stop, again))
-    assert token not in said + ray_job(head, "logs", "first").stdout
-    for path in home.rglob("*"):
-        assert not path.is_file() or token.encode() not in path.read_bytes(), path
+    said = "".join(done.stdout + done.stderr for done in (first, stop, again)) + ray_job(head, "logs", "first").stdout
+    for secret in (token, SECRET):
+        assert secret not in said
+        for path in home.rglob("*"):
+            assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+    for path in head.folder.rglob("*.log"):  # Ray's own
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path

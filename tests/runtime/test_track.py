@@ -1,20 +1,17 @@
-import http.server
 import os
-import sqlite3
-import threading
-import time
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from raybio.errors import ConfigError
 from raybio.runtime import track
+from raybio.runtime.machine import network_file_system
 from raybio.runtime.metrics_log import MetricsLog
-from raybio.runtime.run_folder import RunFolder, read_json
-from raybio.runtime.track import Tracker, add_artifacts, flatten, tracking_uri
+from raybio.runtime.mlflow_run import flatten
+from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.track import Tracker, add_artifacts, tracking_uri
 from raybio.training.settings import TrainingConfig
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,10 +51,20 @@ def test_a_relative_database_becomes_absolute(tmp_path: Path, monkeypatch: pytes
     assert tracking_uri("sqlite:////data/mlflow.db", tmp_path) == "sqlite:////data/mlflow.db"
 
 
-@pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "./here"])
-def test_a_file_store_is_refused(uri: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("uri", ["mlruns", "file:///tmp/mlruns", "./here", "http://", "postgresql://db/mlflow"])
+def test_a_file_store_and_a_database_without_a_server_are_refused(uri: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no longer writes"):
         tracking_uri(uri, tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["http://", "https://", "postgresql://", ""])
+def test_a_password_in_the_address_is_refused_and_not_repeated(scheme: str, tmp_path: Path) -> None:
+    for password in ("s3cr3t", "s3/cr@3t", "s3cr3t:"):
+        with pytest.raises(ConfigError) as caught:
+            tracking_uri(f"{scheme}me:{password}@mlflow.example.org:5000", tmp_path)
+        assert "3t" not in str(caught.value)
+    assert "MLFLOW_TRACKING_PASSWORD" in str(caught.value) or not scheme.startswith("http")
+    assert tracking_uri("https://me@mlflow.example.org/x", tmp_path) == "https://me@mlflow.example.org/x"
 
 
 def test_settings_are_flattened() -> None:
@@ -115,134 +122,41 @@ def test_a_resumed_run_keeps_its_id_and_no_step_is_logged_twice(folder: RunFolde
     assert MlflowClient(uri).get_run(first.run_id).info.status == "FINISHED"
 
 
-def test_a_database_locked_for_a_while_loses_nothing(folder: RunFolder, uri: str) -> None:
-    log = MetricsLog(folder.metrics)
+def test_a_folder_that_is_gone_ends_tracking_with_a_word_and_no_error(
+    folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(track, "FINISH_SECONDS", 2.0)
     tracker = new_tracker(folder, uri)
+    shutil.rmtree(folder.path)
     tracker.start()
-    while tracker.run_id is None:
-        time.sleep(0.05)
-    database = sqlite3.connect(uri.removeprefix("sqlite:///"), timeout=60)
-    database.isolation_level = None
-    database.execute("BEGIN EXCLUSIVE")
-    slowest = 0.0
-    for step in range(1, 101):
-        started = time.monotonic()
-        log.append(step, {"loss": float(step)})
-        slowest = max(slowest, time.monotonic() - started)
-        time.sleep(0.05)
-    database.execute("ROLLBACK")
-    database.close()
     tracker.finish("FINISHED")
-    assert slowest < 1.0
-    assert len(history(uri, tracker.run_id, "loss")) == 100
+    assert "did not take everything" in caplog.text
 
 
-class _Client:
-    """A tracking server in memory, whose methods fail once each, in the order of ``failing``."""
-
-    def __init__(self, *failing: str) -> None:
-        self.failing, self.calls, self.error = list(failing), list[str](), Exception("away")
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def method(*arguments: object, **_: object) -> Any:
-            if name in self.failing:
-                self.failing.remove(name)
-                raise self.error
-            self.calls.append(name)
-            run = SimpleNamespace(info=SimpleNamespace(run_id=f"run-{self.calls.count('create_run')}"))
-            return run if name == "create_run" else SimpleNamespace(experiment_id="1")
-
-        return method
+def test_a_file_system_that_other_machines_share_is_known_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = {"/": "ext4", "/shared": "nfs4", "/shared/local": "xfs", "/lake": "fuse.gcsfuse", "/x": "fuse.overlayfs"}
+    partitions = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in places.items()]
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: partitions)  # noqa: A006
+    assert network_file_system(Path("/shared/me/mlflow.db")) == "nfs4"
+    assert network_file_system(Path("/lake/mlflow.db")) == "fuse.gcsfuse"
+    for place in ("/mlflow.db", "/shared/local/mlflow.db", "/shareds/mlflow.db", "/x/mlflow.db"):
+        assert network_file_system(Path(place)) is None
 
 
-def opened(folder: RunFolder, client: _Client, monkeypatch: pytest.MonkeyPatch) -> Tracker:
-    """A tracker that has reached ``client``; what fails is tried again, as ``Tracker.start`` does."""
-    monkeypatch.setattr("mlflow.MlflowClient", lambda **_: client)
-    monkeypatch.setattr(track, "RETRY_SECONDS", (0.0,))
-    tracker = new_tracker(folder, "http://127.0.0.1:1")
-    assert tracker._retry(tracker._open)
-    return tracker
-
-
-@pytest.mark.parametrize("failing", ["log_batch", "log_dict", "log_inputs"])
-def test_settings_and_data_that_the_server_did_not_take_at_first_are_sent_again(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, failing: str
+def test_sqlite_on_a_network_file_system_is_warned_about_once_for_a_sweep(
+    folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = _Client(failing)
-    opened(folder, client, monkeypatch)
-    assert client.calls.count("create_run") == 1
-    assert {"log_batch", "log_dict", "log_inputs"} <= set(client.calls)
-    assert read_json(folder.tracking)["described"]
-
-
-def test_settings_are_sent_by_the_next_start_where_the_first_one_was_killed(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client = _Client("log_dict")
-    client.error = KeyboardInterrupt()  # type: ignore[assignment]
-    with pytest.raises(KeyboardInterrupt):
-        opened(folder, client, monkeypatch)
-    opened(folder, client, monkeypatch)
-    assert client.calls.count("create_run") == 1
-    assert "log_inputs" in client.calls
-    opened(folder, client, monkeypatch)
-    assert client.calls.count("log_inputs") == 1
-
-
-def test_a_server_that_is_away_when_a_run_is_resumed_leads_to_no_second_run(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = opened(folder, _Client(), monkeypatch)
-    client = _Client("update_run")
-    assert opened(folder, client, monkeypatch).run_id == first.run_id
-    assert client.calls == ["update_run"]
-
-
-def test_a_run_that_the_server_no_longer_has_is_made_anew_and_described(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
-
-    opened(folder, _Client(), monkeypatch)
-    client = _Client("update_run")
-    client.error = MlflowException("no such run", RESOURCE_DOES_NOT_EXIST)
-    opened(folder, client, monkeypatch)
-    assert {"create_run", "log_inputs"} <= set(client.calls)
-
-
-class _Broken(http.server.BaseHTTPRequestHandler):
-    """A tracking server that answers everything with 500."""
-
-    def do_GET(self) -> None:
-        self.send_error(500)
-
-    do_POST = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_what_a_broken_server_did_not_take_is_sent_by_the_same_command_later(
-    folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(track, "FINISH_SECONDS", 3.0)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Broken) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        MetricsLog(folder.metrics).append(1, {"loss": 0.5})
-        tracker = new_tracker(folder, f"http://127.0.0.1:{server.server_port}")
-        started = time.monotonic()
+    monkeypatch.setattr(track, "network_file_system", lambda _: "nfs4")
+    parent = new_tracker(folder, uri)
+    child = Tracker(RunFolder(folder.path.parent, "second"), uri, "sppt", CONFIG, "d" * 64, parent=parent)
+    child.folder.make()
+    for tracker in (parent, child):
         tracker.start()
-        assert time.monotonic() - started < 1
+    for tracker in (child, parent):
         tracker.finish("FINISHED")
-        server.shutdown()
-    assert read_json(folder.tracking)["pending"]
-    monkeypatch.setattr(track, "FINISH_SECONDS", 120.0)
-    later = new_tracker(folder, uri)
-    later.catch_up()
-    assert later.run_id is not None
-    assert history(uri, later.run_id, "loss") == [(1, 0.5)]
-    assert not read_json(folder.tracking)["pending"]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "one driver at a time" in line
+    assert "PostgreSQL" in line
 
 
 def test_secrets_in_the_environment_reach_no_database_log_or_artifact(
