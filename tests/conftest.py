@@ -16,10 +16,21 @@ from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
-STARTS_RAY = ("test_sppt_job", "test_contrastive_probe_job", "test_job_submit", "test_multi_node", "test_preflight")
+STARTS_RAY = (
+    "test_articles_job",
+    "test_contrastive_probe_job",
+    "test_driver_faults",
+    "test_job_submit",
+    "test_multi_node",
+    "test_preflight_nodes",
+    "test_sppt_job",
+    "test_sweep_faults",
+    "test_track_postgresql",
+)
 """Modules whose commands start clusters of their own."""
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook, which reads the groups, would come before it
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What one process of several runs (``-n 2 --dist loadgroup``).
 
@@ -29,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = item.path.relative_to(Path(__file__).parent).as_posix()
         if "ray_cluster" in getattr(item, "fixturenames", ()):
             group = "the cluster of the tests"
-        elif item.path.stem in STARTS_RAY or "faults" in item.path.stem:
+        elif item.path.stem in STARTS_RAY:
             group = "clusters of commands"
         item.add_marker(pytest.mark.xdist_group(group))
 
