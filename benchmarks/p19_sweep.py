@@ -81,7 +81,7 @@ def main() -> None:
         with started(threads=1, with_dashboard=True):
             from ray import tune
 
-            from raybio.runtime.sweep import SweepRequest, sweep
+            from raybio.runtime.sweeps.sweep import SweepRequest, sweep
 
             loaded = load_search_space(folder / "space.yaml", {key: entry.config for key, entry in SYSTEMS.items()})
 

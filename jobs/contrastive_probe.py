@@ -11,7 +11,7 @@ import sys
 from raybio.config import did_you_mean
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import run_app
-from raybio.runtime.sentences_given import prepare_given
+from raybio.runtime.probes.sentences_given import prepare_given
 
 COMMANDS = ("probe", "baselines", "ask", "sheet", "curves")
 
@@ -19,10 +19,10 @@ COMMANDS = ("probe", "baselines", "ask", "sheet", "curves")
 def main() -> None:
     """Choose the command."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        from raybio.runtime.asking import ask
-        from raybio.runtime.curves import curves
-        from raybio.runtime.probing import app
-        from raybio.runtime.probing_baselines import baselines
+        from raybio.runtime.probes.asking import ask
+        from raybio.runtime.probes.curves import curves
+        from raybio.runtime.probes.probing import app
+        from raybio.runtime.probes.probing_baselines import baselines
 
         for command in (baselines, ask, curves):
             app.command()(command)

@@ -34,9 +34,9 @@ def preflight(
     to_json: Annotated[Path | None, typer.Option("--json", help="write what was found into this file too")] = None,
 ) -> None:
     """The command line; ``--help`` is the module's description."""
-    from raybio.runtime import preflight_finding as finding
-    from raybio.runtime.preflight import Intent
-    from raybio.runtime.preflight import preflight as look
+    from raybio.runtime.checks import finding
+    from raybio.runtime.checks.preflight import Intent
+    from raybio.runtime.checks.preflight import preflight as look
 
     given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device)
     arguments = Arguments(*given, runs=runs, tracking_uri=tracking_uri)

@@ -1,7 +1,7 @@
 """Try many settings of one system by Ray Tune, and keep the best."""
 
 from raybio.runtime.command_line import run_app
-from raybio.runtime.sweeping import app
+from raybio.runtime.sweeps.sweeping import app
 
 if __name__ == "__main__":
     run_app(app)

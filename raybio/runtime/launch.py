@@ -167,7 +167,7 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 def _train_and_show(system: str, arguments: Arguments) -> None:
     fields_of_request = settle(system, arguments, Path(sys.argv[0]).stem)
     # Only now: these import Ray and MLflow, which takes seconds.
-    from raybio.runtime.compare import Variation, compare, lines_for_terminal
+    from raybio.runtime.comparisons.compare import Variation, compare, lines_for_terminal
     from raybio.runtime.train import TrainRequest
 
     variations = [Variation.parse(text) for text in arguments.compare]

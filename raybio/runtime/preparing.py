@@ -194,7 +194,7 @@ def statistics(
     full = read_benchmark(benchmark, "full")
     hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
     # Only now: matplotlib takes a second, transformers more.
-    from raybio.runtime.probe_plots import plot_statistics
+    from raybio.runtime.probes.probe_plots import plot_statistics
 
     count_tokens = None
     if tokenizer is not None:

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 import uuid
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from raybio.runtime.cluster import Resources
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.worker import Order, work
 
+THREAD = "raybio-train"
 COLLECTIVE_TIMEOUT_SECONDS = 300
 MAX_WORKER_FAILURES = 3
 MAX_CONTROLLER_FAILURES = 5
@@ -42,9 +44,17 @@ def fit_in_thread(order: Order, resources: Resources) -> Work:
         except BaseException as error:  # reported by whoever waits for the thread
             found.append(error)
 
-    started = Work(threading.Thread(target=fit, name="raybio-train", daemon=True), found)
+    started = Work(threading.Thread(target=fit, name=THREAD, daemon=True), found)
     started.thread.start()
     return started
+
+
+def wait_for_workers(seconds: float) -> None:
+    """Wait until all workers that this process started have ended and what they reserved is free, or so long."""
+    deadline = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join(timeout=max(deadline - time.monotonic(), 0.0))
 
 
 def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:

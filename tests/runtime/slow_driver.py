@@ -33,7 +33,7 @@ def main(kind: str, store: Path, folder: Path) -> None:
     if kind == "run":
         train(TrainRequest(SYSTEM, config, store, "mine", folder / "runs", workers=2, setup=slow))
         return
-    from raybio.runtime.sweep import SweepRequest, sweep
+    from raybio.runtime.sweeps.sweep import SweepRequest, sweep
 
     space = load_search_space(folder / "space.yaml", {name: entry.config for name, entry in SYSTEMS.items()})
     sweep(SweepRequest(space, config, store, "mine", folder / "sweeps", cpus_per_worker=1, setup=slow))

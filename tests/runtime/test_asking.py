@@ -9,7 +9,7 @@ import typer
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError, DataError, StoreError
-from raybio.runtime.asking import ask
+from raybio.runtime.probes.asking import ask
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
 

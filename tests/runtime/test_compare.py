@@ -12,7 +12,7 @@ from rich.console import Console
 
 from raybio.config import override
 from raybio.errors import ConfigError
-from raybio.runtime.compare import (
+from raybio.runtime.comparisons.compare import (
     Kin,
     ResultTable,
     Variation,

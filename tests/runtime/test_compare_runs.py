@@ -14,10 +14,16 @@ import pytest
 from raybio.config import override, override_all
 from raybio.errors import ConfigError
 from raybio.evaluation.unit_scores import UnitScores, write_unit_scores
-from raybio.runtime.compare_runs import Comparison, compare_runs, evaluations_table, settings_table, write_comparison
-from raybio.runtime.given_runs import given_runs
+from raybio.runtime.comparisons.compare_runs import (
+    Comparison,
+    compare_runs,
+    evaluations_table,
+    settings_table,
+    write_comparison,
+)
+from raybio.runtime.comparisons.given_runs import given_runs
+from raybio.runtime.comparisons.overlay_plots import plot_overlaid, plot_scores
 from raybio.runtime.metrics_log import MetricsLog
-from raybio.runtime.overlay_plots import plot_overlaid, plot_scores
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.train import Result, TrainRequest, train
 from raybio.systems import SYSTEMS

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from raybio.errors import ConfigError
-from raybio.runtime.curves import curve, curves
 from raybio.runtime.metrics_log import MetricsLog
+from raybio.runtime.probes.curves import curve, curves
 from raybio.runtime.run_folder import RunFolder, write_json
 
 

@@ -16,10 +16,10 @@ import pytest
 
 from raybio.data.store import Store
 from raybio.errors import ClusterError, ConfigError
-from raybio.runtime import preflight_here as here
+from raybio.runtime.checks import here
+from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
+from raybio.runtime.checks.preflight import Intent, preflight
 from raybio.runtime.launch import Arguments
-from raybio.runtime.preflight import Intent, preflight
-from raybio.runtime.preflight_finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
 from tests.runtime.test_job_submit import free_port
 from tests.runtime.test_refusals import damaged_store, request_one
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from raybio.data.store import Store
-from raybio.runtime import preflight_here as here
-from raybio.runtime import preflight_nodes as there
+from raybio.runtime.checks import here
+from raybio.runtime.checks import nodes as there
+from raybio.runtime.checks.finding import ERROR, OK, WARNING
 from raybio.runtime.cluster import ensure_token
-from raybio.runtime.preflight_finding import ERROR, OK, WARNING
 from tests.runtime.test_job_submit import free_port
 from tests.script_process import Done, run_script
 

@@ -2,8 +2,8 @@ import numpy as np
 
 from raybio.evaluation.probe import ProbeConfig, outcome, predict
 from raybio.evaluation.probe_report import ProbedSet, ProbeResult, report_data
-from raybio.runtime.probe_plots import plot_curves, plot_judgements, plot_probe
-from raybio.runtime.probing import write_report
+from raybio.runtime.probes.probe_plots import plot_curves, plot_judgements, plot_probe
+from raybio.runtime.probes.probing import write_report
 from tests.evaluation.small_questions import random_questions
 from tests.evaluation.test_probe import embeddings, search
 

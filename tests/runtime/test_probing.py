@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raybio.errors import ConfigError, DataError
-from raybio.runtime.probing import app
+from raybio.runtime.probes.probing import app
 from tests.encoders.tiny_text import save_tiny
 
 HEADER = "head_cui,head_name,rel,tail_names,tail_cuis"

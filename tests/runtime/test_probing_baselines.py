@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from raybio.data.probe_benchmark import read_medlama
 from raybio.errors import ConfigError
-from raybio.runtime.probing_baselines import baselines
+from raybio.runtime.probes.probing_baselines import baselines
 from tests.encoders.tiny_text import save_tiny
 from tests.systems.known_answers import sure_of, write_benchmark
 

@@ -16,10 +16,10 @@ from ray.util import placement_group_table
 from raybio.config import load
 from raybio.data.store import Store
 from raybio.errors import ClusterError, ConfigError
-from raybio.runtime.follow_trials import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import read_json
-from raybio.runtime.sweep import SweepRequest, Swept, sweep
+from raybio.runtime.sweeps.follow_trials import FAILED, FINISHED, REPLACED, STOPPED
+from raybio.runtime.sweeps.sweep import SweepRequest, Swept, sweep
 from raybio.runtime.train import TrainRequest, train
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
@@ -109,7 +109,7 @@ def nothing_goes(rank: int, run: Path) -> None:
 def test_trials_that_raise_or_are_killed_do_not_keep_the_others_from_their_end(
     request_of, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr("raybio.runtime.sweep.MAX_TRIAL_FAILURES", 1)
+    monkeypatch.setattr("raybio.runtime.sweeps.sweep.MAX_TRIAL_FAILURES", 1)
     swept = sweep(request_of(setup=some_go_wrong))
     assert statuses(swept) == {0.0: FINISHED, 0.1: FAILED, 0.3: FAILED, 0.5: FINISHED, 0.7: FINISHED, 0.9: FINISHED}
     assert "lambda_spml 0.1 | failed: this one cannot be trained\n" in capsys.readouterr().out
@@ -198,9 +198,7 @@ def test_other_rules_of_stopping_end_too(request_of, kind: str) -> None:
     assert_nothing_is_left()
 
 
-# Nightly until Ray Train's cleaner, which asks the State API, finds its cluster beside a second one on the machine:
-# there a trial of several workers that is stopped leaves its placement group until the sweep's cluster ends.
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_trials_of_several_workers_report_on_their_way_and_are_stopped(request_of) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}

@@ -11,14 +11,14 @@ import yaml
 from raybio.config import load, override_all
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.cluster import Node
-from raybio.runtime.follow_trials import FAILED, FINISHED, STOPPED
-from raybio.runtime.leaderboard import leaderboard, write_results
 from raybio.runtime.metrics_log import MetricsLog
-from raybio.runtime.room import room
 from raybio.runtime.run_folder import RunFolder, write_json
-from raybio.runtime.suggest import TRIAL, LearningSearch, planned
-from raybio.runtime.sweep_report import importance, write_sweep_report
-from raybio.runtime.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
+from raybio.runtime.sweeps.follow_trials import FAILED, FINISHED, STOPPED
+from raybio.runtime.sweeps.leaderboard import leaderboard, write_results
+from raybio.runtime.sweeps.room import room
+from raybio.runtime.sweeps.suggest import TRIAL, LearningSearch, planned
+from raybio.runtime.sweeps.sweep_report import importance, write_sweep_report
+from raybio.runtime.sweeps.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
 from tests.script_process import run_script

@@ -1,6 +1,6 @@
 """What would go wrong, before anything starts: this machine first, then the cluster by a task on every node.
 
-``preflight_here`` and ``preflight_nodes`` hold the looks themselves; here is their order.
+``here`` and ``nodes`` hold the looks themselves; here is their order.
 """
 
 import logging
@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError
-from raybio.runtime import preflight_here as here
-from raybio.runtime import preflight_nodes as there
+from raybio.runtime.checks import here
+from raybio.runtime.checks import nodes as there
+from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded
 from raybio.runtime.cluster import check_plan, check_resources, cluster_nodes, cluster_to_join, started
 from raybio.runtime.launch import Arguments, default_folder, settle
-from raybio.runtime.preflight_finding import ERROR, OK, WARNING, Finding, guarded
-from raybio.runtime.room import room
+from raybio.runtime.sweeps.room import room
 from raybio.runtime.track import tracking_uri
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
@@ -120,8 +120,8 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
 
 def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[TrainingConfig, ...]:
     # Only now: these import Ray Tune, which takes seconds.
-    from raybio.runtime.suggest import planned
-    from raybio.runtime.trial import TrialOrder
+    from raybio.runtime.sweeps.suggest import planned
+    from raybio.runtime.sweeps.trial import TrialOrder
 
     order = TrialOrder(base, space, str(store), "")
     return tuple(order.config(settings) for settings in planned(space))

@@ -9,7 +9,7 @@ import typer
 
 from raybio.errors import ConfigError
 from raybio.folders import demand_folder
-from raybio.runtime.probing import POOLING_HELP, checked_pooling
+from raybio.runtime.probes.probing import POOLING_HELP, checked_pooling
 
 if TYPE_CHECKING:
     from raybio.retrieval.index import VectorIndex

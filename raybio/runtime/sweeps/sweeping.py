@@ -12,7 +12,7 @@ from raybio.search_space import SearchSpace, Settings, load_search_space
 from raybio.systems import SYSTEMS
 
 if TYPE_CHECKING:
-    from raybio.runtime.sweep import Swept
+    from raybio.runtime.sweeps.sweep import Swept
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -51,13 +51,13 @@ def sweep(
     _refuse_both(wanted, arguments.settings)
     fields = settle(wanted.system, arguments, "sweep")
     # Only now: these import Ray and MLflow, which takes seconds.
-    from raybio.runtime.suggest import planned
+    from raybio.runtime.sweeps.suggest import planned
 
     if dry_run:
         _show_plan(wanted, planned(wanted))
         return
-    from raybio.runtime.sweep import SweepRequest
-    from raybio.runtime.sweep import sweep as run
+    from raybio.runtime.sweeps.sweep import SweepRequest
+    from raybio.runtime.sweeps.sweep import sweep as run
 
     # What may change when a sweep goes on is no part of the name that it gets by itself.
     request = SweepRequest(

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ray.tune.search import Searcher
 
-from raybio.runtime.trial import OBJECTIVE, Trial
+from raybio.runtime.sweeps.trial import OBJECTIVE, Trial
 from raybio.search_space import Distribution, SearchSpace, Settings
 
 DRAWS_PER_TRIAL = 100
@@ -51,7 +51,7 @@ def tune_config(space: SearchSpace, earlier: Sequence[Trial], at_once: int) -> t
             "search_alg": LearningSearch(space, earlier),
             "num_samples": max(len(earlier), space.budget.num_trials),
         }
-        return {}, TuneConfig(**search, scheduler=rule, max_concurrent_trials=at_once, reuse_actors=True)
+        return {}, TuneConfig(**search, scheduler=rule, max_concurrent_trials=at_once)
     if space.scheduler.kind == "pbt" and earlier:
         return listed(earlier, at_once, rule)  # the population as it stood
     return listed([*earlier, *(Trial(one) for one in planned(space) if Trial(one) not in earlier)], at_once, rule)
@@ -63,7 +63,7 @@ def listed(trials: Sequence[Trial], at_once: int, rule: Any = None) -> tuple[dic
 
     # One entry a trial, and not one a setting: settings may depend on each other.
     param_space = {TRIAL: grid_search([asdict(trial) for trial in trials])}
-    return param_space, TuneConfig(num_samples=1, scheduler=rule, max_concurrent_trials=at_once, reuse_actors=True)
+    return param_space, TuneConfig(num_samples=1, scheduler=rule, max_concurrent_trials=at_once)
 
 
 TRIAL = "trial"

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raybio.runtime.leaderboard import Place, TrialRecord
 from raybio.runtime.report import Section, write_report
 from raybio.runtime.run_folder import RunFolder
-from raybio.runtime.sweep_plots import (
+from raybio.runtime.sweeps.leaderboard import Place, TrialRecord
+from raybio.runtime.sweeps.sweep_plots import (
     plot_cost,
     plot_importance,
     plot_learning,
@@ -16,7 +16,7 @@ from raybio.runtime.sweep_plots import (
     plot_parameters,
     short,
 )
-from raybio.runtime.trial import TrialOrder
+from raybio.runtime.sweeps.trial import TrialOrder
 from raybio.search_space import SearchSpace
 
 MIN_TRIALS_FOR_IMPORTANCE = 6

@@ -9,9 +9,9 @@ from ray.tune import Callback
 
 from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
-from raybio.runtime.suggest import TRIAL
+from raybio.runtime.sweeps.suggest import TRIAL
+from raybio.runtime.sweeps.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
 from raybio.runtime.track import FINISH_SECONDS, KILLED_SECONDS, Tracker
-from raybio.runtime.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
 
 TRIALS = "trials.json"
 """The sweep's trials in the order of their start; what a sweep that goes on begins with."""

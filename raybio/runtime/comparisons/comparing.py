@@ -8,7 +8,7 @@ import typer
 from raybio.folders import demand_folder
 
 if TYPE_CHECKING:
-    from raybio.runtime.compare_runs import Comparison
+    from raybio.runtime.comparisons.compare_runs import Comparison
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -30,8 +30,8 @@ def compare(
     """
     demand_folder(out)
     # Only now: these import torch, which takes seconds.
-    from raybio.runtime.compare_runs import compare_runs, write_comparison
-    from raybio.runtime.given_runs import given_runs
+    from raybio.runtime.comparisons.compare_runs import compare_runs, write_comparison
+    from raybio.runtime.comparisons.given_runs import given_runs
     from raybio.runtime.launch import default_folder
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
@@ -45,8 +45,8 @@ def _show(found: "Comparison", out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from raybio.runtime.compare import lines_for_terminal
-    from raybio.runtime.compare_runs import cost_table, evaluations_table, settings_table, tests_table
+    from raybio.runtime.comparisons.compare import lines_for_terminal
+    from raybio.runtime.comparisons.compare_runs import cost_table, evaluations_table, settings_table, tests_table
 
     tests = sorted([*found.tests, *found.by_seed], key=lambda test: test.p_holm)
     rest = f", {SHOWN_TESTS} of {len(tests)}" if len(tests) > SHOWN_TESTS else ""

@@ -22,21 +22,23 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.trainable import wrap_function
 
 from raybio.config import Config
 from raybio.data.store import open_store
 from raybio.errors import ClusterError
 from raybio.runtime.cluster import cluster_nodes, started
-from raybio.runtime.follow_trials import FollowedTrials, earlier_trials
-from raybio.runtime.leaderboard import SEED, Place, TrialRecord, leaderboard, records, write_results
-from raybio.runtime.room import room
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.stop_signals import StopSignals
-from raybio.runtime.suggest import TRIAL, listed, planned, tune_config
-from raybio.runtime.sweep_report import write_sweep_report
+from raybio.runtime.sweeps.follow_trials import FollowedTrials, earlier_trials
+from raybio.runtime.sweeps.leaderboard import SEED, Place, TrialRecord, leaderboard, records, write_results
+from raybio.runtime.sweeps.room import room
+from raybio.runtime.sweeps.suggest import TRIAL, listed, planned, tune_config
+from raybio.runtime.sweeps.sweep_report import write_sweep_report
+from raybio.runtime.sweeps.trial import ENDED, Trial, TrialOrder, has_ended, run_trial
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.runtime.train import InterruptedRunError
-from raybio.runtime.trial import ENDED, Trial, TrialOrder, has_ended, run_trial
+from raybio.runtime.worker_group import wait_for_workers
 from raybio.search_space import SearchSpace
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
@@ -230,11 +232,10 @@ class _Work(threading.Thread):
             self.error = error
 
     def _fit(self, param_space: dict[str, Any], config: tune.TuneConfig) -> None:
-        run = tune.with_parameters(_run, order=self.order)
         tune.Tuner(
-            tune.with_resources(run, _reserved(self.order)),
+            tune.with_resources(_trainable(self.order), _reserved(self.order)),
             param_space=param_space,
-            tune_config=config,
+            tune_config=replace(config, reuse_actors=self.order.workers == 1),
             run_config=tune.RunConfig(
                 # A new name each time: trials go on from their own folders.
                 name=uuid.uuid4().hex[:8],
@@ -257,6 +258,22 @@ def repetitions(order: TrialOrder) -> list[Trial]:
 
 def _run(config: dict[str, Any], order: TrialOrder) -> None:
     run_trial(config[TRIAL], order)
+
+
+def _trainable(order: TrialOrder) -> Any:
+    """What Tune starts for a trial."""
+    run = tune.with_parameters(_run, order=order)
+    if order.workers == 1:
+        return run
+
+    class WithWorkers(wrap_function(run)):  # type: ignore[misc]
+        """Ends after its workers: what they reserved would stay reserved if the process that started them just went."""
+
+        def cleanup(self) -> None:
+            super().cleanup()
+            wait_for_workers(STOP_SECONDS)
+
+    return WithWorkers
 
 
 def _reserved(order: TrialOrder) -> dict[str, float]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from raybio.evaluation.unit_scores import UnitScores, paired_difference
 from raybio.functional.significance import holm
-from raybio.runtime.given_runs import GivenRun, Group
+from raybio.runtime.comparisons.given_runs import GivenRun, Group
 from raybio.systems import TableLayout
 
 MIN_SEEDS = 5

@@ -11,13 +11,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from raybio.runtime.compare import ResultTable
-from raybio.runtime.curves import table as means_over_steps
-from raybio.runtime.given_runs import GivenRun, Group, differing_settings, grouped
-from raybio.runtime.overlay_plots import Row, plot_overlaid, plot_scores
+from raybio.runtime.comparisons.compare import ResultTable
+from raybio.runtime.comparisons.given_runs import GivenRun, Group, differing_settings, grouped
+from raybio.runtime.comparisons.overlay_plots import Row, plot_overlaid, plot_scores
+from raybio.runtime.comparisons.run_tests import RunTest, seed_tests, unit_tests
+from raybio.runtime.probes.curves import table as means_over_steps
 from raybio.runtime.report import Section, write_report
 from raybio.runtime.run_folder import COMPLETE, read_json, write_json
-from raybio.runtime.run_tests import RunTest, seed_tests, unit_tests
 from raybio.systems import SYSTEMS, TableLayout
 
 Table = list[list[str]]

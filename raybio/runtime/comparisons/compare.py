@@ -15,9 +15,9 @@ from raybio.config import override, override_all, parse_yaml, value_at
 from raybio.errors import ConfigError
 from raybio.markdown import markdown_table
 from raybio.runtime.cluster import check_plan
-from raybio.runtime.curves import write_curves
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.plots import plot_comparison, plot_table
+from raybio.runtime.probes.curves import write_curves
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, check_request, train

@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from raybio.errors import ClusterError
+from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding
 from raybio.runtime.cluster import LOCAL_ONLY, cluster_to_join, others_can_read, token_path
-from raybio.runtime.preflight_finding import ERROR, OK, WARNING, Finding
 
 GIB, MIB = 2**30, 2**20
 CONNECT_SECONDS = 5.0

@@ -30,8 +30,8 @@ def curves(
     Where runs log the agreement of wordings: which step is chosen without gold, overall and by relation (choice.md).
     """
     # Only now: this imports torch, which takes seconds.
-    from raybio.runtime.choosing import AGREEMENT, HELD_OUT
     from raybio.runtime.launch import default_folder
+    from raybio.runtime.probes.choosing import AGREEMENT, HELD_OUT
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
     demand_folder(out)
@@ -57,8 +57,8 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
     Raises:
         ConfigError: for a run that is not there, or has not that metric.
     """
-    from raybio.runtime.choosing import run_choice, write_choices
-    from raybio.runtime.probe_plots import plot_curves
+    from raybio.runtime.probes.choosing import run_choice, write_choices
+    from raybio.runtime.probes.probe_plots import plot_curves
 
     by_label = {label: [curve(folder, name, metric) for name in names] for label, names in names_by_label.items()}
     rows = table(by_label)

@@ -11,7 +11,7 @@ from raybio.config import fields
 from raybio.errors import ConfigError
 from raybio.evaluation.probe_config import DecodeConfig
 from raybio.folders import demand_folder
-from raybio.runtime.probing import POOLING_HELP, QUERIES_HELP, checked_pooling, set_name
+from raybio.runtime.probes.probing import POOLING_HELP, QUERIES_HELP, checked_pooling, set_name
 
 METHODS = ("mask-average", "x-factr", "generative", "hybrid")
 # No option has a default of its own: one that is given and does nothing is refused.
@@ -96,7 +96,7 @@ def _methods(text: str, rewired: str | None) -> list[str]:
 def _hand_over(out: Path | None, report: str, data: Mapping[str, Any]) -> None:
     if out is not None:
         from raybio.evaluation.probe_baseline_report import lengths_by_label
-        from raybio.runtime.probe_plots import plot_lengths
+        from raybio.runtime.probes.probe_plots import plot_lengths
 
         out.mkdir(parents=True, exist_ok=True)
         (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")

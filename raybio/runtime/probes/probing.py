@@ -114,7 +114,7 @@ def sheet(
     config = ProbeConfig.from_mapping({"match": match})
     from raybio.data.biolama import read_benchmark
     from raybio.evaluation.expert_sheet import SCORES, read_sheet, sheet_markdown
-    from raybio.runtime.probe_plots import plot_judgements
+    from raybio.runtime.probes.probe_plots import plot_judgements
 
     judged = read_sheet(filled, read_benchmark(benchmark, only), match_cui=config.match == "cui")
     picture = plot_judgements(judged.count_S2, list(SCORES), out / "judgements.png")
@@ -136,7 +136,7 @@ def write_report(out: Path, sets: Any, settings: dict[str, Any], *, seed: int) -
         seed: of intervals, tests and sampled queries.
     """
     from raybio.evaluation.probe_report import report_data, report_markdown, report_tables
-    from raybio.runtime.probe_plots import plot_probe
+    from raybio.runtime.probes.probe_plots import plot_probe
 
     data = report_data(sets, settings, seed=seed)
     _remove_earlier(out)

@@ -11,10 +11,10 @@ from typing import Any
 
 from raybio.errors import ConfigError
 from raybio.evaluation.unit_scores import UnitScores, read_unit_scores
-from raybio.runtime.compare import REPETITIONS
+from raybio.runtime.comparisons.compare import REPETITIONS
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json
-from raybio.runtime.trial import ENDED
+from raybio.runtime.sweeps.trial import ENDED
 from raybio.systems import SYSTEMS
 
 _ABSENT = "(absent)"

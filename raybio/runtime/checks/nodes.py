@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import raybio
 from raybio.data.store import open_store
 from raybio.errors import RaybioError
-from raybio.runtime.cluster import LOCAL_ONLY, others_can_read, token_path
-from raybio.runtime.preflight_finding import ERROR, OK, WARNING, Finding, over_nodes
-from raybio.runtime.preflight_here import (
+from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, over_nodes
+from raybio.runtime.checks.here import (
     CONNECT_SECONDS,
     GIB,
     MIB,
@@ -26,6 +26,7 @@ from raybio.runtime.preflight_here import (
     free_space,
     write_and_read,
 )
+from raybio.runtime.cluster import LOCAL_ONLY, others_can_read, token_path
 
 PACKAGES = ("ray", "torch", "pyarrow", "transformers", "raybio")
 SHARED_SECONDS = 10.0
@@ -130,7 +131,7 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     code = hashlib.sha256()
-    root = Path(__file__).parents[1]
+    root = Path(raybio.__file__).parent
     for path in sorted(root.rglob("*.py")):
         code.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     found["raybio"] += f" (code {code.hexdigest()[:8]})"

@@ -11,10 +11,10 @@ import yaml
 from scipy import stats
 
 from raybio.config import override_all
-from raybio.runtime.follow_trials import status_of
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.trial import NOTE, PRECISION, TrialOrder
+from raybio.runtime.sweeps.follow_trials import status_of
+from raybio.runtime.sweeps.trial import NOTE, PRECISION, TrialOrder
 from raybio.search_space import Settings
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
