@@ -1,21 +1,18 @@
-"""Joining or starting a Ray cluster, and refusing plans that it could not carry out."""
+"""Joining or starting a Ray cluster, unless the plan has no room there."""
 
 import contextlib
 import logging
-import math
 import os
 import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raybio.errors import ClusterError
-
-DATA_CPUS_PER_WORKER = 0.2
-"""CPUs that Ray Data needs beside each training worker; without them its tasks never start and the run hangs."""
+from raybio.runtime.room import Node, Resources, check_resources
 
 LOCAL_STARTS = 3
 
@@ -44,67 +41,6 @@ _QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH":
 LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What a run reserves.
-
-    Attributes:
-        num_workers: training workers.
-        cpus_per_worker: logical CPUs that each reserves.
-        gpus_per_worker: GPUs that each reserves; a fraction shares one.
-        threads_per_worker: threads that each computes with: the CPUs that were asked for, else an equal part of all;
-            None: its node's CPUs over the workers there.
-    """
-
-    num_workers: int
-    cpus_per_worker: float
-    gpus_per_worker: float
-    threads_per_worker: int | None
-
-
-def check_resources(
-    num_workers: int, cpus_per_worker: float | None, num_cpus: float, num_gpus: float = 0, use_gpu: bool | None = None
-) -> Resources:
-    """Choose or check what each worker reserves, so that Ray Data keeps CPUs of its own.
-
-    Args:
-        num_workers: training workers.
-        cpus_per_worker: logical CPUs that each reserves; None: as many as leave Ray Data its share, at most
-            an equal part.
-        num_cpus: CPUs of the cluster.
-        num_gpus: GPUs of the cluster.
-        use_gpu: whether each worker needs a GPU; None: if there is one for each.
-
-    Raises:
-        ClusterError: with the arithmetic, if the plan could not run or would hang.
-    """
-    if num_workers < 1:
-        raise ClusterError(f"--workers: got {num_workers}, want at least 1")
-    if use_gpu is None:
-        use_gpu = num_gpus >= num_workers
-    if use_gpu and num_gpus < num_workers:
-        raise ClusterError(
-            f"{num_workers} workers x 1 GPU = {num_workers} GPUs, and the cluster has {num_gpus:g}. Use at most "
-            f"{num_gpus:g} workers, or train on the CPU with --device cpu"
-        )
-    share = num_cpus / num_workers
-    threads = max(1, int(share if cpus_per_worker is None else cpus_per_worker))
-    if cpus_per_worker is None:
-        most = share - DATA_CPUS_PER_WORKER
-        cpus_per_worker = float(math.floor(most)) if most >= 1 else math.floor(most * 10 + 1e-9) / 10
-    needed = num_workers * (cpus_per_worker + DATA_CPUS_PER_WORKER)
-    if cpus_per_worker <= 0 or needed > num_cpus + 1e-9:
-        fitting = math.floor((share - DATA_CPUS_PER_WORKER) * 10 + 1e-9) / 10
-        advice = f"Use --cpus-per-worker {fitting:g}" if fitting > 0 else f"Use fewer workers than {num_workers}"
-        raise ClusterError(
-            f"{num_workers} workers x {max(cpus_per_worker, 0):g} CPU = {num_workers * max(cpus_per_worker, 0):g}, and "
-            f"Ray Data needs {DATA_CPUS_PER_WORKER:g} CPU beside each ({num_workers * DATA_CPUS_PER_WORKER:g}): "
-            f"{max(needed, num_workers * DATA_CPUS_PER_WORKER):g} in all, but the cluster has {num_cpus:g}; the run "
-            f"would wait for ever. {advice}"
-        )
-    return Resources(num_workers, cpus_per_worker, int(use_gpu), threads)
-
-
 def check_plan(num_workers: int, cpus_per_worker: float | None = None, use_gpu: bool | None = None) -> Resources | None:
     """``check_resources`` against this machine alone, without Ray; None if ``RAY_ADDRESS`` names a cluster to join.
 
@@ -114,7 +50,7 @@ def check_plan(num_workers: int, cpus_per_worker: float | None = None, use_gpu: 
     if cluster_to_join():
         return None
     gpus = 0 if use_gpu is False else _local_gpus()
-    return check_resources(num_workers, cpus_per_worker, local_cpus(), gpus, use_gpu)
+    return check_resources(num_workers, cpus_per_worker, [Node(local_cpus(), gpus)], use_gpu)
 
 
 def cluster_to_join() -> str:
@@ -156,19 +92,9 @@ def connected(
     planned = check_plan(num_workers, cpus_per_worker, use_gpu)
     threads = None if planned is None else planned.threads_per_worker
     with started(threads=threads, verbose=verbose):
-        nodes = cluster_nodes()
-        cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-        resources = check_resources(num_workers, cpus_per_worker, cpus, gpus, use_gpu)
+        resources = check_resources(num_workers, cpus_per_worker, cluster_nodes(), use_gpu)
         # CPUs of a cluster say nothing of a node's: there the workers count their own.
         yield replace(resources, threads_per_worker=threads) if planned is None else resources
-
-
-@dataclass(frozen=True)
-class Node:
-    """What a machine of the cluster offers to Ray."""
-
-    cpus: float
-    gpus: float = 0
 
 
 def cluster_nodes() -> list[Node]:

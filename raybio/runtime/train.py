@@ -9,10 +9,11 @@ from typing import Any
 
 from raybio.data.store import open_store
 from raybio.errors import RaybioError
-from raybio.runtime.cluster import Resources, check_plan, connected
+from raybio.runtime.cluster import check_plan, connected
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
+from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.track import Tracker, tracking_uri

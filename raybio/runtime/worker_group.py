@@ -11,7 +11,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from raybio import errors
 from raybio.errors import ClusterError, RaybioError
-from raybio.runtime.cluster import Resources
+from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.worker import Order, work
 

@@ -9,13 +9,14 @@ import pytest
 
 from raybio.errors import ClusterError
 from raybio.runtime import cluster
-from raybio.runtime.cluster import check_resources, connected, ensure_token
+from raybio.runtime.cluster import connected, ensure_token
+from raybio.runtime.room import DATA_CPUS_PER_WORKER, Node, check_resources
 
 
 def test_one_worker_takes_whole_cpus_and_leaves_ray_data_its_share() -> None:
-    assert check_resources(1, None, 2).cpus_per_worker == 1.0
-    assert check_resources(1, None, 8).cpus_per_worker == 7.0
-    assert check_resources(4, None, 64).cpus_per_worker == 15.0
+    assert check_resources(1, None, [Node(2)]).cpus_per_worker == 1.0
+    assert check_resources(1, None, [Node(8)]).cpus_per_worker == 7.0
+    assert check_resources(4, None, [Node(64)]).cpus_per_worker == 15.0
 
 
 @pytest.mark.parametrize("num_cpus", [1, 2, 3, 4, 8, 63])
@@ -23,37 +24,47 @@ def test_one_worker_takes_whole_cpus_and_leaves_ray_data_its_share() -> None:
 def test_what_is_chosen_always_fits(num_workers: int, num_cpus: int) -> None:
     if num_workers == 4 and num_cpus == 1:
         pytest.skip("nothing fits")
-    resources = check_resources(num_workers, None, num_cpus)
+    resources = check_resources(num_workers, None, [Node(num_cpus)])
     assert resources.cpus_per_worker > 0
-    assert num_workers * (resources.cpus_per_worker + cluster.DATA_CPUS_PER_WORKER) <= num_cpus + 1e-9
+    assert num_workers * (resources.cpus_per_worker + DATA_CPUS_PER_WORKER) <= num_cpus + 1e-9
     assert resources.threads_per_worker == max(1, num_cpus // num_workers)
 
 
 def test_two_workers_with_half_a_cpu_each_fit_on_two_cpus() -> None:
-    assert check_resources(2, 0.5, 2).cpus_per_worker == 0.5
+    assert check_resources(2, 0.5, [Node(2)]).cpus_per_worker == 0.5
 
 
 def test_workers_that_take_all_cpus_are_refused_at_once_with_the_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "local_cpus", lambda: 2)
     started = time.monotonic()
-    with pytest.raises(ClusterError, match=r"2 workers x 1 CPU = 2, .*2\.4 in all, but the cluster has 2;.*--cpus-per"):
+    with pytest.raises(ClusterError, match=r"2 workers x 1 CPU = 2, .*2\.4 in all, but the cluster has 2 CPU;.*--cpus"):
         connected(2, 1.0, use_gpu=False).__enter__()
     assert time.monotonic() - started < 2
 
 
 def test_more_workers_than_cpus_can_hold_are_refused() -> None:
     with pytest.raises(ClusterError, match="fewer workers than 12"):
-        check_resources(12, None, 2)
+        check_resources(12, None, [Node(2)])
 
 
 def test_more_workers_than_gpus_are_refused() -> None:
     with pytest.raises(ClusterError, match="4 workers x 1 GPU = 4 GPUs, and the cluster has 2"):
-        check_resources(4, None, 16, num_gpus=2, use_gpu=True)
+        check_resources(4, None, [Node(16, 2)], use_gpu=True)
 
 
 def test_a_gpu_is_used_where_there_is_one_for_each_worker() -> None:
-    assert check_resources(2, None, 16, num_gpus=2).gpus_per_worker == 1
-    assert check_resources(3, None, 16, num_gpus=2).gpus_per_worker == 0
+    assert check_resources(2, None, [Node(16, 2)]).gpus_per_worker == 1
+    assert check_resources(3, None, [Node(16, 2)]).gpus_per_worker == 0
+
+
+def test_workers_lie_on_nodes_and_not_on_the_sum_of_them() -> None:
+    nodes = [Node(8), Node(16, 2)]
+    assert check_resources(2, None, nodes, use_gpu=True).cpus_per_worker == 7.0  # the GPUs' node has 16 for both
+    assert check_resources(2, None, [Node(2), Node(16)]).cpus_per_worker == 1.0
+    with pytest.raises(ClusterError, match=r"8 CPU \+ 16 CPU and 2 GPU, where 1 of them have room;.*per-worker 7\.8"):
+        check_resources(2, 11.0, nodes, use_gpu=True)
+    with pytest.raises(ClusterError, match="2 workers x 1 CPU = 2, .*where 0 of them have room"):
+        check_resources(2, 1.0, [Node(1), Node(1), Node(1)])
 
 
 @pytest.fixture
@@ -111,7 +122,7 @@ def test_a_temporary_folder_too_deep_for_sockets_is_refused(home: Path, monkeypa
 
 
 def test_checking_resources_needs_no_ray() -> None:
-    code = "import sys, raybio.runtime.cluster as c; c.check_resources(1, None, 2); assert 'ray' not in sys.modules"
+    code = "import sys, raybio.runtime.cluster as c; c.check_plan(1); assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
 
 

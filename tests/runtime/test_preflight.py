@@ -20,7 +20,7 @@ from raybio.runtime.checks import here
 from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
 from raybio.runtime.checks.preflight import Intent, preflight
 from raybio.runtime.launch import Arguments
-from tests.runtime.test_job_submit import free_port
+from tests.runtime.ray_nodes import free_port
 from tests.runtime.test_refusals import damaged_store, request_one
 
 __all__ = ["request_one"]

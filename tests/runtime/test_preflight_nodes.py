@@ -15,7 +15,7 @@ from raybio.runtime.checks import here
 from raybio.runtime.checks import nodes as there
 from raybio.runtime.checks.finding import ERROR, OK, WARNING
 from raybio.runtime.cluster import ensure_token
-from tests.runtime.test_job_submit import free_port
+from tests.runtime.ray_nodes import free_port
 from tests.script_process import Done, run_script
 
 ROOT = Path(__file__).parents[2]

@@ -10,12 +10,11 @@ import yaml
 
 from raybio.config import load, override_all
 from raybio.errors import ClusterError, ConfigError
-from raybio.runtime.cluster import Node
 from raybio.runtime.metrics_log import MetricsLog
+from raybio.runtime.room import Node, room
 from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.sweeps.follow_trials import FAILED, FINISHED, STOPPED
 from raybio.runtime.sweeps.leaderboard import leaderboard, write_results
-from raybio.runtime.sweeps.room import room
 from raybio.runtime.sweeps.suggest import TRIAL, LearningSearch, planned
 from raybio.runtime.sweeps.sweep_report import importance, write_sweep_report
 from raybio.runtime.sweeps.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder

@@ -18,9 +18,9 @@ from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.checks import here
 from raybio.runtime.checks import nodes as there
 from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded
-from raybio.runtime.cluster import check_plan, check_resources, cluster_nodes, cluster_to_join, started
+from raybio.runtime.cluster import check_plan, cluster_nodes, cluster_to_join, started
 from raybio.runtime.launch import Arguments, default_folder, settle
-from raybio.runtime.sweeps.room import room
+from raybio.runtime.room import check_resources, room
 from raybio.runtime.track import tracking_uri
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
@@ -172,14 +172,8 @@ def _fits(arguments: Arguments, plan: _Settled) -> Iterator[Finding]:
         found = room(nodes, workers=workers, at_most=at_most, cpus_per_worker=arguments.cpus_per_worker).arithmetic
         yield Finding("resources", OK, found)
         return
+    asked = check_resources(workers, arguments.cpus_per_worker, nodes, plan.use_gpu)
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-    asked = check_resources(workers, arguments.cpus_per_worker, cpus, gpus, plan.use_gpu)
-    # Their sum may suffice where no node alone has room for a worker.
-    per_worker = {"cpus_per_worker": asked.cpus_per_worker, "gpus_per_worker": asked.gpus_per_worker}
-    try:
-        room(nodes, workers=workers, at_most=1, **per_worker)
-    except ClusterError as error:
-        raise ClusterError(str(error).replace("a trial", "the training").replace("no trial", "it")) from None
     amount = f"{workers} x {asked.cpus_per_worker:g} CPU and {asked.gpus_per_worker:g} GPU"
     yield Finding("resources", OK, f"{amount}, of {cpus:g} CPU and {gpus:g} GPU on {len(nodes)} nodes")
 

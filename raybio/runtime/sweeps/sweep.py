@@ -28,11 +28,11 @@ from raybio.config import Config
 from raybio.data.store import open_store
 from raybio.errors import ClusterError
 from raybio.runtime.cluster import cluster_nodes, started
+from raybio.runtime.room import room
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.sweeps.follow_trials import FollowedTrials, earlier_trials
 from raybio.runtime.sweeps.leaderboard import SEED, Place, TrialRecord, leaderboard, records, write_results
-from raybio.runtime.sweeps.room import room
 from raybio.runtime.sweeps.suggest import TRIAL, listed, planned, tune_config
 from raybio.runtime.sweeps.sweep_report import write_sweep_report
 from raybio.runtime.sweeps.trial import ENDED, Trial, TrialOrder, has_ended, run_trial

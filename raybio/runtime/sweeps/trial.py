@@ -17,9 +17,9 @@ from typing import Any
 from raybio.config import fingerprint, override, override_all
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError, RaybioError
-from raybio.runtime.cluster import Resources
 from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
+from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.search_space import SearchSpace, Settings, quoted
 from raybio.systems import SYSTEMS
