@@ -1,6 +1,7 @@
 """Joining or starting a Ray cluster, unless the plan has no room there."""
 
 import contextlib
+import gc
 import logging
 import os
 import stat
@@ -135,6 +136,9 @@ def started(*, threads: int | None, with_dashboard: bool = False, verbose: bool 
     try:
         yield
     finally:
+        # Whatever Ray's references a cycle still holds is let go here: another thread's garbage collection would do it
+        # while Ray shuts down, which ends the process.
+        gc.collect()
         ray.shutdown()
 
 

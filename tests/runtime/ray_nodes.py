@@ -43,6 +43,7 @@ class Nodes:
         token.chmod(0o600)
         own = {"HOME": str(self.folder), "RAY_TMPDIR": str(self.folder), "RAY_AUTH_MODE": "token"}
         own["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"] = "0"  # a node that is asked to end does so at once
+        own["RAY_raylet_start_wait_time_s"] = "180"  # other tests run beside
         others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         own["PATH"] = f"{RAY.parent}:{os.environ['PATH']}"
         self.environment = others | own | {"OMP_NUM_THREADS": "1", **(environment or {})}

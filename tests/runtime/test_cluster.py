@@ -3,6 +3,7 @@ import stat
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,23 @@ def test_a_cluster_that_cannot_be_reached_is_an_error_with_advice(monkeypatch: p
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ClusterError, match="cluster at 127.0.0.1:1: nobody there. Check RAY_ADDRESS"):
         cluster._init_ray({}, "127.0.0.1:1")
+
+
+def test_what_a_cycle_holds_is_let_go_before_ray_shuts_down(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    from raybio.runtime import cluster
+
+    class Held:
+        """Stands for a reference to an object or an actor of Ray, in a cycle."""
+
+    told: list[str] = []
+    monkeypatch.setattr(cluster, "_init_ray", lambda *_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: told.append("shut down"))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with cluster.started(threads=1):
+        held = Held()
+        held.itself = held  # type: ignore[attr-defined]
+        weakref.finalize(held, told.append, "let go")
+        del held
+    assert told == ["let go", "shut down"]
