@@ -1,7 +1,7 @@
 """Typed, frozen batches: what the data floor hands to the training floor.
 
 Shape letters: R sequences of a batch, T tokens of all sequences end to end, L padded length, G sequences of the
-*global* batch (all workers).
+*global* batch (all workers). In documents: M mentions, E entities, C links between them, P pairs of entities.
 """
 
 import dataclasses
@@ -75,6 +75,15 @@ class TokenBatch(Batch):
         """Tokens of each sequence."""
         return self.indptr_R1.diff()
 
+    @property
+    def num_embeddings(self) -> int:
+        """Embeddings that an encoder makes of the whole batch."""
+        return self.num_rows
+
+    def embedding_rows(self, row_M: Tensor) -> Tensor:
+        """Numbers, among the embeddings of the whole batch, of those that an encoder makes of sequences ``row_M``."""
+        return row_M
+
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedTokens:
         """Sequences ``row_M`` as a rectangle whose length is rounded up to ``PADDING_MULTIPLE``."""
         start_M, length_M = self.indptr_R1[row_M], self.length_R[row_M]
@@ -88,6 +97,114 @@ class TokenBatch(Batch):
             mask_RL=mask_ML,
             label_RL=self.label_T[index_ML].masked_fill(~mask_ML, IGNORED_LABEL),
         )
+
+
+@dataclass(frozen=True)
+class PaddedDocuments(PaddedTokens):
+    """Some documents of a batch as a rectangle, with their mentions, entities and pairs numbered through.
+
+    Attributes:
+        row_M: document of each mention, a row of ``token_RL``.
+        position_M: position of its opening marker there.
+        mention_C: mention of each link.
+        entity_C: entity of each link; an entity none of whose mentions was read has no link.
+        num_entities: E.
+        row_P: document of each pair.
+        head_P: first entity of each pair.
+        tail_P: second entity of each pair.
+    """
+
+    row_M: Tensor
+    position_M: Tensor
+    mention_C: Tensor
+    entity_C: Tensor
+    num_entities: int
+    row_P: Tensor
+    head_P: Tensor
+    tail_P: Tensor
+
+
+@dataclass(frozen=True)
+class DocumentBatch(TokenBatch):
+    """Documents as sequences, whose embeddings are those of their pairs of entities.
+
+    Everything lies end to end, document by document, and is numbered within its document.
+
+    Attributes:
+        mention_indptr_R1: mentions of each document.
+        position_M: position in its document of the marker that opens a mention.
+        entity_indptr_R1: entities of each document.
+        link_indptr_R1: links of each document.
+        mention_C: mention of a link.
+        entity_C: entity of a link; a mention may belong to several.
+        pair_indptr_R1: pairs of each document.
+        head_P: first entity of a pair.
+        tail_P: second entity of a pair.
+    """
+
+    mention_indptr_R1: Tensor
+    position_M: Tensor
+    entity_indptr_R1: Tensor
+    link_indptr_R1: Tensor
+    mention_C: Tensor
+    entity_C: Tensor
+    pair_indptr_R1: Tensor
+    head_P: Tensor
+    tail_P: Tensor
+
+    @property
+    def num_embeddings(self) -> int:
+        """Pairs of all documents."""
+        return len(self.head_P)
+
+    def embedding_rows(self, row_M: Tensor) -> Tensor:
+        """Numbers of the pairs of documents ``row_M``."""
+        return _ranges(self.pair_indptr_R1, row_M)[0]
+
+    def pad(self, row_M: Tensor, pad_id: int) -> PaddedDocuments:
+        """Documents ``row_M`` as a rectangle, with what lies in them."""
+        tokens = super().pad(row_M, pad_id)
+        mentions, row_of_mention = _ranges(self.mention_indptr_R1, row_M)
+        links, row_of_link = _ranges(self.link_indptr_R1, row_M)
+        pairs, row_of_pair = _ranges(self.pair_indptr_R1, row_M)
+        first_mention_M, first_entity_M = _starts(self.mention_indptr_R1, row_M), _starts(self.entity_indptr_R1, row_M)
+        return PaddedDocuments(
+            token_RL=tokens.token_RL,
+            mask_RL=tokens.mask_RL,
+            label_RL=tokens.label_RL,
+            row_M=row_of_mention,
+            position_M=self.position_M[mentions],
+            mention_C=self.mention_C[links] + first_mention_M[row_of_link],
+            entity_C=self.entity_C[links] + first_entity_M[row_of_link],
+            num_entities=int(self.entity_indptr_R1.diff()[row_M].sum()),
+            row_P=row_of_pair,
+            head_P=self.head_P[pairs] + first_entity_M[row_of_pair],
+            tail_P=self.tail_P[pairs] + first_entity_M[row_of_pair],
+        )
+
+
+@dataclass(frozen=True)
+class LabelledDocumentBatch(DocumentBatch):
+    """One worker's shard of a step of relation extraction.
+
+    Attributes:
+        label_PC: True where a pair has a relation, (P, C) with "none" as class 0.
+    """
+
+    label_PC: Tensor
+
+
+@dataclass(frozen=True)
+class TwinDocumentBatch(DocumentBatch):
+    """One worker's shard of a step of matching the blanks: its documents, and then the same ones once more.
+
+    Attributes:
+        id_N: number of the two entities of each pair of the first half, the same in all documents.
+        type_N: number of their types, in order.
+    """
+
+    id_N: Tensor
+    type_N: Tensor
 
 
 @dataclass(frozen=True)
@@ -146,6 +263,20 @@ class ClozeBatch(TokenBatch):
 
     positive_R: Tensor
     ignore_RG: Tensor
+
+
+def _ranges(indptr_R1: Tensor, row_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of all that rows ``row_M`` hold, row after row, and the place in ``row_M`` of each one's row."""
+    size_M = indptr_R1.diff()[row_M]
+    place_K = torch.repeat_interleave(torch.arange(len(row_M), device=row_M.device), size_M)
+    offset_K = torch.arange(len(place_K), device=row_M.device) - (size_M.cumsum(0) - size_M)[place_K]
+    return indptr_R1[row_M][place_K] + offset_K, place_K
+
+
+def _starts(indptr_R1: Tensor, row_M: Tensor) -> Tensor:
+    """Where each of rows ``row_M`` begins, if these alone lay end to end."""
+    size_M = indptr_R1.diff()[row_M]
+    return size_M.cumsum(0) - size_M
 
 
 def _tensor(array: np.ndarray) -> Tensor:

@@ -138,3 +138,69 @@ def _encode(
         lengths += sizes
     indptr_R1 = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return np.concatenate(tokens), indptr_R1
+
+
+@dataclass(frozen=True)
+class DocumentTokenizer:
+    """A tokenizer that says which characters its tokens were made of, and knows the markers of mentions.
+
+    Attributes:
+        json: the Rust tokenizer's own JSON.
+        prefix_ids: special tokens before a text.
+        suffix_ids: special tokens behind it.
+        opening_id: marker before a mention.
+        closing_id: marker behind it.
+        blank_id: what stands for the words of a blanked mention.
+        mask_id: token id of a masked word.
+    """
+
+    json: str
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+    opening_id: int
+    closing_id: int
+    blank_id: int
+    mask_id: int
+
+    @classmethod
+    def of(cls, tokenizer: "PreTrainedTokenizerFast", opening: str, closing: str, blank: str) -> "DocumentTokenizer":
+        """The source of a ``transformers`` tokenizer that has these markers."""
+        backend = tokenizer.backend_tokenizer
+        word = backend.encode("a", add_special_tokens=False).ids
+        around = backend.encode("a").ids
+        first = next(place for place in range(len(around)) if around[place : place + len(word)] == word)
+        return cls(
+            json=_canonical_json(backend),
+            prefix_ids=tuple(around[:first]),
+            suffix_ids=tuple(around[first + len(word) :]),
+            opening_id=tokenizer.convert_tokens_to_ids(opening),
+            closing_id=tokenizer.convert_tokens_to_ids(closing),
+            blank_id=tokenizer.convert_tokens_to_ids(blank),
+            mask_id=tokenizer.mask_token_id,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """64 hex digits that change with anything that changes the tokens of a text."""
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    @cached_property
+    def ordinary_ids(self) -> np.ndarray:
+        """Ids of all tokens that texts are made of, for random replacements."""
+        vocabulary = _plain_tokenizer(self.json).get_vocab(with_added_tokens=False)
+        special = {self.mask_id, *self.prefix_ids, *self.suffix_ids, self.opening_id, self.closing_id, self.blank_id}
+        return np.array(sorted(set(vocabulary.values()) - special))
+
+    def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Token ids (T,) without special tokens, first character and the one behind the last of each (T,)."""
+        encoding = _plain_tokenizer(self.json).encode(text, add_special_tokens=False)
+        span_T2 = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+        return np.array(encoding.ids, dtype=np.int64), span_T2[:, 0], span_T2[:, 1]
+
+
+@lru_cache(maxsize=4)
+def _plain_tokenizer(source_json: str) -> Tokenizer:
+    backend = Tokenizer.from_str(source_json)
+    # A marker that a text happens to hold is no marker.
+    backend.encode_special_tokens = True
+    return backend

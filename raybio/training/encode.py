@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.batches import PaddedTokens, TokenBatch
+from raybio.batches import TokenBatch
 from raybio.protocols import Collective, Encoder
 from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
 from raybio.training.precision import Precision
@@ -23,7 +23,7 @@ def embed_rows(
     max_tokens: int,
     precision: Precision | None = None,
 ) -> Tensor:
-    """Embeddings (N, D) of ``row_N``, float32, the same on every worker.
+    """Embeddings (N, D) of ``row_N``, or of all pairs of documents ``row_N``, float32, the same on every worker.
 
     Each worker encodes a share of the rows and gathers the others': no row is dropped or padded, however many workers
     there are.
@@ -40,29 +40,25 @@ def embed_rows(
     device = next(encoder.parameters()).device
     was_training = encoder.training
     encoder.eval()
-    embedding_ND = torch.empty(len(row_N), encoder.width, device=device)
+    parts = [torch.zeros(0, encoder.width, device=device)]
     with torch.no_grad():
         # The workers meet often: over millions of rows of unlike length none waits for another until a timeout.
         for start in range(0, len(row_N), ROWS_AT_ONCE * collective.world):
             row_M = row_N[start : start + ROWS_AT_ONCE * collective.world]
             bounds = [len(row_M) * rank // collective.world for rank in (collective.rank, collective.rank + 1)]
-            embedding_MD = _embed(encoder, read(row_M[slice(*bounds)]), max_tokens, precision, device)
-            embedding_ND[start : start + len(row_M)] = collective.all_gather(embedding_MD).row_MD
+            batch = read(row_M[slice(*bounds)]).to(device)
+            parts.append(collective.all_gather(_embed(encoder, batch, max_tokens, precision)).row_MD)
     encoder.train(was_training)
-    return embedding_ND
+    return torch.cat(parts)
 
 
-def _embed(encoder: Encoder, tokens: TokenBatch, max_tokens: int, precision: Precision, device: torch.device) -> Tensor:
-    embedding_MD = torch.empty(tokens.num_rows, encoder.width, device=device)
-    if tokens.num_rows:
+def _embed(encoder: Encoder, batch: TokenBatch, max_tokens: int, precision: Precision) -> Tensor:
+    device = batch.token_T.device
+    embedding_MD = torch.empty(batch.num_embeddings, encoder.width, device=device)
+    if batch.num_rows:
         overhead_tokens = overhead_tokens_on(device)
-        for rows in token_budget_micro_batches(tokens.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens):
+        for rows in token_budget_micro_batches(batch.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens):
             with precision.autocast():
-                encoded = encoder(_on(tokens, rows, encoder.pad_id, device))
-            embedding_MD[rows] = encoded.embedding_RD.float()
+                encoded = encoder(batch.pad(rows, encoder.pad_id))
+            embedding_MD[batch.embedding_rows(rows)] = encoded.embedding_RD.float()
     return embedding_MD
-
-
-def _on(tokens: TokenBatch, rows: Tensor, pad_id: int, device: torch.device) -> PaddedTokens:
-    padded = tokens.pad(rows, pad_id)
-    return PaddedTokens(padded.token_RL.to(device), padded.mask_RL.to(device), padded.label_RL.to(device))

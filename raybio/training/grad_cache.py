@@ -103,7 +103,7 @@ class _Step:
         gradient_RD = torch.zeros_like(embedding_RD) if embedding_RD.grad is None else embedding_RD.grad
         for number, rows in enumerate(self.micro_batches):
             tokens, encoded = self._encode(number)
-            surrogate = (encoded.embedding_RD * gradient_RD[rows]).sum()
+            surrogate = (encoded.embedding_RD * gradient_RD[self.batch.embedding_rows(rows)]).sum()
             (surrogate + self._row_loss(tokens, encoded) if self.objective.uses_rows else surrogate).backward()
 
     def _encode(self, number: int) -> tuple[PaddedTokens, Encoded]:
@@ -130,7 +130,7 @@ class _Step:
         if not embeddings:
             # A worker without rows still takes part in the gathers of the coupling loss.
             return torch.zeros(0, self.model.width, device=self.device, requires_grad=True)
-        order_R = torch.cat(self.micro_batches)
+        order_R = torch.cat([self.batch.embedding_rows(rows) for rows in self.micro_batches])
         position_R = torch.empty_like(order_R)
         position_R[order_R] = torch.arange(len(order_R), device=self.device)
         return torch.cat(embeddings)[position_R]

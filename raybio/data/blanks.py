@@ -1,0 +1,167 @@
+"""Batches of "matching the blanks": documents that share pairs of entities, with entities blanked at random.
+
+Shape letters: R documents of a shard, E entities, P pairs of one document, T tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from pydantic import Field
+
+from raybio.batches import IGNORED_LABEL
+from raybio.config import Config
+from raybio.data.document_collate import DocumentReader, shard
+from raybio.data.document_marks import MarkedDocument
+from raybio.data.document_store import DocumentStore
+from raybio.data.entity_pairs import EntityPairConfig, RecurringPairs, recurring_pairs
+from raybio.functional.hashing import derive_seed, hash_uniform, shuffled_epochs
+from raybio.functional.masking import mask_tokens
+
+
+class BlankConfig(Config):
+    """What is hidden in documents."""
+
+    blank_rate: float = Field(0.7, ge=0, le=1, description="share of a document's entities that lose their words")
+    mask_rate: float = Field(0.15, ge=0, le=1, description="share of the words outside of mentions to be guessed")
+
+
+class CouplePlanConfig(Config):
+    """Which documents make up a step."""
+
+    global_batch_documents: int = Field(
+        16, ge=2, description="documents of a step, over all workers: couples that share a pair of entities"
+    )
+    max_pairs_per_document: int = Field(
+        64, ge=1, description="pairs of a document that are compared: those that recur first, others by chance"
+    )
+
+
+@dataclass(frozen=True)
+class CouplePlan:
+    """Which documents make up each step.
+
+    A couple is a recurring pair of entities, each in its turn, and two of its documents, drawn anew each time.
+
+    Attributes:
+        store: the corpus.
+        pairs_config: which pairs recur.
+        config: how many documents.
+        seed: the run's.
+    """
+
+    store: DocumentStore
+    pairs_config: EntityPairConfig
+    config: CouplePlanConfig
+    seed: int
+
+    @cached_property
+    def recurring(self) -> RecurringPairs:
+        """The pairs that couples are drawn from."""
+        return recurring_pairs(self.store, self.store.split_rows("train"), self.pairs_config)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which every recurring pair is drawn once."""
+        return len(self.recurring) * 2 / self.config.global_batch_documents
+
+    def rows(self, step: int) -> np.ndarray:
+        """The documents of a step, each once; a few less than are asked for where couples overlap."""
+        num_couples = self.config.global_batch_documents // 2
+        slot = np.arange(step * num_couples, (step + 1) * num_couples)
+        pairs = self.recurring
+        pair = shuffled_epochs(step * num_couples, num_couples, num_rows=len(pairs), seed=self.seed, name="couples")
+        start, size = pairs.indptr_K1[pair], pairs.count_K[pair]
+        draw = hash_uniform(derive_seed(self.seed, "couple"), slot[:, None], np.arange(2))
+        first = (draw[:, 0] * size).astype(np.int64)
+        # The second is any but the first.
+        second = (first + 1 + (draw[:, 1] * (size - 1)).astype(np.int64)) % size
+        rows = np.stack([pairs.row_O[start + first], pairs.row_O[start + second]], 1).ravel()
+        return np.array(list(dict.fromkeys(rows.tolist())), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class BlankCollate:
+    """(step, rank, world) -> the arrays of a ``TwinDocumentBatch``.
+
+    Attributes:
+        reader: documents as the encoder reads them.
+        plan: which documents.
+        config: what is hidden.
+        seed: the run's.
+    """
+
+    reader: DocumentReader
+    plan: CouplePlan
+    config: BlankConfig
+    seed: int
+
+    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
+        """The arrays of worker ``rank``'s shard of ``step``."""
+        rows = shard(self.plan.rows(step), rank, world).tolist()
+        marked = [self.reader.marked(row, self._is_blank(step, row)) for row in rows]
+        pairs = [self._pairs(step, row) for row in rows]
+        arrays = self.reader.arrays(rows * 2, marked * 2, pairs * 2)
+        names = [self._names(row, *pair) for row, pair in zip(rows, pairs, strict=True)]
+        masked = [self._masked(step, row, one) for row, one in zip(rows, marked, strict=True)]
+        token_T = [token for token, _ in masked]
+        # Both readings have the same words hidden; they are guessed in the first.
+        unasked = [np.full(len(token), IGNORED_LABEL) for token in token_T]
+        nothing = np.zeros(0, dtype=np.int64)
+        return arrays | {
+            "token_T": np.concatenate([nothing, *token_T, *token_T]).astype(np.int32),
+            "label_T": np.concatenate([nothing, *(label for _, label in masked), *unasked]).astype(np.int32),
+            "id_N": np.concatenate([nothing, *(id_P for id_P, _ in names)]),
+            "type_N": np.concatenate([nothing, *(type_P for _, type_P in names)]),
+        }
+
+    def _is_blank(self, step: int, row: int) -> np.ndarray:
+        number_E = np.arange(len(self.reader.store.types(row)))
+        return hash_uniform(derive_seed(self.seed, "blank", step), row, number_E) < self.config.blank_rate
+
+    def _pairs(self, step: int, row: int) -> tuple[np.ndarray, np.ndarray]:
+        """A document's pairs, those that recur first where there are too many."""
+        store = self.reader.store
+        head_P, tail_P = store.candidates(row)
+        key_E, type_E = store.keys(row), store.types(row)
+        if not store.is_directed:
+            # In the same order in all documents, whichever is mentioned first.
+            swap_P = (type_E[head_P] == type_E[tail_P]) & (key_E[head_P] > key_E[tail_P])
+            head_P, tail_P = np.where(swap_P, tail_P, head_P), np.where(swap_P, head_P, tail_P)
+        most = self.plan.config.max_pairs_per_document
+        if len(head_P) <= most:
+            return head_P, tail_P
+        rank_P = hash_uniform(derive_seed(self.seed, "pairs", step), row, np.arange(len(head_P)))
+        low_P, high_P = np.minimum(key_E[head_P], key_E[tail_P]), np.maximum(key_E[head_P], key_E[tail_P])
+        rank_P = rank_P - np.isin(self._number(low_P, high_P), self._recurring)
+        chosen = np.sort(np.argsort(rank_P)[:most])
+        return head_P[chosen], tail_P[chosen]
+
+    @cached_property
+    def _recurring(self) -> np.ndarray:
+        return self._number(*self.plan.recurring.key_K2.T)
+
+    def _number(self, first_P: np.ndarray, second_P: np.ndarray) -> np.ndarray:
+        return first_P.astype(np.int64) * len(self.reader.store.entity_keys) + second_P
+
+    def _names(self, row: int, head_P: np.ndarray, tail_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which two entities each pair is, and of which types, in order."""
+        key_E, type_E = self.reader.store.keys(row), self.reader.store.types(row).astype(np.int64)
+        type_P = type_E[head_P] * len(self.reader.store.entity_types) + type_E[tail_P]
+        return self._number(key_E[head_P], key_E[tail_P]), type_P
+
+    def _masked(self, step: int, row: int, marked: MarkedDocument) -> tuple[np.ndarray, np.ndarray]:
+        place_S1 = np.arange(len(marked.id_S))[:, None]
+        draw = hash_uniform(derive_seed(self.seed, "mask", step), row, place_S1, np.arange(3))
+        return mask_tokens(
+            marked.id_S,
+            ~marked.is_plain_S,
+            draw[:, 0],
+            draw[:, 1],
+            draw[:, 2],
+            rate=self.config.mask_rate,
+            mask_id=self.reader.read.mask_id,
+            random_token_ids=self.reader.read.ordinary_ids,
+            style="bert",
+        )

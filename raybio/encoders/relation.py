@@ -1,0 +1,181 @@
+"""Encoders of pairs of entities in documents (Zhou et al., 2023; the architecture is ATLOP's, Zhou et al., 2021).
+
+Markers stand around every mention. A mention is the last state at its opening marker, an entity the log-sum-exp of its
+mentions; the context of a pair is the mean of all states, weighed by how much both entities attend to them; the pair
+is a linear map of both entities and that context.
+
+Shape letters: R documents, L padded length, D width, H heads, M mentions, C links of mentions to entities, E entities,
+P pairs.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from raybio.batches import PaddedDocuments, PaddedTokens
+from raybio.encoders.attention_rows import StatesAndRows, remember_attention, states_and_rows
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.transformer import seeded_weights
+from raybio.encoders.windows import read_in_windows
+from raybio.functional.similarity import at_least_fp32
+from raybio.protocols import Encoded, Encoder
+
+PARTS = "relation.safetensors"
+OPENING, CLOSING, BLANK = "[E]", "[/E]", "[BLANK]"
+_EPSILON = 1e-5
+
+
+class RelationEncoderConfig(TextEncoderConfig):
+    """Which encoder reads documents, and how a pair is made of it."""
+
+    max_length: int | Literal["auto"] = Field(
+        default=512,
+        description="tokens that are read at once, special ones included; longer documents are read in overlapping "
+        "windows, up to max_document_tokens",
+    )
+    max_document_tokens: int = Field(
+        1022, ge=8, description="tokens of a document, markers and special ones included; longer ones are cut"
+    )
+    projection: Literal["linear", "none"] = Field(
+        "linear", description="how a pair is made of two entities and their context: a linear map, or their plain chain"
+    )
+
+
+class RelationEncoder(Encoder):
+    """A transformer that embeds pairs of entities; an ``raybio.protocols.Encoder`` over ``PaddedDocuments``.
+
+    Attributes:
+        text: the transformer and its tokenizer, which knows the markers.
+        projection: W, or None.
+        width: numbers in the embedding of a pair.
+        pad_id: token id of padding.
+        mask_head: head of masked language modelling, or None; see ``learn_words``.
+        head: what a system trains beside the encoder, or None.
+    """
+
+    mask_head: "MaskHead | None"
+    head: nn.Module | None
+
+    def __init__(self, text: TextEncoder, *, is_projected: bool) -> None:
+        """Wrap a text encoder whose tokenizer has the markers."""
+        super().__init__()
+        self.text, self.pad_id = text, text.pad_id
+        self.projection = nn.Linear(3 * text.width, text.width, bias=False) if is_projected else None
+        self.width = text.width if is_projected else 3 * text.width
+        self.mask_head, self.head = None, None
+        remember_attention(text.model)
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """Last hidden states (R, L, D), and embeddings of the pairs (P, ``width``), these in float32 or wider."""
+        if not isinstance(tokens, PaddedDocuments):
+            raise TypeError(f"a relation encoder reads PaddedDocuments, got {type(tokens).__name__}")
+        found = read_in_windows(self._read, tokens, self.text.max_tokens)
+        state_RLD = at_least_fp32(found.hidden_RLD)
+        entity_C, num_entities = tokens.entity_C, tokens.num_entities
+        state_MD = state_RLD[tokens.row_M, tokens.position_M]
+        state_ED = log_sum_exp_by(state_MD[tokens.mention_C], entity_C, num_entities)
+        attention_EHL = mean_by(found.rows(tokens.row_M, tokens.position_M)[tokens.mention_C], entity_C, num_entities)
+        context_PD = _contexts(attention_EHL, state_RLD, tokens)
+        pair_PX = torch.cat([state_ED[tokens.head_P], state_ED[tokens.tail_P], context_PD], 1)
+        embedding_PD = pair_PX if self.projection is None else self.projection(pair_PX)
+        return Encoded(found.hidden_RLD, at_least_fp32(embedding_PD))
+
+    def _read(self, tokens: PaddedTokens) -> StatesAndRows:
+        return states_and_rows(self.text.model, tokens)
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Scores (K, V) of the vocabulary.
+
+        Raises:
+            NotImplementedError: before ``learn_words``.
+        """
+        if self.mask_head is None:
+            raise NotImplementedError("this relation encoder has no language-model head; call learn_words first")
+        return self.mask_head(hidden_KD, self.text.model.get_input_embeddings().weight)
+
+    def learn_words(self, seed: int) -> None:
+        """Add a head of masked language modelling, drawn from ``seed``, whose last map is the word embeddings' own."""
+        with seeded_weights(seed):
+            self.mask_head = MaskHead(self.text.width, self.text.model.get_input_embeddings().num_embeddings)
+
+
+class MaskHead(nn.Module):
+    """BERT's head of masked language modelling, with tied word embeddings (Devlin et al., 2019)."""
+
+    def __init__(self, width: int, num_tokens: int) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
+        self.bias = nn.Parameter(torch.zeros(num_tokens))
+
+    def forward(self, hidden_KD: Tensor, embedding_VD: Tensor) -> Tensor:
+        """Scores (K, V)."""
+        return nn.functional.linear(self.norm(nn.functional.gelu(self.dense(hidden_KD))), embedding_VD, self.bias)
+
+
+def build_relation_encoder(
+    config: RelationEncoderConfig, *, seed: int, count_by_word: Mapping[str, int] | None = None
+) -> RelationEncoder:
+    """The encoder that ``config`` describes; see ``build_text_encoder``.
+
+    A folder that ``export_relation_encoder`` wrote brings its projection, and its head of masked language modelling if
+    it has one.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.
+    """
+    text = build_text_encoder(config, seed=seed, count_by_word=count_by_word)
+    with seeded_weights(seed):
+        add_markers(text)
+        encoder = RelationEncoder(text, is_projected=config.projection == "linear")
+    saved = read_parts(config.source)
+    if encoder.projection is not None and "projection.weight" in saved:
+        encoder.projection.load_state_dict({"weight": saved["projection.weight"]})
+    return encoder.train()
+
+
+def read_parts(source: str) -> dict[str, Tensor]:
+    """What an exported folder holds beside the transformer, by name; nothing if it is no such folder."""
+    path = Path(source).expanduser() / PARTS
+    return load_file(path) if path.is_file() else {}
+
+
+def add_markers(text: TextEncoder) -> None:
+    """Give tokenizer and model the markers that they do not have yet."""
+    tokenizer: PreTrainedTokenizerFast = text.tokenizer
+    tokenizer.add_tokens([OPENING, CLOSING, BLANK], special_tokens=True)
+    if len(tokenizer) > text.model.config.vocab_size:
+        text.model.resize_token_embeddings(len(tokenizer))
+
+
+def log_sum_exp_by(value_CD: Tensor, group_C: Tensor, num_groups: int) -> Tensor:
+    """Elementwise log-sum-exp of the rows of each group (E, D); zero for a group without rows."""
+    index_CD = group_C[:, None].expand_as(value_CD)
+    largest_ED = value_CD.new_full((num_groups, value_CD.shape[1]), -torch.inf)
+    largest_ED = largest_ED.scatter_reduce(0, index_CD, value_CD.detach(), "amax")
+    has_rows_E1 = torch.bincount(group_C, minlength=num_groups)[:, None] > 0
+    largest_ED = largest_ED.where(has_rows_E1, 0.0)
+    sum_ED = torch.zeros_like(largest_ED).index_add(0, group_C, (value_CD - largest_ED[group_C]).exp())
+    return (sum_ED.where(has_rows_E1, 1.0).log() + largest_ED).where(has_rows_E1, 0.0)
+
+
+def mean_by(value_CX: Tensor, group_C: Tensor, num_groups: int) -> Tensor:
+    """Mean of the rows of each group (E, ...); zero for a group without rows."""
+    total_EX = value_CX.new_zeros(num_groups, *value_CX.shape[1:]).index_add(0, group_C, value_CX)
+    count_E = torch.bincount(group_C, minlength=num_groups).clamp(min=1)
+    return total_EX / count_E.view(-1, *[1] * (total_EX.ndim - 1))
+
+
+def _contexts(attention_EHL: Tensor, state_RLD: Tensor, tokens: PaddedDocuments) -> Tensor:
+    """What both entities of a pair attend to (P, D): document by document, since (P, H, L) of all would be much."""
+    contexts = []
+    sizes = torch.bincount(tokens.row_P, minlength=len(state_RLD)).tolist()
+    for state_LD, head_P, tail_P in zip(state_RLD, tokens.head_P.split(sizes), tokens.tail_P.split(sizes), strict=True):
+        both_PL = torch.einsum("phl,phl->pl", attention_EHL[head_P], attention_EHL[tail_P])
+        contexts.append((both_PL / (both_PL.sum(1, keepdim=True) + _EPSILON)) @ state_LD)
+    return torch.cat(contexts)

@@ -1,0 +1,45 @@
+"""A trained relation encoder as a folder: the transformer as any text encoder's, and what makes pairs of it beside."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from raybio.encoders.relation import PARTS, RelationEncoder
+from raybio.encoders.text_export import export_text_encoder
+from raybio.folders import whole_folder
+
+SETTINGS, BANK = "relation.json", "bank.safetensors"
+
+
+def export_relation_encoder(
+    encoder: RelationEncoder,
+    directory: str | Path,
+    *,
+    card: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    bank: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write transformer, tokenizer with the markers, projection, heads and settings; an older export is replaced.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: see ``export_text_encoder``.
+        settings: what whoever classifies with it has to know, as plain JSON.
+        bank: the labelled pairs that new ones are compared with, if there are any.
+
+    Returns:
+        ``directory``.
+    """
+    with whole_folder(Path(directory)) as folder:
+        export_text_encoder(encoder.text, folder, card=card)
+        own = {name: weight for name, weight in encoder.state_dict().items() if not name.startswith("text.")}
+        save_file({name: weight.detach().cpu().contiguous() for name, weight in own.items()}, folder / PARTS)
+        (folder / SETTINGS).write_text(json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8")
+        if bank is not None:
+            save_file({name: part.detach().cpu().contiguous() for name, part in bank.items()}, folder / BANK)
+    return Path(directory)

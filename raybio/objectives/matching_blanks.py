@@ -1,0 +1,113 @@
+"""Matching the blanks, improved (Zhou et al., 2023, facts §4.4): L_rel + L_self + L_mlm.
+
+Shape letters: N pairs of this worker's documents, each embedded twice; M pairs of all workers; D width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from raybio.batches import PaddedTokens, TwinDocumentBatch
+from raybio.config import Config
+from raybio.functional.contrastive import info_nce, matching_the_blanks
+from raybio.objectives.language_model import count_labels, masked_language_model
+from raybio.protocols import Collective, Encoded, Encoder, LossReport
+
+
+class BlanksObjectiveConfig(Config):
+    """What is minimised."""
+
+    temperature: float = Field(0.05, gt=0, le=10, description="τ of both contrastive parts")
+    relation_weight: float = Field(1.0, ge=0, description="of L_rel: the same two entities in two documents")
+    self_weight: float = Field(1.0, ge=0, description="of L_self: the same pair under two draws of dropout")
+    mlm_weight: float = Field(1.0, ge=0, description="of L_mlm: words outside of mentions")
+    type_filter: bool = Field(
+        True, description="negatives have another type of entity on either side; false: all other pairs are negatives"
+    )
+    self_exclude_positives: bool = Field(
+        False, description="the same two entities in other documents are no negatives of L_self (not in the paper)"
+    )
+
+    @model_validator(mode="after")
+    def _something_counts(self) -> "BlanksObjectiveConfig":
+        if not self.relation_weight + self.self_weight + self.mlm_weight:
+            raise ValueError("relation_weight, self_weight and mlm_weight are all 0; want one above it")
+        return self
+
+
+@dataclass(frozen=True)
+class MatchingTheBlanks:
+    """The three parts; those of weight 0 are not computed.
+
+    Attributes:
+        config: settings.
+    """
+
+    config: BlanksObjectiveConfig
+
+    @property
+    def uses_rows(self) -> bool:
+        """Whether words are guessed."""
+        return self.config.mlm_weight > 0
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether pairs are compared."""
+        return self.config.relation_weight + self.config.self_weight > 0
+
+    def normaliser(self, batch: TwinDocumentBatch, collective: Collective) -> Tensor:
+        """Masked tokens of the global batch."""
+        return count_labels(batch, collective)
+
+    def row_loss(self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor) -> LossReport:
+        """This micro-batch's share of the language-model loss."""
+        return masked_language_model(encoder, encoded, tokens, normaliser, weight=self.config.mlm_weight)
+
+    def embedding_loss(self, embedding_PD: Tensor, batch: TwinDocumentBatch, collective: Collective) -> LossReport:
+        """This worker's share of L_rel and L_self."""
+        num = len(batch.id_N)
+        pair_ND, twin_ND = embedding_PD[:num], embedding_PD[num:]
+        gathered = collective.all_gather(pair_ND)
+        id_M, type_M = (collective.all_gather(part[:, None]).row_MD[:, 0] for part in (batch.id_N, batch.type_N))
+        loss, terms = embedding_PD.sum() * 0, dict[str, Tensor]()
+        if self.config.relation_weight:
+            total, num_positives = matching_the_blanks(
+                pair_ND,
+                batch.id_N,
+                batch.type_N,
+                temperature=self.config.temperature,
+                other_MD=gathered.row_MD,
+                other_entity_pair_id_M=id_M,
+                other_type_M=type_M,
+                offset=gathered.offset,
+                type_filter=self.config.type_filter,
+            )
+            share = total / collective.all_sum(num_positives).clamp(min=1)
+            loss = loss + self.config.relation_weight * share
+            terms |= {"relation_loss": share.detach(), "positive_pairs": num_positives.float()}
+        if self.config.self_weight:
+            share = self._self_loss(
+                pair_ND, collective.all_gather(twin_ND).row_MD, batch.id_N, id_M, gathered.offset, collective
+            )
+            loss = loss + self.config.self_weight * share
+            terms["self_loss"] = share.detach()
+        return LossReport(loss, terms)
+
+    def _self_loss(
+        self, pair_ND: Tensor, twin_MD: Tensor, id_N: Tensor, id_M: Tensor, offset: int, collective: Collective
+    ) -> Tensor:
+        """Over the pairs that have a positive: their twin against the twins of all other pairs."""
+        same_NM = id_N[:, None] == id_M
+        anchor_A = (same_NM.sum(1) > 1).nonzero()[:, 0]
+        num_anchors = collective.all_sum(torch.tensor(len(anchor_A), device=pair_ND.device)).clamp(min=1)
+        own_A = anchor_A + offset
+        loss = info_nce(
+            pair_ND[anchor_A],
+            twin_MD,
+            own_A,
+            temperature=self.config.temperature,
+            ignore_NM=same_NM[anchor_A] if self.config.self_exclude_positives else None,
+        )
+        return loss * len(anchor_A) / num_anchors

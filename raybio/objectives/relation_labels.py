@@ -1,0 +1,128 @@
+"""Losses of relation extraction: cross entropy, SupCon and MCCL (Zhou et al., 2023, facts §5).
+
+Shape letters: N pairs of this worker, M pairs of all workers, D width, C classes, "none" first.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from raybio.batches import LabelledDocumentBatch
+from raybio.config import Config
+from raybio.functional.clusters import multi_center_logits
+from raybio.functional.contrastive import supervised_contrast
+from raybio.functional.threshold import adaptive_threshold
+from raybio.objectives.coupling import CouplingObjective
+from raybio.protocols import Collective, LossReport
+
+Kind = Literal["mccl", "ce", "supcon", "lazy"]
+
+
+class RelationObjectiveConfig(Config):
+    """What is minimised."""
+
+    kind: Kind = Field(
+        "mccl",
+        description="mccl: multi-center contrastive loss; ce: a linear classifier; supcon: supervised "
+        "contrastive loss; lazy: nothing is trained, and pairs are classified by their neighbours",
+    )
+    weight_temperature: float = Field(0.2, gt=0, description="τ₁ of mccl: small, only a class' nearest pairs count")
+    logit_temperature: float = Field(0.2, gt=0, description="τ₂ of mccl")
+    use_proxies: bool = Field(True, description="mccl: each class has a trained member of its own")
+    temperature: float = Field(0.1, gt=0, description="τ of supcon")
+    ce_weight: float = Field(
+        0.0, ge=0, le=1, description="mccl: share of a linear classifier's cross entropy beside it (not in the paper)"
+    )
+
+
+class RelationHead(nn.Module):
+    """What is trained beside the encoder.
+
+    Attributes:
+        proxy_CD: a member of each class, or None.
+        bias_C: added to the score of each class, or None.
+        classifier: a linear map to classes, or None.
+    """
+
+    def __init__(self, config: RelationObjectiveConfig, num_classes: int, width: int) -> None:
+        """Only what the loss needs; proxies are drawn by torch's generator."""
+        super().__init__()
+        is_mccl = config.kind == "mccl"
+        proxies = nn.Parameter(torch.randn(num_classes, width)) if is_mccl and config.use_proxies else None
+        self.register_parameter("proxy_CD", proxies)
+        self.register_parameter("bias_C", nn.Parameter(torch.zeros(num_classes)) if is_mccl else None)
+        has_classifier = config.kind == "ce" or (is_mccl and config.ce_weight > 0)
+        self.classifier = nn.Linear(width, num_classes) if has_classifier else None
+
+
+@dataclass(frozen=True)
+class RelationLabels(CouplingObjective):
+    """Mean over the labelled pairs of the global batch of the loss that ``config.kind`` names.
+
+    Attributes:
+        config: settings.
+        head: what is trained beside the encoder.
+        is_multi_label: whether a pair may have several relations; then classes are judged against "none" (adaptive
+            thresholding) instead of each other.
+    """
+
+    config: RelationObjectiveConfig
+    head: RelationHead
+    is_multi_label: bool
+
+    def embedding_loss(self, embedding_PD: Tensor, batch: LabelledDocumentBatch, collective: Collective) -> LossReport:
+        """This worker's share."""
+        label_PC = batch.label_PC
+        num_pairs = collective.all_sum(torch.tensor(len(embedding_PD), device=embedding_PD.device)).clamp(min=1)
+        terms: dict[str, Tensor] = {"pairs": torch.tensor(float(len(embedding_PD)), device=embedding_PD.device)}
+        if self.config.kind == "supcon":
+            return self._supcon(embedding_PD, label_PC, collective, terms)
+        loss = embedding_PD.sum() * 0
+        ce_weight = 1.0 if self.config.kind == "ce" else self.config.ce_weight
+        if ce_weight and self.head.classifier is not None:
+            share = self._judged(self.head.classifier(embedding_PD), label_PC).sum() / num_pairs
+            loss, terms["ce_loss"] = loss + ce_weight * share, share.detach()
+        if self.config.kind == "mccl":
+            gathered = collective.all_gather(embedding_PD)
+            logits_PC = multi_center_logits(
+                embedding_PD,
+                label_PC,
+                self.head.proxy_CD,
+                self.head.bias_C,
+                weight_temperature=self.config.weight_temperature,
+                logit_temperature=self.config.logit_temperature,
+                other_MD=gathered.row_MD,
+                other_label_MR=collective.all_gather(label_PC).row_MD,
+                offset=gathered.offset,
+            )
+            share = self._judged(logits_PC, label_PC).sum() / num_pairs
+            loss, terms["mccl_loss"] = loss + (1 - ce_weight) * share, share.detach()
+        return LossReport(loss, terms)
+
+    def _judged(self, logits_PC: Tensor, label_PC: Tensor) -> Tensor:
+        """The loss of each pair."""
+        if self.is_multi_label:
+            return adaptive_threshold(logits_PC, label_PC, na_index=0)
+        target_P = label_PC.int().argmax(1)
+        # A pair that is alone in its class, and has no proxy, says nothing.
+        is_possible_P = logits_PC.detach().gather(1, target_P[:, None])[:, 0] > -torch.inf
+        loss_P = nn.functional.cross_entropy(logits_PC[is_possible_P], target_P[is_possible_P], reduction="none")
+        return loss_P
+
+    def _supcon(
+        self, embedding_PD: Tensor, label_PC: Tensor, collective: Collective, terms: dict[str, Tensor]
+    ) -> LossReport:
+        gathered = collective.all_gather(embedding_PD)
+        total, num_anchors = supervised_contrast(
+            embedding_PD,
+            label_PC,
+            temperature=self.config.temperature,
+            other_MD=gathered.row_MD,
+            other_label_MC=collective.all_gather(label_PC).row_MD,
+            offset=gathered.offset,
+        )
+        share = total / collective.all_sum(num_anchors).clamp(min=1)
+        return LossReport(share, terms | {"supcon_loss": share.detach()})
