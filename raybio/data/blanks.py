@@ -89,12 +89,14 @@ class BlankCollate:
         reader: documents as the encoder reads them.
         plan: which documents.
         config: what is hidden.
+        ordinary_ids: tokens that a word to be guessed may be replaced with.
         seed: the run's.
     """
 
     reader: DocumentReader
     plan: CouplePlan
     config: BlankConfig
+    ordinary_ids: np.ndarray
     seed: int
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
@@ -161,7 +163,7 @@ class BlankCollate:
             draw[:, 1],
             draw[:, 2],
             rate=self.config.mask_rate,
-            mask_id=self.reader.read.mask_id,
-            random_token_ids=self.reader.read.ordinary_ids,
+            mask_id=self.reader.markers.mask_id,
+            random_token_ids=self.ordinary_ids,
             style="bert",
         )

@@ -3,17 +3,18 @@
 Shape letters as there: R documents, T tokens, M mentions, E entities, C links, P pairs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from raybio.batches import IGNORED_LABEL
-from raybio.data.document_marks import NOT_READ, MarkedDocument, ReadText, TextTokens, mark
+from raybio.data.document_marks import NOT_READ, MarkedDocument, Markers, TextTokens, mark
 from raybio.data.document_store import DocumentStore
 
 Arrays = dict[str, np.ndarray]
+ReadText = Callable[[str], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class DocumentReader:
 
     Attributes:
         store: the documents.
-        read: the encoder's tokenizer.
+        read: the encoder's tokenizer: text -> ``TextTokens``; hashable.
+        markers: token ids that are no words.
         max_tokens: most tokens of a document, special ones included.
     """
 
     store: DocumentStore
     read: ReadText
+    markers: Markers
     max_tokens: int
 
     def marked(self, row: int, is_blank_E: np.ndarray | None = None) -> MarkedDocument:
@@ -37,7 +40,7 @@ class DocumentReader:
         if is_blank_E is not None:
             mention_C, entity_C = self.store.links(row)
             is_blank_M[mention_C[is_blank_E[entity_C]]] = True
-        return mark(_tokens(self.store, row, self.read), start_M, end_M, is_blank_M, self.read, self.max_tokens)
+        return mark(_tokens(self.store, row, self.read), start_M, end_M, is_blank_M, self.markers, self.max_tokens)
 
     def arrays(
         self, rows: Sequence[int], marked: Sequence[MarkedDocument], pairs: Sequence[tuple[np.ndarray, np.ndarray]]

@@ -4,7 +4,7 @@ Shape letters: T tokens of a text, M mentions, S tokens of the result, P and Q s
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,18 @@ class TextTokens(NamedTuple):
     end_T: np.ndarray
 
 
-class ReadText(Protocol):
-    """A tokenizer as marking wants it; picklable."""
+@dataclass(frozen=True)
+class Markers:
+    """Token ids that are no words.
+
+    Attributes:
+        prefix_ids: before a text.
+        suffix_ids: behind it.
+        opening_id: before a mention.
+        closing_id: behind it.
+        blank_id: in the place of the words of a blanked mention.
+        mask_id: in the place of a word to be guessed.
+    """
 
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
@@ -29,11 +39,6 @@ class ReadText(Protocol):
     closing_id: int
     blank_id: int
     mask_id: int
-    ordinary_ids: np.ndarray
-
-    def __call__(self, text: str) -> TextTokens:
-        """The tokens of ``text``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,12 @@ class MarkedDocument:
 
 
 def mark(
-    tokens: TextTokens, start_M: np.ndarray, end_M: np.ndarray, is_blank_M: np.ndarray, read: ReadText, max_tokens: int
+    tokens: TextTokens,
+    start_M: np.ndarray,
+    end_M: np.ndarray,
+    is_blank_M: np.ndarray,
+    markers: Markers,
+    max_tokens: int,
 ) -> MarkedDocument:
     """Put markers around mentions, and one blank in the place of the words of those to be blanked.
 
@@ -64,7 +74,7 @@ def mark(
         start_M: first character of each mention.
         end_M: the one behind its last.
         is_blank_M: which mentions are blanked.
-        read: whose markers.
+        markers: the encoder's.
         max_tokens: most tokens of the result.
     """
     first_M = np.searchsorted(tokens.end_T, start_M, side="right")
@@ -76,7 +86,7 @@ def mark(
         tokens.id_T.astype(np.int64),
         *_covered(len(tokens.id_T), first_K, behind_K, is_blank_K),
     )
-    id_T[first_K[is_blank_K]] = read.blank_id
+    id_T[first_K[is_blank_K]] = markers.blank_id
     is_kept_T[first_K[is_blank_K]] = True
     word_W = np.flatnonzero(is_kept_T)
     # Outer mentions open first and close last.
@@ -84,19 +94,19 @@ def mark(
     kind = np.repeat([_OPENS, _WORD, _CLOSES], [len(first_K), len(word_W), len(first_K)])
     depth = np.concatenate([-behind_K, np.zeros(len(word_W), np.int64), -first_K])
     order_S = np.lexsort((np.concatenate([number_M, word_W, -number_M]), depth, kind, place))
-    opening_K, closing_K = np.full(len(first_K), read.opening_id), np.full(len(first_K), read.closing_id)
+    opening_K, closing_K = np.full(len(first_K), markers.opening_id), np.full(len(first_K), markers.closing_id)
     id_S = np.concatenate([opening_K, id_T[word_W], closing_K])[order_S]
     no_word_K = np.zeros(len(first_K), dtype=bool)
     is_plain_S = np.concatenate([no_word_K, ~is_inside_T[word_W], no_word_K])[order_S]
     position_M = np.full(len(start_M), NOT_READ, dtype=np.int64)
     rank_S = np.empty(len(order_S), dtype=np.int64)
     rank_S[order_S] = np.arange(len(order_S))
-    position_M[number_M] = rank_S[: len(first_K)] + len(read.prefix_ids)
-    room = max_tokens - len(read.prefix_ids) - len(read.suffix_ids)
-    position_M[position_M >= room + len(read.prefix_ids)] = NOT_READ
-    outside = np.zeros(len(read.prefix_ids), bool), np.zeros(len(read.suffix_ids), bool)
+    position_M[number_M] = rank_S[: len(first_K)] + len(markers.prefix_ids)
+    room = max_tokens - len(markers.prefix_ids) - len(markers.suffix_ids)
+    position_M[position_M >= room + len(markers.prefix_ids)] = NOT_READ
+    outside = np.zeros(len(markers.prefix_ids), bool), np.zeros(len(markers.suffix_ids), bool)
     return MarkedDocument(
-        id_S=np.concatenate([read.prefix_ids, id_S[:room], read.suffix_ids]).astype(np.int64),
+        id_S=np.concatenate([markers.prefix_ids, id_S[:room], markers.suffix_ids]).astype(np.int64),
         position_M=position_M,
         is_plain_S=np.concatenate([outside[0], is_plain_S[:room], outside[1]]),
     )

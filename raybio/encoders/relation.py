@@ -10,7 +10,7 @@ P pairs.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,8 +21,10 @@ from transformers import PreTrainedTokenizerFast
 from raybio.batches import PaddedDocuments, PaddedTokens
 from raybio.encoders.attention_rows import StatesAndRows, remember_attention, states_and_rows
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.tokens import ids_around
 from raybio.encoders.transformer import seeded_weights
 from raybio.encoders.windows import read_in_windows
+from raybio.errors import ConfigError
 from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Encoded, Encoder
 
@@ -85,6 +87,21 @@ class RelationEncoder(Encoder):
         pair_PX = torch.cat([state_ED[tokens.head_P], state_ED[tokens.tail_P], context_PD], 1)
         embedding_PD = pair_PX if self.projection is None else self.projection(pair_PX)
         return Encoded(found.hidden_RLD, at_least_fp32(embedding_PD))
+
+    @property
+    def markers(self) -> dict[str, Any]:
+        """Token ids that are no words, by the names that documents are marked with.
+
+        Raises:
+            ConfigError: if the tokenizer has no mask token.
+        """
+        tokenizer = self.text.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
+        prefix_ids, suffix_ids = ids_around(tokenizer)
+        named = {"opening_id": OPENING, "closing_id": CLOSING, "blank_id": BLANK, "mask_id": tokenizer.mask_token}
+        ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in named.items()}
+        return {"prefix_ids": prefix_ids, "suffix_ids": suffix_ids, **ids}
 
     def _read(self, tokens: PaddedTokens) -> StatesAndRows:
         return states_and_rows(self.text.model, tokens)

@@ -141,43 +141,23 @@ def _encode(
 
 
 @dataclass(frozen=True)
-class DocumentTokenizer:
-    """A tokenizer that says which characters its tokens were made of, and knows the markers of mentions.
+class OffsetTokenizer:
+    """A tokenizer as plain text that says which characters its tokens were made of.
 
     Attributes:
         json: the Rust tokenizer's own JSON.
-        prefix_ids: special tokens before a text.
-        suffix_ids: special tokens behind it.
-        opening_id: marker before a mention.
-        closing_id: marker behind it.
-        blank_id: what stands for the words of a blanked mention.
-        mask_id: token id of a masked word.
+        special_ids: ids of all special tokens and markers, ascending.
     """
 
     json: str
-    prefix_ids: tuple[int, ...]
-    suffix_ids: tuple[int, ...]
-    opening_id: int
-    closing_id: int
-    blank_id: int
-    mask_id: int
+    special_ids: tuple[int, ...]
 
     @classmethod
-    def of(cls, tokenizer: "PreTrainedTokenizerFast", opening: str, closing: str, blank: str) -> "DocumentTokenizer":
-        """The source of a ``transformers`` tokenizer that has these markers."""
+    def of(cls, tokenizer: "PreTrainedTokenizerFast") -> "OffsetTokenizer":
+        """The source of a ``transformers`` tokenizer."""
         backend = tokenizer.backend_tokenizer
-        word = backend.encode("a", add_special_tokens=False).ids
-        around = backend.encode("a").ids
-        first = next(place for place in range(len(around)) if around[place : place + len(word)] == word)
-        return cls(
-            json=_canonical_json(backend),
-            prefix_ids=tuple(around[:first]),
-            suffix_ids=tuple(around[first + len(word) :]),
-            opening_id=tokenizer.convert_tokens_to_ids(opening),
-            closing_id=tokenizer.convert_tokens_to_ids(closing),
-            blank_id=tokenizer.convert_tokens_to_ids(blank),
-            mask_id=tokenizer.mask_token_id,
-        )
+        added = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+        return cls(_canonical_json(backend), tuple(sorted({*tokenizer.all_special_ids, *added})))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -186,16 +166,22 @@ class DocumentTokenizer:
 
     @cached_property
     def ordinary_ids(self) -> np.ndarray:
-        """Ids of all tokens that texts are made of, for random replacements."""
-        vocabulary = _plain_tokenizer(self.json).get_vocab(with_added_tokens=False)
-        special = {self.mask_id, *self.prefix_ids, *self.suffix_ids, self.opening_id, self.closing_id, self.blank_id}
-        return np.array(sorted(set(vocabulary.values()) - special))
+        """Ids of all tokens that texts are made of, ascending."""
+        return np.setdiff1d(list(_plain_tokenizer(self.json).get_vocab().values()), self.special_ids)
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Token ids (T,) without special tokens, first character and the one behind the last of each (T,)."""
         encoding = _plain_tokenizer(self.json).encode(text, add_special_tokens=False)
         span_T2 = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return np.array(encoding.ids, dtype=np.int64), span_T2[:, 0], span_T2[:, 1]
+
+
+def ids_around(tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The special tokens that a tokenizer puts before a text and behind it."""
+    backend = tokenizer.backend_tokenizer
+    whole, word = backend.encode("a").ids, backend.encode("a", add_special_tokens=False).ids
+    first = next(place for place in range(len(whole)) if whole[place : place + len(word)] == word)
+    return tuple(whole[:first]), tuple(whole[first + len(word) :])
 
 
 @lru_cache(maxsize=4)

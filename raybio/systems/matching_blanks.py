@@ -17,21 +17,19 @@ from typing import Any
 from raybio.batches import TwinDocumentBatch
 from raybio.data.blanks import BlankCollate, BlankConfig, CouplePlan, CouplePlanConfig
 from raybio.data.document_collate import DocumentReader
+from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
 from raybio.data.entity_pairs import EntityPairConfig
 from raybio.data.simulate_documents import default_documents
 from raybio.data.store import open_store
 from raybio.encoders.relation import (
-    BLANK,
-    CLOSING,
-    OPENING,
     RelationEncoder,
     RelationEncoderConfig,
     build_relation_encoder,
 )
 from raybio.encoders.relation_export import export_relation_encoder
 from raybio.encoders.sources import check_source
-from raybio.encoders.tokens import DocumentTokenizer
+from raybio.encoders.tokens import OffsetTokenizer
 from raybio.errors import ConfigError
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.matching_blanks import BlanksObjectiveConfig, MatchingTheBlanks
@@ -97,32 +95,21 @@ def build(config: Config, store_path: str | Path) -> System:
     )
     if config.objective.mlm_weight:
         encoder.learn_words(derive_seed(config.seed, "mask head"))
-    tokenizer = document_tokenizer(encoder, config.encoder)
-    reader = DocumentReader(store, tokenizer, config.encoder.max_document_tokens)
+    tokenizer = OffsetTokenizer.of(encoder.text.tokenizer)
+    reader = DocumentReader(store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens)
     plan = _plan(config, store)
     return System(
         name="matching_blanks",
         model=encoder,
         objective=MatchingTheBlanks(config.objective),
         batch_type=TwinDocumentBatch,
-        collate=BlankCollate(reader, plan, config.blanks, config.seed),
+        collate=BlankCollate(reader, plan, config.blanks, tokenizer.ordinary_ids, config.seed),
         steps_per_epoch=plan.steps_per_epoch,
         evaluate=None,
         final_evaluate=None,
         export=lambda folder, card: _export(encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
-
-
-def document_tokenizer(encoder: RelationEncoder, config: RelationEncoderConfig) -> DocumentTokenizer:
-    """The encoder's tokenizer, for collating processes.
-
-    Raises:
-        ConfigError: if it has no mask token.
-    """
-    if encoder.text.tokenizer.mask_token is None:
-        raise ConfigError(f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that has")
-    return DocumentTokenizer.of(encoder.text.tokenizer, OPENING, CLOSING, BLANK)
 
 
 def _plan(config: Config, store: DocumentStore) -> CouplePlan:
