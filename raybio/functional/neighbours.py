@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from raybio.functional.scores import demand_finite
 from raybio.functional.similarity import matmul, normalise
 from raybio.protocols import Collective
 
@@ -55,7 +56,7 @@ def classwise_knn(
             worker gets the result for the whole bank.
 
     Raises:
-        ValueError: if k < 1, or shapes do not fit together.
+        ValueError: if k < 1, shapes do not fit together, or embeddings are not finite.
     """
     means = []
     # Blocks must be alike on all workers, so their size does not depend on the bank.
@@ -99,3 +100,5 @@ def _check(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, k: int) -> None:
             f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row for each of the "
             f"{len(bank_ND)} rows of the bank"
         )
+    demand_finite(query_QD, "queries")
+    demand_finite(bank_ND, "rows of the bank")

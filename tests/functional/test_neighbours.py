@@ -87,6 +87,7 @@ def test_no_gradient_is_kept():
         ({"bank_ND": torch.zeros(40, 3)}, "queries are 4 wide, the bank 3"),
         ({"label_NR": torch.zeros(39, 5, dtype=torch.bool)}, "each of the 40 rows"),
         ({"label_NR": torch.zeros(40, 5)}, "want torch.bool"),
+        ({"query_QD": torch.full((9, 4), torch.nan)}, "9 of 9 queries hold NaN or Inf"),
     ],
 )
 def test_wrong_arguments_are_refused(change, message):
