@@ -24,6 +24,32 @@ class PairedTest(NamedTuple):
     p: float
 
 
+class Spread(NamedTuple):
+    """Mean over repetitions that differ in their seed, and their standard deviation (n - 1); NaN for one alone."""
+
+    mean: float
+    deviation: float
+    num: int
+
+    def text(self, *, digits: int = 1, scale: float = 100.0) -> str:
+        """Such as "61.5 ± 0.4", in percent unless ``scale`` says otherwise; the mean alone where there is one."""
+        mean = f"{scale * self.mean:.{digits}f}"
+        return mean if self.num == 1 else f"{mean} ± {scale * self.deviation:.{digits}f}"
+
+
+def over_seeds(value_S: Sequence[float]) -> Spread:
+    """Mean and standard deviation of one number over repetitions.
+
+    Raises:
+        ValueError: without any.
+    """
+    values = np.asarray(value_S, np.float64)
+    if len(values) == 0:
+        raise ValueError("there are no repetitions to take a mean of")
+    deviation = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    return Spread(float(values.mean()), deviation, len(values))
+
+
 def ratio_interval(
     numerator_Q: Numbers, denominator_Q: Numbers, rng: np.random.Generator, *, num_resamples: int = 1000
 ) -> Interval:

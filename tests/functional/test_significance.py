@@ -1,10 +1,11 @@
 import itertools
+import math
 
 import numpy as np
 import pytest
 
 from raybio.functional import significance
-from raybio.functional.significance import holm, paired_test, ratio_interval
+from raybio.functional.significance import holm, over_seeds, paired_test, ratio_interval
 from tests import oracles
 
 
@@ -121,3 +122,19 @@ def test_numbers_that_mean_nothing_are_refused():
         ratio_interval(np.ones(3), np.zeros(3), np.random.default_rng(0))
     with pytest.raises(ValueError, match="want finite"):
         paired_test(np.array([np.nan]), np.ones(1), np.ones(1), np.random.default_rng(0))
+
+
+def test_repetitions_have_a_mean_and_a_standard_deviation_of_a_sample():
+    values = [0.61, 0.615, 0.62, 0.59]
+    spread = over_seeds(values)
+    mean = sum(values) / 4
+    assert spread == pytest.approx((mean, math.sqrt(sum((v - mean) ** 2 for v in values) / 3), 4))
+    assert spread.text() == "60.9 ± 1.3"
+    assert spread.text(digits=3, scale=1) == "0.609 ± 0.013"
+
+
+def test_one_repetition_has_no_deviation_and_none_no_mean():
+    assert math.isnan(over_seeds([0.5]).deviation)
+    assert over_seeds([0.5]).text() == "50.0"
+    with pytest.raises(ValueError, match="no repetitions"):
+        over_seeds([])

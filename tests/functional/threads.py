@@ -1,6 +1,10 @@
-"""Workers as threads of one process, for what only adds up over workers."""
+"""Workers as threads of one process, for what only adds up over workers, or is gathered without gradient."""
 
 import threading
+
+import torch
+
+from raybio.protocols import Gathered
 
 
 def in_threads(world, work):
@@ -17,6 +21,13 @@ def in_threads(world, work):
             total = sum(slots[1:], slots[0])
             barrier.wait()
             return total
+
+        def all_gather(self, local):
+            slots[self.rank] = local.clone()
+            barrier.wait()
+            gathered = Gathered(torch.cat(slots), sum(map(len, slots[: self.rank])))
+            barrier.wait()
+            return gathered
 
     def run(rank):
         results[rank] = work(ThreadCollective(rank))

@@ -1,0 +1,142 @@
+"""MCCL: the logit of a class is a soft maximum of cosines to its members (Zhou et al., 2023; facts §5.3).
+
+N anchors, M rows among which members are found, R classes, D width, B anchors of a block, E (class, member) entries in
+order of class: a row with several labels is an entry of each, a proxy one of its own class.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from raybio.functional.positives import with_others
+from raybio.functional.similarity import matmul, normalise
+
+_ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}  # a CPU's stay in the cache, a GPU wants few and large kernels
+
+
+def multi_center_logits(
+    pair_ND: Tensor,
+    label_NR: Tensor,
+    proxy_RD: Tensor | None,
+    bias_R: Tensor,
+    *,
+    weight_temperature: float,
+    logit_temperature: float,
+    other_MD: Tensor | None = None,
+    other_label_MR: Tensor | None = None,
+    offset: int = 0,
+    block_rows: int | None = None,
+) -> Tensor:
+    """Logits (N, R) of each anchor: (s_r + b_r) / tau2, where s_r is a soft maximum of cosines to members of class r.
+
+        s_r = sum_j w_j s_j,  w = softmax over the members j of class r of s_j / tau1,  s_j = cos(anchor, j)
+
+    Members are the rows with label r except the anchor itself, and the proxy of r. Gradients flow through w. A class
+    without any other member has the logit -inf and neither gives nor gets a gradient: leave anchors out of a cross
+    entropy whose own logit is -inf. The (N, E) cosines never exist at once: blocks of anchors are scored, and once
+    more in the backward pass. It can be differentiated once.
+
+    Args:
+        pair_ND: anchors; their length does not matter.
+        label_NR: bool, which classes each belongs to; several, or none, are allowed.
+        proxy_RD: one trained vector a class, never an anchor; None: no proxies.
+        bias_R: b, added to the soft maxima.
+        weight_temperature: tau1 > 0; towards 0 the nearest member decides, towards infinity the mean of all.
+        logit_temperature: tau2 > 0.
+        other_MD: on several workers the pairs of all of them, gathered with gradient; None: the anchors themselves.
+        other_label_MR: their labels.
+        offset: the anchors are ``other_MD[offset : offset + N]``.
+        block_rows: anchors scored at once; None chooses.
+
+    Raises:
+        ValueError: for a temperature that is not positive, or shapes, labels and an offset that do not fit together.
+    """
+    if not (weight_temperature > 0 and logit_temperature > 0):
+        raise ValueError(f"temperatures are {weight_temperature} and {logit_temperature}, want numbers > 0")
+    if label_NR.dtype != torch.bool:
+        raise ValueError(f"labels are {label_NR.dtype}, want torch.bool")
+    other_MD, member_MR = with_others(pair_ND, (label_NR,), other_MD, (other_label_MR,), offset)
+    for name, per_class in (("proxy_RD", proxy_RD), ("bias_R", bias_R)):
+        if per_class is not None and len(per_class) != label_NR.shape[1]:
+            raise ValueError(f"{name} has {len(per_class)} rows, want one for each of {label_NR.shape[1]} classes")
+    key_MD = normalise(other_MD)
+    if proxy_RD is not None:
+        key_MD = torch.cat([key_MD, normalise(proxy_RD).to(key_MD.dtype)])
+        own_class_RR = torch.eye(len(proxy_RD), dtype=torch.bool, device=member_MR.device)
+        member_MR = torch.cat([member_MR, own_class_RR])
+    row_E = torch.nonzero(member_MR.T)[:, 1]
+    size_R = member_MR.sum(0)
+    soft_maximum_NR: Tensor = _SoftMaxima.apply(  # type: ignore[no-untyped-call]
+        normalise(pair_ND), key_MD[row_E], row_E - offset, size_R.tolist(), weight_temperature, block_rows
+    )
+    logits_NR = (soft_maximum_NR + bias_R) / logit_temperature
+    return logits_NR.masked_fill(size_R - label_NR.long() <= 0, -torch.inf)
+
+
+class _SoftMaxima(torch.autograd.Function):
+    """Soft maxima (N, R) of inner products of unit vectors; a number without meaning where a class has no member."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_ND: Tensor,
+        key_ED: Tensor,
+        anchor_E: Tensor,
+        size_R: list[int],
+        temperature: float,
+        block_rows: int | None,
+    ) -> Tensor:
+        """The values alone; ``anchor_E`` is the anchor that an entry is, or a number outside [0, N)."""
+        ctx.save_for_backward(query_ND, key_ED, anchor_E)
+        at_once = _ENTRIES_AT_ONCE.get(query_ND.device.type, _ENTRIES_AT_ONCE["cuda"])
+        ctx.block_rows = block_rows or max(1, at_once // max(len(key_ED), 1))
+        ctx.size_R, ctx.temperature = size_R, temperature
+        soft_maximum_NR = query_ND.new_zeros(len(query_ND), len(size_R))
+        for start in range(0, len(query_ND), ctx.block_rows):
+            rows = slice(start, start + ctx.block_rows)
+            score_EB = _scores(query_ND[rows], key_ED, anchor_E - start, temperature)
+            for number, score_CB in enumerate(torch.split(score_EB, size_R)):
+                if len(score_CB):
+                    soft_maximum_NR[rows, number] = (_weights(score_CB, temperature) * score_CB).sum(0)
+        return soft_maximum_NR
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient_NR: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        """Blocks are scored again: ds_r / ds_j = w_j (1 + (s_j - s_r) / tau1)."""
+        query_ND, key_ED, anchor_E = ctx.saved_tensors
+        wants_query, wants_key = ctx.needs_input_grad[:2]
+        query_gradient_ND = torch.zeros_like(query_ND) if wants_query else None
+        key_gradient_ED = torch.zeros_like(key_ED) if wants_key else None
+        for start in range(0, len(query_ND), ctx.block_rows):
+            rows = slice(start, start + ctx.block_rows)
+            score_EB = _scores(query_ND[rows], key_ED, anchor_E - start, ctx.temperature)
+            for number, score_CB in enumerate(torch.split(score_EB, ctx.size_R)):
+                if len(score_CB):
+                    weight_CB = _weights(score_CB, ctx.temperature)
+                    soft_maximum_B = (weight_CB * score_CB).sum(0)
+                    # In place of the scores, which are not needed any more.
+                    score_CB.sub_(soft_maximum_B).div_(ctx.temperature).add_(1)
+                    score_CB.mul_(weight_CB).mul_(gradient_NR[rows, number])
+            if query_gradient_ND is not None:
+                torch.mm(score_EB.T, key_ED, out=query_gradient_ND[rows])
+            if key_gradient_ED is not None:
+                key_gradient_ED.addmm_(score_EB, query_ND[rows])
+        return query_gradient_ND, key_gradient_ED, None, None, None, None
+
+
+def _scores(query_BD: Tensor, key_ED: Tensor, anchor_E: Tensor, temperature: float) -> Tensor:
+    """Cosines (E, B), so that the members of a class lie together; an anchor's to itself has a weight of exactly 0."""
+    score_EB = matmul(key_ED, query_BD.T)
+    entry_S = torch.nonzero((anchor_E >= 0) & (anchor_E < len(query_BD)))[:, 0]
+    # Not -inf, which times a weight of 0 is NaN: 800 temperatures below any cosine the exponential is 0 in fp64 too.
+    score_EB[entry_S, anchor_E[entry_S]] = -2 - 800 * temperature
+    return score_EB
+
+
+def _weights(score_CB: Tensor, temperature: float) -> Tensor:
+    """Softmax over the members of one class; the largest is taken off first, so that no sum underflows."""
+    weight_CB = (score_CB - score_CB.amax(0)).div_(temperature).exp_()
+    return weight_CB.div_(weight_CB.sum(0))

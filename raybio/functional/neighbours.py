@@ -1,0 +1,104 @@
+"""Classwise nearest neighbours: how near the nearest members of each class are (facts §6).
+
+Q queries, N rows of a bank, R classes, D width, K neighbours kept of a class, B queries of a block, C members at once.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raybio.functional.scores import demand_finite
+from raybio.functional.similarity import matmul, normalise
+from raybio.protocols import Collective
+
+_ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
+_MOST_QUERIES = 1024
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The nearest members of each class, found in one bank or in parts of it.
+
+    Attributes:
+        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for each that a class lacks.
+    """
+
+    cosine_QRK: Tensor
+
+    def merge(self, *others: "Neighbours") -> "Neighbours":
+        """Those of several parts of a bank together, for the same queries: exactly what one bank would give."""
+        every_QRX = torch.cat([self.cosine_QRK, *(other.cosine_QRK for other in others)], dim=2)
+        return Neighbours(every_QRX.topk(self.cosine_QRK.shape[2], dim=2).values)
+
+    def mean(self) -> Tensor:
+        """Mean cosine (Q, R) of the neighbours that there are; -inf for a class without members."""
+        is_there_QRK = self.cosine_QRK > -torch.inf
+        num_QR = is_there_QRK.sum(2)
+        mean_QR = torch.where(is_there_QRK, self.cosine_QRK, 0.0).sum(2) / num_QR.clamp(min=1)
+        return mean_QR.masked_fill(num_QR == 0, -torch.inf)
+
+
+def classwise_knn(
+    query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, *, k: int, collective: Collective | None = None
+) -> Tensor:
+    """Mean cosine (Q, R) of each query to the nearest min(k, members) of each class; -inf for one without members.
+
+    A bank row with several labels is a member of each class. Exact; never more than a block of queries against a block
+    of members is scored at once. Without gradient. Add the classes' biases to the result to predict.
+
+    Args:
+        query_QD: what is asked.
+        bank_ND: the known pairs.
+        label_NR: bool.
+        k: how many neighbours of a class count, >= 1.
+        collective: workers that hold a part each of the bank, empty parts included, and ask the same queries; every
+            worker gets the result for the whole bank.
+
+    Raises:
+        ValueError: if k < 1, shapes do not fit together, or embeddings are not finite.
+    """
+    means = []
+    # Blocks must be alike on all workers, so their size does not depend on the bank.
+    for query_BD in torch.split(query_QD, _MOST_QUERIES):
+        near = nearest_members(query_BD, bank_ND, label_NR, k=k)
+        if collective is not None:
+            gathered = collective.all_gather(near.cosine_QRK).row_MD
+            first, *others = map(Neighbours, gathered.view(collective.world, *near.cosine_QRK.shape))
+            near = first.merge(*others)
+        means.append(near.mean())
+    return torch.cat(means)
+
+
+def nearest_members(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, *, k: int) -> Neighbours:
+    """The nearest min(k, members) of each class; holds Q x R x k numbers. Arguments as for ``classwise_knn``."""
+    _check(query_QD, bank_ND, label_NR, k)
+    query_QD, bank_ND = normalise(query_QD.detach()), normalise(bank_ND.detach())
+    num_queries, num_classes = len(query_QD), label_NR.shape[1]
+    at_once = _ENTRIES_AT_ONCE.get(query_QD.device.type, _ENTRIES_AT_ONCE["cuda"])
+    block_rows = max(1, min(num_queries, _MOST_QUERIES))
+    cosine_QRK = query_QD.new_full((num_queries, num_classes, k), -torch.inf)
+    for number in range(num_classes):
+        member_X = torch.nonzero(label_NR[:, number])[:, 0]
+        for member_C in torch.split(member_X, max(k, at_once // block_rows)) if len(member_X) else ():
+            member_CD = bank_ND[member_C]
+            for start in range(0, num_queries, block_rows):
+                kept_BK = cosine_QRK[start : start + block_rows, number]
+                score_BC = matmul(query_QD[start : start + block_rows], member_CD.T)
+                best_BK = score_BC.topk(min(k, len(member_C)), dim=1).values
+                kept_BK.copy_(torch.cat([kept_BK, best_BK], dim=1).topk(k, dim=1).values)
+    return Neighbours(cosine_QRK)
+
+
+def _check(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k is {k}, want at least 1 neighbour")
+    if query_QD.shape[1:] != bank_ND.shape[1:]:
+        raise ValueError(f"queries are {query_QD.shape[1]} wide, the bank {bank_ND.shape[1]}; want one encoder")
+    if label_NR.ndim != 2 or len(label_NR) != len(bank_ND) or label_NR.dtype != torch.bool:
+        raise ValueError(
+            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row for each of the "
+            f"{len(bank_ND)} rows of the bank"
+        )
+    demand_finite(query_QD, "queries")
+    demand_finite(bank_ND, "rows of the bank")

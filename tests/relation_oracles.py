@@ -1,0 +1,98 @@
+"""The slow, obvious version of what relation extraction is computed by: loops over scalars, from the definitions."""
+
+import math
+from collections.abc import Sequence
+
+from tests.oracles import cosine
+
+
+def multi_center_logits(
+    pairs, labels, proxies, bias, weight_temperature, logit_temperature, others, other_labels, offset
+):
+    """MCCL's logits (facts §5.3), lists of lists; -inf for a class without members."""
+    logits = []
+    for i in range(len(pairs)):
+        row = []
+        for r in range(len(bias)):
+            members = [others[j] for j in range(len(others)) if j != offset + i and other_labels[j][r]]
+            members += [proxies[r]] if proxies is not None else []
+            score = [cosine(pairs[i], member) for member in members]
+            if not score:
+                row.append(-math.inf)
+                continue
+            weight = [math.exp((s - max(score)) / weight_temperature) for s in score]
+            soft_maximum = sum(w * s for w, s in zip(weight, score, strict=True)) / sum(weight)
+            row.append((soft_maximum + float(bias[r])) / logit_temperature)
+        logits.append(row)
+    return logits
+
+
+def adaptive_threshold(logits, labels, na_index: int) -> list[float]:
+    """L1 + L2 of each pair (facts §5.4) over the classes that are there."""
+    losses = []
+    for logit, label in zip(logits, labels, strict=True):
+        there = [r for r in range(len(logit)) if logit[r] > -math.inf]
+        positives = [r for r in there if r != na_index and label[r]]
+        negatives = [r for r in there if r != na_index and not label[r]]
+        na = [na_index] if na_index in there else []
+        loss = 0.0
+        for r in positives:
+            loss -= math.log(math.exp(logit[r]) / sum(math.exp(logit[q]) for q in positives + na))
+        for r in na:
+            loss -= math.log(math.exp(logit[r]) / sum(math.exp(logit[q]) for q in negatives + na))
+        losses.append(loss)
+    return losses
+
+
+def classwise_knn(queries, bank, labels, k: int) -> list[list[float]]:
+    """Mean cosine of the nearest min(k, members) of each class; -inf for a class without members."""
+    means = []
+    for query in queries:
+        row = []
+        for r in range(len(labels[0]) if len(labels) else 0):
+            score = sorted((cosine(query, bank[j]) for j in range(len(bank)) if labels[j][r]), reverse=True)[:k]
+            row.append(sum(score) / len(score) if score else -math.inf)
+        means.append(row)
+    return means
+
+
+def contrast(pairs, is_positive, is_negative, temperature: float, *, by_anchor: bool) -> tuple[float, int]:
+    """Sum and number of the terms (facts §4.4, or §5.2 by anchor); relations of rows i and j are functions of both."""
+    total, number = 0.0, 0
+    rows = range(len(pairs))
+    for i in rows:
+        positives = [j for j in rows if j != i and is_positive(i, j)]
+        negatives = [k for k in rows if k != i and is_negative(i, k)]
+        terms = []
+        for j in positives:
+            up = cosine(pairs[i], pairs[j]) / temperature
+            down = [cosine(pairs[i], pairs[k]) / temperature for k in negatives]
+            top = max([up, *down])
+            terms.append(top + math.log(sum(math.exp(s - top) for s in [up, *down])) - up)
+        if by_anchor and terms:
+            terms = [sum(terms) / len(terms)]
+        total += sum(terms)
+        number += len(terms)
+    return total, number
+
+
+def docred_scores(predicted: Sequence[tuple], gold: Sequence[tuple], in_train: set[tuple]) -> dict[str, float]:
+    """ATLOP's evaluation of facts (document, head, tail, relation), read off its code (facts §7)."""
+    truth, submitted = set(gold), sorted(set(predicted))
+    correct = correct_in_train = 0
+    for fact in submitted:
+        if fact in truth:
+            correct += 1
+            correct_in_train += fact in in_train
+    precision, recall = correct / len(submitted) if submitted else 0.0, correct / len(truth) if truth else 0.0
+    ignoring = (correct - correct_in_train) / (len(submitted) - correct_in_train + 1e-5)
+
+    def harmonic(p: float, r: float) -> float:
+        return 2 * p * r / (p + r) if p + r else 0.0
+
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": harmonic(precision, recall),
+        "ign_f1": harmonic(ignoring, recall),
+    }
