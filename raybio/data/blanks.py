@@ -6,6 +6,7 @@ Shape letters: R documents of a shard, E entities, P pairs of one document, T to
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -16,7 +17,7 @@ from raybio.data.document_collate import DocumentReader, shard
 from raybio.data.document_marks import MarkedDocument
 from raybio.data.document_store import DocumentStore
 from raybio.data.entity_pairs import EntityPairConfig, RecurringPairs, recurring_pairs
-from raybio.functional.hashing import derive_seed, hash_uniform, shuffled_epochs
+from raybio.functional.hashing import derive_seed, hash_uniform, keyed_permutation, shuffled_epochs
 from raybio.functional.masking import mask_tokens
 
 
@@ -30,7 +31,7 @@ class BlankConfig(Config):
 class CouplePlanConfig(Config):
     """Which documents make up a step."""
 
-    global_batch_documents: int = Field(
+    global_batch_rows: int = Field(
         16, ge=2, description="documents of a step, over all workers: couples that share a pair of entities"
     )
     max_pairs_per_document: int = Field(
@@ -61,24 +62,66 @@ class CouplePlan:
         """The pairs that couples are drawn from."""
         return recurring_pairs(self.store, self.store.split_rows("train"), self.pairs_config)
 
+    @cached_property
+    def held_out(self) -> np.ndarray:
+        """Numbers of the recurring pairs that training never compares, ascending."""
+        total = len(self.recurring)
+        drawn = keyed_permutation(np.arange(total), num_rows=total, key=derive_seed(self.seed, "held out"))
+        return np.sort(drawn[: round(self.pairs_config.held_out_share * total)])
+
+    @cached_property
+    def trained(self) -> np.ndarray:
+        """Numbers of those that it draws couples from, ascending."""
+        return np.setdiff1d(np.arange(len(self.recurring)), self.held_out)
+
     @property
     def steps_per_epoch(self) -> float:
         """Steps in which every recurring pair is drawn once."""
-        return len(self.recurring) * 2 / self.config.global_batch_documents
+        return len(self.trained) * 2 / self.config.global_batch_rows
 
     def rows(self, step: int) -> np.ndarray:
         """The documents of a step, each once; a few less than are asked for where couples overlap."""
-        num_couples = self.config.global_batch_documents // 2
+        num_couples = self.config.global_batch_rows // 2
         slot = np.arange(step * num_couples, (step + 1) * num_couples)
-        pairs = self.recurring
-        pair = shuffled_epochs(step * num_couples, num_couples, num_rows=len(pairs), seed=self.seed, name="couples")
+        pairs, trained = self.recurring, self.trained
+        first = step * num_couples
+        pair = trained[shuffled_epochs(first, num_couples, num_rows=len(trained), seed=self.seed, name="couples")]
         start, size = pairs.indptr_K1[pair], pairs.count_K[pair]
         draw = hash_uniform(derive_seed(self.seed, "couple"), slot[:, None], np.arange(2))
-        first = (draw[:, 0] * size).astype(np.int64)
-        # The second is any but the first.
-        second = (first + 1 + (draw[:, 1] * (size - 1)).astype(np.int64)) % size
-        rows = np.stack([pairs.row_O[start + first], pairs.row_O[start + second]], 1).ravel()
+        one = (draw[:, 0] * size).astype(np.int64)
+        # The other is any but this one.
+        other = (one + 1 + (draw[:, 1] * (size - 1)).astype(np.int64)) % size
+        rows = np.stack([pairs.row_O[start + one], pairs.row_O[start + other]], 1).ravel()
         return np.array(list(dict.fromkeys(rows.tolist())), dtype=np.int64)
+
+
+class PairQuestions(NamedTuple):
+    """Occurrences of pairs of entities, and the documents in which the same pairs are searched for.
+
+    Attributes:
+        row_Q: document of each query.
+        key_Q2: numbers of its two entities, the smaller first.
+        row_S: documents that are searched, ascending; none is one of the queries'.
+    """
+
+    row_Q: np.ndarray
+    key_Q2: np.ndarray
+    row_S: np.ndarray
+
+
+def pair_questions(pairs: RecurringPairs, number_K: np.ndarray, seed: int) -> PairQuestions:
+    """One question each of the pairs ``number_K``; those that have no document on one side are left out.
+
+    Documents are divided at random into those that ask and those that are searched.
+    """
+    asks = [hash_uniform(seed, pairs.documents(pair)) < 0.5 for pair in number_K.tolist()]
+    found = [
+        (pairs.documents(pair)[is_asking][0], pairs.key_K2[pair], pairs.documents(pair)[~is_asking][0])
+        for pair, is_asking in zip(number_K.tolist(), asks, strict=True)
+        if is_asking.any() and not is_asking.all()
+    ]
+    rows, keys, searched = zip(*found, strict=True) if found else ((), np.zeros((0, 2), dtype=np.int64), ())
+    return PairQuestions(np.array(rows, dtype=np.int64), np.array(keys), np.unique(np.array(searched, dtype=np.int64)))
 
 
 @dataclass(frozen=True)
@@ -131,13 +174,12 @@ class BlankCollate:
             # In the same order in all documents, whichever is mentioned first.
             swap_P = (type_E[head_P] == type_E[tail_P]) & (key_E[head_P] > key_E[tail_P])
             head_P, tail_P = np.where(swap_P, tail_P, head_P), np.where(swap_P, head_P, tail_P)
-        most = self.plan.config.max_pairs_per_document
-        if len(head_P) <= most:
-            return head_P, tail_P
-        rank_P = hash_uniform(derive_seed(self.seed, "pairs", step), row, np.arange(len(head_P)))
         low_P, high_P = np.minimum(key_E[head_P], key_E[tail_P]), np.maximum(key_E[head_P], key_E[tail_P])
-        rank_P = rank_P - np.isin(self._number(low_P, high_P), self._recurring)
-        chosen = np.sort(np.argsort(rank_P)[:most])
+        number_P = self._number(low_P, high_P)
+        rank_P = hash_uniform(derive_seed(self.seed, "pairs", step), row, np.arange(len(head_P)))
+        rank_P = rank_P - np.isin(number_P, self._recurring[self.plan.trained])
+        kept = np.flatnonzero(~np.isin(number_P, self._recurring[self.plan.held_out]))
+        chosen = np.sort(kept[np.argsort(rank_P[kept])[: self.plan.config.max_pairs_per_document]])
         return head_P[chosen], tail_P[chosen]
 
     @cached_property

@@ -22,7 +22,10 @@ class EntityPairConfig(Config):
     min_documents: int = Field(
         16, ge=2, description="documents that a pair occurs in, at least; 16 for BioRED, 3 for DocRED in the paper"
     )
-    num_pairs: int = Field(5000, ge=1, description="of those, the pairs with the greatest mutual information")
+    num_pairs: int = Field(5000, ge=2, description="of those, the pairs with the greatest mutual information")
+    held_out_share: float = Field(
+        0.05, ge=0, lt=1, description="of those, pairs that are never compared in training and asked for in evaluations"
+    )
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ class LabelConfig(Config):
 class DocumentPlanConfig(Config):
     """Which documents make up a step."""
 
-    global_batch_documents: int = Field(32, ge=1, description="documents of a step, over all workers")
+    global_batch_rows: int = Field(32, ge=1, description="documents of a step, over all workers")
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class RelationCollate:
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
         """The arrays of worker ``rank``'s shard of ``step``."""
-        labelled, size = self.labelled, self.plan.global_batch_documents
+        labelled, size = self.labelled, self.plan.global_batch_rows
         place = shuffled_epochs(step * size, size, num_rows=len(labelled.rows), seed=self.seed, name="documents")
         # Where there are fewer documents than a step wants, none comes twice: a pair would be its own neighbour.
         rows = shard(np.array(list(dict.fromkeys(labelled.rows[place].tolist()))), rank, world).tolist()
@@ -144,4 +144,4 @@ class RelationCollate:
     @property
     def steps_per_epoch(self) -> float:
         """Steps in which every document comes once."""
-        return len(self.labelled.rows) / self.plan.global_batch_documents
+        return len(self.labelled.rows) / self.plan.global_batch_rows

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raybio.batches import LabelledDocumentBatch
 from raybio.config import Config
 from raybio.functional.clusters import multi_center_logits
-from raybio.functional.contrastive import supervised_contrast
+from raybio.functional.contrastive import multi_label_contrast, supervised_contrast
 from raybio.functional.threshold import adaptive_threshold
 from raybio.objectives.coupling import CouplingObjective
 from raybio.protocols import Collective, LossReport
@@ -53,7 +53,9 @@ class RelationHead(nn.Module):
         is_mccl = config.kind == "mccl"
         proxies = nn.Parameter(torch.randn(num_classes, width)) if is_mccl and config.use_proxies else None
         self.register_parameter("proxy_CD", proxies)
-        self.register_parameter("bias_C", nn.Parameter(torch.zeros(num_classes)) if is_mccl else None)
+        # With "lazy" it stays what it is: a run wants something that it may train.
+        has_bias = config.kind in ("mccl", "lazy")
+        self.register_parameter("bias_C", nn.Parameter(torch.zeros(num_classes)) if has_bias else None)
         has_classifier = config.kind == "ce" or (is_mccl and config.ce_weight > 0)
         self.classifier = nn.Linear(width, num_classes) if has_classifier else None
 
@@ -80,6 +82,8 @@ class RelationLabels(CouplingObjective):
         terms: dict[str, Tensor] = {"pairs": torch.tensor(float(len(embedding_PD)), device=embedding_PD.device)}
         if self.config.kind == "supcon":
             return self._supcon(embedding_PD, label_PC, collective, terms)
+        if self.config.kind == "lazy":
+            return LossReport(self.head.bias_C.sum() * 0, terms)
         loss = embedding_PD.sum() * 0
         ce_weight = 1.0 if self.config.kind == "ce" else self.config.ce_weight
         if ce_weight and self.head.classifier is not None:
@@ -115,14 +119,16 @@ class RelationLabels(CouplingObjective):
     def _supcon(
         self, embedding_PD: Tensor, label_PC: Tensor, collective: Collective, terms: dict[str, Tensor]
     ) -> LossReport:
-        gathered = collective.all_gather(embedding_PD)
-        total, num_anchors = supervised_contrast(
-            embedding_PD,
-            label_PC,
-            temperature=self.config.temperature,
-            other_MD=gathered.row_MD,
-            other_label_MC=collective.all_gather(label_PC).row_MD,
-            offset=gathered.offset,
-        )
-        share = total / collective.all_sum(num_anchors).clamp(min=1)
+        gathered, other_label_MC = collective.all_gather(embedding_PD), collective.all_gather(label_PC).row_MD
+        given = {
+            "temperature": self.config.temperature,
+            "other_MD": gathered.row_MD,
+            "offset": gathered.offset,
+        }
+        if self.is_multi_label:
+            found = multi_label_contrast(embedding_PD, label_PC, other_label_MR=other_label_MC, **given)
+        else:
+            label_P, other_label_M = label_PC.int().argmax(1), other_label_MC.int().argmax(1)
+            found = supervised_contrast(embedding_PD, label_P, other_label_M=other_label_M, **given)
+        share = found.total / collective.all_sum(found.num_terms).clamp(min=1)
         return LossReport(share, terms | {"supcon_loss": share.detach()})

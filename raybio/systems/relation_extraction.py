@@ -1,0 +1,288 @@
+"""MCCL: fine-tune an encoder of entity pairs on few labelled pairs, and classify others by their neighbours.
+
+Zhou, Zhang, Naumann, Chen, Poon: "Continual Contrastive Finetuning Improves Low-Resource Relation Extraction" (ACL
+2023). Contrastive pre-training ("mtb" in SYSTEMS) is continued with a contrastive loss that lets a class have many
+centers; the nearest labelled pairs of each class decide. Beside it what it is compared with: cross entropy with a
+linear classifier, supervised contrastive learning, and no training at all ("lazy").
+
+Reproduced: the losses with proxies and learned class biases, adaptive thresholding for several labels, classwise
+nearest neighbours with their number chosen on validation data, labels as few as 1 %. The authors published no code;
+candidate pairs of BioRED are those of its eight pairs of types, "lazy" takes the plain chain of states where nothing
+has trained the projection.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from raybio.batches import LabelledDocumentBatch
+from raybio.config import Config as Settings
+from raybio.data.document_collate import DocumentReader
+from raybio.data.document_marks import Markers
+from raybio.data.document_store import DocumentStore
+from raybio.data.relation_pairs import DocumentPlanConfig, LabelConfig, LabelledPairs, RelationCollate
+from raybio.data.simulate_documents import default_documents
+from raybio.data.store import open_store
+from raybio.encoders.relation import RelationEncoder, RelationEncoderConfig, build_relation_encoder, read_parts
+from raybio.encoders.relation_export import export_relation_encoder
+from raybio.encoders.sources import check_source
+from raybio.encoders.tokens import OffsetTokenizer
+from raybio.encoders.transformer import seeded_weights
+from raybio.errors import ConfigError
+from raybio.evaluation.relation_scores import RelationScores
+from raybio.functional.hashing import derive_seed
+from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
+from raybio.protocols import Collective, Encoder, System
+from raybio.systems.relation_classifier import Classifier, EmbeddedPairs, embed_pairs, judged
+from raybio.training.optim import OptimConfig
+from raybio.training.settings import ScheduleConfig, TrainingConfig
+
+
+class RelationEvaluationConfig(Settings):
+    """How pairs are classified in evaluations."""
+
+    neighbours: tuple[int, ...] = Field(
+        (1, 3, 5, 10, 20), description="numbers of neighbours of a class to choose from, by F1 on the validation pairs"
+    )
+
+
+class Config(TrainingConfig):
+    """Settings of relation extraction; the defaults are the paper's for BioRED."""
+
+    encoder: RelationEncoderConfig = RelationEncoderConfig(
+        source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
+    )
+    data: LabelConfig = LabelConfig()
+    objective: RelationObjectiveConfig = RelationObjectiveConfig()
+    plan: DocumentPlanConfig = DocumentPlanConfig()
+    evaluation: RelationEvaluationConfig = RelationEvaluationConfig()
+    schedule: ScheduleConfig = ScheduleConfig(max_steps=1250, checkpoint_every_steps=125, evaluate_every_steps=125)
+    optim: OptimConfig = OptimConfig(peak_lr=5e-5, warmup_ratio=0.06, schedule="linear", weight_decay=0.01)
+
+    @model_validator(mode="after")
+    def _lazy_trains_nothing(self) -> "Config":
+        if self.objective.kind == "lazy" and self.schedule.max_steps > 1:
+            raise ValueError("objective.kind is lazy, which trains nothing; set schedule.max_steps=1")
+        return self
+
+
+DEMO = Config(
+    encoder=RelationEncoderConfig(
+        source="scratch", num_layers=2, width=64, num_heads=4, ffn_width=128, max_length=128, dropout=0.1
+    ),
+    schedule=ScheduleConfig(max_steps=150, checkpoint_every_steps=50, evaluate_every_steps=50),
+    optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
+)
+"""Settings for the embedded simulated documents on two CPU cores: a minute."""
+
+
+def prepare_demo(directory: str | Path) -> Path:
+    """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
+    return default_documents(directory).path
+
+
+def check(config: Config, store: DocumentStore) -> None:
+    """Refuse what can be known to fail before anything starts.
+
+    Raises:
+        ConfigError: if the encoder's source is not there, or the store has nothing to learn from or to judge by.
+    """
+    check_source(config.encoder.source, config.encoder.revision)
+    if len(store.relation_names) < 2:
+        raise ConfigError(f"{store.path}: its training documents have no relation; want some to learn from")
+    if config.schedule.evaluate_every_steps and not len(store.split_rows("dev")):
+        raise ConfigError(
+            f"{store.path}: has no validation documents, by which the number of neighbours is chosen. Prepare it with "
+            "--dev, or train with schedule.evaluate_every_steps=0"
+        )
+
+
+def build(config: Config, store_path: str | Path) -> System:
+    """Wire relation extraction over a prepared store of documents.
+
+    Raises:
+        StoreError: if the store is missing, damaged or of another kind.
+        ConfigError: if the encoder cannot be loaded, or no training pair keeps its label.
+    """
+    store = open_store(store_path, DocumentStore)
+    encoder = _encoder(config, store)
+    tokenizer = OffsetTokenizer.of(encoder.text.tokenizer)
+    reader = DocumentReader(store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens)
+    judge = _Judge(config, reader)
+    collate = RelationCollate(reader, judge.labelled("train"), config.plan, config.seed)
+    has_dev = len(store.split_rows("dev")) > 0
+    return System(
+        name="relation_extraction",
+        model=encoder,
+        objective=RelationLabels(config.objective, _head_of(encoder), store.is_multi_label),
+        batch_type=LabelledDocumentBatch,
+        collate=collate,
+        steps_per_epoch=collate.steps_per_epoch,
+        evaluate=judge.during_training if has_dev else None,
+        final_evaluate=judge.at_the_end if has_dev else None,
+        export=lambda folder, card: judge.export(encoder, folder, card),
+        data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
+    )
+
+
+def _encoder(config: Config, store: DocumentStore) -> RelationEncoder:
+    """Encoder and head as training begins with them."""
+    seed = derive_seed(config.seed, "weights")
+    encoder = build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
+    with seeded_weights(derive_seed(config.seed, "head")):
+        encoder.head = RelationHead(config.objective, len(store.relation_names), encoder.width)
+    if config.objective.kind == "lazy":
+        for name, weight in encoder.named_parameters():
+            weight.requires_grad_(name == "head.bias_C")
+    return encoder
+
+
+def _head_of(encoder: RelationEncoder) -> RelationHead:
+    assert isinstance(encoder.head, RelationHead)
+    return encoder.head
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Relations found in documents that were held out."""
+
+    config: Config
+    reader: DocumentReader
+
+    def labelled(self, split: str) -> LabelledPairs:
+        """The pairs of a split that have their label; all of the test pairs."""
+        fraction = 1.0 if split == "test" else self.config.data.label_fraction
+        return LabelledPairs(self.reader.store, split, fraction, self.config.seed)
+
+    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """Metrics ``val/*`` on the validation pairs, with the best number of neighbours."""
+        classifier = self._classifier(model, collective, trained=True)
+        k, scores = self._chosen(classifier, self._embedded(model, "dev", collective))
+        metrics = {f"val/{name}": value for name, value in scores.values.items()}
+        return metrics | ({"val/neighbours": float(k)} if k else {})
+
+    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
+        """Validation and test pairs, without any training ("initial") and with it, with bootstrap intervals."""
+        scores: dict[str, Any] = {}
+        chosen: dict[str, int] = {}
+        by_relation: dict[str, Any] = {}
+        for who, one in {"initial": self._lazy(model), "trained": model}.items():
+            classifier = self._classifier(one, collective, trained=who == "trained")
+            dev = self._embedded(one, "dev", collective)
+            k, found = self._chosen(classifier, dev)
+            results = {"dev": found}
+            if len(self.reader.store.split_rows("test")):
+                test = self._embedded(one, "test", collective)
+                results["test"] = self._scored(classifier, test, "test", k)
+            # The same resamples for all, so that differences between rows are no luck of the draw.
+            scores[who] = {split: self._intervals(result) for split, result in results.items()}
+            chosen[who] = k
+            by_relation[who] = {split: self._by_relation(result) for split, result in results.items()}
+        unit_scores = {split: result.unit_scores() for split, result in results.items()}  # of the trained model
+        return {"scores": scores, "unit_scores": unit_scores, "neighbours": chosen, "relations": by_relation}
+
+    def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
+        """The encoder with all that it takes to classify pairs."""
+        from raybio.training.gather import SingleProcess
+
+        store, bank = self.reader.store, self._embedded(encoder, "train", SingleProcess())
+        settings = {
+            "trained_by": "relation_extraction",
+            "kind": self.config.objective.kind,
+            "relations": list(store.relation_names),
+            "is_multi_label": store.is_multi_label,
+            "is_directed": store.is_directed,
+            "neighbours": list(self.config.evaluation.neighbours),
+            "max_document_tokens": self.config.encoder.max_document_tokens,
+        }
+        parts = {"embedding": bank.embedding_PD, "label": torch.from_numpy(bank.label_PC)}
+        return export_relation_encoder(encoder, folder, card=card, settings=settings, bank=parts)
+
+    def _lazy(self, model: Encoder) -> RelationEncoder:
+        """The encoder before training, without its projection if nothing has trained that either."""
+        has_projection = "projection.weight" in read_parts(self.config.encoder.source)
+        changed = {} if has_projection else {"projection": "none"}
+        encoder = self.config.encoder.model_copy(update=changed)
+        initial = _encoder(self.config.model_copy(update={"encoder": encoder}), self.reader.store)
+        return initial.to(next(model.parameters()).device)
+
+    def _classifier(self, model: Encoder, collective: Collective, *, trained: bool) -> Classifier:
+        assert isinstance(model, RelationEncoder)
+        return Classifier(
+            head=_head_of(model) if trained else None,
+            bank=self._embedded(model, "train", collective),
+            is_multi_label=self.reader.store.is_multi_label,
+            by_neighbours=not (trained and self.config.objective.kind == "ce"),
+        )
+
+    def _embedded(self, model: Encoder, split: str, collective: Collective) -> EmbeddedPairs:
+        assert isinstance(model, RelationEncoder)
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        return embed_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
+
+    def _chosen(self, classifier: Classifier, dev: EmbeddedPairs) -> tuple[int, RelationScores]:
+        """The number of neighbours with the best F1, the smallest of equals, and its scores."""
+        found = {
+            k: judged(dev, classifier.predicted(score_PC), self.labelled("dev").rows)
+            for k, score_PC in classifier.scores(dev.embedding_PD, self.config.evaluation.neighbours).items()
+        }
+        k = max(found, key=lambda one: (found[one].values["f1"], -one))
+        return k, found[k]
+
+    def _scored(self, classifier: Classifier, asked: EmbeddedPairs, split: str, k: int) -> RelationScores:
+        score_PC = classifier.scores(asked.embedding_PD, (k,))[k]
+        known = self._is_in_train(asked) if self.reader.store.is_multi_label else None
+        return judged(asked, classifier.predicted(score_PC), self.labelled(split).rows, known)
+
+    def _is_in_train(self, asked: EmbeddedPairs) -> np.ndarray:
+        """Of each gold fact, whether training has the relation between two mentions of these names."""
+        pair_F, label_F = np.nonzero(asked.label_PC[:, 1:])
+        facts = zip(asked.row_P[pair_F], asked.head_P[pair_F], asked.tail_P[pair_F], label_F + 1, strict=True)
+        return np.array(
+            [
+                any(
+                    (head, tail, label) in self._known_facts
+                    for head in names(self.reader.store, row, first)
+                    for tail in names(self.reader.store, row, second)
+                )
+                for row, first, second, label in facts
+            ],
+            dtype=bool,
+        )
+
+    @cached_property
+    def _known_facts(self) -> set[tuple[str, str, int]]:
+        store = self.reader.store
+        return {
+            (head, tail, label)
+            for row in store.split_rows("train").tolist()
+            for first, second, label in zip(*(part.tolist() for part in store.relations(row)), strict=True)
+            for head in names(store, row, first)
+            for tail in names(store, row, second)
+        }
+
+    def _intervals(self, scores: RelationScores) -> dict[str, Any]:
+        rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
+        return {name: interval._asdict() for name, interval in scores.intervals(rng).items()}
+
+    def _by_relation(self, scores: RelationScores) -> dict[str, dict[str, float]]:
+        told = scores.by_relation()
+        return {
+            name: {measure: round(float(values[number]), 6) for measure, values in told.items()}
+            for number, name in enumerate(self.reader.store.relation_names)
+            if number and told["gold"][number] + told["found"][number]
+        }
+
+
+def names(store: DocumentStore, row: int, entity: int) -> set[str]:
+    """The words of an entity's mentions."""
+    start_M, end_M = store.mentions(row)
+    mention_C, entity_C = store.links(row)
+    text = store.text(row)
+    return {text[start_M[mention] : end_M[mention]] for mention in mention_C[entity_C == entity].tolist()}
