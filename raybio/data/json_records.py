@@ -24,7 +24,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     with open_source(path, "a JSON file") as file:
         content = file.read()
     try:
-        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_without_repetition)
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=without_repetition)
     except KeyError as error:
         raise DataError(f"{path}: names {error} twice in one object. Keep one of them.") from None
     except (ValueError, RecursionError) as error:
@@ -34,7 +34,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object; Python's own would keep the last of two records of one name and drop the first unsaid."""
     value = dict(pairs)
     if len(value) < len(pairs):

@@ -3,11 +3,10 @@
 And files of names, one a line.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from raybio.data.quarantine import Quarantine
-from raybio.data.source_files import open_source
+from raybio.data.source_files import read_lines
 from raybio.errors import DataError
 
 TOO_SHORT = "sentence of fewer than two words"
@@ -25,7 +24,7 @@ def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
     """
     sentences: list[str] = []
     num_seen = 0
-    for number, line in enumerate(_lines(path, "sentences, one a line"), start=1):
+    for number, line in enumerate(read_lines(path, "sentences, one a line"), start=1):
         if not line.strip():
             continue
         num_seen += 1
@@ -47,19 +46,7 @@ def read_names(path: Path) -> list[str]:
     Raises:
         DataError: if the file is not there, torn, not UTF-8, or holds no name.
     """
-    names = list(dict.fromkeys(name for line in _lines(path, "names, one a line") if (name := line.strip())))
+    names = list(dict.fromkeys(name for line in read_lines(path, "names, one a line") if (name := line.strip())))
     if not names:
         raise DataError(f"{path}: holds no name; want one a line")
     return names
-
-
-def _lines(path: Path, wanted: str) -> Iterator[str]:
-    number = 0
-    try:
-        with open_source(path, wanted) as file:
-            for number, line in enumerate(file, start=1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: line {number} is not UTF-8 ({error.reason}); convert the file, for instance with iconv"
-        ) from None

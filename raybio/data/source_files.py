@@ -37,3 +37,20 @@ def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
         raise DataError(f"{path}: the gzip stream is torn or damaged ({error}). Fetch the file again.") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}), want {wanted}") from None
+
+
+def read_lines(path: Path, wanted: str) -> Iterator[str]:
+    """The lines of a UTF-8 file with their ends, without a byte order mark; ``path`` and ``wanted`` as above.
+
+    Raises:
+        DataError: as ``open_source``, and with the line if it is not UTF-8.
+    """
+    number = 0
+    try:
+        with open_source(path, wanted) as file:
+            for number, line in enumerate(file, start=1):
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: line {number} is not UTF-8 ({error.reason}); convert the file, for instance with iconv"
+        ) from None

@@ -24,6 +24,7 @@ from raybio.data.medlama_hardness import read_hardness
 from raybio.data.medline_parts import FileReport, parse_file
 from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
+from raybio.data.prepare_documents import prepare_documents
 from raybio.data.probe_benchmark import read_medlama
 from raybio.data.pubmed_download import download_pubmed
 from raybio.data.store import Store
@@ -114,6 +115,38 @@ def pairs(
     """Articles from tables: the BioSTransformers authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
     config, started = _settings(ArticleConfig, locals()), time.perf_counter()
     _show(prepare_pairs(out, matching(source), config, force=force), started)
+
+
+@app.command()
+def documents(
+    source: Annotated[list[str], typer.Option("--input", help="files to train on, or patterns; quote patterns")],
+    out: Out,
+    dev: Annotated[list[str] | None, typer.Option(help="files to choose settings on")] = None,
+    test: Annotated[list[str] | None, typer.Option(help="files to report on")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="keep the documents of these files out of training")] = None,
+    relation_names: Annotated[
+        Path | None, typer.Option(help="JSON object id -> name, as DocRED's rel_info.json")
+    ] = None,
+    min_type_pair_relations: Annotated[
+        int, typer.Option(min=1, help="pairs of entity types with fewer training relations are no candidates")
+    ] = 2,
+    max_bad_share: Annotated[float, typer.Option(min=0, max=1, help=ARTICLE_HELP["max_bad_share"])] = 0.1,
+    force: Force = False,
+) -> None:
+    """Documents with entities and relations: PubTator's format, BioC XML or JSON, DocRED's JSON (.gz too)."""
+    started = time.perf_counter()
+    store = prepare_documents(
+        out,
+        matching(source),
+        dev=matching(dev or (), "--dev"),
+        test=matching(test or (), "--test"),
+        exclude=matching(exclude or (), "--exclude"),
+        relation_names=relation_names,
+        force=force,
+        min_type_pair_relations=min_type_pair_relations,
+        max_bad_share=max_bad_share,
+    )
+    _show(store, started)
 
 
 @app.command()
@@ -210,8 +243,8 @@ def statistics(
     print(f"\nwritten: {out / 'statistics.md'}, {plot_statistics(data, out / 'statistics.png')}")
 
 
-def matching(patterns: Sequence[str]) -> list[Path]:
-    """The files that patterns name, in the order of the patterns and then of their names.
+def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
+    """The files that the patterns of an option name, in the order of the patterns and then of their names.
 
     Raises:
         ConfigError: for a pattern without a file.
@@ -220,7 +253,7 @@ def matching(patterns: Sequence[str]) -> list[Path]:
     for pattern in patterns:
         found = sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.exists(pattern) else [])
         if not found:
-            raise ConfigError(f"--input {pattern}: no such file. Quote a pattern, so that the shell leaves it alone")
+            raise ConfigError(f"{option} {pattern}: no such file. Quote a pattern, so that the shell leaves it alone")
         files |= dict.fromkeys(Path(path) for path in found)
     return list(files)
 

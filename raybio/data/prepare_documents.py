@@ -1,0 +1,100 @@
+"""Preparing a store of documents with entities and relations: files in, a committed store out."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from raybio.data.document_columns import DocumentCollector
+from raybio.data.document_store import SPLITS, DocumentStore
+from raybio.data.documents import DOCUMENT, MENTION, NO_RELATION, RELATION, to_entities
+from raybio.data.json_records import Record, read_json_object
+from raybio.data.prepare import demand_files, describe_files
+from raybio.data.quarantine import Quarantine
+from raybio.data.read_documents import read_documents
+from raybio.data.store_writer import Draft
+from raybio.errors import DataError
+
+
+def prepare_documents(
+    out: str | Path,
+    train: Sequence[Path],
+    dev: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+    exclude: Sequence[Path] = (),
+    relation_names: Path | None = None,
+    *,
+    force: bool = False,
+    min_type_pair_relations: int = 2,
+    max_bad_share: float = 0.1,
+) -> DocumentStore:
+    """Make a store of documents in PubTator's format, BioC or DocRED's JSON; formats are recognised by content.
+
+    Documents go by their ids: one that is in dev, test or an excluded file is kept out of training, and of several in
+    one split the one with the most mentions is kept. Both are counted in the manifest's ``quarantine``.
+
+    Args:
+        out: folder of the store.
+        train: files to train on.
+        dev: files to choose settings on.
+        test: files to report on.
+        exclude: files whose documents are kept out of training, such as a test set that other corpora share.
+        relation_names: JSON object id -> name (DocRED's ``rel_info.json``); its order is that of the labels. None:
+            relations are called as in the files, in the order of the alphabet.
+        force: replace a store that is there already.
+        min_type_pair_relations: pairs of types with fewer training relations are no candidates: BioRED has one relation
+            of a gene and a variant by accident. With directed relations, and with none, all pairs are candidates.
+        max_bad_share: share of bad documents, mentions or relations that is put up with.
+
+    Raises:
+        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left to train on.
+        StoreError: if the store cannot be written.
+    """
+    files = dict(zip(SPLITS, ([*train], [*dev], [*test]), strict=True))
+    given = {**files, "exclude": [*exclude], "relation_names": [relation_names] if relation_names else []}
+    for paths in given.values():
+        demand_files(paths)
+    names = _relation_names(relation_names) if relation_names else None
+    quarantine = Quarantine(max_bad_share)
+    provenance = {
+        "sources": {name: describe_files(paths) for name, paths in given.items() if paths},
+        "parameters": {"min_type_pair_relations": min_type_pair_relations, "max_bad_share": max_bad_share},
+    }
+    with Draft(out, force=force) as draft, DocumentCollector(draft.folder) as collector:
+        for split, paths in files.items():
+            _collect(paths, split, collector, quarantine)
+        for kind in (DOCUMENT, MENTION, RELATION):
+            quarantine.check(kind)
+        held_out = [raw.document_id for path in exclude for raw in read_documents(path, Quarantine())]
+        return collector.commit(
+            draft,
+            quarantine,
+            held_out=pa.array(held_out, pa.string()),
+            name_by_relation=names,
+            min_type_pair_relations=min_type_pair_relations,
+            provenance=provenance,
+        )
+
+
+def _collect(paths: Sequence[Path], split: str, collector: DocumentCollector, quarantine: Quarantine) -> None:
+    for path in paths:
+        for raw in read_documents(path, quarantine):
+            collector.add(raw, to_entities(raw, quarantine, path.name), split, path.name)
+
+
+def _relation_names(path: Path) -> dict[str, str]:
+    """Id -> name.
+
+    Raises:
+        DataError: if it is no such object, or two relations have one name.
+    """
+    record = Record.of(path, "relation names", read_json_object(path))
+    names = {one: record.text(one) for one in record.fields}
+    count_by_name = Counter([NO_RELATION, *names.values()])
+    for name, count in count_by_name.items():
+        if count > 1:
+            raise DataError(
+                f"{path}: two relations are called {name!r} ({NO_RELATION} is the name of none at all). Rename one."
+            )
+    return names
