@@ -1,5 +1,7 @@
 """Fixtures that several floors share."""
 
+import gzip
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +10,11 @@ import pytest
 from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ArticleCollector, ArticleConfig
 from raybio.data.cloze_store import ClozeStore
+from raybio.data.document_store import DocumentStore
 from raybio.data.pair_tables import Article, to_batch
 from raybio.data.prepare import PrepareConfig, prepare_proteins
+from raybio.data.prepare_documents import prepare_documents
+from raybio.data.simulate_documents import DocumentsConfig, write_documents
 from raybio.data.simulate_knowledge import KnowledgeConfig, default_knowledge
 from raybio.data.store import Store
 from raybio.data.store_writer import Draft
@@ -97,6 +102,20 @@ def tiny_sentences(tmp_path_factory: pytest.TempPathFactory) -> ClozeStore:
     """Facts of 4 relations, 8 heads and 6 tails each, told by some hundred sentences, with the benchmark that asks."""
     config = KnowledgeConfig(num_heads=8, num_tails=6, sentences_per_fact=6)
     return default_knowledge(tmp_path_factory.mktemp("tiny sentences"), config)
+
+
+@pytest.fixture(scope="session")
+def tiny_documents(tmp_path_factory: pytest.TempPathFactory) -> DocumentStore:
+    """24 documents of a few entities and relations; dev and test are the same ones under other numbers."""
+    folder = tmp_path_factory.mktemp("tiny documents")
+    config = DocumentsConfig(num_entities=6, num_facts=8, num_train=24, num_dev=1, num_test=1, facts_per_document=2)
+    train, _, _ = write_documents(folder / "raw", config.model_copy(update={"co_mentions": 2}))
+    others = []
+    for number, split in ((1000, "dev"), (2000, "test")):
+        text = gzip.decompress(train.read_bytes()).decode()
+        others.append(folder / f"{split}.PubTator")
+        others[-1].write_text(re.sub(r"^(?=[0-9])", str(number), text, flags=re.MULTILINE))
+    return prepare_documents(folder / "store", [train], others[:1], others[1:], min_type_pair_relations=1)
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,16 @@ class CouplePlan:
         return np.array(list(dict.fromkeys(rows.tolist())), dtype=np.int64)
 
 
+def oriented(store: DocumentStore, row: int) -> tuple[np.ndarray, np.ndarray]:
+    """(head, tail) of a document's pairs, each in the same order in all documents, whichever is mentioned first."""
+    head_P, tail_P = store.candidates(row)
+    key_E, type_E = store.keys(row), store.types(row)
+    if store.is_directed:
+        return head_P, tail_P
+    swap_P = (type_E[head_P] == type_E[tail_P]) & (key_E[head_P] > key_E[tail_P])
+    return np.where(swap_P, tail_P, head_P), np.where(swap_P, head_P, tail_P)
+
+
 class PairQuestions(NamedTuple):
     """Occurrences of pairs of entities, and the documents in which the same pairs are searched for.
 
@@ -168,12 +178,8 @@ class BlankCollate:
     def _pairs(self, step: int, row: int) -> tuple[np.ndarray, np.ndarray]:
         """A document's pairs, those that recur first where there are too many."""
         store = self.reader.store
-        head_P, tail_P = store.candidates(row)
-        key_E, type_E = store.keys(row), store.types(row)
-        if not store.is_directed:
-            # In the same order in all documents, whichever is mentioned first.
-            swap_P = (type_E[head_P] == type_E[tail_P]) & (key_E[head_P] > key_E[tail_P])
-            head_P, tail_P = np.where(swap_P, tail_P, head_P), np.where(swap_P, head_P, tail_P)
+        head_P, tail_P = oriented(store, row)
+        key_E = store.keys(row)
         low_P, high_P = np.minimum(key_E[head_P], key_E[tail_P]), np.maximum(key_E[head_P], key_E[tail_P])
         number_P = self._number(low_P, high_P)
         rank_P = hash_uniform(derive_seed(self.seed, "pairs", step), row, np.arange(len(head_P)))

@@ -3,7 +3,6 @@
 Shape letters: N documents, E entities of one, U distinct pairs of the corpus, K those that are kept, O occurrences.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,11 +64,10 @@ def recurring_pairs(store: DocumentStore, rows: np.ndarray, config: EntityPairCo
         DataError: if no pair occurs in enough documents.
     """
     num_keys = len(store.entity_keys)
-    count_V = np.zeros(num_keys, dtype=np.int64)
-    num_occurrences = 0
-    for _, key_E in _keys(store, rows):
-        count_V[key_E] += 1
-        num_occurrences += len(key_E) * (len(key_E) - 1) // 2
+    count_V, num_occurrences = np.zeros(num_keys, dtype=np.int64), 0
+    for row in rows.tolist():
+        count_V[np.unique(store.keys(row))] += 1
+        num_occurrences += len(store.candidates(row)[0])
     num_passes = max(-(-num_occurrences // OCCURRENCES_AT_ONCE), 1)
     # A pair is rarer than the rarer of its entities.
     is_common_V = count_V >= config.min_documents
@@ -77,8 +75,8 @@ def recurring_pairs(store: DocumentStore, rows: np.ndarray, config: EntityPairCo
     pair_U, count_U = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     if not len(pair_U):
         raise DataError(
-            f"{store.path}: no two entities occur together in {config.min_documents} documents of {len(rows):,}; want "
-            "some that do. Lower pairs.min_documents, or give more documents"
+            f"{store.path}: no two entities that may be related occur together in {config.min_documents} of "
+            f"{len(rows):,} documents; want some that do. Lower pairs.min_documents, or give more documents"
         )
     first_U, second_U = np.divmod(pair_U, num_keys)
     score_U = count_U / (count_V[first_U].astype(np.float64) * count_V[second_U])
@@ -89,16 +87,13 @@ def recurring_pairs(store: DocumentStore, rows: np.ndarray, config: EntityPairCo
 OCCURRENCES_AT_ONCE = 1 << 26
 
 
-def _keys(store: DocumentStore, rows: Sequence[int] | np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Each document's entities, each once, ascending."""
-    for row in rows.tolist() if isinstance(rows, np.ndarray) else rows:
-        yield row, np.unique(store.keys(row))
-
-
-def _pairs(key_E: np.ndarray, num_keys: int) -> np.ndarray:
-    """Numbers of all pairs of ascending entities."""
-    first, second = np.triu_indices(len(key_E), k=1)
-    return key_E[first].astype(np.int64) * num_keys + key_E[second]
+def _pairs(store: DocumentStore, row: int, is_kept_V: np.ndarray) -> np.ndarray:
+    """Numbers of a document's pairs of kept entities, each once."""
+    key_E = store.keys(row).astype(np.int64)
+    head_P, tail_P = (key_E[side] for side in store.candidates(row))
+    both = is_kept_V[head_P] & is_kept_V[tail_P]
+    head_P, tail_P = head_P[both], tail_P[both]
+    return np.unique(np.minimum(head_P, tail_P) * len(is_kept_V) + np.maximum(head_P, tail_P))
 
 
 def _count(
@@ -107,8 +102,8 @@ def _count(
     """The pairs of one part of all pairs that occur often enough, and in how many documents."""
     number, num_parts = part
     found = [np.zeros(0, dtype=np.int64)]
-    for _, key_E in _keys(store, rows):
-        pair_O = _pairs(key_E[is_common_V[key_E]], len(is_common_V))
+    for row in rows.tolist():
+        pair_O = _pairs(store, row, is_common_V)
         found.append(pair_O if num_parts == 1 else pair_O[pair_O % num_parts == number])
     pair_U, count_U = np.unique(np.concatenate(found), return_counts=True)
     often = count_U >= config.min_documents
@@ -124,8 +119,8 @@ def _with_documents(
     is_kept_V = np.zeros(num_keys, dtype=bool)
     is_kept_V[np.concatenate(np.divmod(pair_K, num_keys))] = True
     places, documents = [], []
-    for row, key_E in _keys(store, rows):
-        pair_O = _pairs(key_E[is_kept_V[key_E]], num_keys)
+    for row in rows.tolist():
+        pair_O = _pairs(store, row, is_kept_V)
         place_O = np.minimum(np.searchsorted(sorted_K, pair_O), len(sorted_K) - 1)
         here = order[place_O[sorted_K[place_O] == pair_O]]
         places.append(here)

@@ -166,8 +166,14 @@ def add_markers(text: TextEncoder) -> None:
     """Give tokenizer and model the markers that they do not have yet."""
     tokenizer: PreTrainedTokenizerFast = text.tokenizer
     tokenizer.add_tokens([OPENING, CLOSING, BLANK], special_tokens=True)
-    if len(tokenizer) > text.model.config.vocab_size:
-        text.model.resize_token_embeddings(len(tokenizer))
+    known = text.model.config.vocab_size
+    if len(tokenizer) > known:
+        text.model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        with torch.no_grad():
+            # Drawn as the known words lie: far from all of them, a marker would drown what it marks.
+            weight_VD = text.model.get_input_embeddings().weight
+            std_D, mean_D = torch.std_mean(weight_VD[:known], dim=0)
+            weight_VD[known:] = mean_D + std_D * torch.randn_like(weight_VD[known:])
 
 
 def log_sum_exp_by(value_CD: Tensor, group_C: Tensor, num_groups: int) -> Tensor:

@@ -27,6 +27,9 @@ def ask_pairs(
         candidate_CD: embeddings of the candidates.
         id_C: which two entities each is; every query's at least once.
         collective: divides the queries over workers.
+
+    Raises:
+        ValueError: if there is no query, or one has no candidate of its own.
     """
     order_C = np.argsort(id_C, kind="stable")
     first_Q, behind_Q = (np.searchsorted(id_C[order_C], id_Q, side=side) for side in ("left", "right"))  # type: ignore[call-overload]

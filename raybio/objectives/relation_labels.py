@@ -4,7 +4,7 @@ Shape letters: N pairs of this worker, M pairs of all workers, D width, C classe
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -47,6 +47,9 @@ class RelationHead(nn.Module):
         classifier: a linear map to classes, or None.
     """
 
+    proxy_CD: nn.Parameter | None
+    bias_C: nn.Parameter | None
+
     def __init__(self, config: RelationObjectiveConfig, num_classes: int, width: int) -> None:
         """Only what the loss needs; proxies are drawn by torch's generator."""
         super().__init__()
@@ -83,6 +86,7 @@ class RelationLabels(CouplingObjective):
         if self.config.kind == "supcon":
             return self._supcon(embedding_PD, label_PC, collective, terms)
         if self.config.kind == "lazy":
+            assert self.head.bias_C is not None
             return LossReport(self.head.bias_C.sum() * 0, terms)
         loss = embedding_PD.sum() * 0
         ce_weight = 1.0 if self.config.kind == "ce" else self.config.ce_weight
@@ -90,6 +94,7 @@ class RelationLabels(CouplingObjective):
             share = self._judged(self.head.classifier(embedding_PD), label_PC).sum() / num_pairs
             loss, terms["ce_loss"] = loss + ce_weight * share, share.detach()
         if self.config.kind == "mccl":
+            assert self.head.bias_C is not None
             gathered = collective.all_gather(embedding_PD)
             logits_PC = multi_center_logits(
                 embedding_PD,
@@ -120,7 +125,7 @@ class RelationLabels(CouplingObjective):
         self, embedding_PD: Tensor, label_PC: Tensor, collective: Collective, terms: dict[str, Tensor]
     ) -> LossReport:
         gathered, other_label_MC = collective.all_gather(embedding_PD), collective.all_gather(label_PC).row_MD
-        given = {
+        given: dict[str, Any] = {
             "temperature": self.config.temperature,
             "other_MD": gathered.row_MD,
             "offset": gathered.offset,

@@ -7,10 +7,11 @@ from typing import Any
 
 from raybio.data.article_store import ArticleStore
 from raybio.data.cloze_store import ClozeStore
+from raybio.data.document_store import DocumentStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
 from raybio.protocols import System
-from raybio.systems import contrastive_probe, siamese, structure_preserving
+from raybio.systems import contrastive_probe, matching_blanks, relation_extraction, siamese, structure_preserving
 from raybio.training.settings import TrainingConfig
 
 
@@ -115,5 +116,36 @@ SYSTEMS: dict[str, SystemEntry] = {
         ),
         step_metrics=("val/acc_at_10", "val/hard_acc_at_10"),
         prepare_demo=contrastive_probe.prepare_demo,
+    ),
+    "matching_blanks": SystemEntry(
+        config=matching_blanks.Config,
+        demo=matching_blanks.DEMO,
+        store=DocumentStore,
+        check=matching_blanks.check,
+        build=matching_blanks.build,
+        comparison=None,
+        table=TableLayout(
+            title="Retrieval of entity pairs",
+            measures={"recall_at_1": "recall@1", "recall_at_10": "recall@10", "mrr": "MRR"},
+            splits={"train": "pairs of training", "val": "held-out pairs"},
+            plain=frozenset({"mrr"}),
+        ),
+        step_metrics=("val/pair_mrr",),
+        prepare_demo=matching_blanks.prepare_demo,
+    ),
+    "relation_extraction": SystemEntry(
+        config=relation_extraction.Config,
+        demo=relation_extraction.DEMO,
+        store=DocumentStore,
+        check=relation_extraction.check,
+        build=relation_extraction.build,
+        comparison=None,
+        table=TableLayout(
+            title="Relation extraction",
+            measures={"f1": "F1", "precision": "precision", "recall": "recall", "macro_f1": "macro F1"},
+            splits={"dev": "validation documents", "test": "test documents"},
+        ),
+        step_metrics=("val/f1",),
+        prepare_demo=relation_extraction.prepare_demo,
     ),
 }

@@ -11,15 +11,29 @@ a document are compared up to a limit.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from pydantic import Field
+
 from raybio.batches import TwinDocumentBatch
-from raybio.data.blanks import BlankCollate, BlankConfig, CouplePlan, CouplePlanConfig
+from raybio.config import Config as Settings
+from raybio.data.blanks import (
+    BlankCollate,
+    BlankConfig,
+    CouplePlan,
+    CouplePlanConfig,
+    PairQuestions,
+    oriented,
+    pair_questions,
+)
 from raybio.data.document_collate import DocumentReader
 from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
 from raybio.data.entity_pairs import EntityPairConfig
+from raybio.data.relation_pairs import Pairs
 from raybio.data.simulate_documents import default_documents
 from raybio.data.store import open_store
 from raybio.encoders.relation import (
@@ -31,11 +45,20 @@ from raybio.encoders.relation_export import export_relation_encoder
 from raybio.encoders.sources import check_source
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.errors import ConfigError
-from raybio.functional.hashing import derive_seed
+from raybio.evaluation.pair_retrieval import ask_pairs, pair_metrics, pair_scores, pair_unit_scores
+from raybio.functional.hashing import derive_seed, hash_uniform
+from raybio.functional.retrieval import Retrieval
 from raybio.objectives.matching_blanks import BlanksObjectiveConfig, MatchingTheBlanks
-from raybio.protocols import System
+from raybio.protocols import Collective, Encoder, System
+from raybio.systems.embedded_pairs import EmbeddedPairs, embed_pairs
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
+
+
+class PairEvaluationConfig(Settings):
+    """How the encoder is judged: do two entities find themselves again in another document?"""
+
+    num_pairs: int = Field(200, ge=1, description="recurring pairs that are asked for, of each kind")
 
 
 class Config(TrainingConfig):
@@ -48,7 +71,8 @@ class Config(TrainingConfig):
     blanks: BlankConfig = BlankConfig()
     objective: BlanksObjectiveConfig = BlanksObjectiveConfig()
     plan: CouplePlanConfig = CouplePlanConfig()
-    schedule: ScheduleConfig = ScheduleConfig(max_steps=2000, evaluate_every_steps=0)
+    evaluation: PairEvaluationConfig = PairEvaluationConfig()
+    schedule: ScheduleConfig = ScheduleConfig(max_steps=2000)
     optim: OptimConfig = OptimConfig(peak_lr=5e-6, warmup_ratio=0.06, schedule="linear", weight_decay=0.01)
 
 
@@ -57,7 +81,7 @@ DEMO = Config(
         source="scratch", num_layers=2, width=64, num_heads=4, ffn_width=128, max_length=128, dropout=0.1
     ),
     pairs=EntityPairConfig(min_documents=2),
-    schedule=ScheduleConfig(max_steps=150, checkpoint_every_steps=50, evaluate_every_steps=0),
+    schedule=ScheduleConfig(max_steps=150, checkpoint_every_steps=50, evaluate_every_steps=50),
     optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
 )
 """Settings for the embedded simulated documents on two CPU cores: a minute."""
@@ -90,14 +114,13 @@ def build(config: Config, store_path: str | Path) -> System:
         DataError: if no two entities occur together often enough.
     """
     store = open_store(store_path, DocumentStore)
-    encoder = build_relation_encoder(
-        config.encoder, seed=derive_seed(config.seed, "weights"), count_by_word=store.count_by_word
-    )
+    encoder = _encoder(config, store)
     if config.objective.mlm_weight:
         encoder.learn_words(derive_seed(config.seed, "mask head"))
     tokenizer = OffsetTokenizer.of(encoder.text.tokenizer)
     reader = DocumentReader(store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens)
     plan = _plan(config, store)
+    judge = _Judge(config, reader, plan)
     return System(
         name="matching_blanks",
         model=encoder,
@@ -105,8 +128,8 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=TwinDocumentBatch,
         collate=BlankCollate(reader, plan, config.blanks, tokenizer.ordinary_ids, config.seed),
         steps_per_epoch=plan.steps_per_epoch,
-        evaluate=None,
-        final_evaluate=None,
+        evaluate=judge.during_training if len(judge.questions("val").row_Q) else None,
+        final_evaluate=judge.at_the_end,
         export=lambda folder, card: _export(encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
@@ -116,5 +139,73 @@ def _plan(config: Config, store: DocumentStore) -> CouplePlan:
     return CouplePlan(store, config.pairs, config.plan, config.seed)
 
 
+def _encoder(config: Config, store: DocumentStore) -> RelationEncoder:
+    """The encoder as training begins with it."""
+    seed = derive_seed(config.seed, "weights")
+    return build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
+
+
 def _export(encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
     return export_relation_encoder(encoder, folder, card=card, settings={"trained_by": "matching_blanks"})
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Retrieval of recurring pairs, with entities blanked as in training, in other documents of the corpus."""
+
+    config: Config
+    reader: DocumentReader
+    plan: CouplePlan
+
+    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """Metrics ``val/pair_*`` of the pairs that were held out."""
+        return {f"val/{name}": value for name, value in pair_metrics(self._ask(model, "val", collective)).items()}
+
+    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
+        """Pairs of training and held-out ones, by the initial weights and the trained ones, with intervals."""
+        splits = [split for split in ("train", "val") if len(self.questions(split).row_Q)]
+        initial = _encoder(self.config, self.reader.store).to(next(model.parameters()).device)
+        scores = {}
+        for who, one in {"initial": initial, "trained": model}.items():
+            found = {split: self._ask(one, split, collective) for split in splits}
+            # The same resamples for all, so that differences between rows are no luck of the draw.
+            rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
+            scores[who] = {split: pair_scores(retrieval, rng) for split, retrieval in found.items()}
+        return {"scores": scores, "unit_scores": {split: pair_unit_scores(one) for split, one in found.items()}}
+
+    def questions(self, split: str) -> PairQuestions:
+        """What is asked: the first of the pairs with the most mutual information."""
+        number_K = self.plan.held_out if split == "val" else self.plan.trained
+        return pair_questions(self.plan.recurring, number_K[: self.config.evaluation.num_pairs], seed=0)
+
+    def _ask(self, model: Encoder, split: str, collective: Collective) -> Retrieval:
+        assert isinstance(model, RelationEncoder)
+        asked, store = self.questions(split), self.reader.store
+        searched = {row: oriented(store, row) for row in asked.row_S.tolist()}
+        queries = {row: self._queries(row, asked.key_Q2[asked.row_Q == row]) for row in np.unique(asked.row_Q).tolist()}
+        query, candidate = (self._embedded(model, pairs, collective) for pairs in (queries, searched))
+        id_Q, id_C = (self._ids(one) for one in (query, candidate))
+        return ask_pairs(query.embedding_PD, id_Q, candidate.embedding_PD, id_C, collective)
+
+    def _queries(self, row: int, key_K2: np.ndarray) -> Pairs:
+        head_P, tail_P = oriented(self.reader.store, row)
+        key_E = self.reader.store.keys(row)
+        low_P, high_P = np.minimum(key_E[head_P], key_E[tail_P]), np.maximum(key_E[head_P], key_E[tail_P])
+        asked = {tuple(keys) for keys in key_K2.tolist()}
+        chosen = [pair in asked for pair in zip(low_P.tolist(), high_P.tolist(), strict=True)]
+        return head_P[chosen], tail_P[chosen]
+
+    def _ids(self, found: EmbeddedPairs) -> np.ndarray:
+        store = self.reader.store
+        keys = {row: store.keys(row) for row in np.unique(found.row_P).tolist()}
+        sides = [(found.row_P.tolist(), side.tolist()) for side in (found.head_P, found.tail_P)]
+        head_P, tail_P = (np.array([keys[row][e] for row, e in zip(*side, strict=True)], np.int64) for side in sides)
+        return head_P * len(store.entity_keys) + tail_P
+
+    def _embedded(self, model: RelationEncoder, pairs: Mapping[int, Pairs], collective: Collective) -> EmbeddedPairs:
+        def is_blank(row: int) -> np.ndarray:
+            number_E = np.arange(len(self.reader.store.types(row)))
+            return hash_uniform(derive_seed("evaluation"), row, number_E) < self.config.blanks.blank_rate
+
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        return embed_pairs(model, self.reader, pairs, collective, max_tokens=max_tokens, is_blank=is_blank)

@@ -3,7 +3,7 @@
 Shape letters: P pairs, B pairs of the bank, C classes ("none" first), D width.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,59 +11,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.batches import DocumentBatch
 from raybio.data.document_collate import DocumentReader
-from raybio.data.document_store import DocumentStore
-from raybio.data.relation_pairs import LabelledPairs, Pairs, classes
+from raybio.data.relation_pairs import LabelledPairs, classes
 from raybio.encoders.relation import RelationEncoder
 from raybio.evaluation.relation_scores import Facts, RelationScores, score_facts
 from raybio.functional.neighbours import nearest_members
 from raybio.functional.threshold import above_threshold
 from raybio.objectives.relation_labels import RelationHead
 from raybio.protocols import Collective
-from raybio.training.encode import embed_rows
+from raybio.systems.embedded_pairs import EmbeddedPairs, embed_pairs
 
 
-class EmbeddedPairs(NamedTuple):
-    """Pairs of some documents, document by document.
+class KnownPairs(NamedTuple):
+    """Pairs with their gold classes.
 
     Attributes:
-        embedding_PD: float32.
-        row_P: document.
-        head_P: first entity, as numbered in its document.
-        tail_P: second entity.
-        label_PC: gold classes, bool.
+        pairs: embedded.
+        label_PC: bool.
     """
 
-    embedding_PD: Tensor
-    row_P: np.ndarray
-    head_P: np.ndarray
-    tail_P: np.ndarray
+    pairs: EmbeddedPairs
     label_PC: np.ndarray
 
 
-def embed_pairs(
+def known_pairs(
     model: RelationEncoder, reader: DocumentReader, asked: LabelledPairs, collective: Collective, max_tokens: int
-) -> EmbeddedPairs:
+) -> KnownPairs:
     """Embed the pairs of a split that have their label."""
     pairs = {row: asked.pairs(row) for row in asked.rows.tolist()}
-
-    def read(rows: np.ndarray) -> DocumentBatch:
-        marked = [reader.marked(row) for row in rows.tolist()]
-        return DocumentBatch.from_arrays(reader.arrays(rows.tolist(), marked, [pairs[row] for row in rows.tolist()]))
-
-    embedding_PD = embed_rows(model, read, asked.rows, collective, max_tokens=max_tokens)
-    return EmbeddedPairs(embedding_PD, *_columns(asked.store, pairs))
-
-
-def _columns(store: DocumentStore, pairs: Mapping[int, Pairs]) -> tuple[np.ndarray, ...]:
-    nothing, num_classes = np.zeros(0, dtype=np.int64), len(store.relation_names)
-    return (
-        np.concatenate([nothing, *(np.full(len(pair[0]), row) for row, pair in pairs.items())]),
-        np.concatenate([nothing, *(pair[0] for pair in pairs.values())]).astype(np.int64),
-        np.concatenate([nothing, *(pair[1] for pair in pairs.values())]).astype(np.int64),
-        np.concatenate([np.zeros((0, num_classes), bool), *(classes(store, row, pair) for row, pair in pairs.items())]),
-    )
+    nothing = np.zeros((0, len(asked.store.relation_names)), dtype=bool)
+    label_PC = np.concatenate([nothing, *(classes(asked.store, row, pair) for row, pair in pairs.items())])
+    return KnownPairs(embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens), label_PC)
 
 
 @dataclass(frozen=True)
@@ -78,7 +56,7 @@ class Classifier:
     """
 
     head: RelationHead | None
-    bank: EmbeddedPairs
+    bank: KnownPairs
     is_multi_label: bool
     by_neighbours: bool
 
@@ -88,7 +66,7 @@ class Classifier:
             assert self.head is not None and self.head.classifier is not None
             return {0: self.head.classifier(embedding_PD)}
         label_BC = torch.from_numpy(self.bank.label_PC).to(embedding_PD.device)
-        found = nearest_members(embedding_PD, self.bank.embedding_PD, label_BC, k=max(neighbours))
+        found = nearest_members(embedding_PD, self.bank.pairs.embedding_PD, label_BC, k=max(neighbours))
         bias_C = self.head.bias_C if self.head is not None and self.head.bias_C is not None else 0.0
         # Neighbours are sorted: those of a smaller number are the first.
         return {k: type(found)(found.cosine_QRK[:, :, :k]).mean() + bias_C for k in neighbours}
@@ -105,7 +83,7 @@ class Classifier:
 
 
 def judged(
-    asked: EmbeddedPairs, predicted_PC: np.ndarray, rows: np.ndarray, is_in_train_F: np.ndarray | None = None
+    asked: KnownPairs, predicted_PC: np.ndarray, rows: np.ndarray, is_in_train_F: np.ndarray | None = None
 ) -> RelationScores:
     """Scores of predictions among the gold labels of the pairs that were asked.
 
@@ -115,11 +93,12 @@ def judged(
         rows: all documents that were asked about, ascending.
         is_in_train_F: see ``score_facts``; of the gold facts in order of their pairs.
     """
-    place_P = np.searchsorted(rows, asked.row_P)
+    place_P = np.searchsorted(rows, asked.pairs.row_P)
     gold_PC = asked.label_PC.copy()
     gold_PC[:, 0] = False
     predicted, gold = (
-        Facts.of_labels(place_P, asked.head_P, asked.tail_P, label_PC) for label_PC in (predicted_PC, gold_PC)
+        Facts.of_labels(place_P, asked.pairs.head_P, asked.pairs.tail_P, label_PC)
+        for label_PC in (predicted_PC, gold_PC)
     )
     return score_facts(
         predicted,

@@ -39,7 +39,7 @@ from raybio.evaluation.relation_scores import RelationScores
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
-from raybio.systems.relation_classifier import Classifier, EmbeddedPairs, embed_pairs, judged
+from raybio.systems.relation_classifier import Classifier, KnownPairs, judged, known_pairs
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
@@ -201,7 +201,7 @@ class _Judge:
             "neighbours": list(self.config.evaluation.neighbours),
             "max_document_tokens": self.config.encoder.max_document_tokens,
         }
-        parts = {"embedding": bank.embedding_PD, "label": torch.from_numpy(bank.label_PC)}
+        parts = {"embedding": bank.pairs.embedding_PD, "label": torch.from_numpy(bank.label_PC)}
         return export_relation_encoder(encoder, folder, card=card, settings=settings, bank=parts)
 
     def _lazy(self, model: Encoder) -> RelationEncoder:
@@ -221,29 +221,29 @@ class _Judge:
             by_neighbours=not (trained and self.config.objective.kind == "ce"),
         )
 
-    def _embedded(self, model: Encoder, split: str, collective: Collective) -> EmbeddedPairs:
+    def _embedded(self, model: Encoder, split: str, collective: Collective) -> KnownPairs:
         assert isinstance(model, RelationEncoder)
         max_tokens = self.config.memory.max_tokens_per_micro_batch
-        return embed_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
+        return known_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
 
-    def _chosen(self, classifier: Classifier, dev: EmbeddedPairs) -> tuple[int, RelationScores]:
+    def _chosen(self, classifier: Classifier, dev: KnownPairs) -> tuple[int, RelationScores]:
         """The number of neighbours with the best F1, the smallest of equals, and its scores."""
         found = {
             k: judged(dev, classifier.predicted(score_PC), self.labelled("dev").rows)
-            for k, score_PC in classifier.scores(dev.embedding_PD, self.config.evaluation.neighbours).items()
+            for k, score_PC in classifier.scores(dev.pairs.embedding_PD, self.config.evaluation.neighbours).items()
         }
         k = max(found, key=lambda one: (found[one].values["f1"], -one))
         return k, found[k]
 
-    def _scored(self, classifier: Classifier, asked: EmbeddedPairs, split: str, k: int) -> RelationScores:
-        score_PC = classifier.scores(asked.embedding_PD, (k,))[k]
+    def _scored(self, classifier: Classifier, asked: KnownPairs, split: str, k: int) -> RelationScores:
+        score_PC = classifier.scores(asked.pairs.embedding_PD, (k,))[k]
         known = self._is_in_train(asked) if self.reader.store.is_multi_label else None
         return judged(asked, classifier.predicted(score_PC), self.labelled(split).rows, known)
 
-    def _is_in_train(self, asked: EmbeddedPairs) -> np.ndarray:
+    def _is_in_train(self, asked: KnownPairs) -> np.ndarray:
         """Of each gold fact, whether training has the relation between two mentions of these names."""
         pair_F, label_F = np.nonzero(asked.label_PC[:, 1:])
-        facts = zip(asked.row_P[pair_F], asked.head_P[pair_F], asked.tail_P[pair_F], label_F + 1, strict=True)
+        facts = zip(*(part[pair_F] for part in asked.pairs[1:]), label_F + 1, strict=True)
         return np.array(
             [
                 any(

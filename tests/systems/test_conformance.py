@@ -134,6 +134,48 @@ CASES = {
         learned=("full", "acc_at_10"),
         constant=("full", "acc_at_10", names_that_come_first),
     ),
+    "matching_blanks": Case(
+        settings=COMMON
+        | {
+            "encoder.source": "scratch",
+            "encoder.dropout": 0.0,
+            "encoder.max_length": 64,
+            "encoder.max_document_tokens": 240,
+            "encoder.vocabulary_size": 400,
+            "pairs.min_documents": 2,
+            "pairs.held_out_share": 0.4,
+            "plan.global_batch_rows": 12,
+            "plan.max_pairs_per_document": 8,
+            "optim.warmup_ratio": 0.0,
+        },
+        store="tiny_documents",
+        overfit={
+            "schedule.max_steps": 200,
+            "blanks.blank_rate": 0.0,
+            "blanks.mask_rate": 0.0,
+            "objective.mlm_weight": 0.0,
+            "pairs.held_out_share": 0.0,
+        },
+        learned=("train", "recall_at_1"),
+        constant=("train", "recall_at_1", lambda store: 0.0),
+    ),
+    "relation_extraction": Case(
+        settings=COMMON
+        | {
+            "encoder.source": "scratch",
+            "encoder.dropout": 0.0,
+            "encoder.max_length": 64,
+            "encoder.max_document_tokens": 240,
+            "encoder.vocabulary_size": 400,
+            "plan.global_batch_rows": 6,
+            "optim.warmup_ratio": 0.0,
+        },
+        store="tiny_documents",
+        # One nearest neighbour finds each document among the training ones by itself.
+        overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 16, "evaluation.neighbours": [20]},
+        learned=("dev", "f1"),
+        constant=("dev", "f1", lambda store: 0.0),
+    ),
 }
 
 

@@ -1,0 +1,9 @@
+"""Pre-train an encoder of entity pairs on documents whose entities are known (MTB, improved).
+
+Without a store it uses the embedded simulated documents. The same command again goes on where it stopped.
+"""
+
+from raybio.runtime.launch import training_job
+
+if __name__ == "__main__":
+    training_job("matching_blanks", __doc__ or "")
