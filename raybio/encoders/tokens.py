@@ -178,7 +178,8 @@ class OffsetTokenizer:
 
 def ids_around(tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The special tokens that a tokenizer puts before a text and behind it."""
-    backend = tokenizer.backend_tokenizer
+    # Of the plain one: the tokenizer's own pads and cuts as it was last told to.
+    backend = _plain_tokenizer(_canonical_json(tokenizer.backend_tokenizer))
     whole, word = backend.encode("a").ids, backend.encode("a", add_special_tokens=False).ids
     first = next(place for place in range(len(whole)) if whole[place : place + len(word)] == word)
     return tuple(whole[:first]), tuple(whole[first + len(word) :])

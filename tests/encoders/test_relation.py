@@ -207,3 +207,12 @@ def test_a_fresh_language_model_head_is_near_chance():
         logits = model.token_logits(model(documents().pad(torch.arange(3), model.pad_id)).hidden_RLD[:, 1])
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor([5, 6, 7]))
     assert abs(float(loss) - math.log(logits.shape[1])) < 1.5
+
+
+def test_markers_are_found_whatever_the_tokenizer_was_last_told_to_pad():
+    model = encoder()
+    expected = model.markers
+    model.text.tokenizer.backend_tokenizer.enable_padding(length=16)
+    model.text.tokenizer.backend_tokenizer.enable_truncation(3)
+    assert model.markers == expected
+    assert (len(expected["prefix_ids"]), len(expected["suffix_ids"])) == (1, 1)

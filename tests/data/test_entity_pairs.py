@@ -1,0 +1,155 @@
+"""Recurring pairs, couples and blanked batches, against loops over the tiny documents."""
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from raybio.data import entity_pairs
+from raybio.data.blanks import BlankCollate, BlankConfig, CouplePlan, CouplePlanConfig, oriented, pair_questions
+from raybio.data.document_collate import DocumentReader
+from raybio.data.document_marks import Markers
+from raybio.data.document_store import DocumentStore
+from raybio.data.entity_pairs import EntityPairConfig, recurring_pairs
+from raybio.errors import DataError
+
+MARKERS = Markers(prefix_ids=(1,), suffix_ids=(2,), opening_id=3, closing_id=4, blank_id=5, mask_id=6)
+ORDINARY = np.arange(10, 1000)
+
+
+def read(text: str):
+    """A token a word, by a hash of its letters."""
+    starts = [0, *(place + 1 for place, letter in enumerate(text) if letter == " ")]
+    ends = [*(place for place, letter in enumerate(text) if letter == " "), len(text)]
+    ids = [10 + sum(map(ord, text[a:b])) % 900 for a, b in zip(starts, ends, strict=True)]
+    return np.array(ids), np.array(starts), np.array(ends)
+
+
+def documents_by_pair(store: DocumentStore) -> dict[tuple[int, int], list[int]]:
+    found = defaultdict(list)
+    for row in store.split_rows("train").tolist():
+        key_E = store.keys(row).tolist()
+        for pair in {
+            tuple(sorted((key_E[h], key_E[t]))) for h, t in zip(*map(list, store.candidates(row)), strict=True)
+        }:
+            found[pair].append(row)
+    return found
+
+
+@pytest.mark.parametrize("at_once", [1 << 26, 10])
+def test_recurring_pairs_are_those_that_loops_find_in_one_pass_or_many(tiny_documents, monkeypatch, at_once):
+    monkeypatch.setattr(entity_pairs, "OCCURRENCES_AT_ONCE", at_once)
+    store, rows = tiny_documents, tiny_documents.split_rows("train")
+    found = recurring_pairs(store, rows, EntityPairConfig(min_documents=2, num_pairs=10_000))
+    expected = {pair: rows for pair, rows in documents_by_pair(store).items() if len(rows) >= 2}
+    assert {tuple(keys): found.documents(k).tolist() for k, keys in enumerate(found.key_K2.tolist())} == expected
+    in_documents = defaultdict(int)
+    for row in rows.tolist():
+        for key in set(store.keys(row).tolist()):
+            in_documents[key] += 1
+    score_K = [len(expected[tuple(k)]) / (in_documents[k[0]] * in_documents[k[1]]) for k in found.key_K2.tolist()]
+    np.testing.assert_allclose(found.score_K, score_K)
+    assert found.score_K.tolist() == sorted(found.score_K.tolist(), reverse=True)
+
+
+def test_the_best_are_kept_and_too_rare_ones_are_an_error(tiny_documents):
+    store, rows = tiny_documents, tiny_documents.split_rows("train")
+    whole = recurring_pairs(store, rows, EntityPairConfig(min_documents=2, num_pairs=10_000))
+    some = recurring_pairs(store, rows, EntityPairConfig(min_documents=2, num_pairs=5))
+    assert some.key_K2.tolist() == whole.key_K2[:5].tolist()
+    with pytest.raises(DataError, match=r"occur together in 500 of 24 documents.*Lower pairs.min_documents"):
+        recurring_pairs(store, rows, EntityPairConfig(min_documents=500))
+
+
+def plan(store: DocumentStore, **changes) -> CouplePlan:
+    pairs = EntityPairConfig(**{"min_documents": 2, "held_out_share": 0.3, **changes})
+    return CouplePlan(store, pairs, CouplePlanConfig(global_batch_rows=8, max_pairs_per_document=5), seed=3)
+
+
+def test_each_couple_shares_a_pair_that_is_not_held_out_and_each_pair_comes_once_an_epoch(tiny_documents):
+    own = plan(tiny_documents)
+    keys = [
+        {tuple(sorted(map(int, pair))) for pair in own.recurring.key_K2[numbers].tolist()}
+        for numbers in (own.trained, own.held_out)
+    ]
+    assert keys[1] and not keys[0] & keys[1]
+    shared = documents_by_pair(tiny_documents)
+    for step in range(10):
+        rows = set(own.rows(step).tolist())
+        assert any(len(rows & set(shared[pair])) >= 2 for pair in keys[0])
+        assert own.rows(step).tolist() == plan(tiny_documents).rows(step).tolist()
+
+
+def collate(store: DocumentStore, **blanks) -> BlankCollate:
+    reader = DocumentReader(store, read, MARKERS, max_tokens=500)
+    return BlankCollate(reader, plan(store), BlankConfig(**blanks), ORDINARY, seed=3)
+
+
+def test_both_readings_are_alike_and_workers_share_the_documents(tiny_documents):
+    whole = collate(tiny_documents)(2, 0, 1)
+    half = len(whole["indptr_R1"]) // 2
+    bound = whole["indptr_R1"][half]
+    assert (whole["token_T"][:bound] == whole["token_T"][bound:]).all()
+    assert (whole["label_T"][:bound] >= 0).any() and (whole["label_T"][bound:] == -100).all()
+    parts = [collate(tiny_documents)(2, rank, 2) for rank in range(2)]
+    assert np.concatenate([part["id_N"] for part in parts]).tolist() == whole["id_N"].tolist()
+    firsts = [part["token_T"][: len(part["token_T"]) // 2] for part in parts]
+    assert np.concatenate(firsts).tolist() == whole["token_T"][:bound].tolist()
+
+
+def test_held_out_pairs_are_never_compared_and_recurring_ones_come_first(tiny_documents):
+    own = collate(tiny_documents)
+    size = len(tiny_documents.entity_keys)
+    held_out = {tuple(pair) for pair in own.plan.recurring.key_K2[own.plan.held_out].tolist()}
+    trained = {tuple(pair) for pair in own.plan.recurring.key_K2[own.plan.trained].tolist()}
+    for step in range(6):
+        arrays = own(step, 0, 1)
+        pairs = [tuple(sorted(divmod(number, size))) for number in arrays["id_N"].tolist()]
+        assert not held_out & set(pairs)
+        for row, first, last in zip(
+            own.plan.rows(step).tolist(),
+            *(arrays["pair_indptr_R1"][a:b].tolist() for a, b in ((0, -1), (1, None))),
+            strict=False,
+        ):
+            here = documents_here(tiny_documents, row)
+            assert len(set(pairs[first:last]) & trained) == min(len(here & trained), 5)
+
+
+def documents_here(store: DocumentStore, row: int) -> set[tuple[int, int]]:
+    key_E = store.keys(row).tolist()
+    return {tuple(sorted((key_E[h], key_E[t]))) for h, t in zip(*map(list, store.candidates(row)), strict=True)}
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0.0), (1.0, 1.0), (0.5, 0.5)])
+def test_as_many_entities_are_blanked_as_the_rate_says_and_in_all_of_their_mentions(tiny_documents, rate, expected):
+    blanked, total = 0, 0
+    for step in range(12):
+        own = collate(tiny_documents, blank_rate=rate, mask_rate=0.0)
+        for row in own.plan.rows(step).tolist():
+            is_blank_E = own._is_blank(step, row)
+            blanked, total = blanked + int(is_blank_E.sum()), total + len(is_blank_E)
+            mention_C, entity_C = tiny_documents.links(row)
+            marked = own.reader.marked(row, is_blank_E)
+            for mention, entity in zip(mention_C.tolist(), entity_C.tolist(), strict=True):
+                is_blank = marked.id_S[marked.position_M[mention] + 1] == MARKERS.blank_id
+                assert is_blank or not is_blank_E[entity]
+    assert abs(blanked / total - expected) < 0.1
+
+
+def test_pairs_have_one_order_in_all_documents(tiny_documents):
+    seen = {}
+    for row in tiny_documents.split_rows("train").tolist():
+        key_E = tiny_documents.keys(row)
+        for head, tail in zip(*oriented(tiny_documents, row), strict=True):
+            pair = frozenset((int(key_E[head]), int(key_E[tail])))
+            assert seen.setdefault(pair, int(key_E[head])) == int(key_E[head])
+
+
+def test_questions_search_where_they_do_not_ask(tiny_documents):
+    pairs = recurring_pairs(tiny_documents, tiny_documents.split_rows("train"), EntityPairConfig(min_documents=2))
+    asked = pair_questions(pairs, np.arange(len(pairs)), seed=0)
+    shared = documents_by_pair(tiny_documents)
+    assert len(asked.row_Q) > 3
+    for row, keys in zip(asked.row_Q.tolist(), asked.key_Q2.tolist(), strict=True):
+        assert row in shared[tuple(keys)]
+        assert set(shared[tuple(keys)]) & set(asked.row_S.tolist()) - {row}

@@ -1,0 +1,66 @@
+"""Classifying pairs by their neighbours and by a linear map, against loops."""
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
+from raybio.systems.embedded_pairs import EmbeddedPairs
+from raybio.systems.relation_classifier import Classifier, KnownPairs, judged
+
+
+def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownPairs:
+    rng = np.random.default_rng(seed)
+    embedding_PD = torch.from_numpy(rng.standard_normal((num, 6))).float()
+    label_PC = np.zeros((num, num_classes), dtype=bool)
+    for _ in range(labels_each):
+        label_PC[np.arange(num), rng.integers(0, num_classes, num)] = True
+    label_PC[:, 0] &= ~label_PC[:, 1:].any(1)
+    row_P = np.sort(rng.integers(0, 4, num))
+    return KnownPairs(EmbeddedPairs(embedding_PD, row_P, np.arange(num), np.arange(num) + 1), label_PC)
+
+
+@pytest.mark.parametrize("is_multi_label", [False, True])
+@pytest.mark.parametrize("k", [1, 3, 50])
+def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(is_multi_label, k):
+    bank, asked = known(40, 4, 0, 1 + is_multi_label), known(15, 4, 1, 1 + is_multi_label)
+    head = RelationHead(RelationObjectiveConfig(), num_classes=4, width=6)
+    with torch.no_grad():
+        head.bias_C.copy_(torch.tensor([0.1, -0.2, 0.3, 0.0]))
+    classifier = Classifier(head, bank, is_multi_label, by_neighbours=True)
+    with torch.no_grad():
+        score_PC = classifier.scores(asked.pairs.embedding_PD, (1, k, 7))[k]
+    predicted_PC = classifier.predicted(score_PC)
+    for place, query in enumerate(asked.pairs.embedding_PD):
+        cosines = torch.nn.functional.cosine_similarity(query[None], bank.pairs.embedding_PD)
+        scores = []
+        for label in range(4):
+            members = cosines[torch.from_numpy(bank.label_PC[:, label])].sort(descending=True).values[:k]
+            scores.append(float(members.mean() + head.bias_C.detach()[label]) if len(members) else -np.inf)
+        np.testing.assert_allclose(score_PC[place], scores, rtol=1e-5, atol=1e-6)
+        expected = (
+            {label for label in range(1, 4) if scores[label] > scores[0]}
+            if is_multi_label
+            else {int(np.argmax(scores))} - {0}
+        )
+        assert set(np.flatnonzero(predicted_PC[place]).tolist()) == expected
+
+
+def test_a_linear_classifier_decides_alone():
+    head = RelationHead(RelationObjectiveConfig(kind="ce"), num_classes=3, width=6)
+    classifier = Classifier(head, known(5, 3, 0), is_multi_label=False, by_neighbours=False)
+    asked = known(9, 3, 1)
+    with torch.no_grad():
+        (score_PC,) = classifier.scores(asked.pairs.embedding_PD, (1, 3)).values()
+        torch.testing.assert_close(score_PC, head.classifier(asked.pairs.embedding_PD))
+    assert (
+        classifier.predicted(score_PC).argmax(1) == score_PC.argmax(1).numpy() * (score_PC.argmax(1).numpy() > 0)
+    ).all()
+
+
+def test_perfect_predictions_score_one_and_none_score_zero():
+    asked = known(30, 4, 2)
+    rows = np.arange(4)
+    gold_PC = asked.label_PC.copy()
+    assert judged(asked, gold_PC, rows).values["f1"] == 1.0
+    assert judged(asked, np.zeros_like(gold_PC), rows).values["f1"] == 0.0
