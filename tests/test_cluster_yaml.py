@@ -1,6 +1,7 @@
 """cluster.yaml and what deploy/ holds fit what Ray and KubeRay take, and keep the promises of the README."""
 
 import json
+import re
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from raybio.config import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 CLUSTER_FILES = ["cluster.yaml", "deploy/own_machines.yaml"]
+PLACES = {"RAYBIO_RUNS": "/shared/runs", "RAYBIO_STORES": "/shared/stores", "RAYBIO_SWEEPS": "/shared/sweeps"}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -79,10 +81,10 @@ def test_the_files_that_nodes_get_exist_here(name):
 
 
 @pytest.mark.parametrize("name", CLUSTER_FILES)
-def test_runs_lie_on_what_all_nodes_share(name):
+def test_whatever_the_driver_writes_lies_on_what_all_nodes_share(name):
     commands = " ".join(read(name)["setup_commands"])
     assert "mountpoint -q /shared" in commands
-    assert "RAYBIO_RUNS=/shared/runs" in commands
+    assert PLACES.items() <= dict(re.findall(r"(RAYBIO_\w+)=([\w/]+)", commands)).items()
 
 
 def launched(cluster: dict[str, Any], num_gpus: int, refused: dict[str, float]) -> dict[str, int]:
@@ -184,6 +186,18 @@ def test_a_retried_job_for_kubernetes_finds_its_run_by_name_on_the_shared_volume
         (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "shared"]
         assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
         assert all(given[name].startswith(f"{mount['mountPath']}/") for name in ("--store", "--runs"))
+
+
+def test_the_driver_on_kubernetes_puts_what_no_option_names_on_the_shared_volume(manifests):
+    (head,) = manifests["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    assert PLACES.items() <= {one["name"]: one["value"] for one in head["env"]}.items()
+
+
+def test_every_place_that_a_job_has_without_an_option_is_one_that_clusters_set():
+    texts = [path.read_text() for path in [*(ROOT / "raybio").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]]
+    assert {
+        name for text in texts for name in re.findall(r'default_folder\(\s*"\w+", "(\w+)"\)', text)
+    } == PLACES.keys()
 
 
 def test_a_pod_that_must_go_has_longer_than_its_node_takes_to_drain(manifests):
