@@ -21,6 +21,7 @@ from raybio.runtime.comparisons.compare_runs import (
     settings_table,
     write_comparison,
 )
+from raybio.runtime.comparisons.comparing import compare
 from raybio.runtime.comparisons.given_runs import given_runs
 from raybio.runtime.comparisons.overlay_plots import plot_overlaid, plot_scores
 from raybio.runtime.metrics_log import MetricsLog
@@ -241,6 +242,19 @@ def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> N
         "workers": None,
         "precision": "fp32",
     }
+
+
+def test_a_report_deletes_nobodys_pictures_and_takes_no_runs_folder(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "runs", "a", noisy(1))
+    write_run(tmp_path / "runs", "b", noisy(2))
+    mine = tmp_path / "notes" / "plots" / "mine.png"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    compare(["a", "b"], out=tmp_path / "notes", runs=tmp_path / "runs")
+    assert mine.exists()
+    with pytest.raises(ConfigError, match="a run or a sweep is there.*choose another folder"):
+        compare(["a", "b"], out=folder.path, runs=tmp_path / "runs")
+    assert not (folder.path / "report.md").exists()
 
 
 def test_no_two_of_many_lines_look_alike_without_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,8 +117,8 @@ def write_comparison(found: Comparison, out: Path) -> list[Path]:
     """Write report.md, report.html, report.json, the tables as CSV and the pictures; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
     plots = out / "plots"
-    for earlier in plots.glob("*.png"):
-        earlier.unlink()  # of other runs, perhaps
+    for earlier in [*plots.glob("scores-*.png"), *plots.glob("curve-*.png")]:
+        earlier.unlink()  # an earlier comparison's, perhaps of other runs
     score_plots = {
         split: plot_scores(
             {label: scores[split] for label, scores in found.rows.items() if split in scores},
