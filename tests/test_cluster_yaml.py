@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import stat
 import subprocess
 import sys
@@ -231,7 +232,31 @@ def test_the_wheel_that_nodes_install_holds_every_file_of_the_package(cluster, t
 
 def test_the_upload_of_a_job_leaves_git_runs_and_environments_behind():
     ignored = (ROOT / ".rayignore").read_text().splitlines()
-    assert {".git/", ".venv/", "/runs/", "/stores/", "/mlflow.db*"} <= set(ignored)
+    assert {".git/", ".venv/", "/runs/", "/sweeps/", "/stores/", "/mlflow.db*"} <= set(ignored)
+    assert {"/runs/", "/sweeps/", "/stores/", "/mlflow.db*"} <= set((ROOT / ".gitignore").read_text().splitlines())
+
+
+def ask_for_gpus(*arguments):
+    command = [sys.executable, str(ROOT / "deploy" / "ask_for_gpus.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [(), ("four",), ("-1",), ("4", "--minutes", "soon")])
+def test_whoever_asks_for_no_number_of_gpus_is_told_how(arguments):
+    done = ask_for_gpus(*arguments)
+    assert done.returncode == 2
+    assert "usage: ask_for_gpus.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_gpus_that_do_not_come_are_not_waited_for_for_ever(capsys):
+    counts = iter([0, 2, 4])
+    assert runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](4, lambda: next(counts), 60, 0) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "4 GPUs, 4 asked for"
+    assert runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](99, lambda: 8, 0.1, 0.05) == 1
+    told = capsys.readouterr().err
+    assert "8 of 99 GPUs" in told
+    assert "max_workers" in told
 
 
 def test_the_ci_entry_can_be_executed():
