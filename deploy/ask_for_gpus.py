@@ -1,22 +1,49 @@
-"""Ask the autoscaler of the cluster for GPUs, and wait for them: ``ask_for_gpus.py 4``; 0 lets idle ones go again."""
+"""Ask the autoscaler of the cluster for GPUs, and wait until they are there; 0 lets idle ones go again."""
 
+import argparse
 import os
 import sys
 import time
-
-import ray
-from ray.autoscaler.sdk import request_resources
+from collections.abc import Callable, Sequence
 
 
-def main(num_gpus: int) -> None:
-    """Say what is wanted from now on; the request stands until the next one."""
+def main(arguments: Sequence[str]) -> int:
+    """Say what is wanted from now on; the request stands until the next one. Returns 1 if the GPUs did not come."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("num_gpus", type=_count, metavar="GPUS", help="as many as a run has workers")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long to wait for them; default: 30")
+    asked = parser.parse_args(arguments)
+    # Only now: this takes seconds.
+    import ray
+    from ray.autoscaler.sdk import request_resources
+
     ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
-    request_resources(bundles=[{"GPU": 1}] * num_gpus)
-    while (has := ray.cluster_resources().get("GPU", 0)) < num_gpus:
+    request_resources(bundles=[{"GPU": 1}] * asked.num_gpus)
+    return wait_for(asked.num_gpus, lambda: ray.cluster_resources().get("GPU", 0), 60 * asked.minutes)
+
+
+def wait_for(num_gpus: int, count: Callable[[], float], seconds: float, pause_seconds: float = 10.0) -> int:
+    """Wait until ``count`` gives so many GPUs, and say what it gives; returns 0, or 1 if time is over before."""
+    deadline = time.monotonic() + seconds
+    while (has := count()) < num_gpus:
         print(f"{has:g} of {num_gpus} GPUs", flush=True)
-        time.sleep(10)
+        if time.monotonic() > deadline:
+            print(
+                f"{has:g} of {num_gpus} GPUs after {seconds / 60:g} minutes. max_workers in cluster.yaml may allow no "
+                "more, or the cloud has none: `ray monitor cluster.yaml` says why. The request stands: 0 takes it back",
+                file=sys.stderr,
+            )
+            return 1
+        time.sleep(pause_seconds)
     print(f"{has:g} GPUs, {num_gpus} asked for")
+    return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"got {text!r}, want 0 or more")
+    return int(text)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

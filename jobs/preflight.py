@@ -25,7 +25,11 @@ def preflight(
     settings: Annotated[list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")] = None,
     workers: Annotated[int | None, typer.Option(help="training workers")] = None,
     cpus_per_worker: Annotated[float | None, typer.Option(help="logical CPUs of each")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or gpu")] = "auto",
+    gpus_per_worker: Annotated[float | None, typer.Option(help="with --space: GPUs of each, or a fraction")] = None,
+    budget: Annotated[
+        list[str] | None, typer.Option("--budget", help="with --space: of its budget: num_trials=6; repeatable")
+    ] = None,
+    device: Annotated[str, typer.Option(help="without --space: auto, cpu or gpu")] = "auto",
     runs: Annotated[Path | None, typer.Option(help="folder of runs, or of sweeps with --space")] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; default: mlflow.db beside the runs")] = None,
     min_free_gib: Annotated[float, typer.Option(help="GiB that must be free on each disk")] = 5.0,
@@ -40,7 +44,8 @@ def preflight(
 
     given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device)
     arguments = Arguments(*given, runs=runs, tracking_uri=tracking_uri)
-    found = look(Intent(arguments, system, space, min_free_gib, seconds, not no_ray))
+    of_sweep = (space, tuple(budget or ()), gpus_per_worker)
+    found = look(Intent(arguments, system, *of_sweep, min_free_gib, seconds, not no_ray))
     finding.show(found)
     if to_json is not None:
         to_json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")

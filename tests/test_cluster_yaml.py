@@ -1,6 +1,8 @@
 """cluster.yaml and what deploy/ holds fit what Ray and KubeRay take, and keep the promises of the README."""
 
 import json
+import re
+import runpy
 import stat
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from raybio.config import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 CLUSTER_FILES = ["cluster.yaml", "deploy/own_machines.yaml"]
+PLACES = {"RAYBIO_RUNS": "/shared/runs", "RAYBIO_STORES": "/shared/stores", "RAYBIO_SWEEPS": "/shared/sweeps"}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -79,10 +82,10 @@ def test_the_files_that_nodes_get_exist_here(name):
 
 
 @pytest.mark.parametrize("name", CLUSTER_FILES)
-def test_runs_lie_on_what_all_nodes_share(name):
+def test_whatever_the_driver_writes_lies_on_what_all_nodes_share(name):
     commands = " ".join(read(name)["setup_commands"])
     assert "mountpoint -q /shared" in commands
-    assert "RAYBIO_RUNS=/shared/runs" in commands
+    assert PLACES.items() <= dict(re.findall(r"(RAYBIO_\w+)=([\w/]+)", commands)).items()
 
 
 def launched(cluster: dict[str, Any], num_gpus: int, refused: dict[str, float]) -> dict[str, int]:
@@ -186,6 +189,18 @@ def test_a_retried_job_for_kubernetes_finds_its_run_by_name_on_the_shared_volume
         assert all(given[name].startswith(f"{mount['mountPath']}/") for name in ("--store", "--runs"))
 
 
+def test_the_driver_on_kubernetes_puts_what_no_option_names_on_the_shared_volume(manifests):
+    (head,) = manifests["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    assert PLACES.items() <= {one["name"]: one["value"] for one in head["env"]}.items()
+
+
+def test_every_place_that_a_job_has_without_an_option_is_one_that_clusters_set():
+    texts = [path.read_text() for path in [*(ROOT / "raybio").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]]
+    assert {
+        name for text in texts for name in re.findall(r'default_folder\(\s*"\w+", "(\w+)"\)', text)
+    } == PLACES.keys()
+
+
 def test_a_pod_that_must_go_has_longer_than_its_node_takes_to_drain(manifests):
     for group in manifests["RayJob"]["spec"]["rayClusterSpec"]["workerGroupSpecs"]:
         pod = group["template"]["spec"]
@@ -217,7 +232,31 @@ def test_the_wheel_that_nodes_install_holds_every_file_of_the_package(cluster, t
 
 def test_the_upload_of_a_job_leaves_git_runs_and_environments_behind():
     ignored = (ROOT / ".rayignore").read_text().splitlines()
-    assert {".git/", ".venv/", "/runs/", "/stores/", "/mlflow.db*"} <= set(ignored)
+    assert {".git/", ".venv/", "/runs/", "/sweeps/", "/stores/", "/mlflow.db*"} <= set(ignored)
+    assert {"/runs/", "/sweeps/", "/stores/", "/mlflow.db*"} <= set((ROOT / ".gitignore").read_text().splitlines())
+
+
+def ask_for_gpus(*arguments):
+    command = [sys.executable, str(ROOT / "deploy" / "ask_for_gpus.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [(), ("four",), ("-1",), ("4", "--minutes", "soon")])
+def test_whoever_asks_for_no_number_of_gpus_is_told_how(arguments):
+    done = ask_for_gpus(*arguments)
+    assert done.returncode == 2
+    assert "usage: ask_for_gpus.py" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_gpus_that_do_not_come_are_not_waited_for_for_ever(capsys):
+    counts = iter([0, 2, 4])
+    assert runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](4, lambda: next(counts), 60, 0) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "4 GPUs, 4 asked for"
+    assert runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](99, lambda: 8, 0.1, 0.05) == 1
+    told = capsys.readouterr().err
+    assert "8 of 99 GPUs" in told
+    assert "max_workers" in told
 
 
 def test_the_ci_entry_can_be_executed():

@@ -50,14 +50,18 @@ def check_plan(num_workers: int, cpus_per_worker: float | None = None, use_gpu: 
     """
     if cluster_to_join():
         return None
-    gpus = 0 if use_gpu is False else _local_gpus()
-    return check_resources(num_workers, cpus_per_worker, [Node(local_cpus(), gpus)], use_gpu)
+    return check_resources(num_workers, cpus_per_worker, [local_node(with_gpus=use_gpu is not False)], use_gpu)
 
 
 def cluster_to_join() -> str:
     """The address in ``RAY_ADDRESS``; empty where Ray is to start on this machine alone."""
     address = os.environ.get("RAY_ADDRESS", "")
     return "" if address == "local" else address
+
+
+def local_node(*, with_gpus: bool = True) -> Node:
+    """What Ray would find on this machine, as the one node of a cluster."""
+    return Node(local_cpus(), _local_gpus() if with_gpus else 0)
 
 
 def local_cpus() -> int:

@@ -87,10 +87,15 @@ def tags_of(system: str, data_digest: str) -> dict[str, str]:
 
 
 def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str) -> None:
-    """The run's settings, each and as one file, and its data."""
+    """The run's settings, each and as one file, and its data.
+
+    A parameter that the run has stays as it is, since MLflow lets none change: an attempt that was cut short may have
+    sent it, and the next start may have another budget.
+    """
     from mlflow.entities import Dataset, DatasetInput, Param
 
-    items = sorted(flatten(config).items())
+    known = client.get_run(run_id).data.params
+    items = sorted((name, value) for name, value in flatten(config).items() if name not in known)
     for start in range(0, len(items), PARAMS_PER_BATCH):
         part = items[start : start + PARAMS_PER_BATCH]
         client.log_batch(run_id, params=[Param(name, str(value)[:LONGEST_PARAM]) for name, value in part])
@@ -112,11 +117,17 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
     client.log_batch(run_id, metrics=metrics)
 
 
-def log_artifacts(client: Any, run_id: str, folder: RunFolder) -> None:
-    """The run's settings, results, reports, pictures and exported model."""
+def artifacts(folder: RunFolder) -> list[Path]:
+    """Files of the run's settings, results, reports, pictures and exported model."""
     written = [path for kind in ("*.md", "*.csv", "*.html", "best.yaml") for path in sorted(folder.path.glob(kind))]
-    paths = [folder.config, folder.result, *written, folder.plots, folder.export]
-    add(client, run_id, [path for path in paths if path.exists()])
+    inside = [path for kept in (folder.plots, folder.export) for path in sorted(kept.rglob("*"))]
+    return [path for path in (folder.config, folder.result, *written, *inside) if path.is_file()]
+
+
+def log_artifact(client: Any, run_id: str, path: Path, folder: RunFolder) -> None:
+    """A file of the run's folder, where it lies there."""
+    place = path.parent.relative_to(folder.path).as_posix()
+    client.log_artifact(run_id, str(path), artifact_path=None if place == "." else place)
 
 
 def add(client: Any, run_id: str, paths: list[Path]) -> None:

@@ -1,7 +1,7 @@
 """Tracking in MLflow, from the driver, in a thread of its own: training never waits for it, and nothing is lost.
 
-Metrics come from ``metrics.jsonl``; how far they were forwarded is kept in ``tracking.json``, so what a server did not
-take is sent again, also after a restart.
+Metrics come from ``metrics.jsonl``; how far they were forwarded, and which files were sent, is kept in
+``tracking.json``, so what a server did not take is sent again, and only that, also after a restart.
 
 The driver is the only writer, wherever the workers are, so the sqlite default is right for one driver at a time on any
 cluster, and for several on one machine, which wait for each other's lock. It is wrong for drivers on several machines:
@@ -34,6 +34,9 @@ LAST_RETRY_SECONDS = 5.0
 
 FINISH_SECONDS = 120.0
 KILLED_SECONDS = 20.0
+SLOWEST_BYTES_PER_SECOND = 100_000
+"""A file that is sent more slowly counts as stuck; requests that do not move at all end earlier by themselves."""
+
 WARN_SECONDS = 60.0
 
 _log = logging.getLogger(__name__)
@@ -107,12 +110,13 @@ class Tracker:
         self._forwarded: int = saved.get("forwarded_step", -1)
         self._tail = MetricsTail(folder.metrics, after_step=self._forwarded)
         self._unsent: list[dict[str, Any]] = []
+        self._sent: dict[str, list[int]] = saved.get("sent", {})
         self._num_samples: int = saved.get("num_samples", 0)
         self._client: Any = None
         self.is_open, self._wake = threading.Event(), threading.Event()
         self._end_status, self._why = "", ""
-        self._is_killed = self._is_done = False
-        self._deadline = math.inf
+        self._is_killed = self._is_hurried = self._is_done = False
+        self._patience, self._waiting_since, self._moved_at, self._seconds_of_file = math.inf, 0.0, 0.0, 0.0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -124,7 +128,7 @@ class Tracker:
 
     def kill(self) -> None:
         """Mark the run as killed now, since this process may not have long to live; forwarding goes on."""
-        self._is_killed = True
+        self._is_killed = self._is_hurried = True
         self._wake.set()
 
     def end(self, status: str, why: str = "") -> None:
@@ -139,11 +143,17 @@ class Tracker:
             waiting._wake.set()  # a pause after a failure ends: the server may be back
 
     def wait(self, seconds: float) -> None:
-        """Wait until MLflow has the whole run that was ended, for at most so long; warn if it does not."""
+        """Wait until MLflow has the whole run that was ended, or give up with a warning.
+
+        Args:
+            seconds: without anything arriving there, after which it is given up; in all, where ``kill`` was called for
+                this run or its parent.
+        """
         if self._thread is None:
             return
-        self._deadline = time.monotonic() + seconds
-        self._thread.join(timeout=seconds)
+        self._waiting_since, self._patience = time.monotonic(), seconds
+        while self._thread.is_alive() and (left := self._deadline - time.monotonic()) > 0:
+            self._thread.join(timeout=min(left, 0.5))
         # A child whose parent is not there says nothing: its parent does.
         if not self._is_done and (self.parent is None or self.parent.is_open.is_set()):
             _log.warning(
@@ -153,7 +163,7 @@ class Tracker:
             )
 
     def finish(self, status: str, why: str = "") -> None:
-        """Send what is left, the artifacts and the final status; waits for at most two minutes.
+        """Send what is left, the artifacts and the final status; gives up when nothing has arrived for two minutes.
 
         Args:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
@@ -172,6 +182,14 @@ class Tracker:
     def is_pending(self) -> bool:
         """Whether MLflow has not taken everything yet, as far as this and earlier starts know."""
         return bool((read_json(self.folder.tracking) or {}).get("pending", True))
+
+    @property
+    def _deadline(self) -> float:
+        """When waiting ends; it moves on while something arrives, unless this process may not have long to live."""
+        until = self._waiting_since + self._patience
+        if self._is_hurried or (self.parent is not None and self.parent._is_hurried):
+            return until
+        return max(until, self._moved_at + self._patience) + self._seconds_of_file
 
     def _run(self) -> None:
         try:
@@ -223,7 +241,7 @@ class Tracker:
         self._client = mlflow_run.connected(self.uri)
         if self.run_id is not None and not mlflow_run.goes_on(self._client, self.run_id):
             self.run_id, self._key, self._is_described = None, None, False
-            self._forwarded, self._tail = -1, MetricsTail(self.folder.metrics)
+            self._forwarded, self._tail, self._sent = -1, MetricsTail(self.folder.metrics), {}
         if self.run_id is None:
             self.run_id = next(iter(self._found()), None) or self._created()
             self._save()
@@ -257,6 +275,7 @@ class Tracker:
             self._forwarded = self._unsent[num_reports - 1]["step"]
             del self._unsent[:num_reports]
             self._save()
+            self._moved_at = time.monotonic()
 
     def _send_load(self, sample: dict[str, float], time_ms: int) -> None:
         report = {"step": self._num_samples, "time_ms": time_ms, "metrics": sample}
@@ -264,7 +283,24 @@ class Tracker:
         self._num_samples += 1
 
     def _send_artifacts(self) -> None:
-        mlflow_run.log_artifacts(self._client, str(self.run_id), self.folder)
+        """Those that this run does not have yet as they are now.
+
+        A file is known by its size and the time of its last change: reading gigabytes of weights for a digest at each
+        attempt would take longer than it saves, and files of a run are written anew, never changed in place.
+        """
+        for path in mlflow_run.artifacts(self.folder):
+            name, status = path.relative_to(self.folder.path).as_posix(), path.stat()
+            mark = [status.st_size, status.st_mtime_ns]
+            if self._sent.get(name) == mark:
+                continue
+            self._seconds_of_file = status.st_size / SLOWEST_BYTES_PER_SECOND
+            try:
+                mlflow_run.log_artifact(self._client, str(self.run_id), path, self.folder)
+            finally:
+                self._seconds_of_file = 0.0
+            self._sent[name] = mark
+            self._save()
+            self._moved_at = time.monotonic()
 
     def _close(self) -> None:
         if self._why:
@@ -276,7 +312,8 @@ class Tracker:
 
     def _save(self, pending: bool = True) -> None:
         content = {"uri": self.uri, "run_id": self.run_id, "key": self._key, "described": self._is_described}
-        more = {"forwarded_step": self._forwarded, "num_samples": self._num_samples, "pending": pending}
+        more = {"forwarded_step": self._forwarded, "sent": self._sent, "num_samples": self._num_samples}
+        more |= {"pending": pending}
         write_json(self.folder.tracking, content | more)
 
 

@@ -21,8 +21,10 @@ from raybio.runtime.comparisons.compare_runs import (
     settings_table,
     write_comparison,
 )
+from raybio.runtime.comparisons.comparing import compare
 from raybio.runtime.comparisons.given_runs import given_runs
 from raybio.runtime.comparisons.overlay_plots import plot_overlaid, plot_scores
+from raybio.runtime.comparisons.run_tests import LEVEL, MIN_SEEDS
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.train import Result, TrainRequest, train
@@ -110,28 +112,41 @@ def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_te
 
 
 def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_path: Path) -> None:
-    for seed in range(6):
+    num = 9
+    for seed in range(num):
         luck = 0.02 * seed  # of the seed, in both
         write_run(tmp_path, f"low{seed}", noisy(seed, 0.5 + luck), {"seed": seed}, curve={0: 0.1, 10: 0.2 + luck})
         settings = {"seed": seed, "objective.lambda_spml": 0.7}
         write_run(tmp_path, f"top{seed}", noisy(50 + seed, 0.56 + luck), settings, curve={0: 0.1, 10: 0.5 + luck})
     found = compared(tmp_path)
-    assert [group.label for group in found.groups] == ["low0 (6 runs)", "top0 (6 runs)"]
-    assert {test.verdict for test in found.tests} == {"top0 (6 runs) is higher"}
+    assert [group.label for group in found.groups] == ["low0 (9 runs)", "top0 (9 runs)"]
+    assert (
+        {test.verdict for test in found.tests}
+        == {test.verdict for test in found.by_seed}
+        == {"top0 (9 runs) is higher"}
+    )
     assert len(found.tests) == len(found.by_seed) == len(MEASURES)
     for test in found.by_seed:
-        assert (test.num, test.difference) == (6, pytest.approx(-0.06, abs=0.02))
-        assert test.p == pytest.approx(2 / 2**6, abs=0.006)  # all six signs alike: the smallest that six can give
+        assert (test.num, test.difference) == (num, pytest.approx(-0.06, abs=0.02))
+        assert test.p == pytest.approx(2 / 2**num, abs=0.002)  # all signs alike: the smallest that they can give
     metric, step, *cells = next(row for row in evaluations_table(found) if row[0] == "val/link_mrr")
-    assert (step, cells) == ("10", ["0.25 ± 0.037", "0.55 ± 0.037"])
+    assert (step, cells) == ("10", ["0.28 ± 0.055", "0.58 ± 0.055"])
     report = (write_comparison(found, tmp_path / "out")[0]).read_text()
     mean, deviation = (np.mean, np.std)
-    values = [noisy(seed, 0.5 + 0.02 * seed).mean() for seed in range(6)]
-    assert f"| low0 (6 runs) | {mean(values):.4g} ± {deviation(values, ddof=1):.2g} |" in report
-    # Four seeds in common are too few, and a lone run is no group.
-    four = compared(tmp_path, "low[0-3]", "top*")
-    assert four.by_seed == []
-    assert [group.label for group in four.groups] == ["low0 (4 runs)", "top0 (6 runs)"]
+    values = [noisy(seed, 0.5 + 0.02 * seed).mean() for seed in range(num)]
+    assert f"| low0 (9 runs) | {mean(values):.4g} ± {deviation(values, ddof=1):.2g} |" in report
+    # The least p of seven, times the number of tests, is above the level: whatever the runs had given would not do.
+    seven = compared(tmp_path, "low[0-6]", "top*")
+    assert 2 / 2**7 * len(seven.by_seed) > LEVEL > 2 / 2**7
+    assert {test.verdict for test in seven.by_seed} == {"too few seeds to show"}
+    # With five in common not even a single test could say anything, and there is none.
+    five = compared(tmp_path, "low[0-4]", "top*")
+    assert five.by_seed == []
+    assert [group.label for group in five.groups] == ["low0 (5 runs)", "top0 (9 runs)"]
+
+
+def test_no_test_over_seeds_is_made_whose_outcome_is_known_beforehand() -> None:
+    assert 2 / 2**MIN_SEEDS < LEVEL <= 2 / 2 ** (MIN_SEEDS - 1)
 
 
 def test_settings_that_differ_stand_in_a_column_a_run_and_younger_ones_have_their_default(tmp_path: Path) -> None:
@@ -241,6 +256,19 @@ def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> N
         "workers": None,
         "precision": "fp32",
     }
+
+
+def test_a_report_deletes_nobodys_pictures_and_takes_no_runs_folder(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "runs", "a", noisy(1))
+    write_run(tmp_path / "runs", "b", noisy(2))
+    mine = tmp_path / "notes" / "plots" / "mine.png"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    compare(["a", "b"], out=tmp_path / "notes", runs=tmp_path / "runs")
+    assert mine.exists()
+    with pytest.raises(ConfigError, match="a run or a sweep is there.*choose another folder"):
+        compare(["a", "b"], out=folder.path, runs=tmp_path / "runs")
+    assert not (folder.path / "report.md").exists()
 
 
 def test_no_two_of_many_lines_look_alike_without_colour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.checks import here
 from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
 from raybio.runtime.checks.preflight import Intent, preflight
+from raybio.runtime.cluster import local_cpus
 from raybio.runtime.launch import Arguments
 from tests.runtime.ray_nodes import free_port
 from tests.runtime.test_refusals import damaged_store, request_one
@@ -269,7 +270,7 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     space = tmp_path / "space.yaml"
     text = (ROOT / "search_spaces" / "sppt_protein.yaml").read_text()
     space.write_text(text)
-    sweep = replace(intent(tmp_path, tiny_store), system=None, space=space)
+    sweep = replace(intent(tmp_path, tiny_store, device="auto"), system=None, space=space)
     found = by_check(preflight(sweep))
     assert found["settings"].state == found["encoder"].state == OK
     assert "trials are valid" in found["settings"].found
@@ -277,6 +278,33 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     found = by_check(preflight(sweep))
     assert "lambda_spml" in found["settings"].found
     assert found["settings"].state == ERROR
+
+
+def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
+    home: Path, tmp_path: Path, tiny_store: Store
+) -> None:
+    space = ROOT / "search_spaces" / "sppt_protein.yaml"
+    all_cpus = intent(tmp_path, tiny_store, device="auto", cpus_per_worker=float(local_cpus()))
+    assert by_check(preflight(all_cpus))["resources"].state == ERROR  # a run's stream needs CPUs beside its workers
+    sweep = replace(all_cpus, system=None, space=space, gpus_per_worker=0.0)
+    found = by_check(preflight(sweep))["resources"]
+    assert (found.state, found.found.split(":")[0]) == (OK, "1 trials at a time")
+    parts = replace(sweep, arguments=replace(sweep.arguments, cpus_per_worker=0.1))
+    assert (
+        "3 trials at a time"
+        in by_check(preflight(replace(parts, budget=("max_concurrent_trials=3",))))["resources"].found
+    )
+    for bad, check, message in (
+        (replace(sweep, arguments=replace(sweep.arguments, workers=2)), "resources", "no trial could ever start"),
+        (replace(sweep, gpus_per_worker=99.0), "resources", "99 GPU"),
+        (replace(sweep, budget=("num_trails=3",)), "settings", "num_trials"),
+    ):
+        found = by_check(preflight(bad))[check]
+        assert (found.state, message in found.found) == (ERROR, True), found
+    with pytest.raises(ConfigError, match="--device cpu: a sweep has no such option; want --gpus-per-worker"):
+        preflight(replace(sweep, arguments=replace(sweep.arguments, device="cpu")))
+    with pytest.raises(ConfigError, match="only sweeps have them; want --space"):
+        preflight(replace(sweep, system="structure_preserving", space=None))
 
 
 def test_a_misspelt_setting_does_not_end_the_other_looks(home: Path, tmp_path: Path, tiny_store: Store) -> None:

@@ -143,6 +143,23 @@ def test_a_run_half_made_when_the_driver_was_killed_is_found_and_completed_by_th
     sweep.check(way.address, last=3)
 
 
+def test_a_run_half_described_when_the_driver_was_killed_goes_on_with_another_budget(way: Way, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    sweep = TrackedSweep(tmp_path, way.address, num_children=0)
+    sweep.track()
+    sweep.parent.config = {"seed": 7, "budget": {"num_trials": 12}}
+    way.failing = "config.json"
+    with pytest.raises(Exception, match="config.json"):
+        sweep.parent._open()  # its parameters are there; and then the process is gone
+    sweep.track()
+    sweep.parent.config = {"seed": 7, "budget": {"num_trials": 20}, "more": 1}
+    sweep.parent.catch_up()
+    run = MlflowClient(way.address).get_run(sweep.parent.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"seed": "7", "budget.num_trials": "12", "more": "1"}
+
+
 def test_a_server_that_is_away_when_a_run_goes_on_leads_to_no_second_run(way: Way, tmp_path: Path) -> None:
     sweep = TrackedSweep(tmp_path, way.address, num_children=1)
     sweep.report(1, 5)

@@ -54,6 +54,7 @@ class Way:
         losing: the answer to the next request whose path ends so is lost on its way, the request itself is not.
         delaying: the next request whose path ends so is forwarded after ``delay_seconds``.
         failing: the next request whose path ends so is answered with 500, and not forwarded.
+        slow: every request whose path holds this is forwarded after ``delay_seconds``.
         requests: paths, in order.
         logins: that came with them.
     """
@@ -61,7 +62,7 @@ class Way:
     def __init__(self, server: str, state: str = "pass") -> None:
         self.host, self.port = server.removeprefix("http://").split(":")[0], int(server.rsplit(":", 1)[1])
         self.own_port, self.state = free_port(), "refused"
-        self.losing = self.failing = self.delaying = ""
+        self.losing = self.failing = self.delaying = self.slow = ""
         self.delay_seconds = 3.0
         self.requests, self.logins = list[str](), set[str | None]()
         self._listener: http.server.ThreadingHTTPServer | None = None
@@ -99,7 +100,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             while way.state == "hanging":
                 time.sleep(0.05)
             return
-        if self._is("delaying", path):
+        if self._is("delaying", path) or (way.slow and way.slow in path):
             time.sleep(way.delay_seconds)
         connection = http.client.HTTPConnection(way.host, way.port, timeout=60)
         connection.request(self.command, self.path, body, dict(self.headers))

@@ -18,6 +18,7 @@ from raybio.data.store import Store
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
+from raybio.search_space import load_search_space
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.gather import SingleProcess, sum_gradients
@@ -27,6 +28,7 @@ from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
 from tests.training.workers import run_workers
 
+ROOT = Path(__file__).parents[2]
 COMMON = {
     "encoder.num_layers": 2,
     "encoder.width": 32,
@@ -250,6 +252,17 @@ def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(name: 
         for measure, value_U in units.value_by_measure.items():
             assert value_U.shape == units.unit_U.shape
             assert value_U.mean() == pytest.approx(trained[split][measure]["value"]), (split, measure)
+
+
+def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(name: str, store: Store) -> None:
+    configs = {key: entry.config for key, entry in SYSTEMS.items()}
+    spaces = [load_search_space(path, configs) for path in sorted((ROOT / "search_spaces").glob("*.yaml"))]
+    spaces = [space for space in spaces if space.system == name]
+    assert spaces
+    system = SYSTEMS[name].build(tiny_config(name), store.path)
+    logged = system.evaluate(system.model, SingleProcess())
+    assert {space.metric for space in spaces} <= logged.keys()
+    assert set(SYSTEMS[name].step_metrics) & logged.keys()
 
 
 def final_scores(system: System) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +18,9 @@ from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.checks import here
 from raybio.runtime.checks import nodes as there
 from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded
-from raybio.runtime.cluster import check_plan, cluster_nodes, cluster_to_join, started
+from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
 from raybio.runtime.launch import Arguments, default_folder, settle
-from raybio.runtime.room import check_resources, room
+from raybio.runtime.room import Node, check_resources, room
 from raybio.runtime.track import tracking_uri
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
@@ -38,6 +38,8 @@ class Intent:
         arguments: as the training jobs take them; ``runs`` is the folder of sweeps for a sweep.
         system: its name in ``SYSTEMS``; None: settings are not looked at.
         space: YAML file of a search space, for a sweep; it names the system.
+        budget: changes of the space's budget, such as ``num_trials=6``.
+        gpus_per_worker: of a sweep's trials.
         min_free_gib: disk that must be free.
         seconds: how long each look may take.
         with_ray: also start or join Ray.
@@ -46,6 +48,8 @@ class Intent:
     arguments: Arguments
     system: str | None = None
     space: Path | None = None
+    budget: tuple[str, ...] = ()
+    gpus_per_worker: float | None = None
     min_free_gib: float = 5.0
     seconds: float = 60.0
     with_ray: bool = True
@@ -71,11 +75,10 @@ def preflight(intent: Intent) -> list[Finding]:
     """Look at everything; what goes wrong is a finding and never ends the rest.
 
     Raises:
-        ConfigError: for settings without a system that they are of.
+        ConfigError: for settings without a system that they are of, and for options that this job does not have.
     """
     arguments, findings = intent.arguments, list[Finding]()
-    if intent.system is None and intent.space is None and (arguments.settings or arguments.config):
-        raise ConfigError("--set and --config: got no system, want --system or --space to say whose settings they are")
+    _refuse_what_means_nothing(intent)
 
     def look(check: str, function: Any, *given: Any) -> None:
         findings.extend(guarded(check, lambda: function(*given), intent.seconds))
@@ -93,11 +96,23 @@ def preflight(intent: Intent) -> list[Finding]:
     look("storage", _look_at_storage, plan)
     look("disk", here.look_at_disk, plan.runs, intent.min_free_gib)
     look("MLflow", _look_at_tracking, arguments.tracking_uri, plan)
-    look("resources", _look_at_resources, arguments, plan)
+    look("resources", _look_at_resources, intent, plan)
     look("object store", here.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
     if intent.with_ray:
         findings += _look_with_ray(intent, plan)
     return findings
+
+
+def _refuse_what_means_nothing(intent: Intent) -> None:
+    arguments, of_sweeps = intent.arguments, intent.budget or intent.gpus_per_worker is not None
+    if intent.system is None and intent.space is None and (arguments.settings or arguments.config):
+        raise ConfigError("--set and --config: got no system, want --system or --space to say whose settings they are")
+    if intent.space is None and of_sweeps:
+        raise ConfigError("--budget and --gpus-per-worker: only sweeps have them; want --space beside them")
+    if intent.space is not None and arguments.device != "auto":
+        raise ConfigError(
+            f"--device {arguments.device}: a sweep has no such option; want --gpus-per-worker, 0 for CPUs"
+        )
 
 
 def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Finding]:
@@ -105,6 +120,7 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
     system, space, arguments = intent.system, None, replace(intent.arguments, runs=settled[-1].runs)
     if intent.space is not None:
         space = load_search_space(intent.space, {name: entry.config for name, entry in SYSTEMS.items()})
+        space = space.with_budget(intent.budget)
         system = space.system
     if system is None:
         return
@@ -154,28 +170,26 @@ def _look_at_tracking(uri: str | None, plan: _Settled) -> Iterator[Finding]:
     yield from here.look_at_tracking(tracking_uri(uri, plan.runs), bool(cluster_to_join()))
 
 
-def _look_at_resources(arguments: Arguments, plan: _Settled) -> Iterator[Finding]:
-    """Against this machine; where a cluster is joined, ``_fits`` asks it."""
-    if cluster_to_join():
-        return
-    resources = check_plan(arguments.workers or 1, arguments.cpus_per_worker, plan.use_gpu)
-    if resources is not None and plan.space is None:
-        found = f"{resources.num_workers} x {resources.cpus_per_worker:g} CPU and {resources.gpus_per_worker:g} GPU fit"
-        yield Finding("resources", OK, found)
+def _look_at_resources(intent: Intent, plan: _Settled) -> Iterator[Finding]:
+    """On this machine; where a cluster is joined, its nodes are asked later."""
+    if not cluster_to_join():
+        yield from _fits(intent, plan, [local_node(with_gpus=plan.use_gpu is not False)])
 
 
-def _fits(arguments: Arguments, plan: _Settled) -> Iterator[Finding]:
-    """Whether a training, or one trial at least, has room on the nodes that are there."""
-    nodes, workers = cluster_nodes(), arguments.workers or 1
-    if plan.space is not None:
-        at_most = plan.space.budget.max_concurrent_trials
-        found = room(nodes, workers=workers, at_most=at_most, cpus_per_worker=arguments.cpus_per_worker).arithmetic
-        yield Finding("resources", OK, found)
+def _fits(intent: Intent, plan: _Settled, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Whether a training, or one trial at least, has room on these nodes."""
+    workers, cpus_per_worker = intent.arguments.workers or 1, intent.arguments.cpus_per_worker
+    if intent.space is not None:
+        # Of a space that cannot be read, how many trials are wanted is not known: whether one has room is.
+        at_most = 1 if plan.space is None else plan.space.budget.max_concurrent_trials
+        given = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": intent.gpus_per_worker}
+        yield Finding("resources", OK, room(nodes, workers=workers, at_most=at_most, **given).arithmetic)
         return
-    asked = check_resources(workers, arguments.cpus_per_worker, nodes, plan.use_gpu)
+    asked = check_resources(workers, cpus_per_worker, nodes, plan.use_gpu)
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
     amount = f"{workers} x {asked.cpus_per_worker:g} CPU and {asked.gpus_per_worker:g} GPU"
-    yield Finding("resources", OK, f"{amount}, of {cpus:g} CPU and {gpus:g} GPU on {len(nodes)} nodes")
+    where = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+    yield Finding("resources", OK, f"{amount}, of {cpus:g} CPU and {gpus:g} GPU on {where}")
 
 
 def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
@@ -188,7 +202,7 @@ def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
         joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
         if any(one.state == ERROR for one in joined):
             return joined
-        findings = [*joined, *guarded("resources", lambda: _fits(intent.arguments, plan), intent.seconds)]
+        findings = [*joined, *guarded("resources", lambda: _fits(intent, plan, cluster_nodes()), intent.seconds)]
         findings += guarded("dashboard", _look_at_dashboard, intent.seconds)
         # Nodes are given the time; what is made of their answers needs little more.
         return findings + guarded("nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds)

@@ -30,7 +30,8 @@ REMARK_TESTS = (
 )
 REMARK_SEEDS = (
     "Paired by seed (and sentence set), over final scores: what training anew would bring. n seeds cannot bring p "
-    "below 2 / 2^n, which is 0.06 for five; corrected as above."
+    "below 2 / 2^n, 0.03 for six, and the correction, as above, multiplies it by the number of tests: where that alone "
+    "comes to 0.05, there are too few seeds to show anything. Fewer runs in one comparison are fewer tests."
 )
 
 
@@ -117,8 +118,8 @@ def write_comparison(found: Comparison, out: Path) -> list[Path]:
     """Write report.md, report.html, report.json, the tables as CSV and the pictures; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
     plots = out / "plots"
-    for earlier in plots.glob("*.png"):
-        earlier.unlink()  # of other runs, perhaps
+    for earlier in [*plots.glob("scores-*.png"), *plots.glob("curve-*.png")]:
+        earlier.unlink()  # an earlier comparison's, perhaps of other runs
     score_plots = {
         split: plot_scores(
             {label: scores[split] for label, scores in found.rows.items() if split in scores},
@@ -155,13 +156,11 @@ def _write_csv(found: Comparison, data: Mapping[str, Any], out: Path) -> list[Pa
         for split, of_split in of_run.items()
         for measure, score in of_split.items()
     ]
-    tests = [["units", *one.values()] for one in data["tests"]] + [
-        ["seeds", *one.values()] for one in data["tests_by_seed"]
-    ]
+    tests = [list(one.values()) for one in [*data["tests"], *data["tests_by_seed"]]]
     tables: dict[str, list[list[Any]]] = {
         "settings": [["setting", *_labels(found)], *([path, *values] for path, values in found.settings.items())],
         "scores": [["run", "split", "score", "value", "low", "high"], *scores],
-        "tests": [["over", *RunTest.__dataclass_fields__, "verdict"], *tests],
+        "tests": [[*RunTest.__dataclass_fields__, "verdict"], *tests],
         "cost": [["run", *_cost(found.runs[0])], *([label, *cost.values()] for label, cost in data["cost"].items())],
         "curves": [
             ["metric", "runs_of", "step", "runs", "mean", "deviation"],

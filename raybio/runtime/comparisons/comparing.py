@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from raybio.errors import ConfigError
 from raybio.folders import demand_folder
+from raybio.runtime.run_folder import RUN
 
 if TYPE_CHECKING:
     from raybio.runtime.comparisons.compare_runs import Comparison
@@ -29,6 +31,8 @@ def compare(
     Runs that differ in seed (or sentence set) alone are repetitions: their mean is compared.
     """
     demand_folder(out)
+    if (out / RUN).exists():
+        raise ConfigError(f"--out {out}: a run or a sweep is there, whose report would be lost; choose another folder")
     # Only now: these import torch, which takes seconds.
     from raybio.runtime.comparisons.compare_runs import compare_runs, write_comparison
     from raybio.runtime.comparisons.given_runs import given_runs

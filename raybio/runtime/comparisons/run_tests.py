@@ -11,7 +11,9 @@ from raybio.functional.significance import holm
 from raybio.runtime.comparisons.given_runs import GivenRun, Group
 from raybio.systems import TableLayout
 
-MIN_SEEDS = 5
+MIN_SEEDS = 6
+"""With fewer the smallest p, 2 / 2^n, is above the level even of a single test."""
+
 LEVEL = 0.05
 
 
@@ -20,6 +22,7 @@ class RunTest:
     """A paired test of one score between two groups of runs.
 
     Attributes:
+        over: what was paired: units or seeds.
         one: label of the first.
         two: label of the second.
         split: of the final evaluation.
@@ -30,8 +33,10 @@ class RunTest:
         high: of it.
         p: two-sided, as if it were the only test.
         p_holm: corrected for all tests of its kind in the comparison.
+        num_tests: how many those are.
     """
 
+    over: str
     one: str
     two: str
     split: str
@@ -42,13 +47,15 @@ class RunTest:
     high: float
     p: float
     p_holm: float
+    num_tests: int = 1
 
     @property
     def verdict(self) -> str:
-        """Which is higher, if that is shown."""
-        if self.p_holm >= LEVEL:
-            return "not shown"
-        return f"{self.one if self.difference > 0 else self.two} is higher"
+        """Which is higher, if that is shown, or whether it could not be."""
+        if self.p_holm < LEVEL:
+            return f"{self.one if self.difference > 0 else self.two} is higher"
+        least = 2.0 ** (1 - self.num)  # p where all differences have one sign
+        return f"too few {self.over} to show" if least * self.num_tests >= LEVEL else "not shown"
 
 
 def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTest], list[str]]:
@@ -63,7 +70,7 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
             if not _same_units(sides):
                 notes.append(f"{one.label} and {two.label} were asked different units ({split}): no test")
                 continue
-            tests += [_test(one, two, split, measure, sides) for measure in layout.measures]
+            tests += [_test("units", one, two, split, measure, sides) for measure in layout.measures]
     return _corrected(tests), list(dict.fromkeys(notes))
 
 
@@ -79,7 +86,7 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
             if all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
                 of_seeds = [[of_group[draw].scores[split] for draw in draws] for of_group in by_draw]
                 sides = [[_over_seeds(side, layout)] for side in of_seeds]
-                tests += [_test(one, two, split, measure, sides) for measure in layout.measures]
+                tests += [_test("seeds", one, two, split, measure, sides) for measure in layout.measures]
     return _corrected(tests)
 
 
@@ -89,14 +96,16 @@ def _over_seeds(of_seeds: Sequence[Mapping[str, Mapping[str, float]]], layout: T
     return UnitScores(np.arange(len(of_seeds)), values)
 
 
-def _test(one: Group, two: Group, split: str, measure: str, sides: Sequence[Sequence[UnitScores]]) -> RunTest:
+def _test(
+    over: str, one: Group, two: Group, split: str, measure: str, sides: Sequence[Sequence[UnitScores]]
+) -> RunTest:
     found = paired_difference(sides[0], sides[1], measure)
-    return RunTest(one.label, two.label, split, measure, found.num_units, *found.difference, found.p, found.p)
+    return RunTest(over, one.label, two.label, split, measure, found.num_units, *found.difference, found.p, found.p)
 
 
 def _corrected(tests: Sequence[RunTest]) -> list[RunTest]:
     raised = holm([test.p for test in tests])
-    return [replace(test, p_holm=float(p)) for test, p in zip(tests, raised, strict=True)]
+    return [replace(test, p_holm=float(p), num_tests=len(tests)) for test, p in zip(tests, raised, strict=True)]
 
 
 def _same_units(sides: Sequence[Sequence[UnitScores]]) -> bool:

@@ -1,0 +1,83 @@
+"""Files on their way to MLflow: each is sent once, however slow the server; a process that must go waits for none."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from raybio.runtime import track
+from raybio.runtime.run_folder import read_json
+from tests.runtime.test_track_faults import server, way
+from tests.runtime.tracked_sweep import TrackedSweep
+from tests.runtime.tracking_server import Way
+
+__all__ = ["server", "way"]
+pytestmark = pytest.mark.timeout(300)
+
+
+def with_files(sweep: TrackedSweep, num: int) -> None:
+    """An exported model of several files, each too big to be sent within a second of a slow way."""
+    export = sweep.folders[sweep.name].export
+    export.mkdir()
+    for number in range(num):
+        (export / f"part-{number}.bin").write_bytes(bytes(400_000))
+
+
+def sent_files(way: Way) -> list[str]:
+    return [path.rsplit("/", 1)[1] for path in way.requests if "mlflow-artifacts" in path and path.endswith(".bin")]
+
+
+def test_files_that_arrived_are_not_sent_again_by_another_attempt_or_another_start(way: Way, tmp_path: Path) -> None:
+    sweep = TrackedSweep(tmp_path, way.address, num_children=0)
+    with_files(sweep, 3)
+    sweep.report(1, 3)
+    way.failing = "part-1.bin"
+    sweep.start()
+    sweep.finish()
+    assert sent_files(way) == ["part-0.bin", "part-1.bin", "part-1.bin", "part-2.bin"]
+    way.requests.clear()
+    (sweep.folders[sweep.name].export / "part-2.bin").write_bytes(bytes(400_001))
+    sweep.start()
+    sweep.finish()
+    assert sent_files(way) == ["part-2.bin"]
+    sweep.check(way.address, last=3)
+
+
+def test_large_files_arrive_at_a_slow_server_that_takes_longer_than_is_waited_for_one_that_is_away(
+    way: Way, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setattr(track, "FINISH_SECONDS", 1.0)
+    monkeypatch.setattr(track, "KILLED_SECONDS", 1.0)
+    way.slow, way.delay_seconds = ".bin", 1.5
+    sweep = TrackedSweep(tmp_path, way.address, num_children=0)
+    with_files(sweep, 3)
+    sweep.report(1, 3)
+    sweep.start()
+    while not sweep.all_are_open:
+        time.sleep(0.05)
+    sweep.finish()
+    sweep.check(way.address, last=3)
+    files = {file.path for file in MlflowClient(server).list_artifacts(sweep.parent.run_id, "export")}
+    assert files == {f"export/part-{number}.bin" for number in range(3)}
+
+
+def test_a_driver_that_was_killed_waits_for_no_large_files(
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(track, "KILLED_SECONDS", 1.0)
+    way.slow, way.delay_seconds = ".bin", 1.5
+    sweep = TrackedSweep(tmp_path, way.address, num_children=0)
+    with_files(sweep, 8)
+    sweep.start()
+    while not sweep.all_are_open:
+        time.sleep(0.05)
+    sweep.parent.kill()
+    started = time.monotonic()
+    sweep.parent.finish("KILLED")
+    assert time.monotonic() - started < 2
+    assert read_json(sweep.parent.folder.tracking)["pending"]
+    way.slow = ""
+    assert sweep.parent._thread is not None
+    sweep.parent._thread.join()  # the process would be gone
