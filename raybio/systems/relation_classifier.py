@@ -108,3 +108,14 @@ def judged(
         na_index=0,
         is_in_train_F=is_in_train_F,
     )
+
+
+def best_neighbours(
+    classifier: Classifier, asked: KnownPairs, rows: np.ndarray, neighbours: Sequence[int]
+) -> tuple[int, RelationScores]:
+    """The number of neighbours with the best F1, the smallest of equals, and its scores; 0 without neighbours."""
+    with torch.no_grad():
+        scores = classifier.scores(asked.pairs.embedding_PD, neighbours)
+    found = {k: judged(asked, classifier.predicted(score_PC), rows) for k, score_PC in scores.items()}
+    k = max(found, key=lambda one: (found[one].values["f1"], -one))
+    return k, found[k]

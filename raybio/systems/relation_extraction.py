@@ -39,7 +39,7 @@ from raybio.evaluation.relation_scores import RelationScores
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
-from raybio.systems.relation_classifier import Classifier, KnownPairs, judged, known_pairs
+from raybio.systems.relation_classifier import Classifier, KnownPairs, best_neighbours, judged, known_pairs
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
@@ -194,7 +194,7 @@ class _Judge:
         store, bank = self.reader.store, self._embedded(encoder, "train", SingleProcess())
         settings = {
             "trained_by": "relation_extraction",
-            "kind": self.config.objective.kind,
+            "objective": self.config.objective.to_mapping(),
             "relations": list(store.relation_names),
             "is_multi_label": store.is_multi_label,
             "is_directed": store.is_directed,
@@ -227,16 +227,11 @@ class _Judge:
         return known_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
 
     def _chosen(self, classifier: Classifier, dev: KnownPairs) -> tuple[int, RelationScores]:
-        """The number of neighbours with the best F1, the smallest of equals, and its scores."""
-        found = {
-            k: judged(dev, classifier.predicted(score_PC), self.labelled("dev").rows)
-            for k, score_PC in classifier.scores(dev.pairs.embedding_PD, self.config.evaluation.neighbours).items()
-        }
-        k = max(found, key=lambda one: (found[one].values["f1"], -one))
-        return k, found[k]
+        return best_neighbours(classifier, dev, self.labelled("dev").rows, self.config.evaluation.neighbours)
 
     def _scored(self, classifier: Classifier, asked: KnownPairs, split: str, k: int) -> RelationScores:
-        score_PC = classifier.scores(asked.pairs.embedding_PD, (k,))[k]
+        with torch.no_grad():
+            score_PC = classifier.scores(asked.pairs.embedding_PD, (k,))[k]
         known = self._is_in_train(asked) if self.reader.store.is_multi_label else None
         return judged(asked, classifier.predicted(score_PC), self.labelled(split).rows, known)
 

@@ -1,0 +1,68 @@
+"""Scores of extracted relations as plain JSON, and as tables.
+
+C classes, "NA" first.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raybio.evaluation.relation_scores import RelationScores
+from raybio.markdown import markdown_table
+
+SEED = 0
+"""Of the bootstrap: the same documents are drawn for every model."""
+
+
+def report_data(
+    names: Sequence[str], scores: RelationScores, neighbours: int, confusion_CC: np.ndarray | None
+) -> dict[str, Any]:
+    """Everything that the report shows, as plain JSON.
+
+    Args:
+        names: of the classes.
+        scores: of the predictions.
+        neighbours: how many decided; 0: a linear classifier did.
+        confusion_CC: gold by predicted classes, or None.
+    """
+    intervals = scores.intervals(np.random.default_rng(SEED))
+    told = scores.by_relation()
+    asked = [number for number in range(1, len(names)) if told["gold"][number] + told["found"][number]]
+    return {
+        "scores": {name: interval._asdict() for name, interval in intervals.items()},
+        "neighbours": neighbours,
+        "relations": {
+            names[number]: {measure: round(float(values[number]), 6) for measure, values in told.items()}
+            for number in asked
+        },
+        "classes": list(names),
+        "confusion": None if confusion_CC is None else confusion_CC.tolist(),
+    }
+
+
+def report_markdown(data: Mapping[str, Any], title: str) -> str:
+    """The scores with their 95 % intervals, each relation, and the confusion matrix."""
+    decided = (
+        f"{data['neighbours']} neighbours of a class decide" if data["neighbours"] else "a linear classifier decides"
+    )
+    rows = [
+        [name.replace("_", " "), f"{one['value']:.2%}", f"[{one['low']:.2%}, {one['high']:.2%}]"]
+        for name, one in data["scores"].items()
+    ]
+    parts = [
+        f"# {title}",
+        f"{decided}; intervals over documents",
+        markdown_table(["score", "value", "95 % interval"], rows),
+    ]
+    measures = ("precision", "recall", "f1")
+    by_relation = [
+        [name, *(f"{one[measure]:.2%}" for measure in measures), f"{one['gold']:.0f}", f"{one['found']:.0f}"]
+        for name, one in sorted(data["relations"].items(), key=lambda item: -item[1]["gold"])
+    ]
+    parts.append(markdown_table(["relation", *measures, "gold", "found"], by_relation))
+    if data["confusion"] is not None:
+        heading = ["gold \\ found", *data["classes"]]
+        cells = [[name, *map(str, row)] for name, row in zip(data["classes"], data["confusion"], strict=True)]
+        parts.append(markdown_table(heading, cells))
+    return "\n\n".join(parts)

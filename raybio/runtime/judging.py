@@ -1,0 +1,80 @@
+"""The commands of ``jobs/evaluate.py``: finished models, judged on data that has gold."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.data.document_store import SPLITS
+from raybio.errors import ConfigError
+from raybio.evaluation.zero_shot_names import DATA_SETS, task_names
+from raybio.folders import demand_file, demand_folder
+
+TASKS = "; ".join(f"{name}: {', '.join(one.tasks)}" for name, one in DATA_SETS.items())
+
+app = typer.Typer(
+    help="Evaluate trained models.", add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True
+)
+
+
+@app.command()
+def zero_shot(
+    model: Annotated[list[str], typer.Option(help="model folder (such as export/ of a run) or hub id; repeatable")],
+    data: Annotated[Path, typer.Option(help="folder with hallmarks_of_cancer/, pubmedqa/, bioasq_7b/")],
+    out: Annotated[Path, typer.Option(help="folder of the report")],
+    tasks: Annotated[str, typer.Option(help=f"data sets or single tasks, by comma ({TASKS})")] = ",".join(DATA_SETS),
+    hoc_pmids: Annotated[
+        Path | None, typer.Option(help="file with one PMID a line: ask hoc tasks over these abstracts alone as well")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of the intervals and tests")] = 0,
+    max_length: Annotated[int, typer.Option(help="tokens of a text that are read")] = 512,
+) -> None:
+    """Rank documents for queries by cosine alone; beside it TF-IDF, BM25, chance and the published figures."""
+    names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
+    demand_folder(out)
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.evaluation.zero_shot_report import report_data, report_markdown
+    from raybio.systems.zero_shot import zero_shot as evaluate
+
+    results = evaluate(
+        model,
+        names,
+        data,
+        seed=seed,
+        max_length=max_length,
+        hoc_pmids=hoc_pmids,
+        say=lambda task: print(f"judging {task}"),
+    )
+    settings = {"models": model, "data": str(data), "seed": seed, "max_length": max_length}
+    if hoc_pmids is not None:
+        settings["hoc_pmids"] = str(hoc_pmids)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.json").write_text(json.dumps(report_data(results, settings), indent=2) + "\n")
+    report = report_markdown(results, settings)
+    (out / "report.md").write_text(report + "\n")
+    print(report)
+    print(f"report: {out / 'report.md'}, {out / 'report.json'}")
+
+
+@app.command()
+def relations(
+    model: Annotated[Path, typer.Option(help="export/ of a run of relation_finetune")],
+    store: Annotated[Path, typer.Option(help="prepared documents with the same relations")],
+    split: Annotated[str, typer.Option(help="train, dev or test")] = "test",
+    out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
+) -> None:
+    """Extract relations between entities: F1 with intervals, each relation, what is taken for what."""
+    if split not in SPLITS:
+        raise ConfigError(f"--split: got {split!r}, want one of {', '.join(SPLITS)}")
+    if out is not None:
+        demand_file(out)
+    from raybio.evaluation.relation_report import report_data, report_markdown
+    from raybio.systems.relation_evaluation import evaluate_relations
+
+    judged = evaluate_relations(model, store, split, say=print)
+    data = report_data(judged.relations, judged.scores, judged.neighbours, judged.confusion_CC)
+    print(report_markdown(data, f"{model} on the {split} documents of {store}"))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
