@@ -69,6 +69,11 @@ def local_cpus() -> int:
     return cpus
 
 
+def local_node() -> Node:
+    """What a cluster of this machine alone would have."""
+    return Node(local_cpus(), _local_gpus())
+
+
 @contextlib.contextmanager
 def connected(
     num_workers: int = 1,

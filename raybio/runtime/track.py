@@ -35,6 +35,8 @@ LAST_RETRY_SECONDS = 5.0
 FINISH_SECONDS = 120.0
 KILLED_SECONDS = 20.0
 WARN_SECONDS = 60.0
+LONGEST_TAG = 5000
+"""Letters that MLflow takes."""
 
 _log = logging.getLogger(__name__)
 _warned: dict[str, float] = {}
@@ -111,6 +113,8 @@ class Tracker:
         self._client: Any = None
         self.is_open, self._wake = threading.Event(), threading.Event()
         self._end_status, self._why = "", ""
+        self._tags: dict[str, str] = {}
+        self._facts: list[dict[str, Any]] = []
         self._is_killed = self._is_done = False
         self._deadline = math.inf
         self._thread: threading.Thread | None = None
@@ -126,6 +130,11 @@ class Tracker:
         """Mark the run as killed now, since this process may not have long to live; forwarding goes on."""
         self._is_killed = True
         self._wake.set()
+
+    def note(self, tags: dict[str, str], metrics: dict[str, float]) -> None:
+        """What the run shall have when it has ended, beside what stands in its log; for ``end`` to send."""
+        self._tags = tags
+        self._facts = [{"step": 0, "time_ms": int(time.time() * 1000), "metrics": metrics}]
 
     def end(self, status: str, why: str = "") -> None:
         """Let the run end once MLflow has all of it; returns at once, and goes on trying until ``wait`` gives up.
@@ -267,8 +276,10 @@ class Tracker:
         mlflow_run.log_artifacts(self._client, str(self.run_id), self.folder)
 
     def _close(self) -> None:
-        if self._why:
-            self._client.set_tag(self.run_id, "ended", self._why)
+        tags = self._tags | ({"ended": self._why} if self._why else {})
+        for name, text in tags.items():
+            self._client.set_tag(self.run_id, name, text[:LONGEST_TAG])
+        mlflow_run.log_reports(self._client, str(self.run_id), self._facts)
         for run_id in self._found():
             if run_id != self.run_id:  # a server that was slow made it after all, when it was given up
                 self._client.delete_run(run_id)

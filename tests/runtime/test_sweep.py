@@ -18,8 +18,8 @@ from raybio.data.store import Store
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import read_json
-from raybio.runtime.sweeps.follow_trials import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.sweeps.sweep import SweepRequest, Swept, sweep
+from raybio.runtime.sweeps.trial import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.train import TrainRequest, train
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
