@@ -3,11 +3,13 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.run_folder import RunFolder, write_json
+from raybio.runtime.shared_precision import shared_precision
 from raybio.runtime.sweeps.run_trial import OBJECTIVE, run_trial
 from raybio.runtime.sweeps.suggest import TRIAL, LearningSearch, planned, scheduler, tune_config
 from raybio.runtime.sweeps.trial import NOTE, Trial, TrialOrder
@@ -127,6 +129,38 @@ def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reaso
     monkeypatch.setattr(ray.tune, "get_checkpoint", lambda: ray.tune.Checkpoint.from_directory(tmp_path / "told"))
     run_trial(asdict(of(0.5)), order)
     assert json.loads(folder.failure.read_text())["kind"] == "CheckpointError"
+
+
+def test_the_precision_is_measured_once_for_all_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["bf16", "fp32"])
+    monkeypatch.setattr(
+        "raybio.runtime.shared_precision.resolve_precision", lambda *_: SimpleNamespace(name=next(answers))
+    )
+    order = order_of(tmp_path)
+    order.precision.parent.mkdir(parents=True)
+    assert [shared_precision(order.precision, "auto", "cpu") for _ in range(3)] == ["bf16"] * 3
+    assert shared_precision(order.precision, "fp32", "cpu") == "fp32"
+
+
+def test_a_trial_checkpoints_when_its_node_will_be_taken_away_and_again_until_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    from raybio.runtime.sweeps import run_trial as module
+
+    now, draining = [0.0], {"other": 0}
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "mine"))
+    monkeypatch.setattr(ray._private.state.state, "get_draining_nodes", lambda: draining)
+    is_due, due_at = module.NodeNotice(), []
+    for second in range(30):
+        now[0] = float(second)
+        if second == 5:
+            draining["mine"] = 0
+        if is_due():
+            due_at.append(second)
+    assert due_at == [6, 16, 26]
 
 
 def test_optuna_learns(order: TrialOrder) -> None:

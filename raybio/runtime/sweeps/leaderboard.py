@@ -13,7 +13,7 @@ from scipy import stats
 from raybio.config import override_all
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.sweeps.trial import FAILED, NOTE, PRECISION, Trial, TrialOrder, status_of
+from raybio.runtime.sweeps.trial import FAILED, NOTE, Trial, TrialOrder, status_of
 from raybio.search_space import Settings
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
@@ -169,7 +169,7 @@ def best_config(order: TrialOrder, place: Place) -> TrainingConfig:
     learning rate depends on the end, it goes on to the sweep's last step.
     """
     config = order.config(place.trials[0].settings)
-    found = read_json(Path(order.sweep) / PRECISION) or {}
+    found = read_json(order.precision) or {}
     changes: dict[str, Any] = {"precision": found.get(config.precision, config.precision)}
     if "schedule.max_steps" in free_settings(config):
         changes["schedule.max_steps"] = place.best_step

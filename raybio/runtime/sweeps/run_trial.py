@@ -22,7 +22,7 @@ from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.sweeps.trial import NOTE, PRECISION, Trial, TrialOrder, has_ended
+from raybio.runtime.sweeps.trial import NOTE, Trial, TrialOrder, has_ended
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import adopt, committed, step_of
 from raybio.training.settings import TrainingConfig
@@ -31,6 +31,7 @@ OBJECTIVE = "objective"
 """What Tune compares: the best value of the metric over the trial's evaluated steps so far."""
 
 WRITER_LOCK_SECONDS = 60.0
+NOTICE_POLL_SECONDS = 2.0
 
 
 def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
@@ -155,6 +156,7 @@ def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) 
     """Train in this process."""
     import torch
 
+    from raybio.runtime.shared_precision import shared_precision
     from raybio.runtime.worker import walk
     from raybio.training.checkpoint import CheckpointStore
     from raybio.training.gather import SingleProcess
@@ -165,7 +167,7 @@ def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) 
     torch.set_num_threads(order.threads)
     device = "cuda" if order.gpus_per_worker else "cpu"
     with folder.lock("writer", WRITER_LOCK_SECONDS):
-        config = override(config, "precision", _precision(order, config, device))
+        config = override(config, "precision", shared_precision(order.precision, config.precision, device))
         system = SYSTEMS[order.space.system].build(config, order.store)
         checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
         reports = walk(
@@ -179,6 +181,7 @@ def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) 
             log=MetricsLog(folder.metrics),
             stop=order.stop,
             goal=order.goal,
+            should_checkpoint=NodeNotice(),
         )
         for report in reports:
             line = {"step": report.step, "metrics": report.metrics, "is_evaluation": report.is_evaluation}
@@ -187,24 +190,35 @@ def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) 
         checkpoints.close()
 
 
+class NodeNotice:
+    """Whether a checkpoint is due because this node will be taken away: at the notice, and until it is gone."""
+
+    def __init__(self) -> None:
+        """Find out which node this is."""
+        import ray
+
+        self._node, self._next_look = ray.get_runtime_context().get_node_id(), 0.0
+
+    def __call__(self) -> bool:
+        """Look, if it is time to."""
+        import ray
+
+        from raybio.runtime.worker import NOTICE_SECONDS
+
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        # What Ray Train asks on behalf of its workers; here is nobody who would.
+        is_draining = self._node in ray._private.state.state.get_draining_nodes()
+        self._next_look = now + (NOTICE_SECONDS if is_draining else NOTICE_POLL_SECONDS)
+        return is_draining
+
+
 def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
     reports = tail.read()
     for report in reports:
         goal.check(report)
     return goal.values(reports)
-
-
-def _precision(order: TrialOrder, config: TrainingConfig, device: str) -> str:
-    """``precision: auto`` as the sweep's first trial measured it: measured anew, trials could not be compared."""
-    from raybio.training.precision import resolve_precision
-
-    sweep, path = RunFolder(Path(order.sweep).parent, Path(order.sweep).name), Path(order.sweep) / PRECISION
-    with sweep.lock("precision", WRITER_LOCK_SECONDS):
-        found = read_json(path) or {}
-        if config.precision not in found:
-            found[config.precision] = resolve_precision(config.precision, device).name
-            write_json(path, found)
-    return str(found[config.precision])
 
 
 def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, float]]:
@@ -222,6 +236,7 @@ def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingCo
         name=folder.name,
         threads=order.threads,
         goal=order.goal,
+        precision=str(order.precision),
         setup=order.setup,
     )
     work = fit_in_thread(asked, resources)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Literal
 
+from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search import Searcher
 
 from raybio.errors import ConfigError
@@ -118,7 +119,6 @@ def scheduler(order: TrialOrder) -> Any:
         FIFOScheduler,
         HyperBandScheduler,
         MedianStoppingRule,
-        PopulationBasedTraining,
     )
 
     space, budget, factor = order.space, order.space.budget, order.space.scheduler.reduction_factor
@@ -142,10 +142,26 @@ def scheduler(order: TrialOrder) -> Any:
             # A name of its own: two trials may come to the same settings with different weights.
             return config | {TRIAL: asdict(Trial(settings, branch=uuid.uuid4().hex[:6]))}
 
-        return PopulationBasedTraining(
-            **now, perturbation_interval=budget.grace_steps, custom_explore_fn=explore, log_config=False
+        return _Population(
+            budget.max_steps,
+            **now,
+            perturbation_interval=budget.grace_steps,
+            custom_explore_fn=explore,
+            log_config=False,
         )
     return FIFOScheduler()
+
+
+class _Population(PopulationBasedTraining):
+    """Nobody goes on from a member that has come to the last step: nothing would be left to train."""
+
+    def __init__(self, max_steps: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._max_steps = max_steps
+
+    def _exploit(self, tune_controller: Any, trial: Any, trial_to_clone: Any) -> None:
+        if self._trial_state[trial_to_clone].last_train_time < self._max_steps:
+            super()._exploit(tune_controller, trial, trial_to_clone)
 
 
 class LearningSearch(Searcher):

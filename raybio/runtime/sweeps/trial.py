@@ -21,8 +21,6 @@ NOTE = "trial.json"
 ENDED = "ended.json"
 """What the driver knows: how the trial ended."""
 
-PRECISION = "precision.json"
-
 FINISHED, STOPPED, REPLACED, FAILED = "finished", "stopped by the scheduler", "went on as another", "failed"
 INTERRUPTED = "interrupted"
 
@@ -73,6 +71,11 @@ class TrialOrder:
     def stop(self) -> Path:
         """The file by which the driver ends all trials."""
         return Path(self.sweep) / ".stop"
+
+    @property
+    def precision(self) -> Path:
+        """The file that says what ``precision: auto`` came to, for all trials."""
+        return Path(self.sweep) / "precision.json"
 
     @property
     def threads(self) -> int:
