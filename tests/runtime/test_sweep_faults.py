@@ -110,7 +110,7 @@ def test_a_population_whose_driver_was_killed_goes_on_from_where_its_members_sto
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
-    rates = {"optim.peak_lr": {"choice": [1e-7, 3e-4, 1e-3]}}
+    rates = {"optim.peak_lr": {"choice": [1e-7, 3e-4]}}
     job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=32, scheduler={"kind": "pbt"}, space=rates)
     process = job.start()
 
@@ -120,13 +120,13 @@ def test_a_population_whose_driver_was_killed_goes_on_from_where_its_members_sto
         living = [member for member in members if not (member.path / "ended.json").exists()]
         return {member.name: step_of(member.newest_checkpoint) for member in living if member.newest_checkpoint}
 
-    job.wait(process, lambda: len(standing()) == 3 and min(standing().values()) >= 12)
+    job.wait(process, lambda: sum(step >= 12 for step in standing().values()) == 2)
     process.kill()
     process.wait()
     before = {path.name for path in (job.sweep / "trials").iterdir()}
     stood = standing()
     result = job.finish()
-    assert [one["status"] for one in result["trials"]].count("finished") == 3
+    assert [one["status"] for one in result["trials"]].count("finished") == 2
     for one in result["trials"]:
         reports = read_reports(job.sweep / "trials" / one["name"] / "metrics.jsonl")
         taken_over = [report["step"] for report in reports if "goes_on_from" in report]
