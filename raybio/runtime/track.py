@@ -38,8 +38,7 @@ SLOWEST_BYTES_PER_SECOND = 100_000
 """A file that is sent more slowly counts as stuck; requests that do not move at all end earlier by themselves."""
 
 WARN_SECONDS = 60.0
-LONGEST_TAG = 5000
-"""Letters that MLflow takes."""
+LONGEST_TAG = 5000  # letters
 
 _log = logging.getLogger(__name__)
 _warned: dict[str, float] = {}
