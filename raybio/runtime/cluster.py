@@ -36,6 +36,8 @@ _TRAIN_DEFAULTS = {
     # A sweep says itself what its trials do, and ends in order on Ctrl-C.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    # A trial that fails before its first evaluation has no metric; Tune would end the whole sweep for that.
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
 _QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}

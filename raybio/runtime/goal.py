@@ -24,6 +24,10 @@ class Goal:
         logged = ((report["step"], report["metrics"]) for report in reports)
         return [(step, metrics[self.metric]) for step, metrics in logged if step > 0 and self.metric in metrics]
 
+    def own_values(self, reports: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+        """Those that the trial came to itself: not those that it took over with another trial's weights."""
+        return self.values([report for report in reports if "goes_on_from" not in report])
+
     def check(self, report: Mapping[str, Any]) -> None:
         """Refuse an evaluation that has not the metric: the whole training would be for nothing.
 
@@ -41,6 +45,6 @@ class Goal:
         return max(values, key=lambda pair: (sign * pair[1], -pair[0]), default=None)
 
     def is_reached_first(self, reports: Sequence[Mapping[str, Any]], step: int) -> bool:
-        """Whether ``step`` is an evaluation, and better than all before."""
-        best = self.best(self.values(reports))
+        """Whether ``step`` is an evaluation, and better than all of the trial's own before."""
+        best = self.best(self.own_values(reports))
         return best is not None and best[0] == step

@@ -108,11 +108,9 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     if arguments.device not in _DEVICES:
         raise ConfigError(f"--device: got {arguments.device!r}, want auto, cpu or gpu")
     runs = default_folder("runs", "RAYBIO_RUNS") if arguments.runs is None else arguments.runs
-    store, base = _store_and_base(entry, arguments, runs)
+    store, config = settled_config(entry, arguments, runs)
     # With other workers the result would not be bit-identical, with another tracking URI it would be a second run.
     earlier = read_json(RunFolder(runs, arguments.name).launch) or {} if arguments.name else {}
-    config = base if arguments.config is None else load(entry.config, arguments.config, base)
-    config = override_all(config, _parse_settings(arguments.settings))
     if store is None:
         store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
     digest = open_store(store, entry.store).digest
@@ -128,6 +126,17 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "use_gpu": _DEVICES[arguments.device],
         "verbose": arguments.verbose,
     }
+
+
+def settled_config(entry: SystemEntry, arguments: Arguments, runs: Path) -> tuple[Path | None, TrainingConfig]:
+    """The store, None where it would be the system's demo's, and the settings; nothing is written.
+
+    Raises:
+        ConfigError: for settings that are wrong.
+    """
+    store, base = _store_and_base(entry, arguments, runs)
+    config = base if arguments.config is None else load(entry.config, arguments.config, base)
+    return store, override_all(config, _parse_settings(arguments.settings))
 
 
 def default_folder(kind: str, variable: str) -> Path:

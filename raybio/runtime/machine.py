@@ -58,3 +58,14 @@ def network_file_system(path: Path) -> str | None:
     mounted = {Path(place.mountpoint): place.fstype for place in psutil.disk_partitions(all=True)}
     kind = next((mounted[folder] for folder in (path, *path.parents) if folder in mounted), "")
     return kind if kind.removeprefix("fuse.").startswith(_SHARED) else None
+
+
+def warn_of_network(database: Path) -> None:
+    """Say so, if a sqlite file lies where its locks do not hold."""
+    if kind := network_file_system(database):
+        _log.warning(
+            "%s lies on a network file system (%s), whose locks do not hold between machines: one driver at a time may "
+            "write there. For more, name an `mlflow server` on PostgreSQL with --tracking-uri",
+            database,
+            kind,
+        )

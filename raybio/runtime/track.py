@@ -22,7 +22,7 @@ from typing import Any
 
 from raybio.errors import ConfigError
 from raybio.runtime import mlflow_run
-from raybio.runtime.machine import MachineLoad, network_file_system
+from raybio.runtime.machine import MachineLoad, warn_of_network
 from raybio.runtime.metrics_log import MetricsTail
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 
@@ -38,6 +38,7 @@ SLOWEST_BYTES_PER_SECOND = 100_000
 """A file that is sent more slowly counts as stuck; requests that do not move at all end earlier by themselves."""
 
 WARN_SECONDS = 60.0
+LONGEST_TAG = 5000  # letters
 
 _log = logging.getLogger(__name__)
 _warned: dict[str, float] = {}
@@ -115,6 +116,8 @@ class Tracker:
         self._client: Any = None
         self.is_open, self._wake = threading.Event(), threading.Event()
         self._end_status, self._why = "", ""
+        self._tags: dict[str, str] = {}
+        self._facts: list[dict[str, Any]] = []
         self._is_killed = self._is_hurried = self._is_done = False
         self._patience, self._waiting_since, self._moved_at, self._seconds_of_file = math.inf, 0.0, 0.0, 0.0
         self._thread: threading.Thread | None = None
@@ -122,7 +125,7 @@ class Tracker:
     def start(self) -> None:
         """Create the run, or open it again, and forward metrics from now on; returns at once."""
         if self.parent is None and self.uri.startswith("sqlite:"):
-            _warn_of_network(Path(self.uri.removeprefix("sqlite:///")))
+            warn_of_network(Path(self.uri.removeprefix("sqlite:///")))
         self._thread = threading.Thread(target=self._run, name="raybio-tracking", daemon=True)
         self._thread.start()
 
@@ -130,6 +133,11 @@ class Tracker:
         """Mark the run as killed now, since this process may not have long to live; forwarding goes on."""
         self._is_killed = self._is_hurried = True
         self._wake.set()
+
+    def note(self, tags: dict[str, str], metrics: dict[str, float]) -> None:
+        """What the run shall have when it has ended, beside what stands in its log; for ``end`` to send."""
+        self._tags = tags
+        self._facts = [{"step": 0, "time_ms": int(time.time() * 1000), "metrics": metrics}]
 
     def end(self, status: str, why: str = "") -> None:
         """Let the run end once MLflow has all of it; returns at once, and goes on trying until ``wait`` gives up.
@@ -142,15 +150,15 @@ class Tracker:
         for waiting in filter(None, (self, self.parent)):
             waiting._wake.set()  # a pause after a failure ends: the server may be back
 
-    def wait(self, seconds: float) -> None:
-        """Wait until MLflow has the whole run that was ended, or give up with a warning.
+    def wait(self, seconds: float) -> bool:
+        """Wait until MLflow has the whole run that was ended, or give up with a warning; returns whether it has.
 
         Args:
             seconds: without anything arriving there, after which it is given up; in all, where ``kill`` was called for
                 this run or its parent.
         """
         if self._thread is None:
-            return
+            return False
         self._waiting_since, self._patience = time.monotonic(), seconds
         while self._thread.is_alive() and (left := self._deadline - time.monotonic()) > 0:
             self._thread.join(timeout=min(left, 0.5))
@@ -161,6 +169,7 @@ class Tracker:
                 self.uri.split("@")[-1],
                 self.folder.metrics,
             )
+        return self._is_done
 
     def finish(self, status: str, why: str = "") -> None:
         """Send what is left, the artifacts and the final status; gives up when nothing has arrived for two minutes.
@@ -303,8 +312,10 @@ class Tracker:
             self._moved_at = time.monotonic()
 
     def _close(self) -> None:
-        if self._why:
-            self._client.set_tag(self.run_id, "ended", self._why)
+        tags = self._tags | ({"ended": self._why} if self._why else {})
+        for name, text in tags.items():
+            self._client.set_tag(self.run_id, name, text[:LONGEST_TAG])
+        mlflow_run.log_reports(self._client, str(self.run_id), self._facts)
         for run_id in self._found():
             if run_id != self.run_id:  # a server that was slow made it after all, when it was given up
                 self._client.delete_run(run_id)
@@ -315,16 +326,6 @@ class Tracker:
         more = {"forwarded_step": self._forwarded, "sent": self._sent, "num_samples": self._num_samples}
         more |= {"pending": pending}
         write_json(self.folder.tracking, content | more)
-
-
-def _warn_of_network(database: Path) -> None:
-    if kind := network_file_system(database):
-        _log.warning(
-            "%s lies on a network file system (%s), whose locks do not hold between machines: one driver at a time may "
-            "write there. For more, name an `mlflow server` on PostgreSQL with --tracking-uri",
-            database,
-            kind,
-        )
 
 
 def _warn(uri: str, error: Exception) -> None:

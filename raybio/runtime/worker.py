@@ -13,6 +13,7 @@ import torch
 from ray.train.v2._internal.execution.context import get_train_context
 
 from raybio.batches import TokenBatch
+from raybio.config import override
 from raybio.errors import ClusterError, RaybioError
 from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.functional.digest import weights_digest
@@ -20,6 +21,7 @@ from raybio.protocols import Collective, System
 from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.shared_precision import shared_precision
 from raybio.runtime.stream import stream_batches
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import CheckpointStore
@@ -48,6 +50,7 @@ class Order:
         name: the run's name.
         threads: threads to compute with; None: the CPUs of this machine divided by its workers.
         goal: what a sweep looks at, if the run is one of its trials.
+        precision: file that says what ``precision: auto`` came to in the sweep, if the run is one of its trials.
         setup: called as ``setup(rank, attempt folder)`` before anything else; tests plant their faults with it.
     """
 
@@ -58,6 +61,7 @@ class Order:
     name: str
     threads: int | None
     goal: Goal | None = None
+    precision: str | None = None
     setup: Callable[[int, Path], None] | None = None
 
 
@@ -90,6 +94,9 @@ def _train(order: Order, folder: RunFolder) -> None:
     collective: Collective = ProcessGroup() if world > 1 else SingleProcess()
     entry = SYSTEMS[order.system]
     config = entry.config.from_mapping(order.config)
+    if order.precision is not None:
+        device = ray.train.torch.get_device()
+        config = override(config, "precision", shared_precision(Path(order.precision), config.precision, device))
     checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
     if rank != 0:
         collective.all_sum(torch.zeros(1))  # rank 0 holds the folder now

@@ -275,6 +275,15 @@ def committed(directory: Path) -> list[Path]:
     return [directory / match[0] for match in matches]
 
 
+def keep_newest(directory: Path) -> None:
+    """Delete all checkpoints but the newest, of a run that goes on no more; what cannot be deleted is warned about."""
+    for path in committed(directory)[1:]:
+        try:
+            durable.remove_folder(path, path.with_name(_REMOVING + path.name))
+        except OSError as error:
+            _log.warning("%s: an old checkpoint could not be deleted: %s", path, error)
+
+
 def adopt(source: Path, directory: Path, config: Config) -> None:
     """Make a checkpoint of one run the newest of another, which goes on from its weights with other settings.
 

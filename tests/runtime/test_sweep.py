@@ -13,13 +13,13 @@ import ray
 from mlflow import MlflowClient
 from ray.util import placement_group_table
 
-from raybio.config import load
+from raybio.config import load, override_all
 from raybio.data.store import Store
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import read_json
-from raybio.runtime.sweeps.follow_trials import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.sweeps.sweep import SweepRequest, Swept, sweep
+from raybio.runtime.sweeps.trial import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.train import TrainRequest, train
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
@@ -86,16 +86,16 @@ def assert_nothing_is_left() -> None:
     raise AssertionError((left, ray.available_resources()))
 
 
-def lambda_of(run: Path) -> float:
-    return float(read_json(run / "run.json")["config"]["objective"]["lambda_spml"])
+def rate_of(run: Path) -> float:
+    return float(read_json(run / "run.json")["config"]["optim"]["peak_lr"])
 
 
 def some_go_wrong(rank: int, run: Path) -> None:
-    """0.1 raises; 0.3 is killed every time; 0.5 once."""
-    value, mark = lambda_of(run), run / "was killed"
-    if value == 0.1:
+    """1e-5 raises; 1e-6 is killed every time; 1e-3 once."""
+    value, mark = rate_of(run), run / "was killed"
+    if value == 1e-5:
         raise ConfigError("this one cannot be trained")
-    if value == 0.3 or (value == 0.5 and not mark.exists()):
+    if value == 1e-6 or (value == 1e-3 and not mark.exists()):
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -106,21 +106,25 @@ def nothing_goes(rank: int, run: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_trials_that_raise_or_are_killed_do_not_keep_the_others_from_their_end(
+def test_trials_that_raise_are_killed_or_stopped_early_do_not_keep_the_others_from_their_end(
     request_of, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
     monkeypatch.setattr("raybio.runtime.sweeps.sweep.MAX_TRIAL_FAILURES", 1)
-    swept = sweep(request_of(setup=some_go_wrong))
-    assert statuses(swept) == {0.0: FINISHED, 0.1: FAILED, 0.3: FAILED, 0.5: FINISHED, 0.7: FINISHED, 0.9: FINISHED}
-    assert "lambda_spml 0.1 | failed: this one cannot be trained\n" in capsys.readouterr().out
-    errors = {one.settings[LAMBDA]: one.error for one in swept.trials if one.error}
-    assert errors.keys() == {0.1, 0.3}
-    assert errors[0.1] == "this one cannot be trained"
-    assert "ended" in errors[0.3]
+    asha = {"kind": "asha", "reduction_factor": 2}
+    # The first one is good, and at its first rung long before those begin that learn next to nothing.
+    rates = {RATE: {"choice": [3e-4, 1e-5, 1e-6, 1e-7, 2e-7, 1e-3]}}
+    swept = sweep(request_of(scheduler=asha, space=rates, setup=some_go_wrong))
+    expected = {3e-4: FINISHED, 1e-5: FAILED, 1e-6: FAILED, 1e-7: STOPPED, 2e-7: STOPPED, 1e-3: FINISHED}
+    assert statuses(swept, RATE) == expected
+    assert "peak_lr 1e-05 | failed: this one cannot be trained\n" in capsys.readouterr().out
+    errors = {one.settings[RATE]: one.error for one in swept.trials if one.error}
+    assert errors.keys() == {1e-5, 1e-6}
+    assert errors[1e-5] == "this one cannot be trained"
+    assert "ended" in errors[1e-6]
     assert_nothing_is_left()
     parent, children = mlflow_runs(swept)
     assert parent.info.status == "FINISHED"
-    assert sorted(child.info.status for child in children) == ["FAILED"] * 2 + ["FINISHED"] * 4
+    assert sorted(child.info.status for child in children) == ["FAILED"] * 2 + ["FINISHED"] * 2 + ["KILLED"] * 2
     # The winner, run again from its file, by the job's own way, gives the same numbers.
     config = load(SYSTEMS["structure_preserving"].config, swept.folder.path / "best.yaml")
     best = swept.places[0]
@@ -130,19 +134,28 @@ def test_trials_that_raise_or_are_killed_do_not_keep_the_others_from_their_end(
     assert again.metrics[METRIC] == best.mean
 
 
+def assert_its_best_settings_are_repeated(swept: Swept) -> None:
+    """Those that are best with the sweep's own seed, whatever was repeated before."""
+    best = next(one for one in swept.trials if "seed" not in one.settings)
+    assert best.settings[LAMBDA] in {one.settings[LAMBDA] for one in swept.trials if "seed" in one.settings}
+    assert len(swept.places[0].trials) == 2
+
+
 @pytest.mark.timeout(180)
 def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_of, capsys) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}
-    asked = request_of(scheduler=asha, search={"kind": "optuna"}, budget={"num_trials": 5})
+    budget = {"num_trials": 5, "num_repeated": 1, "num_seeds": 2}
+    asked = request_of(scheduler=asha, search={"kind": "optuna"}, budget=budget)
     swept = sweep(asked)
-    found = statuses(swept)
-    assert len(found) == 5  # five different ones
-    assert set(found.values()) == {FINISHED, STOPPED}
+    first = [one for one in swept.trials if "seed" not in one.settings]
+    assert len({one.settings[LAMBDA] for one in first}) == 5  # five different ones
+    assert {one.status for one in first} == {FINISHED, STOPPED}
+    assert_its_best_settings_are_repeated(swept)
     assert_nothing_is_left()
-    for one in swept.trials:
+    for one in first:
         if one.status == STOPPED:
             assert one.values[-1][0] < 12
-            others = [dict(other.values).get(one.values[-1][0], 0.0) for other in swept.trials if other is not one]
+            others = [dict(other.values).get(one.values[-1][0], 0.0) for other in first if other is not one]
             assert one.best_value < max(others)
     _, children = mlflow_runs(swept)
     by_name = {child.info.run_name: (child.info.status, child.data.tags["ended"]) for child in children}
@@ -159,11 +172,12 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     # With a larger budget it goes on: what has ended is told, not trained.
     larger = replace(asked, space=asked.space.with_budget(["num_trials=6"]))
     more = sweep(larger)
-    assert len(more.trials) == 6
+    assert len([one for one in more.trials if "seed" not in one.settings]) == 6
+    assert_its_best_settings_are_repeated(more)
     assert {
         one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat() for one in again.trials
     } == logs
-    assert len(mlflow_runs(more)[1]) == 6
+    assert len(mlflow_runs(more)[1]) == len(more.trials)
 
 
 @pytest.mark.timeout(180)
@@ -184,6 +198,8 @@ def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
         assert [one["metrics"] for one in copied] == [one["metrics"] for one in donor if one["step"] <= last]
         assert 0 < last < 16
         assert reports[-1]["step"] > last
+    winner = swept.places[0].trials[0]
+    assert (swept.folder.path / "trials" / winner.name / "export" / "README.md").is_file()
     assert_nothing_is_left()
 
 
@@ -204,8 +220,12 @@ def test_trials_of_several_workers_report_on_their_way_and_are_stopped(request_o
     asha = {"kind": "asha", "reduction_factor": 2}
     two = {RATE: {"choice": [3e-4, 1e-7]}}
     asked = request_of(scheduler=asha, space=two, budget={"max_concurrent_trials": 1, "max_steps": 40})
-    swept = sweep(replace(asked, workers=2, cpus_per_worker=0.5))
+    base = override_all(asked.base, {"precision": "auto"})
+    swept = sweep(replace(asked, base=base, workers=2, cpus_per_worker=0.5))
     assert statuses(swept, RATE) == {3e-4: FINISHED, 1e-7: STOPPED}
+    # Measured once, by the first trial, and kept in the winner's file.
+    (measured,) = read_json(swept.folder.path / "precision.json").values()
+    assert load(SYSTEMS["structure_preserving"].config, swept.folder.path / "best.yaml").precision == measured
     assert all(one.values for one in swept.trials)
     assert_nothing_is_left()
     _, children = mlflow_runs(swept)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -15,7 +16,8 @@ from mlflow import MlflowClient
 
 from raybio.data.store import Store
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import read_json
+from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.training.checkpoint import step_of
 from raybio.training.settings import TrainingConfig
 from tests.runtime.test_driver_faults import ROOT, end_of_family
 
@@ -26,7 +28,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 class SweepJob:
     """``jobs/sweep.py`` over four values of lambda on the tiny store."""
 
-    def __init__(self, folder: Path, store: Store, config: TrainingConfig, max_steps: int) -> None:
+    def __init__(
+        self, folder: Path, store: Store, config: TrainingConfig, max_steps: int, **sections: dict[str, Any]
+    ) -> None:
         self.folder, self.store = folder, store
         self.sweep = folder / "sweeps" / "mine"
         (folder / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
@@ -38,6 +42,7 @@ class SweepJob:
             "scheduler": {"kind": "none"},
             "search": {"kind": "grid"},
             "space": {"objective.lambda_spml": {"choice": LAMBDAS}},
+            **sections,
         }
         (folder / "space.yaml").write_text(yaml.safe_dump(space))
 
@@ -77,7 +82,8 @@ def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_agai
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
-    job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=12)
+    learning = {"search": {"kind": "optuna"}, "scheduler": {"kind": "asha", "reduction_factor": 2}}
+    job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=12, **learning)
     process = job.start()
     job.wait(process, lambda: len(job.ended()) >= 2)
     family = psutil.Process(process.pid).children(recursive=True)
@@ -87,14 +93,47 @@ def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_agai
     assert len(finished) < len(LAMBDAS)
     result = job.finish()
     assert {run: (run / "metrics.jsonl").stat().st_mtime_ns for run in finished} == finished
-    assert [one["status"] for one in result["trials"]] == ["finished"] * len(LAMBDAS)
+    assert {one["status"] for one in result["trials"]} <= {"finished", "stopped by the scheduler"}
+    assert result["trials"][0]["status"] == "finished"
     assert sorted(one["settings"]["objective.lambda_spml"] for one in result["trials"]) == LAMBDAS
     for one in result["trials"]:
         steps = [report["step"] for report in read_reports(job.sweep / "trials" / one["name"] / "metrics.jsonl")]
-        assert steps == list(range(13))
-    names = ["mine", *(one["name"] for one in result["trials"])]
-    assert job.tracked() == sorted((name, "FINISHED") for name in names)
-    assert not [name for name in end_of_family(family, 180) if "_run" in name]
+        assert steps == list(range(len(steps)))
+        assert len(steps) == 13 or one["status"] != "finished"
+    expected = {"finished": "FINISHED", "stopped by the scheduler": "KILLED"}
+    children = [(one["name"], expected[one["status"]]) for one in result["trials"]]
+    assert job.tracked() == sorted([("mine", "FINISHED"), *children])
+    assert end_of_family(family, 180) == []
+
+
+def test_a_population_whose_driver_was_killed_goes_on_from_where_its_members_stood(
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    rates = {"optim.peak_lr": {"choice": [1e-7, 3e-4]}}
+    job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=32, scheduler={"kind": "pbt"}, space=rates)
+    process = job.start()
+
+    def standing() -> dict[str, int]:
+        """The step at which each member stands that has not ended."""
+        members = (RunFolder(path.parent, path.name) for path in (job.sweep / "trials").glob("*"))
+        living = [member for member in members if not (member.path / "ended.json").exists()]
+        return {member.name: step_of(member.newest_checkpoint) for member in living if member.newest_checkpoint}
+
+    job.wait(process, lambda: sum(step >= 12 for step in standing().values()) == 2)
+    process.kill()
+    process.wait()
+    before = {path.name for path in (job.sweep / "trials").iterdir()}
+    stood = standing()
+    result = job.finish()
+    assert [one["status"] for one in result["trials"]].count("finished") == 2
+    for one in result["trials"]:
+        reports = read_reports(job.sweep / "trials" / one["name"] / "metrics.jsonl")
+        taken_over = [report["step"] for report in reports if "goes_on_from" in report]
+        if taken_over and one["name"] not in before:
+            assert taken_over[-1] >= min(stood.values())
+        if one["name"] in stood:
+            assert reports[-1]["step"] >= stood[one["name"]]
 
 
 @pytest.mark.parametrize(

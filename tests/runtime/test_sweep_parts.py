@@ -1,4 +1,4 @@
-"""The parts of a sweep that need no cluster: what is tried next, what has room, what came out of it, and the report."""
+"""The parts of a sweep that need no cluster: what has room, what came out of it, and the report."""
 
 import csv
 import json
@@ -6,88 +6,26 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import yaml
 
 from raybio.config import load, override_all
-from raybio.errors import ClusterError, ConfigError
-from raybio.runtime.metrics_log import MetricsLog
+from raybio.errors import ClusterError, ConfigError, StoreError
+from raybio.runtime.launch import Arguments
+from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.room import Node, room
 from raybio.runtime.run_folder import RunFolder, write_json
-from raybio.runtime.sweeps.follow_trials import FAILED, FINISHED, STOPPED
-from raybio.runtime.sweeps.leaderboard import leaderboard, write_results
-from raybio.runtime.sweeps.suggest import TRIAL, LearningSearch, planned
+from raybio.runtime.sweeps.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.sweeps.sweep_report import importance, write_sweep_report
-from raybio.runtime.sweeps.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
-from raybio.search_space import SearchSpace, load_search_space
-from raybio.systems import SYSTEMS
+from raybio.runtime.sweeps.sweeping import _recalled, _refuse_both, _show_plan
+from raybio.runtime.sweeps.trial import FAILED, FINISHED, STOPPED, Trial, TrialOrder
+from tests.runtime.sweep_folder import LAMBDA, METRIC, RATE, SYSTEM, leave, of, order_of, space_of
 from tests.script_process import run_script
 
 ROOT = Path(__file__).parents[2]
-SYSTEM = SYSTEMS["structure_preserving"]
-LAMBDA, RATE, METRIC = "objective.lambda_spml", "optim.peak_lr", "val/link_mrr"
-
-
-def space_of(folder: Path, **sections: object) -> SearchSpace:
-    given = {
-        "system": "structure_preserving",
-        "metric": METRIC,
-        "mode": "max",
-        "budget": {"num_trials": 8, "max_steps": 40, "grace_steps": 10},
-        "space": {LAMBDA: {"choice": [0.0, 0.1, 0.5]}, RATE: {"log_uniform": [1e-5, 1e-2]}},
-        **sections,
-    }
-    (folder / "space.yaml").write_text(yaml.safe_dump(given))
-    return load_search_space(folder / "space.yaml", {name: entry.config for name, entry in SYSTEMS.items()})
 
 
 @pytest.fixture
 def order(tmp_path: Path) -> TrialOrder:
-    return TrialOrder(SYSTEM.demo, space_of(tmp_path), "store", str(tmp_path / "sweeps" / "mine"))
-
-
-def leave(order: TrialOrder, trial: Trial, values: dict[int, float], status: str = FINISHED) -> RunFolder:
-    """What a trial leaves in its folder."""
-    folder = order.folder(trial)
-    folder.make()
-    log = MetricsLog(folder.metrics)
-    log.append(0, {METRIC: 0.99})  # the start is no step of the trial
-    for step, value in values.items():
-        log.append(step, {METRIC: value})
-    write_json(folder.path / NOTE, {"trial": {"settings": trial.settings, "branch": trial.branch}, "seconds": 36.0})
-    write_json(folder.path / ENDED, {"status": status})
-    return folder
-
-
-def of(value: float, rate: float = 1e-3, **more: object) -> Trial:
-    return Trial({LAMBDA: value, RATE: rate, **more})
-
-
-def test_optuna_never_gives_the_same_settings_twice_and_begins_with_earlier_trials(tmp_path: Path) -> None:
-    space = space_of(tmp_path, space={LAMBDA: {"choice": [0.0, 0.1, 0.5]}, "seed": {"choice": [0, 1]}})
-    earlier = [Trial({LAMBDA: 0.5, "seed": 1}), Trial({LAMBDA: 0.1, "seed": 0})]
-    search, given = LearningSearch(space, earlier), []
-    while isinstance(found := search.suggest(str(len(given))), dict):
-        given.append(found[TRIAL]["settings"])
-        search.on_trial_complete(str(len(given) - 1), {OBJECTIVE: given[-1][LAMBDA]})
-    assert given[:2] == [trial.settings for trial in earlier]
-    assert len(given) == 6
-    assert all(given.count(one) == 1 for one in given)
-
-
-def test_optuna_learns(tmp_path: Path) -> None:
-    space = space_of(tmp_path)
-    search, rates = LearningSearch(space, []), []
-    for number in range(40):
-        settings = search.suggest(str(number))[TRIAL]["settings"]
-        rates.append(abs(settings[RATE] - 0.003))
-        search.on_trial_complete(str(number), {OBJECTIVE: -rates[-1]})
-    assert sorted(rates[20:])[10] < sorted(rates[:10])[5]
-
-
-def test_a_random_search_is_the_same_each_time_and_has_no_trial_twice(tmp_path: Path) -> None:
-    space = space_of(tmp_path, search={"kind": "random"}, space={LAMBDA: {"choice": [0.0, 0.1, 0.5]}})
-    assert planned(space) == planned(space)
-    assert sorted(one[LAMBDA] for one in planned(space)) == [0.0, 0.1, 0.5]  # no more than there are
+    return order_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +83,49 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(ord
     assert [row["status"] for row in rows] == [one.status for one in trials]
     assert rows[0]["worker_hours"] == "0.01000"
     assert json.loads(folder.result.read_text())["leaderboard"][0]["best_step"] == 20
+
+
+def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(order: TrialOrder) -> None:
+    leave(order, of(0.5), {10: 0.5, 20: 0.9})
+    heir = leave(order, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
+    log = MetricsLog(heir.metrics)
+    log.append(20, {METRIC: 0.9}, goes_on_from="donor")
+    assert [one.best_value for one in records(order)] == [0.9, None]
+    log.append(30, {METRIC: 0.6})
+    log.append(40, {METRIC: 0.7})
+    found = records(order)
+    assert [(one.best_step, one.best_value, one.goes_on_from) for one in found] == [(20, 0.9, ""), (40, 0.7, "donor")]
+    assert found[1].values == [(30, 0.6), (40, 0.7)]
+    # It is exported at each, as any trial whose own best so far this is.
+    reports = read_reports(heir.metrics)
+    assert [order.goal.is_reached_first(reports[:number], reports[number - 1]["step"]) for number in (3, 4)] == [
+        True
+    ] * 2
+
+
+def test_which_settings_are_repeated_does_not_depend_on_what_was_repeated_before(tmp_path: Path) -> None:
+    budget = {"num_trials": 8, "max_steps": 40, "grace_steps": 10, "num_repeated": 1, "num_seeds": 2}
+    order = order_of(tmp_path, budget=budget)
+    own = order.base.seed
+    leave(order, of(0.1), {10: 0.5})
+    assert repetitions(order) == [of(0.1, seed=own + 1)]
+    leave(order, of(0.1, seed=own + 1), {10: 0.8})  # other seeds' luck does not count either
+    leave(order, of(0.5), {10: 0.7})  # of a larger budget
+    leave(order, of(0.0), {10: 0.9}, FAILED)
+    assert repetitions(order) == [of(0.5, seed=own + 1)]
+    leave(order, of(0.5, seed=own + 1), {10: 0.6})
+    assert [place.settings[LAMBDA] for place in leaderboard(order, records(order))] == [0.1, 0.5]
+    assert repetitions(order) == [of(0.5, seed=own + 1)]
+
+
+def test_a_trial_that_failed_wins_nothing(order: TrialOrder) -> None:
+    leave(order, of(0.1), {10: 0.9}, FAILED)
+    leave(order, of(0.5), {10: 0.5})
+    folder = RunFolder(Path(order.sweep).parent, "mine")
+    places, trials = write_results(folder, order)
+    assert [place.settings[LAMBDA] for place in places] == [0.5]
+    assert len(trials) == 2
+    assert load(SYSTEM.config, folder.path / "best.yaml").objective.lambda_spml == 0.5
 
 
 @pytest.mark.parametrize(("rule", "last_step"), [("constant", 20), ("linear", 40)])
@@ -222,7 +203,37 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "objective.lambda_spml=0.5" in done.stdout
     assert "3 trials of 40 steps at most, judged by asha from step 10 on" in done.stdout
-    assert not (tmp_path / "sweeps").exists()
-    wrong = run_script(ROOT / "jobs" / "sweep.py", tmp_path, "space.yaml", "--dry-run", "--set", f"{LAMBDA}=0.1")
-    assert wrong.returncode == 2
-    assert "the space varies objective.lambda_spml" in wrong.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"space.yaml", "stdout", "stderr"}  # no store either
+
+
+def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere"):
+        _show_plan(space_of(tmp_path), Arguments(store=tmp_path / "nowhere"))
+    rates = space_of(tmp_path, space={RATE: {"log_uniform": [1e-5, 1e-2]}})
+    with pytest.raises(ConfigError, match="want equal numbers"):
+        _show_plan(rates, Arguments(settings=("objective.loss=margin_contrastive",)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (f"{LAMBDA}=0.1", "the space varies objective.lambda_spml"),
+        ("schedule.max_steps=500", "want --budget max_steps="),
+        ("schedule.checkpoint_every_steps=5", "every 10 steps at least; want --budget grace_steps="),
+        ("schedule.evaluate_every_steps=11", "every 10 steps at least; want --budget grace_steps="),
+        ("schedule.evaluate_every_steps=0", "every 10 steps at least; want --budget grace_steps="),
+    ],
+)
+def test_settings_that_the_space_decides_are_refused(tmp_path: Path, setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _refuse_both(space_of(tmp_path), ("seed=3", "schedule.evaluate_every_steps=10", setting))
+
+
+def test_a_sweep_goes_on_with_the_budget_that_it_was_given_before(tmp_path: Path, capsys) -> None:
+    folder = RunFolder(tmp_path, "mine")
+    assert _recalled(folder, ["num_trials=3"]) == ("num_trials=3",)
+    folder.make()
+    write_json(folder.launch, {"budget": ["num_trials=20", "num_seeds=4"]})
+    assert _recalled(folder, []) == ("num_trials=20", "num_seeds=4")
+    assert "as mine was started before: --budget num_trials=20 --budget num_seeds=4" in capsys.readouterr().out
+    assert _recalled(folder, ["num_trials = 30"]) == ("num_seeds=4", "num_trials = 30")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from raybio.errors import ConfigError
-from raybio.runtime import track
+from raybio.runtime import machine, track
 from raybio.runtime.machine import network_file_system
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.mlflow_run import flatten
@@ -146,7 +146,7 @@ def test_a_file_system_that_other_machines_share_is_known_by_its_kind(monkeypatc
 def test_sqlite_on_a_network_file_system_is_warned_about_once_for_a_sweep(
     folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(track, "network_file_system", lambda _: "nfs4")
+    monkeypatch.setattr(machine, "network_file_system", lambda _: "nfs4")
     parent = new_tracker(folder, uri)
     child = Tracker(RunFolder(folder.path.parent, "second"), uri, "sppt", CONFIG, "d" * 64, parent=parent)
     child.folder.make()

@@ -7,19 +7,32 @@ from typing import Any
 
 from ray.tune import Callback
 
+from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.sweeps.leaderboard import records
+from raybio.runtime.sweeps.run_trial import OBJECTIVE
 from raybio.runtime.sweeps.suggest import TRIAL
-from raybio.runtime.sweeps.trial import ENDED, NOTE, OBJECTIVE, Trial, TrialOrder
+from raybio.runtime.sweeps.trial import (
+    ENDED,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    NOTE,
+    REPLACED,
+    STOPPED,
+    Trial,
+    TrialOrder,
+    status_of,
+)
 from raybio.runtime.track import FINISH_SECONDS, KILLED_SECONDS, Tracker
+from raybio.training.checkpoint import keep_newest
 
 TRIALS = "trials.json"
 """The sweep's trials in the order of their start; what a sweep that goes on begins with."""
 
 LONGEST_REASON = 300
 
-FINISHED, STOPPED, REPLACED, FAILED = "finished", "stopped by the scheduler", "went on as another", "failed"
-INTERRUPTED = "interrupted"
 MLFLOW_STATUS = {
     FINISHED: "FINISHED",
     STOPPED: "KILLED",
@@ -27,11 +40,6 @@ MLFLOW_STATUS = {
     FAILED: "FAILED",
     INTERRUPTED: "KILLED",
 }
-
-
-def status_of(folder: RunFolder) -> str:
-    """How a trial ended, as the driver noted; interrupted, if it did not."""
-    return str((read_json(folder.path / ENDED) or {}).get("status", INTERRUPTED))
 
 
 def earlier_trials(sweep: Path) -> list[Trial]:
@@ -46,22 +54,23 @@ class FollowedTrials(Callback):
         trials: all that were started, in the order of their first start.
     """
 
-    def __init__(self, folder: RunFolder, order: TrialOrder, parent: Tracker, data_digest: str) -> None:
+    def __init__(self, folder: RunFolder, order: TrialOrder, parent: Tracker) -> None:
         """Follow the trials of a sweep.
 
         Args:
             folder: the sweep's.
             order: what its trials share.
             parent: tracks the sweep itself.
-            data_digest: of the store.
         """
-        self.folder, self.order, self.parent, self.data_digest = folder, order, parent, data_digest
+        self.folder, self.order, self.parent = folder, order, parent
         self.trials: list[Trial] = []
         self._member: dict[str, Trial] = {}
+        self._listed = earlier_trials(folder.path)
         self._trackers: dict[str, Tracker] = {}
         self._ended: list[Tracker] = []
         self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
-        self._best: float | None = None
+        ended = [one for one in records(order) if one.status not in (FAILED, INTERRUPTED)]
+        self._best = order.goal.best([(0, one.best_value) for one in ended if one.best_value is not None])
 
     def catch_up(self) -> None:
         """Send what MLflow has not taken yet of trials that ended before this start."""
@@ -81,9 +90,9 @@ class FollowedTrials(Callback):
         if self.order.stop.exists():
             return  # it will end at once
         now, before = Trial(**trial.config[TRIAL]), self._member.get(trial.trial_id)
+        self._begin(trial.trial_id, now)
         if before is not None and before != now:
             self._end(before, REPLACED)
-        self._begin(trial.trial_id, now)
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         """A line for an evaluation."""
@@ -92,9 +101,6 @@ class FollowedTrials(Callback):
             return
         line = f"{shown(now)} | step {result['step']:,} | {metric} {result[metric]:.4g}"
         print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}", flush=True)
-        value = result[OBJECTIVE]
-        if self._best is None or self.order.goal.best([(0, self._best), (1, value)]) == (1, value):
-            self._best = value
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Note how it ended, whoever ended it."""
@@ -121,21 +127,38 @@ class FollowedTrials(Callback):
             write_json(folder.failure, {"kind": "ClusterError", "message": message})
         self._end(now, FAILED)
 
-    def close(self) -> None:
-        """End all runs that are still open, and wait until MLflow has everything, for at most two minutes in all."""
+    def kill(self) -> None:
+        """Mark all open runs as killed now, since this process may not have long to live."""
+        for tracker in (self.parent, *list(self._trackers.values())):
+            tracker.kill()
+
+    def close(self, is_killed: bool) -> None:
+        """End all runs that are still open, and wait until MLflow has everything.
+
+        Args:
+            is_killed: a signal came, and there is less time for it: 20 seconds for all together, and not two minutes
+                since the last run of which everything has arrived.
+        """
         for trial in self.trials:
             self._end(trial, INTERRUPTED)
-        until = time.monotonic() + (KILLED_SECONDS if self.order.stop.exists() else FINISH_SECONDS)
+        seconds = KILLED_SECONDS if is_killed else FINISH_SECONDS
+        until = time.monotonic() + seconds
         for tracker in self._ended:
-            tracker.wait(max(until - time.monotonic(), 0.0))
+            if tracker.wait(max(until - time.monotonic(), 0.0)) and not is_killed:
+                until = time.monotonic() + seconds
 
     def _begin(self, trial_id: str, now: Trial) -> RunFolder:
-        """Note the trial in its folder, and open its run; once is as good as twice."""
+        """Note the trial in its folder and in the list, and open its run; once is as good as twice."""
+        folder, before = self.order.folder(now), self._member.get(trial_id)
         self._member[trial_id] = now
         if now not in self.trials:
             self.trials.append(now)
-        write_json(self.folder.path / TRIALS, [asdict(one) for one in self._member.values()])
-        folder = self.order.folder(now)
+        if now not in self._listed:
+            if before in self._listed:
+                self._listed[self._listed.index(before)] = now  # an heir
+            else:
+                self._listed.append(now)
+            write_json(self.folder.path / TRIALS, [asdict(one) for one in self._listed])
         folder.make()
         if not (folder.path / NOTE).exists():
             write_json(folder.path / NOTE, {"trial": asdict(now), "seconds": 0.0})
@@ -147,7 +170,9 @@ class FollowedTrials(Callback):
     def _tracker(self, trial: Trial) -> Tracker:
         config = self.order.config(trial.settings)
         folder, system = self.order.folder(trial), self.order.space.system
-        return Tracker(folder, self.parent.uri, system, config.to_mapping(), self.data_digest, parent=self.parent)
+        return Tracker(
+            folder, self.parent.uri, system, config.to_mapping(), self.parent.data_digest, parent=self.parent
+        )
 
     def _end(self, trial: Trial, status: str) -> None:
         """Note how a trial ended, once, and end its run; one that was interrupted may go on, and nothing is noted."""
@@ -157,17 +182,39 @@ class FollowedTrials(Callback):
             write_json(folder.path / ENDED, {"status": status})
             why = (read_json(folder.failure) or {}).get("message", "")
             print(f"{shown(trial)} | {status}{': ' + why if why else ''}", flush=True)
-            if self._best is not None:
-                self._num_told += 1
-                self._log.append(self._num_told, {f"best/{self.order.space.metric}": self._best})
+            if status != FAILED:
+                self._note_best(folder)
+            if status in (FINISHED, STOPPED) and self.order.space.scheduler.kind != "pbt":
+                keep_newest(folder.checkpoints)  # of a population, others may go on from any of them
         tracker = self._trackers.pop(folder.name, None)
         if tracker is not None:
             self._end_run(tracker, status)
 
+    def _note_best(self, folder: RunFolder) -> None:
+        """The best value over all trials that have ended, once more."""
+        values = self.order.goal.own_values(read_reports(folder.metrics))
+        self._best = self.order.goal.best([*([self._best] if self._best else []), *values])
+        if self._best is not None:
+            self._num_told += 1
+            self._log.append(self._num_told, {f"best/{self.order.space.metric}": self._best[1]})
+
     def _end_run(self, tracker: Tracker, status: str) -> None:
         """It goes on trying until the sweep ends, however long the server is away: nobody waits for it before."""
+        tracker.note(*_facts(self.order.goal, tracker.folder))
         tracker.end(MLFLOW_STATUS[status], status)
         self._ended.append(tracker)
+
+
+def _facts(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], dict[str, float]]:
+    """A trial's tags and metrics beside those of its log: its best step, its newest checkpoint, why it failed."""
+    best, newest = goal.best(goal.own_values(read_reports(folder.metrics))), folder.newest_checkpoint
+    tags = {
+        "best_step": None if best is None else str(best[0]),
+        "checkpoint": None if newest is None else str(newest),
+        "error": (read_json(folder.failure) or {}).get("message"),
+    }
+    metrics = {} if best is None else {f"best/{goal.metric}": best[1]}
+    return {name: value for name, value in tags.items() if value is not None}, metrics
 
 
 def shown(trial: Trial) -> str:

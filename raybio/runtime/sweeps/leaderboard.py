@@ -13,8 +13,7 @@ from scipy import stats
 from raybio.config import override_all
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.sweeps.follow_trials import status_of
-from raybio.runtime.sweeps.trial import NOTE, PRECISION, TrialOrder
+from raybio.runtime.sweeps.trial import FAILED, NOTE, Trial, TrialOrder, status_of
 from raybio.search_space import Settings
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
@@ -30,7 +29,7 @@ class TrialRecord:
         name: of its folder.
         settings: what it changed.
         status: ``finished``, ``stopped by the scheduler``, ``went on as another``, ``failed`` or ``interrupted``.
-        values: (step, metric) of its evaluations.
+        values: (step, metric) of its own evaluations; those that came with another trial's weights are that one's.
         best_step: the best of them; None without an evaluation.
         best_value: its metric.
         seconds: its training took.
@@ -82,7 +81,7 @@ def records(order: TrialOrder) -> list[TrialRecord]:
 def _record(order: TrialOrder, note: Path) -> TrialRecord:
     folder, content = RunFolder(note.parent.parent, note.parent.name), read_json(note)
     reports = read_reports(folder.metrics)
-    values = order.goal.values(reports)
+    values = order.goal.own_values(reports)
     best = order.goal.best(values)
     return TrialRecord(
         name=folder.name,
@@ -101,11 +100,12 @@ def _record(order: TrialOrder, note: Path) -> TrialRecord:
 def leaderboard(order: TrialOrder, trials: Sequence[TrialRecord]) -> list[Place]:
     """Settings, the best first: those that were repeated with other seeds before those that were not.
 
-    One seed's luck does not put settings before others that several seeds speak for.
+    One seed's luck does not put settings before others that several seeds speak for. Trials that failed have no place:
+    their settings would fail again.
     """
     alike: list[list[TrialRecord]] = []
     for one in trials:
-        if one.best_value is not None:
+        if _is_judged(one):
             group = next((found for found in alike if _is_repetition(one, found[0])), None)
             if group is None:
                 alike.append([one])
@@ -114,6 +114,26 @@ def leaderboard(order: TrialOrder, trials: Sequence[TrialRecord]) -> list[Place]
     places = [_place(order, group) for group in alike]
     sign = 1 if order.space.mode == "max" else -1
     return sorted(places, key=lambda place: (len(place.trials) > 1, sign * place.mean), reverse=True)
+
+
+def repetitions(order: TrialOrder) -> list[Trial]:
+    """The best settings with other seeds, as the budget wants; which those are, their first seed says alone.
+
+    So a larger budget may bring better settings than those that were repeated before.
+    """
+    budget, own = order.space.budget, order.base.seed
+    best: list[Settings] = []
+    for one in records(order):
+        is_first_seed = SEED in order.space.space or one.settings.get(SEED, own) == own
+        settings = _without_seed(one.settings)
+        if _is_judged(one) and is_first_seed and not one.branch and settings not in best:
+            best.append(settings)
+    chosen = best[: budget.num_repeated]
+    return [Trial({**settings, SEED: own + more}) for settings in chosen for more in range(1, budget.num_seeds)]
+
+
+def _is_judged(one: TrialRecord) -> bool:
+    return one.best_value is not None and one.status != FAILED
 
 
 def _is_repetition(one: TrialRecord, other: TrialRecord) -> bool:
@@ -149,7 +169,7 @@ def best_config(order: TrialOrder, place: Place) -> TrainingConfig:
     learning rate depends on the end, it goes on to the sweep's last step.
     """
     config = order.config(place.trials[0].settings)
-    found = read_json(Path(order.sweep) / PRECISION) or {}
+    found = read_json(order.precision) or {}
     changes: dict[str, Any] = {"precision": found.get(config.precision, config.precision)}
     if "schedule.max_steps" in free_settings(config):
         changes["schedule.max_steps"] = place.best_step

@@ -1,60 +1,99 @@
 """Which settings a sweep's trials try, in Ray Tune's terms; and which trials it stops."""
 
+import itertools
 import logging
 import random
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any, Literal
 
+from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search import Searcher
 
-from raybio.runtime.sweeps.trial import OBJECTIVE, Trial
+from raybio.errors import ConfigError
+from raybio.runtime.sweeps.run_trial import OBJECTIVE
+from raybio.runtime.sweeps.trial import Trial, TrialOrder, has_ended
 from raybio.search_space import Distribution, SearchSpace, Settings
+
+Check = Callable[[Settings], None]
+"""Raises ConfigError for settings that do not fit each other."""
 
 DRAWS_PER_TRIAL = 100
 """How often a new one is drawn before a space of few choices counts as exhausted."""
 
 
-def planned(space: SearchSpace) -> list[Settings]:
-    """All trials of a grid or of a random search; what Optuna would try if it never learned anything."""
+def planned(space: SearchSpace, check: Check | None = None) -> list[Settings]:
+    """All trials of a grid or of a random search; what Optuna would try if it never learned anything.
+
+    Args:
+        space: what may be drawn.
+        check: refuses settings that do not fit each other; they are drawn again.
+
+    Raises:
+        ConfigError: for settings of a grid that do not fit each other, or if none that are drawn do.
+    """
     if space.search.kind == "grid":
-        return space.grid()
-    return distinct(space.drawn() if space.search.kind == "random" else _asked(space), space.budget.num_trials)
+        settings = space.grid()
+        for one in settings:
+            if check is not None:
+                check(one)
+        return settings
+    drawn = space.drawn() if space.search.kind == "random" else _asked(space)
+    return distinct(drawn, space.budget.num_trials, check)
 
 
-def distinct(settings: Iterable[Settings], num: int) -> list[Settings]:
-    """The first ``num`` different ones; fewer, if many draws bring nothing new."""
+def distinct(settings: Iterable[Settings], num: int, check: Check | None = None) -> list[Settings]:
+    """The first ``num`` different ones that ``check`` lets pass; fewer, if many draws bring nothing new.
+
+    Raises:
+        ConfigError: if not one passes.
+    """
     found: list[Settings] = []
+    refused: ConfigError | None = None
     for one in islice(settings, DRAWS_PER_TRIAL * num):
         if len(found) == num:
             break
         if one not in found:
-            found.append(one)
+            try:
+                if check is not None:
+                    check(one)
+                found.append(one)
+            except ConfigError as error:
+                refused = error
+    if refused is not None and not found:
+        raise refused
     return found
 
 
-def tune_config(space: SearchSpace, earlier: Sequence[Trial], at_once: int) -> tuple[dict[str, Any], Any]:
-    """Ray Tune's ``param_space`` and ``TuneConfig``.
+def tune_config(order: TrialOrder, earlier: Sequence[Trial], at_once: int) -> tuple[dict[str, Any], Any] | None:
+    """Ray Tune's ``param_space`` and ``TuneConfig``; None if there is nothing to start.
 
     Args:
-        space: what may be drawn.
+        order: what the trials share.
         earlier: trials of an earlier start of the sweep, in order; they come first, and their results are learned from.
         at_once: how many trials run at the same time.
+
+    Raises:
+        ConfigError: if no settings fit each other.
     """
     from ray.tune import TuneConfig
 
-    rule = scheduler(space)
+    rule, space = scheduler(order), order.space
     if space.search.kind == "optuna":
         search = {
-            "search_alg": LearningSearch(space, earlier),
+            "search_alg": LearningSearch(order, earlier),
             "num_samples": max(len(earlier), space.budget.num_trials),
         }
         return {}, TuneConfig(**search, scheduler=rule, max_concurrent_trials=at_once)
-    if space.scheduler.kind == "pbt" and earlier:
-        return listed(earlier, at_once, rule)  # the population as it stood
-    return listed([*earlier, *(Trial(one) for one in planned(space) if Trial(one) not in earlier)], at_once, rule)
+    first = [Trial(one) for one in planned(space, order.check)]
+    if space.scheduler.kind == "pbt":
+        # The population as it stood. Members begin in order, and an heir takes the place of whom it replaces.
+        members = [*earlier, *first[len(earlier) :]]
+        living = [trial for trial in members if not has_ended(order.folder(trial))]
+        return listed(living, at_once, rule) if living else None
+    return listed([*earlier, *(trial for trial in first if trial not in earlier)], at_once, rule)
 
 
 def listed(trials: Sequence[Trial], at_once: int, rule: Any = None) -> tuple[dict[str, Any], Any]:
@@ -70,7 +109,7 @@ TRIAL = "trial"
 """The one entry of Tune's configuration of a trial."""
 
 
-def scheduler(space: SearchSpace) -> Any:
+def scheduler(order: TrialOrder) -> Any:
     """The rule by which trials are stopped or go on from others.
 
     It looks at the best value so far where that is all that counts of a trial, and at the value now otherwise.
@@ -80,10 +119,9 @@ def scheduler(space: SearchSpace) -> Any:
         FIFOScheduler,
         HyperBandScheduler,
         MedianStoppingRule,
-        PopulationBasedTraining,
     )
 
-    budget, factor = space.budget, space.scheduler.reduction_factor
+    space, budget, factor = order.space, order.space.budget, order.space.scheduler.reduction_factor
     best = {"time_attr": "step", "metric": OBJECTIVE, "mode": space.mode}
     now = best | {"metric": space.metric}
     if space.scheduler.kind == "asha":
@@ -97,44 +135,64 @@ def scheduler(space: SearchSpace) -> Any:
         rng = random.Random(space.search.seed)
 
         def explore(config: dict[str, Any]) -> dict[str, Any]:
-            settings = space.explored(config[TRIAL]["settings"], rng)
+            donor = config[TRIAL]["settings"]
+            near = (space.explored(donor, rng) for _ in itertools.count())
+            # Where nothing near fits, the heir goes on as its donor does.
+            (settings,) = distinct(itertools.chain(islice(near, DRAWS_PER_TRIAL - 1), [donor]), 1, order.check)
             # A name of its own: two trials may come to the same settings with different weights.
             return config | {TRIAL: asdict(Trial(settings, branch=uuid.uuid4().hex[:6]))}
 
-        return PopulationBasedTraining(
-            **now, perturbation_interval=budget.grace_steps, custom_explore_fn=explore, log_config=False
+        return _Population(
+            budget.max_steps,
+            **now,
+            perturbation_interval=budget.grace_steps,
+            custom_explore_fn=explore,
+            log_config=False,
         )
     return FIFOScheduler()
+
+
+class _Population(PopulationBasedTraining):
+    """Nobody goes on from a member that has come to the last step: nothing would be left to train."""
+
+    def __init__(self, max_steps: int, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._max_steps = max_steps
+
+    def _exploit(self, tune_controller: Any, trial: Any, trial_to_clone: Any) -> None:
+        if self._trial_state[trial_to_clone].last_train_time < self._max_steps:
+            super()._exploit(tune_controller, trial, trial_to_clone)
 
 
 class LearningSearch(Searcher):
     """Optuna's tree-structured Parzen estimator, which never gives the same settings twice (Ray's own adapter does)."""
 
-    def __init__(self, space: SearchSpace, earlier: Sequence[Trial]) -> None:
+    def __init__(self, order: TrialOrder, earlier: Sequence[Trial]) -> None:
         """Begin a study.
 
         Args:
-            space: what may be drawn.
+            order: what the trials share.
             earlier: trials that come first, in order.
         """
-        super().__init__(metric=OBJECTIVE, mode=space.mode)
-        self._space, self._study = space, _study(space)
-        self._asked: dict[str, Any] = {}
+        super().__init__(metric=OBJECTIVE, mode=order.space.mode)
+        self._order, self._study = order, _study(order.space)
+        self._asked: dict[str, tuple[Trial, Any]] = {}
         self._given: list[Settings] = []
         for trial in earlier:
             self._study.enqueue_trial(trial.settings)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
-        """Settings that were not given yet; none, if many draws bring nothing new."""
+        """Settings that fit each other and were not given yet; none, if many draws bring nothing new."""
         from optuna.trial import TrialState
 
         for _ in range(DRAWS_PER_TRIAL):
             asked = self._study.ask()
-            settings = _settings(self._space, asked)
-            if settings not in self._given:
+            settings = _settings(self._order.space, asked)
+            if settings not in self._given and _fits(self._order, settings):
+                trial = Trial(settings)
                 self._given.append(settings)
-                self._asked[trial_id] = asked
-                return {TRIAL: asdict(Trial(settings))}
+                self._asked[trial_id] = trial, asked
+                return {TRIAL: asdict(trial)}
             self._study.tell(asked, state=TrialState.FAIL)
         return Searcher.FINISHED
 
@@ -142,15 +200,28 @@ class LearningSearch(Searcher):
         """Learn what came of it; of a trial that failed, nothing."""
         from optuna.trial import TrialState
 
-        value, asked = (result or {}).get(OBJECTIVE), self._asked.pop(trial_id, None)
-        if asked is not None:
-            self._study.tell(asked, value, state=TrialState.FAIL if value is None else TrialState.COMPLETE)
+        if trial_id not in self._asked:
+            return
+        trial, asked = self._asked.pop(trial_id)
+        value = (result or {}).get(OBJECTIVE)
+        if error or value is None or self._order.folder(trial).failure.exists():
+            self._study.tell(asked, state=TrialState.FAIL)
+        else:
+            self._study.tell(asked, value)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a sweep goes on from its trials' folders."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing; see ``save``."""
+
+
+def _fits(order: TrialOrder, settings: Settings) -> bool:
+    try:
+        order.check(settings)
+    except ConfigError:
+        return False
+    return True
 
 
 def _study(space: SearchSpace) -> Any:

@@ -17,6 +17,7 @@ import signal
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +28,16 @@ from ray.tune.trainable import wrap_function
 from raybio.config import Config
 from raybio.data.store import open_store
 from raybio.errors import ClusterError
-from raybio.runtime.cluster import cluster_nodes, started
-from raybio.runtime.room import room
-from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
+from raybio.runtime.room import Node, Room, room
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.sweeps.follow_trials import FollowedTrials, earlier_trials
-from raybio.runtime.sweeps.leaderboard import SEED, Place, TrialRecord, leaderboard, records, write_results
+from raybio.runtime.sweeps.leaderboard import Place, TrialRecord, repetitions, write_results
+from raybio.runtime.sweeps.run_trial import run_trial
 from raybio.runtime.sweeps.suggest import TRIAL, listed, planned, tune_config
 from raybio.runtime.sweeps.sweep_report import write_sweep_report
-from raybio.runtime.sweeps.trial import ENDED, Trial, TrialOrder, has_ended, run_trial
+from raybio.runtime.sweeps.trial import ENDED, TrialOrder, has_ended
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.runtime.train import InterruptedRunError
 from raybio.runtime.worker_group import wait_for_workers
@@ -73,6 +75,7 @@ class SweepRequest:
         cpus_per_worker: logical CPUs of each; None: an equal part of what there is, for as many trials as are wanted.
         gpus_per_worker: GPUs of each, a fraction lets trials share one; None: 1 if there are GPUs.
         verbose: show Ray's own logs.
+        budget: the texts of ``--budget`` that ``space`` has already, for the next start of the command to begin with.
         setup: called in each training process first; tests plant their faults with it.
     """
 
@@ -86,6 +89,7 @@ class SweepRequest:
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
     verbose: bool = False
+    budget: tuple[str, ...] = ()
     setup: Any = None
 
 
@@ -125,34 +129,48 @@ def sweep(request: SweepRequest) -> Swept:
     store = open_store(request.store, entry.store, verify=True)
     place = str(Path(request.store).absolute())
     order = TrialOrder(request.base, space, place, str(folder.path), request.workers, setup=request.setup)
-    for settings in planned(space):
-        entry.check(order.config(settings), store)
+    planned(space, order.check)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
         identity = _Identity(space=space.to_mapping(), base=request.base.to_mapping())
         folder.open(space.system, identity, Path(place), store.digest, FREE_SETTINGS)
-        tracker = Tracker(folder, uri, space.system, identity.to_mapping(), store.digest)
-        tracker.start()
-        status = "FAILED"
+        write_json(folder.launch, {"budget": request.budget})
         _forget_what_may_pass(folder, order)
-        try:
-            followed = FollowedTrials(folder, order, tracker, store.digest)
-            followed.catch_up()
-            with StopSignals(order.stop) as signals:
-                if not _is_complete(order):
-                    order = _tuned(request, order, followed, signals)
-            followed.close()
-            found = write_results(folder, order)
-            write_sweep_report(folder, order, *found)
-            if not found[0] and not signals.caught:
-                raise _all_failed(folder, found[1])
-            status = "KILLED" if signals.caught else "FINISHED"
-        finally:
-            tracker.finish(status)
-    if signals.caught:
-        name = signal.Signals(signals.caught[0]).name
-        raise InterruptedRunError(signals.caught[0], f"{name}: the same command goes on with the sweep")
-    return Swept(folder, order, *found, mlflow_run_id=tracker.run_id, uri=uri)
+        if not cluster_to_join() and not _is_complete(order):
+            _room(request, [local_node()])  # before anything is recorded: a plan that cannot run is no failed sweep
+        tracker = Tracker(folder, uri, space.system, identity.to_mapping(), store.digest)
+        with StopSignals(order.stop) as signals:
+            return _carry_out(request, order, folder, tracker, signals)
+
+
+def _carry_out(
+    request: SweepRequest, order: TrialOrder, folder: RunFolder, tracker: Tracker, signals: StopSignals
+) -> Swept:
+    followed = FollowedTrials(folder, order, tracker)
+    tracker.start()
+    status = "FAILED"
+    try:
+        followed.catch_up()
+        if not _is_complete(order):
+            order = _tuned(request, order, followed, signals)
+        found = write_results(folder, order)
+        write_sweep_report(folder, order, *found)
+        if signals.caught:
+            raise _interrupted(signals)
+        if not found[0]:
+            raise _all_failed(folder, found[1])
+        status = "FINISHED"
+    except KeyboardInterrupt:  # while Ray was starting
+        raise _interrupted(signals) from None
+    finally:
+        followed.close(is_killed=bool(signals.caught))
+        tracker.finish("KILLED" if signals.caught else status)
+    return Swept(folder, order, *found, mlflow_run_id=tracker.run_id, uri=tracker.uri)
+
+
+def _interrupted(signals: StopSignals) -> InterruptedRunError:
+    name = signal.Signals(signals.caught[0]).name
+    return InterruptedRunError(signals.caught[0], f"{name}: the same command goes on with the sweep")
 
 
 def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
@@ -175,7 +193,7 @@ def _forget_what_may_pass(folder: RunFolder, order: TrialOrder) -> None:
 def _is_complete(order: TrialOrder) -> bool:
     """Whether all trials that the budget wants have ended."""
     known, space = earlier_trials(Path(order.sweep)), order.space
-    num_wanted = space.budget.num_trials if space.search.kind == "optuna" else len(planned(space))
+    num_wanted = space.budget.num_trials if space.search.kind == "optuna" else len(planned(space, order.check))
     first = [trial for trial in known if set(trial.settings) <= set(space.space)]
     if len(first) < num_wanted or not all(has_ended(order.folder(trial)) for trial in known):
         return False
@@ -188,13 +206,7 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
     with started(threads=None, with_dashboard=True, verbose=request.verbose):
         signals.install()
         signals.is_starting = False
-        fitting = room(
-            cluster_nodes(),
-            workers=request.workers,
-            at_most=request.space.budget.max_concurrent_trials,
-            cpus_per_worker=request.cpus_per_worker,
-            gpus_per_worker=request.gpus_per_worker,
-        )
+        fitting = _room(request, cluster_nodes())
         print(fitting.arithmetic, flush=True)
         if not request.verbose:
             # Every failure is told by FollowedTrials, in a line.
@@ -203,12 +215,26 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
         followed.order = order
         work = _Work(order, followed, fitting.num_trials, signals)
         work.start()
+        is_killed = False
         while work.is_alive() and len(signals.caught) < 2:
             work.join(timeout=0.2)
+            if signals.caught and not is_killed:
+                is_killed = True
+                followed.kill()
         if work.error is not None and not signals.caught:
             message = f"{order.sweep}: the sweep ended early: {work.error}. The same command goes on"
             raise ClusterError(message) from work.error
     return order
+
+
+def _room(request: SweepRequest, nodes: Sequence[Node]) -> Room:
+    return room(
+        nodes,
+        workers=request.workers,
+        at_most=request.space.budget.max_concurrent_trials,
+        cpus_per_worker=request.cpus_per_worker,
+        gpus_per_worker=request.gpus_per_worker,
+    )
 
 
 class _Work(threading.Thread):
@@ -225,7 +251,8 @@ class _Work(threading.Thread):
             shutil.rmtree(self.followed.folder.ray, ignore_errors=True)
             known = set(self.order.space.space)
             earlier = [one for one in earlier_trials(self.followed.folder.path) if set(one.settings) <= known]
-            self._fit(*tune_config(self.order.space, earlier, self.at_once))
+            if first := tune_config(self.order, earlier, self.at_once):
+                self._fit(*first)
             if not self.signals.caught and (again := repetitions(self.order)):
                 self._fit(*listed(again, self.at_once))
         except BaseException as error:  # told by whoever waits for the thread
@@ -246,14 +273,6 @@ class _Work(threading.Thread):
                 verbose=0,
             ),
         ).fit()
-
-
-def repetitions(order: TrialOrder) -> list[Trial]:
-    """The best settings with other seeds, as the budget wants."""
-    budget, seed = order.space.budget, order.base.seed
-    places = [place for place in leaderboard(order, records(order)) if not place.trials[0].branch]
-    best = [place.settings for place in places[: budget.num_repeated]]
-    return [Trial({**settings, SEED: seed + more}) for settings in best for more in range(1, budget.num_seeds)]
 
 
 def _run(config: dict[str, Any], order: TrialOrder) -> None:

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raybio.runtime.plots import COLOURS, save
-from raybio.runtime.sweeps.follow_trials import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED
 from raybio.runtime.sweeps.leaderboard import TrialRecord
+from raybio.runtime.sweeps.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED
 from raybio.search_space import Distribution, SearchSpace
 
 MARKER_BY_STATUS = {FINISHED: "o", STOPPED: "x", REPLACED: "+", FAILED: "v", INTERRUPTED: "s"}

@@ -1,5 +1,6 @@
 """The command that sweeps: a search space and a store in, the best settings out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,8 +8,9 @@ import typer
 
 from raybio.config import fingerprint
 from raybio.errors import ConfigError
-from raybio.runtime.launch import Arguments, default_folder, settle
-from raybio.search_space import SearchSpace, Settings, load_search_space
+from raybio.runtime.launch import Arguments, default_folder, settle, settled_config
+from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.search_space import STEPS, SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
 
 if TYPE_CHECKING:
@@ -46,43 +48,80 @@ def sweep(
     The same command again goes on: what has ended is not trained again.
     """
     found = load_search_space(space, {key: entry.config for key, entry in SYSTEMS.items()})
-    wanted = found.with_budget(budget or ())
+    sweeps = default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps
     arguments = Arguments(store=store, config=config, settings=tuple(settings or ()))
+    given = tuple(budget or ()) if name is None else _recalled(RunFolder(sweeps, name), budget or ())
+    wanted = found.with_budget(given)
     _refuse_both(wanted, arguments.settings)
-    fields = settle(wanted.system, arguments, "sweep")
-    # Only now: these import Ray and MLflow, which takes seconds.
-    from raybio.runtime.sweeps.suggest import planned
-
     if dry_run:
-        _show_plan(wanted, planned(wanted))
+        _show_plan(wanted, arguments)
         return
+    fields = settle(wanted.system, arguments, "sweep")
+    if name is None:
+        # What may change when a sweep goes on is no part of the name that it gets by itself.
+        name = f"{space.stem}-{fingerprint(found)[:4]}{fields['name'].removeprefix('sweep-')}"
+        given = _recalled(RunFolder(sweeps, name), given)
+        wanted = found.with_budget(given)
+    # Only now: these import Ray and MLflow, which takes seconds.
     from raybio.runtime.sweeps.sweep import SweepRequest
     from raybio.runtime.sweeps.sweep import sweep as run
 
-    # What may change when a sweep goes on is no part of the name that it gets by itself.
     request = SweepRequest(
         space=wanted,
         base=fields["config"],
         store=fields["store"],
-        name=name or f"{space.stem}-{fingerprint(found)[:4]}{fields['name'].removeprefix('sweep-')}",
-        sweeps=default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps,
+        name=name,
+        sweeps=sweeps,
         tracking=tracking_uri,
         workers=workers,
         cpus_per_worker=cpus_per_worker,
         gpus_per_worker=gpus_per_worker,
         verbose=verbose,
+        budget=given,
     )
     _show(run(request))
 
 
+def _recalled(folder: RunFolder, budget: Sequence[str]) -> tuple[str, ...]:
+    """The budget as the sweep's last start was given it, but for what is given now."""
+    names = {_name(text) for text in budget}
+    earlier = [text for text in (read_json(folder.launch) or {}).get("budget", []) if _name(text) not in names]
+    if earlier:
+        print(f"as {folder.name} was started before: {' '.join(f'--budget {text}' for text in earlier)}")
+    return (*earlier, *budget)
+
+
+def _name(text: str) -> str:
+    return text.partition("=")[0].strip()
+
+
 def _refuse_both(space: SearchSpace, settings: tuple[str, ...]) -> None:
+    """Refuse settings that the space or its budget decides: they would be ignored."""
+    grace = space.budget.grace_steps
     for text in settings:
-        path = text.partition("=")[0].strip()
+        path, value = _name(text), text.partition("=")[2].strip()
         if path in space.space:
             raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
+        if path == STEPS:
+            raise ConfigError(
+                f"--set {text}: the space's budget decides how long trials train; want --budget max_steps="
+            )
+        is_rare = path == "schedule.evaluate_every_steps" and value.isdigit() and not 0 < int(value) <= grace
+        if is_rare or path == "schedule.checkpoint_every_steps":
+            raise ConfigError(
+                f"--set {text}: trials are evaluated and saved whenever one may be stopped, every {grace} steps at "
+                "least; want --budget grace_steps=, or schedule.evaluate_every_steps below it"
+            )
 
 
-def _show_plan(space: SearchSpace, trials: list[Settings]) -> None:
+def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
+    """The trials, checked as far as that needs no store that is not there."""
+    # Only now: these import Ray, which takes seconds.
+    from raybio.runtime.sweeps.suggest import planned
+    from raybio.runtime.sweeps.trial import TrialOrder
+
+    store, base = settled_config(SYSTEMS[space.system], arguments, Path("runs"))
+    trials = planned(space, TrialOrder(base, space, "" if store is None else str(store), "").check)
     if space.search.kind == "optuna":
         print("optuna learns from each trial; before it has learned anything, it would try")
     for number, settings in enumerate(trials, start=1):

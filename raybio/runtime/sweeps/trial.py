@@ -1,42 +1,28 @@
-"""One trial of a sweep: a run whose evaluations are told to Ray Tune as they come.
+"""What a trial of a sweep is, where it lies, and how it ended.
 
-A trial's folder is named after its configuration, so the same settings find what they left: a sweep that is started
-again tells Tune of the steps that are on disk and goes on from the newest checkpoint. Whatever the scheduler decided,
-it decides again; a trial that has ended only tells.
-
-What Tune takes for a trial's checkpoint is a note of a folder and a step. The checkpoint itself stays in the folder,
-and population-based training, which lets a trial go on from another one's weights, copies it from there.
+A trial's folder is named after its configuration, so the same settings find what they left.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raybio.config import fingerprint, override, override_all
+from raybio.config import fingerprint, override_all
 from raybio.data.store import open_store
-from raybio.errors import ClusterError, ConfigError, RaybioError
 from raybio.runtime.goal import Goal
-from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
-from raybio.runtime.room import Resources
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.search_space import SearchSpace, Settings, quoted
 from raybio.systems import SYSTEMS
-from raybio.training.checkpoint import adopt, committed, step_of
 from raybio.training.settings import TrainingConfig
 
-OBJECTIVE = "objective"
-"""What Tune compares: the best value of the metric over the trial's evaluated steps so far."""
-
-WRITER_LOCK_SECONDS = 60.0
 NOTE = "trial.json"
 """What the driver told the trial, and how long its process has trained."""
 
 ENDED = "ended.json"
 """What the driver knows: how the trial ended."""
 
-PRECISION = "precision.json"
+FINISHED, STOPPED, REPLACED, FAILED = "finished", "stopped by the scheduler", "went on as another", "failed"
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -59,7 +45,7 @@ class TrialOrder:
     Attributes:
         base: the configuration that settings are put on.
         space: the sweep's search space.
-        store: path of the prepared store.
+        store: path of the prepared store; empty: there is none yet, and nothing is looked at in it.
         sweep: the sweep's folder.
         workers: training workers of each trial; 1: the trial's own process trains.
         cpus_per_worker: logical CPUs of each.
@@ -87,6 +73,11 @@ class TrialOrder:
         return Path(self.sweep) / ".stop"
 
     @property
+    def precision(self) -> Path:
+        """The file that says what ``precision: auto`` came to, for all trials."""
+        return Path(self.sweep) / "precision.json"
+
+    @property
     def threads(self) -> int:
         """Threads that a worker computes with."""
         return max(1, int(self.cpus_per_worker))
@@ -105,43 +96,21 @@ class TrialOrder:
         given = {f"schedule.{name}": value for name, value in steps.items()}
         return override_all(self.base, given | {path: quoted(value) for path, value in settings.items()})
 
+    def check(self, settings: Settings) -> None:
+        """Refuse settings with which no trial could start.
+
+        Raises:
+            ConfigError: if they do not fit each other, or the store.
+            StoreError: if the store is missing, damaged or of another kind.
+        """
+        config, entry = self.config(settings), SYSTEMS[self.space.system]
+        if self.store:
+            entry.check(config, open_store(self.store, entry.store))
+
     def folder(self, trial: Trial) -> RunFolder:
         """Where a trial lies."""
         name = f"trial-{fingerprint(self.config(trial.settings))[:10]}"
         return RunFolder(Path(self.sweep) / "trials", f"{name}-{trial.branch}" if trial.branch else name)
-
-
-def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
-    """Train, telling Tune of every evaluation; called by Tune, in a process of its own.
-
-    An error that trying again would not cure is left in ``failure.json``, and the trial just ends.
-
-    Raises:
-        ClusterError: if something was away that may come back.
-    """
-    if order.stop.exists():
-        return
-    trial = Trial(**asked)
-    folder, known_step = order.folder(trial), _told_step(order, trial)
-    note = read_json(folder.path / NOTE) or {"trial": asdict(trial), "seconds": 0.0}
-    started, told = time.monotonic(), []
-    try:
-        for step, value in _values(folder, order, trial):
-            told.append((step, value))
-            note |= {"seconds": note["seconds"] + time.monotonic() - started}
-            started = time.monotonic()
-            if not has_ended(folder):
-                write_json(folder.path / NOTE, note)
-            if step > known_step:
-                _tell(folder, order.goal, told)
-        if not told and not order.stop.exists() and not folder.failure.exists():
-            raise ConfigError(
-                f"metric: {order.space.metric!r} is never evaluated: the store holds nothing out to judge by"
-            )
-    except ClusterError:
-        raise  # Tune tries again
-    except RaybioError as error:
-        write_json(folder.failure, {"kind": type(error).__name__, "message": str(error)})
 
 
 def has_ended(folder: RunFolder) -> bool:
@@ -149,166 +118,6 @@ def has_ended(folder: RunFolder) -> bool:
     return (folder.path / ENDED).exists()
 
 
-def _tell(folder: RunFolder, goal: Goal, told: list[tuple[int, float]]) -> None:
-    import tempfile
-
-    import ray.tune
-
-    step, value = told[-1]
-    best = goal.best(told)
-    assert best is not None
-    report = {"step": step, OBJECTIVE: best[1], "best_step": best[0], goal.metric: value}
-    with tempfile.TemporaryDirectory() as place:
-        write_json(Path(place) / NOTE, {"folder": str(folder.path), "step": step})
-        ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(place))
-
-
-def _told_step(order: TrialOrder, trial: Trial) -> int:
-    """The step up to which Tune knows the trial; another trial's checkpoint, if it goes on from one, is copied here.
-
-    Raises:
-        CheckpointError: if that checkpoint is gone or damaged.
-    """
-    import ray.tune
-
-    found = ray.tune.get_checkpoint()
-    if found is None:
-        return -1
-    with found.as_directory() as place:
-        note = read_json(Path(place) / NOTE)
-    folder, donor = order.folder(trial), Path(note["folder"])
-    if donor != folder.path and not committed(folder.checkpoints):
-        _go_on_from(RunFolder(donor.parent, donor.name), folder, order.config(trial.settings), note["step"])
-    return int(note["step"])
-
-
-def _go_on_from(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int) -> None:
-    """Copy a checkpoint and what led to it."""
-    saved = committed(donor.checkpoints)
-    source = next((one for one in saved if step_of(one) == step), saved[0] if saved else None)
-    if source is None:
-        raise ClusterError(f"{donor.path}: has no checkpoint of step {step:,} to go on from")
-    folder.make()
-    log = MetricsLog(folder.metrics)
-    for report in read_reports(donor.metrics):
-        if report["step"] <= step_of(source):
-            log.append(report["step"], report["metrics"], goes_on_from=donor.name)
-    adopt(source, folder.checkpoints, config)
-
-
-def _values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[tuple[int, float]]:
-    """(step, value) of each evaluation: those on disk up to the step from which training goes on, and new ones."""
-    known, last = order.goal.values(read_reports(folder.metrics)), -1
-    if has_ended(folder):
-        yield from known
-        return
-    if folder.failure.exists():
-        return
-    newest = folder.newest_checkpoint
-    for step, value in known:
-        if newest is not None and step <= step_of(newest):
-            last = step
-            yield step, value
-    if folder.outcome.exists() and (read_json(folder.outcome) or {}).get("status") != "stopped":
-        return
-    store = open_store(order.store)
-    config = order.config(trial.settings)
-    folder.open(order.space.system, config, Path(order.store), store.digest, ())
-    folder.stop.unlink(missing_ok=True)
-    train = _trained_by_workers if order.workers > 1 else _trained_here
-    for step, value in train(folder, order, config):
-        if step > last:
-            yield step, value
-
-
-def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, float]]:
-    """Train in this process."""
-    import torch
-
-    from raybio.runtime.worker import walk
-    from raybio.training.checkpoint import CheckpointStore
-    from raybio.training.gather import SingleProcess
-    from raybio.training.loop import local_batches
-
-    if order.setup is not None:
-        order.setup(0, folder.path)
-    torch.set_num_threads(order.threads)
-    device = "cuda" if order.gpus_per_worker else "cpu"
-    with folder.lock("writer", WRITER_LOCK_SECONDS):
-        config = override(config, "precision", _precision(order, config, device))
-        system = SYSTEMS[order.space.system].build(config, order.store)
-        checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
-        reports = walk(
-            system,
-            config,
-            folder,
-            batches=local_batches(system, config.schedule.max_steps),
-            collective=SingleProcess(),
-            device=device,
-            checkpoints=checkpoints,
-            log=MetricsLog(folder.metrics),
-            stop=order.stop,
-            goal=order.goal,
-        )
-        for report in reports:
-            line = {"step": report.step, "metrics": report.metrics, "is_evaluation": report.is_evaluation}
-            order.goal.check(line)
-            yield from order.goal.values([line])
-        checkpoints.close()
-
-
-def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
-    reports = tail.read()
-    for report in reports:
-        goal.check(report)
-    return goal.values(reports)
-
-
-def _precision(order: TrialOrder, config: TrainingConfig, device: str) -> str:
-    """``precision: auto`` as the sweep's first trial measured it: measured anew, trials could not be compared."""
-    from raybio.training.precision import resolve_precision
-
-    sweep, path = RunFolder(Path(order.sweep).parent, Path(order.sweep).name), Path(order.sweep) / PRECISION
-    with sweep.lock("precision", WRITER_LOCK_SECONDS):
-        found = read_json(path) or {}
-        if config.precision not in found:
-            found[config.precision] = resolve_precision(config.precision, device).name
-            write_json(path, found)
-    return str(found[config.precision])
-
-
-def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingConfig) -> Iterator[tuple[int, float]]:
-    """Train with several workers: Ray Train works in a thread, and this one follows the run's log."""
-    from raybio.runtime.worker import Order
-    from raybio.runtime.worker_group import explained, fit_in_thread
-
-    folder.outcome.unlink(missing_ok=True)
-    resources = Resources(order.workers, order.cpus_per_worker, order.gpus_per_worker, order.threads)
-    asked = Order(
-        system=order.space.system,
-        config=config.to_mapping(),
-        store=order.store,
-        runs=str(folder.path.parent),
-        name=folder.name,
-        threads=order.threads,
-        goal=order.goal,
-        setup=order.setup,
-    )
-    work = fit_in_thread(asked, resources)
-    tail, last = MetricsTail(folder.metrics), list[tuple[int, float]]()
-    try:
-        while work.thread.is_alive():
-            work.thread.join(timeout=0.2)
-            if order.stop.exists():
-                folder.stop.touch()
-            for step, value in _checked(order.goal, tail):
-                if step < config.schedule.max_steps:
-                    yield step, value
-                else:  # told when the run has ended: at the last step a scheduler ends the trial, and its workers
-                    last.append((step, value))
-        yield from (*last, *_checked(order.goal, tail))
-    finally:
-        if work.thread.is_alive():
-            folder.stop.touch()  # Tune has enough of this trial
-    if not folder.outcome.exists():
-        raise explained(folder, work.error)
+def status_of(folder: RunFolder) -> str:
+    """How a trial ended, as the driver noted; interrupted, if it did not."""
+    return str((read_json(folder.path / ENDED) or {}).get("status", INTERRUPTED))
