@@ -96,7 +96,7 @@ def load_job(name: str):
 @needs_data
 def test_zero_shot_evaluation_of_an_exported_run_gives_a_report(tiny_articles: ArticleStore, tmp_path: Path) -> None:
     from raybio.systems.siamese import build
-    from tests.systems.test_conformance import tiny_config
+    from tests.systems.conformance_cases import tiny_config
 
     system = build(tiny_config("siamese"), tiny_articles.path)
     model = system.export(tmp_path / "run" / "export", {"name": "tiny"})

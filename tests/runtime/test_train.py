@@ -238,7 +238,7 @@ def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
 def test_a_system_of_another_kind_trains_on_two_workers_and_is_shown_in_its_own_table(
     runs: Path, tiny_articles: ArticleStore
 ) -> None:
-    from tests.systems.test_conformance import tiny_config
+    from tests.systems.conformance_cases import tiny_config
 
     request = TrainRequest("siamese", tiny_config("siamese"), tiny_articles.path, "pairs", runs, workers=2)
     result, table = compare(request)

@@ -1,19 +1,15 @@
 """What every system must do, on a tiny store, whatever its method."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from raybio.config import Config, fields, override_all
-from raybio.data.article_store import ArticleStore
-from raybio.data.cloze_store import ClozeStore
-from raybio.data.protein_store import ProteinStore
+from raybio.config import Config, fields
 from raybio.data.store import Store
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
@@ -26,163 +22,10 @@ from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import Report, fit
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
+from tests.systems.conformance_cases import CASES, tiny_config
 from tests.training.workers import run_workers
 
 ROOT = Path(__file__).parents[2]
-COMMON = {
-    "encoder.num_layers": 2,
-    "encoder.width": 32,
-    "encoder.num_heads": 2,
-    "encoder.ffn_width": 64,
-    "optim.peak_lr": 3e-3,
-    "precision": "fp32",
-    "schedule.max_steps": 6,
-    "schedule.checkpoint_every_steps": 2,
-    "schedule.evaluate_every_steps": 0,
-    "schedule.log_every_steps": 1,
-    "memory.max_tokens_per_micro_batch": 256,
-}
-
-
-def density(store: ProteinStore) -> float:
-    """Average precision of link retrieval where all scores tie: links over pairs."""
-    graph = store.graph
-    return 2 * graph.num_edges / (graph.num_nodes * (graph.num_nodes / 2 - 1))
-
-
-def gold_among_the_first(store: ArticleStore) -> float:
-    """R-precision of term retrieval where all scores tie, and terms stand in their own order."""
-    shares = []
-    for row in np.flatnonzero(store.is_validation_N):
-        gold = store.term_E[store.term_indptr_N1[row] : store.term_indptr_N1[row + 1]]
-        shares += [(gold < len(gold)).mean()] if len(gold) else []
-    return float(np.mean(shares))
-
-
-def names_that_come_first(store: ClozeStore) -> float:
-    """acc@10, mean over relations, where all distances tie: the first ten names answer every query."""
-    asked = store.benchmarks["full"]
-    first_Q = np.minimum.reduceat(asked.answer_P, asked.indptr_Q1[:-1])
-    return float(np.mean([(first_Q[asked.relation_Q == r] < 10).mean() for r in range(len(asked.relations))]))
-
-
-class Case(NamedTuple):
-    """How a system is put to the test.
-
-    Attributes:
-        settings: what makes it small enough.
-        store: the fixture with a tiny store of its kind.
-        overfit: what lets it learn that store by heart.
-        learned: split and score of the final evaluation that then are near 1.
-        constant: split and score that an encoder without weights gives, and the value, by the store.
-    """
-
-    settings: dict[str, object]
-    store: str
-    overfit: dict[str, object]
-    learned: tuple[str, str]
-    constant: tuple[str, str, Callable[[Any], float]]
-
-
-CASES = {
-    "structure_preserving": Case(
-        settings=COMMON
-        | {
-            "encoder.max_positions": 64,
-            "encoder.pooling": "mean",
-            "input.max_length": 40,
-            "plan.global_batch_rows": 12,
-            "objective.lambda_spml": 0.5,
-        },
-        store="tiny_store",
-        overfit={"schedule.max_steps": 200, "plan.global_batch_rows": 32, "input.mask_rate": 0.05},
-        learned=("train", "lrap"),
-        constant=("train", "average_precision", density),
-    ),
-    "siamese": Case(
-        settings=COMMON
-        | {
-            "encoder.source": "scratch",
-            "encoder.dropout": 0.0,
-            "encoder.max_length": 32,
-            "encoder.vocabulary_size": 200,
-            "plan.global_batch_rows": 12,
-            "plan.window_steps": 4,
-            "optim.num_warmup_steps": 0,
-            "objective.symmetric": True,
-            "objective.learn_temperature": True,
-        },
-        store="tiny_articles",
-        overfit={"schedule.max_steps": 150, "plan.global_batch_rows": 32},
-        learned=("text_to_term", "r_precision"),
-        constant=("text_to_term", "r_precision", gold_among_the_first),
-    ),
-    "contrastive_probe": Case(
-        settings=COMMON
-        | {
-            "encoder.source": "scratch",
-            "encoder.dropout": 0.0,
-            "encoder.max_length": 32,
-            "encoder.vocabulary_size": 400,
-            "encoder.pooling": "mean",
-            "cloze.max_tokens": 32,
-            "evaluation.max_query_tokens": 32,
-            "cloze.mask_ratio": 0.3,
-            "objective.temperature": 0.1,
-            "plan.global_batch_rows": 12,
-        },
-        store="tiny_sentences",
-        overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 48},
-        learned=("full", "acc_at_10"),
-        constant=("full", "acc_at_10", names_that_come_first),
-    ),
-    "matching_blanks": Case(
-        settings=COMMON
-        | {
-            "encoder.source": "scratch",
-            "encoder.dropout": 0.0,
-            "encoder.max_length": 64,
-            "encoder.max_document_tokens": 240,
-            "encoder.vocabulary_size": 400,
-            "pairs.min_documents": 2,
-            "pairs.held_out_share": 0.4,
-            "plan.global_batch_rows": 12,
-            "plan.max_pairs_per_document": 8,
-            "optim.warmup_ratio": 0.0,
-        },
-        store="tiny_documents",
-        overfit={
-            "schedule.max_steps": 200,
-            "blanks.blank_rate": 0.0,
-            "blanks.mask_rate": 0.0,
-            "objective.mlm_weight": 0.0,
-            "pairs.held_out_share": 0.0,
-        },
-        learned=("train", "recall_at_1"),
-        constant=("train", "recall_at_1", lambda store: 0.0),
-    ),
-    "relation_extraction": Case(
-        settings=COMMON
-        | {
-            "encoder.source": "scratch",
-            "encoder.dropout": 0.0,
-            "encoder.max_length": 64,
-            "encoder.max_document_tokens": 240,
-            "encoder.vocabulary_size": 400,
-            "plan.global_batch_rows": 6,
-            "optim.warmup_ratio": 0.0,
-        },
-        store="tiny_documents",
-        # One nearest neighbour finds each document among the training ones by itself.
-        overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 16, "evaluation.neighbours": [20]},
-        learned=("dev", "f1"),
-        constant=("dev", "f1", lambda store: 0.0),
-    ),
-}
-
-
-def tiny_config(name: str, **more: object) -> TrainingConfig:
-    return override_all(SYSTEMS[name].config(), CASES[name].settings | more)
 
 
 @pytest.fixture(scope="module", params=list(SYSTEMS))

@@ -20,7 +20,7 @@ from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
-from tests.systems.test_conformance import tiny_config
+from tests.systems.conformance_cases import tiny_config
 
 NAME = "contrastive_probe"
 

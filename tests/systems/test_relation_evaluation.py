@@ -13,7 +13,7 @@ from raybio.systems import relation_extraction
 from raybio.systems.relation_evaluation import evaluate_relations
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
-from tests.systems.test_conformance import tiny_config
+from tests.systems.conformance_cases import tiny_config
 
 CHANGES = {"schedule.max_steps": 40, "plan.global_batch_rows": 16}
 

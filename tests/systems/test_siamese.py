@@ -20,7 +20,8 @@ from raybio.systems.siamese import Config, build, check
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.gather import SingleProcess, sum_gradients
 from raybio.training.loop import fit
-from tests.systems.test_conformance import assert_equal_gradients, gradients, tiny_config
+from tests.systems.conformance_cases import tiny_config
+from tests.systems.test_conformance import assert_equal_gradients, gradients
 from tests.training.workers import run_workers
 
 NAME = "siamese"

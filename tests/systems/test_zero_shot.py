@@ -8,7 +8,7 @@ from raybio.data.article_store import ArticleStore
 from raybio.runtime.run_folder import RunFolder
 from raybio.systems.siamese import build
 from raybio.systems.zero_shot import training_pmids, zero_shot
-from tests.systems.test_conformance import tiny_config
+from tests.systems.conformance_cases import tiny_config
 
 
 def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(

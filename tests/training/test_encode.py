@@ -14,7 +14,7 @@ from raybio.systems import SYSTEMS
 from raybio.training import encode
 from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
-from tests.systems.test_conformance import tiny_config
+from tests.systems.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
 NAME = "structure_preserving"

@@ -11,7 +11,7 @@ from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import CheckpointStore, committed, step_of
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
-from tests.systems.test_conformance import tiny_config
+from tests.systems.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
 NAME = "structure_preserving"
