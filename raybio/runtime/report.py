@@ -17,6 +17,7 @@ table { border-collapse: collapse; font-size: 0.9rem }
 th, td { border: 1px solid #999; padding: 0.25rem 0.5rem; text-align: right; white-space: nowrap }
 td { background: #fff } th { background: #eee }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0 }
+.facts td { text-align: left; white-space: normal }
 .wide img { min-width: 34rem }
 img { max-width: 100%; height: auto; display: block; margin: 0.8rem 0 }
 """
@@ -76,8 +77,11 @@ def _page(title: str, sections: Sequence[Section]) -> str:
 
 
 def _table(table: Sequence[Sequence[str]]) -> str:
+    # Without a header it is a list of facts: words, not numbers to be compared.
+    has_header = any(table[0])
     rows = [
         "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-        for tag, cells in [("th", table[0]), *(("td", row) for row in table[1:])]
+        for tag, cells in [*([("th", table[0])] if has_header else []), *(("td", row) for row in table[1:])]
     ]
-    return '<div class="wide"><table>' + "\n".join(rows) + "</table></div>"
+    kind = "wide" if has_header else "facts"
+    return f'<div class="{kind}"><table>' + "\n".join(rows) + "</table></div>"
