@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from raybio.data.document_store import SPLITS
 from raybio.errors import ConfigError
 from raybio.evaluation.zero_shot_names import DATA_SETS, task_names
 from raybio.folders import demand_file, demand_folder
@@ -65,6 +64,9 @@ def relations(
     out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
 ) -> None:
     """Extract relations between entities: F1 with intervals, each relation, what is taken for what."""
+    # Only now: these import pyarrow, torch and transformers, which takes seconds.
+    from raybio.data.document_store import SPLITS
+
     if split not in SPLITS:
         raise ConfigError(f"--split: got {split!r}, want one of {', '.join(SPLITS)}")
     if out is not None:
