@@ -16,6 +16,7 @@ from raybio.data.store import open_store
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import run_app
 from raybio.runtime.run_folder import RUN, RunFolder, read_json
+from raybio.search_space import quoted
 from raybio.systems import SYSTEMS, SystemEntry
 from raybio.training.settings import TrainingConfig
 
@@ -36,6 +37,7 @@ class Arguments:
     runs: Path | None = None
     tracking_uri: str | None = None
     compare: tuple[str, ...] = ()
+    seeds: int = 1
     verbose: bool = False
 
 
@@ -54,6 +56,10 @@ def training_job(system: str, description: str) -> NoReturn:
         store: Annotated[Path | None, typer.Option(help="prepared store; default: the embedded corpus")] = None,
         config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
         settings: Annotated[list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")] = None,
+        init: Annotated[
+            str | None,
+            typer.Option(help="encoder to begin with: a finished run's folder, a model's folder or a hub id"),
+        ] = None,
         workers: Annotated[int | None, typer.Option(help="training workers; default: 1, or as the run began")] = None,
         cpus_per_worker: Annotated[
             float | None, typer.Option(help="logical CPUs of each; default: what leaves Ray Data its share")
@@ -72,6 +78,9 @@ def training_job(system: str, description: str) -> NoReturn:
                 f"{usual or 'none'}",
             ),
         ] = None,
+        seeds: Annotated[
+            int, typer.Option(min=1, help="train with so many seeds, for mean ± standard deviation in the table")
+        ] = 1,
         no_baseline: Annotated[bool, typer.Option("--no-baseline", help="train this run alone")] = False,
         verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")] = False,
         help_: Annotated[
@@ -87,8 +96,9 @@ def training_job(system: str, description: str) -> NoReturn:
             )
         if not compare_with:
             compare_with = [] if no_baseline or usual is None else [usual]
-        given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device, name, runs, tracking_uri)
-        _train_and_show(system, Arguments(*given, compare=tuple(compare_with), verbose=verbose))
+        settings = [*(settings or ()), *([] if init is None else [f"encoder.source={_source(init)}"])]
+        given = (store, config, tuple(settings), workers, cpus_per_worker, device, name, runs, tracking_uri)
+        _train_and_show(system, Arguments(*given, compare=tuple(compare_with), seeds=seeds, verbose=verbose))
 
     run_app(app)
 
@@ -163,6 +173,16 @@ def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tup
     return None, entry.demo
 
 
+def _source(init: str) -> str:
+    """``encoder.source``, quoted: the export of a run's folder, anything else as it is."""
+    folder = Path(init).expanduser()
+    if (folder / RUN).is_file():
+        if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
+            raise ConfigError(f"--init {init}: that run has no model yet ({export.name}/); run its command to the end")
+        init = str(export.absolute())
+    return quoted(init)
+
+
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
     parsed = {}
     for text in settings:
@@ -176,11 +196,16 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 def _train_and_show(system: str, arguments: Arguments) -> None:
     fields_of_request = settle(system, arguments, Path(sys.argv[0]).stem)
     # Only now: these import Ray and MLflow, which takes seconds.
-    from raybio.runtime.comparisons.compare import Variation, compare, lines_for_terminal
+    from raybio.runtime.comparisons.compare import Variation, compare
+    from raybio.runtime.comparisons.result_table import lines_for_terminal
     from raybio.runtime.train import TrainRequest
 
+    request = TrainRequest(**fields_of_request)
     variations = [Variation.parse(text) for text in arguments.compare]
-    result, table = compare(TrainRequest(**fields_of_request), variations)
+    if arguments.seeds > 1:
+        first = request.config.seed
+        variations.append(Variation("seed", tuple(range(first, first + arguments.seeds))))
+    result, table = compare(request, variations)
     console = Console()
     if result.was_finished:
         console.print(f"{result.folder.name} was finished already, at step {result.step:,}", highlight=False)

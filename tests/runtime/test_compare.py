@@ -12,15 +12,8 @@ from rich.console import Console
 
 from raybio.config import override
 from raybio.errors import ConfigError
-from raybio.runtime.comparisons.compare import (
-    Kin,
-    ResultTable,
-    Variation,
-    family,
-    lines_for_terminal,
-    over_steps,
-    same_arithmetic,
-)
+from raybio.runtime.comparisons.compare import Kin, Variation, family, over_steps, same_arithmetic, score_rows
+from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.plots import plot_comparison
 from raybio.runtime.run_folder import RunFolder
@@ -132,6 +125,43 @@ def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
     shown = console.export_text()
     assert "…" not in shown
     assert shown.count("15.00]") == 9
+
+
+def test_repetitions_are_told_one_by_one_and_as_mean_and_deviation(tmp_path: Path) -> None:
+    kin = family(request(tmp_path), [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 2))])
+    results = [judged(tmp_path, one, 0.1 * (number + 1)) for number, one in enumerate(kin)]
+    table = ResultTable(score_rows(kin, results), LAYOUT)
+    body = {cells[0]: cells[1] for cells in table.cells("train")[1]}
+    assert body == {
+        "initial": "5.00 [4.00, 6.00]",
+        "initial, 3 runs": "10.00 ± 5.00",  # 0.05, 0.1, 0.15: what no run trained differs by seed as well
+        "lambda_spml = 0.5, seed = 1": "20.00 [19.00, 21.00]",
+        "lambda_spml = 0.5, seed = 2": "30.00 [29.00, 31.00]",
+        "lambda_spml = 0, seed = 0": "40.00 [39.00, 41.00]",
+        "lambda_spml = 0, seed = 1": "50.00 [49.00, 51.00]",
+        "lambda_spml = 0, seed = 2": "60.00 [59.00, 61.00]",
+        "lambda_spml = 0.5, seed = 0 (this run)": "10.00 [9.00, 11.00]",
+        "lambda_spml = 0.5, 3 runs": "20.00 ± 10.00",
+        "lambda_spml = 0, 3 runs": "50.00 ± 10.00",
+    }
+    assert table.cells("train")[1][-1][-1] == "0.200 ± 0.100"
+    assert table.legend == "95 % bootstrap intervals; ± standard deviation over runs; LRAP, nDCG, AP in %"
+
+
+def test_a_table_of_runs_that_are_no_repetitions_has_no_means(tmp_path: Path) -> None:
+    kin = family(request(tmp_path), [Variation("objective.lambda_spml", (0,))])
+    rows = score_rows(kin, [judged(tmp_path, one, 0.1) for one in kin])
+    assert list(rows) == ["initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"]
+    assert "±" not in ResultTable(rows, LAYOUT).legend
+
+
+def judged(tmp_path: Path, one: Kin, value: float) -> Result:
+    scores = {
+        who: {"train": dict.fromkeys(LAYOUT.measures, {"value": mean, "low": mean - 0.01, "high": mean + 0.01})}
+        for who, mean in (("initial", value / 2), ("trained", value))
+    }
+    folder = RunFolder(tmp_path, one.request.name)
+    return Result("finished", 1, "fp32", {}, {"scores": scores}, {}, None, None, None, False, folder)
 
 
 def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path) -> None:

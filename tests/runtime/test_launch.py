@@ -26,7 +26,18 @@ def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: 
         assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
         assert field.meaning in shown.stdout
     assert f"default: {SYSTEMS[NAME].comparison}" in shown.stdout
-    for option in ("--store", "--config", "--set", "--workers", "--name", "--runs", "--tracking-uri", "--verbose"):
+    for option in (
+        "--store",
+        "--config",
+        "--set",
+        "--init",
+        "--seeds",
+        "--workers",
+        "--name",
+        "--runs",
+        "--tracking-uri",
+        "--verbose",
+    ):
         assert option in shown.stdout
 
 
@@ -41,6 +52,14 @@ def test_asking_for_a_comparison_and_for_none_is_refused(tmp_path: Path) -> None
     refused = run_job(tmp_path, "--compare", "seed=1", "--no-baseline")
     assert refused.returncode == 2
     assert "ConfigError: --compare seed=1 and --no-baseline: got both" in refused.stderr
+
+
+def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mtb").mkdir(parents=True)
+    write_json(tmp_path / "runs" / "mtb" / "run.json", {})
+    refused = run_job(tmp_path, "--init", "runs/mtb", job="relation_finetune.py")
+    assert refused.returncode == 2
+    assert "ConfigError: --init runs/mtb: that run has no model yet (export/); run its command to" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,20 @@ from typing import Any
 
 from raybio.config import override, override_all, parse_yaml, value_at
 from raybio.errors import ConfigError
-from raybio.markdown import markdown_table
 from raybio.runtime.cluster import check_plan
+from raybio.runtime.comparisons.result_table import ResultTable, over_repetitions, write_table
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.plots import plot_comparison, plot_table
 from raybio.runtime.probes.curves import write_curves
-from raybio.runtime.run_folder import RunFolder, write_json
+from raybio.runtime.run_folder import RunFolder
 from raybio.runtime.track import add_artifacts
 from raybio.runtime.train import Result, TrainRequest, check_request, train
 from raybio.search_space import quoted
-from raybio.systems import SYSTEMS, TableLayout
+from raybio.systems import SYSTEMS
 from raybio.training.precision import warn_of_slow_bf16
 from raybio.training.settings import TrainingConfig
 
 REPETITIONS = ("seed", "plan.sentence_set")
-"""Settings whose values are no choice: runs that differ in them are averaged over steps."""
+"""Settings whose values are no choice: runs that differ in them are averaged."""
 
 
 @dataclass(frozen=True)
@@ -51,42 +50,6 @@ class Variation:
             return cls(path.strip(), tuple(parse_yaml(f"[{values}]")))
         except ConfigError as error:
             raise ConfigError(f"--compare {text!r}: {error}") from None
-
-
-@dataclass(frozen=True)
-class ResultTable:
-    """Scores with intervals, a row a model.
-
-    Attributes:
-        rows: label -> split -> score -> {"value", "low", "high"}.
-        layout: names of splits and scores, and how they are shown.
-    """
-
-    rows: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]]
-    layout: TableLayout
-
-    @property
-    def splits(self) -> list[str]:
-        """Splits that any row has."""
-        return [split for split in self.layout.splits if any(split in scores for scores in self.rows.values())]
-
-    def cells(self, split: str) -> tuple[list[str], list[list[str]]]:
-        """Header and text cells of a split: value and 95 % interval, in percent where the layout says nothing else."""
-        body = []
-        for label, scores in self.rows.items():
-            if split in scores:
-                body.append([label, *(self._cell(scores[split][name], name) for name in self.layout.measures)])
-        return ["model", *self.layout.measures.values()], body
-
-    def title(self, split: str) -> str:
-        """What the table of a split shows."""
-        return f"{self.layout.title}, {self.layout.splits[split]}"
-
-    def _cell(self, score: Mapping[str, float], name: str) -> str:
-        if name in self.layout.plain:
-            return "{value:.3f} [{low:.3f}, {high:.3f}]".format(**score)
-        percent = {part: 100 * value for part, value in score.items()}
-        return "{value:.2f} [{low:.2f}, {high:.2f}]".format(**percent)
 
 
 @dataclass(frozen=True)
@@ -170,8 +133,8 @@ def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tupl
     for other in kin[1:]:
         config = same_arithmetic(other.request.config, result)
         results.append(train(replace(other.request, config=config, parent_run_id=result.mlflow_run_id)))
-    table = ResultTable(_rows(kin, results), SYSTEMS[request.system].table)
-    paths = _write(table, result.folder)
+    table = ResultTable(score_rows(kin, results), SYSTEMS[request.system].table)
+    paths = write_table(table, result.folder)
     if variations:
         paths += over_steps(kin, results)
     add_artifacts(result.folder, paths)
@@ -185,14 +148,35 @@ def same_arithmetic(config: TrainingConfig, result: Result) -> TrainingConfig:
     return override(config, "precision", result.precision)
 
 
-def _rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
-    if "scores" not in results[0].final:
+def score_rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
+    """Label -> scores: what no run trained, each run, and the means of repetitions."""
+    if any("scores" not in result.final for result in results):
         return {}
-    own = results[0].final["scores"]
-    rows = {label: scores for label, scores in own.items() if label != "trained"}
-    rows |= {one.label: result.final["scores"]["trained"] for one, result in zip(kin[1:], results[1:], strict=True)}
+    scores = [result.final["scores"] for result in results]
+    untrained = {label: own for label, own in scores[0].items() if label != "trained"}
+    runs = {one.label: of_run["trained"] for one, of_run in zip(kin[1:], scores[1:], strict=True)}
     label = f"{kin[0].label} (this run)" if kin[0].value_by_path else kin[0].request.name
-    return rows | {label: own["trained"]}
+    rows = untrained | runs | {label: scores[0]["trained"]}
+    repeated = [numbers for numbers in _alike(kin) if len(numbers) > 1]
+    if repeated and repeated[0][0] == 0:
+        # The untrained may differ by seed as well, as where labels are drawn by it.
+        rows |= {
+            f"{who}, {len(repeated[0])} runs": over_repetitions([scores[number][who] for number in repeated[0]])
+            for who in untrained
+        }
+    for numbers in reversed(repeated):  # the run's own come last, which plots show in the accent colour
+        settings = _label(kin[numbers[0]].chosen)
+        title = f"{settings}, {len(numbers)} runs" if settings else f"{len(numbers)} runs"
+        rows[title] = over_repetitions([scores[number]["trained"] for number in numbers])
+    return rows
+
+
+def _alike(kin: Sequence[Kin]) -> list[list[int]]:
+    """The runs by number, those that repeat each other together."""
+    alike: dict[str, list[int]] = {}
+    for number, one in enumerate(kin):
+        alike.setdefault(_label(one.chosen), []).append(number)
+    return list(alike.values())
 
 
 def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
@@ -204,11 +188,9 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
     reports = [read_reports(one.folder.metrics) for one in results]
     logged = [{name for report in of_run for name in report["metrics"]} for of_run in reports]
     metrics = [name for name in SYSTEMS[first.system].step_metrics if all(name in names for names in logged)]
-    alike: dict[str, list[int]] = {}
-    for number, one in enumerate(kin):
-        alike.setdefault(_label(one.chosen), []).append(number)
     names_by_label = {}
-    for label, numbers in alike.items():
+    for numbers in _alike(kin):
+        label = _label(kin[numbers[0]].chosen)
         of_group = [kin[number].value_by_path for number in numbers]
         varied = [path for path in of_group[0] if any(one[path] != of_group[0][path] for one in of_group)]
         several = f"{len(numbers)} runs, by {' and '.join(map(_leaf, varied))}"
@@ -236,37 +218,3 @@ def _leaf(path: str) -> str:
 def _with(config: TrainingConfig, value_by_path: Mapping[str, Any]) -> TrainingConfig:
     """As ``override_all``, for values that are no text to be read as YAML."""
     return override_all(config, {path: quoted(value) for path, value in value_by_path.items()})
-
-
-def _write(table: ResultTable, folder: RunFolder) -> list[Path]:
-    paths = [folder.path / "table.json", folder.path / "table.md"]
-    write_json(paths[0], dict(table.rows))
-    sections = []
-    for split in table.splits:
-        header, body = table.cells(split)
-        sections.append(f"{table.title(split)}\n\n{markdown_table(header, body)}\n")
-        paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=table.title(split)))
-    splits = {split: table.layout.splits[split] for split in table.splits}
-    if not splits:
-        return []  # nothing was held out to judge by
-    paths.append(plot_comparison(table.rows, splits, table.layout.measures, folder.plots / "comparison.png"))
-    paths[1].write_text("\n\n".join(sections) + "\n", encoding="utf-8")
-    return paths
-
-
-def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
-    """The table as rich renderables, one a split."""
-    from rich.table import Table
-
-    renderables = []
-    for split in table.splits:
-        header, body = table.cells(split)
-        percent = [name for key, name in table.layout.measures.items() if key not in table.layout.plain]
-        drawn = Table(title=f"{table.title(split)} (95 % bootstrap intervals; {', '.join(percent)} in %)")
-        for number, name in enumerate(header):
-            # An interval has a line of its own, so that 80 columns are enough; nothing is ever cut off.
-            drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
-        for cells in body:
-            drawn.add_row(*(cell.replace(" [", "\n[") for cell in cells))
-        renderables.append(drawn)
-    return renderables

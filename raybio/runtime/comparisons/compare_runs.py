@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from raybio.runtime.comparisons.compare import ResultTable
 from raybio.runtime.comparisons.given_runs import GivenRun, Group, differing_settings, grouped
 from raybio.runtime.comparisons.overlay_plots import Row, plot_overlaid, plot_scores
+from raybio.runtime.comparisons.result_table import ResultTable
 from raybio.runtime.comparisons.run_tests import RunTest, seed_tests, unit_tests
 from raybio.runtime.probes.curves import table as means_over_steps
 from raybio.runtime.report import Section, write_report

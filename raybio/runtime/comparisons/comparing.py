@@ -49,8 +49,8 @@ def _show(found: "Comparison", out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from raybio.runtime.comparisons.compare import lines_for_terminal
     from raybio.runtime.comparisons.compare_runs import cost_table, evaluations_table, settings_table, tests_table
+    from raybio.runtime.comparisons.result_table import lines_for_terminal
 
     tests = sorted([*found.tests, *found.by_seed], key=lambda test: test.p_holm)
     rest = f", {SHOWN_TESTS} of {len(tests)}" if len(tests) > SHOWN_TESTS else ""

@@ -1,0 +1,113 @@
+"""The table of final evaluations: scores with intervals, a row a model; repetitions as mean ± standard deviation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raybio.functional.significance import Spread, over_seeds
+from raybio.markdown import markdown_table
+from raybio.runtime.plots import plot_comparison, plot_table
+from raybio.runtime.run_folder import RunFolder, write_json
+from raybio.systems import TableLayout
+
+Score = Mapping[str, float]
+"""``value``, ``low`` and ``high``; of repetitions one deviation around the mean, and their number as ``num_runs``."""
+Scores = Mapping[str, Mapping[str, Score]]
+"""Split -> name of a score -> score."""
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """Scores with intervals, a row a model.
+
+    Attributes:
+        rows: label -> its scores.
+        layout: names of splits and scores, and how they are shown.
+    """
+
+    rows: Mapping[str, Scores]
+    layout: TableLayout
+
+    @property
+    def splits(self) -> list[str]:
+        """Splits that any row has."""
+        return [split for split in self.layout.splits if any(split in scores for scores in self.rows.values())]
+
+    def cells(self, split: str) -> tuple[list[str], list[list[str]]]:
+        """Header and text cells of a split: value and 95 % interval, in percent where the layout says nothing else."""
+        body = []
+        for label, scores in self.rows.items():
+            if split in scores:
+                body.append([label, *(self._cell(scores[split][name], name) for name in self.layout.measures)])
+        return ["model", *self.layout.measures.values()], body
+
+    def title(self, split: str) -> str:
+        """What the table of a split shows."""
+        return f"{self.layout.title}, {self.layout.splits[split]}"
+
+    @property
+    def legend(self) -> str:
+        """What stands in its cells."""
+        percent = [name for key, name in self.layout.measures.items() if key not in self.layout.plain]
+        spreads = [score for row in self.rows.values() for split in row.values() for score in split.values()]
+        has_spreads = any("num_runs" in score for score in spreads)
+        spread = "; ± standard deviation over runs" if has_spreads else ""
+        return f"95 % bootstrap intervals{spread}; {', '.join(percent)} in %"
+
+    def _cell(self, score: Score, name: str) -> str:
+        scale, digits = (1, 3) if name in self.layout.plain else (100, 2)
+        if "num_runs" in score:
+            spread = Spread(score["value"], score["high"] - score["value"], int(score["num_runs"]))
+            return spread.text(digits=digits, scale=scale)
+        value, low, high = (f"{scale * score[part]:.{digits}f}" for part in ("value", "low", "high"))
+        return f"{value} [{low}, {high}]"
+
+
+def over_repetitions(of_runs: Sequence[Scores]) -> Scores:
+    """Mean and standard deviation (n - 1) of each score that all of two or more runs have."""
+    first = of_runs[0]
+    return {
+        split: {name: _spread([scores[split][name]["value"] for scores in of_runs]) for name in first[split]}
+        for split in first
+        if all(split in scores for scores in of_runs)
+    }
+
+
+def _spread(values: Sequence[float]) -> Score:
+    mean, deviation, num_runs = over_seeds(values)
+    return {"value": mean, "low": mean - deviation, "high": mean + deviation, "num_runs": num_runs}
+
+
+def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
+    """``table.md``, ``table.json`` and the plots of the table; returns their paths, none if nothing was held out."""
+    splits = {split: table.layout.splits[split] for split in table.splits}
+    paths = [folder.path / "table.json", folder.path / "table.md"]
+    write_json(paths[0], dict(table.rows))
+    sections = []
+    for split in splits:
+        header, body = table.cells(split)
+        sections.append(f"{table.title(split)}\n\n{markdown_table(header, body)}\n")
+        paths.append(plot_table(header, body, folder.plots / f"table-{split}.png", title=table.title(split)))
+    if not splits:
+        return []
+    paths.append(plot_comparison(table.rows, splits, table.layout.measures, folder.plots / "comparison.png"))
+    paths[1].write_text("\n\n".join([*sections, f"{table.legend}."]) + "\n", encoding="utf-8")
+    return paths
+
+
+def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
+    """The table as rich renderables, one a split."""
+    from rich.table import Table
+
+    renderables = []
+    for split in table.splits:
+        header, body = table.cells(split)
+        drawn = Table(title=f"{table.title(split)} ({table.legend})")
+        for number, name in enumerate(header):
+            # An interval has a line of its own, so that 80 columns are enough; nothing is ever cut off.
+            drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
+        for cells in body:
+            drawn.add_row(*(cell.replace(" [", "\n[") for cell in cells))
+        renderables.append(drawn)
+    return renderables
