@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from raybio.batches import PaddedDocuments, PaddedTokens
 from raybio.encoders.attention_rows import StatesAndRows, remember_attention, states_and_rows
+from raybio.encoders.mask_head import MaskHead, read_mask_head
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.tokens import ids_around
 from raybio.encoders.transformer import seeded_weights
@@ -61,7 +62,7 @@ class RelationEncoder(Encoder):
         head: what a system trains beside the encoder, or None.
     """
 
-    mask_head: "MaskHead | None"
+    mask_head: MaskHead | None
     head: nn.Module | None
 
     def __init__(self, text: TextEncoder, *, is_projected: bool) -> None:
@@ -116,23 +117,25 @@ class RelationEncoder(Encoder):
             raise NotImplementedError("this relation encoder has no language-model head; call learn_words first")
         return self.mask_head(hidden_KD, self.text.model.get_input_embeddings().weight)
 
-    def learn_words(self, seed: int) -> None:
-        """Add a head of masked language modelling, drawn from ``seed``, whose last map is the word embeddings' own."""
+    def learn_words(self, config: RelationEncoderConfig, *, seed: int) -> None:
+        """Add a head of masked language modelling whose last map is the word embeddings' own.
+
+        Its weights are those of the source, be it a language model or an export of ``export_relation_encoder``; where
+        that has none, or layers were left out between the two, they are drawn from ``seed``.
+
+        Raises:
+            ConfigError: if the source cannot be found or reached.
+        """
+        num_tokens = self.text.model.get_input_embeddings().num_embeddings
+        eps = getattr(self.text.model.config, "layer_norm_eps", 1e-12)
         with seeded_weights(seed):
-            self.mask_head = MaskHead(self.text.width, self.text.model.get_input_embeddings().num_embeddings)
-
-
-class MaskHead(nn.Module):
-    """BERT's head of masked language modelling, with tied word embeddings (Devlin et al., 2019)."""
-
-    def __init__(self, width: int, num_tokens: int) -> None:
-        super().__init__()
-        self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=1e-12)
-        self.bias = nn.Parameter(torch.zeros(num_tokens))
-
-    def forward(self, hidden_KD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """Scores (K, V)."""
-        return nn.functional.linear(self.norm(nn.functional.gelu(self.dense(hidden_KD))), embedding_VD, self.bias)
+            self.mask_head = MaskHead(self.text.width, num_tokens, eps=eps)
+        if config.num_layers_kept is not None:
+            return
+        own = {name.removeprefix("mask_head."): part for name, part in read_parts(config.source).items()}
+        weights = own if "dense.weight" in own else read_mask_head(config.source, config.revision)
+        if weights is not None:
+            self.mask_head.begin_with({name: weights[name] for name in self.mask_head.state_dict()})
 
 
 def build_relation_encoder(
@@ -140,8 +143,7 @@ def build_relation_encoder(
 ) -> RelationEncoder:
     """The encoder that ``config`` describes; see ``build_text_encoder``.
 
-    A folder that ``export_relation_encoder`` wrote brings its projection, and its head of masked language modelling if
-    it has one.
+    A folder that ``export_relation_encoder`` wrote brings its projection.
 
     Raises:
         ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.

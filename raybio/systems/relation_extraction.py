@@ -1,7 +1,7 @@
 """MCCL: fine-tune an encoder of entity pairs on few labelled pairs, and classify others by their neighbours.
 
 Zhou, Zhang, Naumann, Chen, Poon: "Continual Contrastive Finetuning Improves Low-Resource Relation Extraction" (ACL
-2023). Contrastive pre-training ("mtb" in SYSTEMS) is continued with a contrastive loss that lets a class have many
+2023). Contrastive pre-training (``matching_blanks``) is continued with a contrastive loss that lets a class have many
 centers; the nearest labelled pairs of each class decide. Beside it what it is compared with: cross entropy with a
 linear classifier, supervised contrastive learning, and no training at all ("lazy").
 

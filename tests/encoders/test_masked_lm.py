@@ -2,42 +2,14 @@
 
 import pytest
 import torch
-from transformers import (
-    BertForMaskedLM,
-    DistilBertForMaskedLM,
-    ElectraForMaskedLM,
-    MPNetForMaskedLM,
-    RobertaForMaskedLM,
-)
+from transformers import BertForMaskedLM
 
 from raybio.encoders.masked_lm import MaskedLanguageModel, load_masked_lm
 from raybio.errors import ConfigError
-from tests.encoders.tiny_text import ARCHITECTURES, MAX_POSITIONS, save_tiny, tiny_model, tiny_tokenizer
+from tests.encoders.tiny_text import ARCHITECTURES, MAX_POSITIONS, save_tiny, save_with_head, tiny_model, tiny_tokenizer
 from tests.minilm import WHY_NOT, minilm_folder
 
-CLASSES = {
-    "bert": BertForMaskedLM,
-    "roberta": RobertaForMaskedLM,
-    "mpnet": MPNetForMaskedLM,
-    "electra": ElectraForMaskedLM,
-    "distilbert": DistilBertForMaskedLM,
-}
 TEXTS = ["Asthma and [MASK] factors in the [MASK]", "[MASK] is COVID-19, they [MASK] say so and cost", "[MASK][MASK]"]
-
-
-def save_with_head(folder, architecture):
-    save_tiny(folder, architecture)  # its tokenizer and configuration
-    plain = load_plain(folder)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        CLASSES[architecture](plain.config).save_pretrained(folder)
-    return str(folder)
-
-
-def load_plain(folder):
-    from transformers import AutoModel
-
-    return AutoModel.from_pretrained(folder)
 
 
 def padded(model, texts):
@@ -90,7 +62,7 @@ def test_a_published_sentence_encoder_has_no_head():
 
 def test_a_text_too_long_loses_words_and_keeps_its_mask_and_special_tokens():
     tokenizer = tiny_tokenizer()
-    model = MaskedLanguageModel(CLASSES["bert"](tiny_model("bert", len(tokenizer)).config), tokenizer)
+    model = MaskedLanguageModel(BertForMaskedLM(tiny_model("bert", len(tokenizer)).config), tokenizer)
     (whole,) = model.cloze_tokens(["asthma and risk [MASK] of life"], 64)
     cls, asthma, and_, risk, mask, of, life, sep = whole.tolist()
     cuts = {size: model.cloze_tokens(["asthma and risk [MASK] of life"], size)[0].tolist() for size in (8, 7, 5, 4, 3)}
@@ -109,7 +81,7 @@ def test_a_text_too_long_loses_words_and_keeps_its_mask_and_special_tokens():
 
 def test_a_names_tokens_are_those_it_has_inside_a_text():
     tokenizer = tiny_tokenizer()
-    model = MaskedLanguageModel(CLASSES["bert"](tiny_model("bert", len(tokenizer)).config), tokenizer)
+    model = MaskedLanguageModel(BertForMaskedLM(tiny_model("bert", len(tokenizer)).config), tokenizer)
     (name,) = model.name_tokens(["risk factors"])
     (text,) = model.cloze_tokens(["asthma and risk factors [MASK]"], 64)
     assert name == tuple(text.tolist()[3:5])

@@ -4,13 +4,22 @@ import math
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, DebertaV2Config, DebertaV2Model, ModernBertConfig, ModernBertModel
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertModel,
+    DebertaV2Config,
+    DebertaV2Model,
+    ModernBertConfig,
+    ModernBertModel,
+)
 
 from raybio.batches import IGNORED_LABEL, DocumentBatch, PaddedTokens
 from raybio.encoders.attention_rows import remember_attention, states_and_rows
 from raybio.encoders.relation import RelationEncoder, RelationEncoderConfig, build_relation_encoder
 from raybio.encoders.relation_export import export_relation_encoder
 from raybio.encoders.windows import read_in_windows, window_spans
+from tests.encoders.tiny_text import save_tiny, save_with_head
 
 SIZES = {
     "hidden_size": 32,
@@ -202,11 +211,42 @@ def test_a_fresh_language_model_head_is_near_chance():
     model = encoder()
     with pytest.raises(NotImplementedError, match="learn_words"):
         model.token_logits(torch.zeros(1, 16))
-    model.learn_words(seed=0)
+    model.learn_words(config(), seed=0)
     with torch.no_grad():
         logits = model.token_logits(model(documents().pad(torch.arange(3), model.pad_id)).hidden_RLD[:, 1])
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor([5, 6, 7]))
     assert abs(float(loss) - math.log(logits.shape[1])) < 1.5
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_the_language_model_head_of_a_checkpoint_is_kept(tmp_path, architecture):
+    source = save_with_head(tmp_path / "lm", architecture)
+    given = config(source=source, max_length="auto")
+    model = build_relation_encoder(given, seed=0).eval()
+    model.learn_words(given, seed=0)
+    plain = AutoModelForMaskedLM.from_pretrained(source).eval()
+    token_RL = torch.tensor([[2, 7, 8, 9, 3]])
+    with torch.no_grad():
+        expected_LV = plain(input_ids=token_RL).logits[0]
+        logits_LV = model.token_logits(model.text.model(input_ids=token_RL).last_hidden_state[0])
+    torch.testing.assert_close(logits_LV[:, : expected_LV.shape[1]], expected_LV, rtol=1e-4, atol=1e-5)
+    assert logits_LV.shape[1] == len(model.text.tokenizer)  # with the markers
+
+    with torch.no_grad():
+        model.mask_head.dense.weight.mul_(2)
+    export_relation_encoder(model, tmp_path / "model", card={}, settings={})
+    given = config(source=str(tmp_path / "model"), max_length="auto")
+    again = build_relation_encoder(given, seed=1)
+    again.learn_words(given, seed=1)
+    torch.testing.assert_close(again.mask_head.state_dict(), model.mask_head.state_dict())
+
+
+def test_a_checkpoint_without_language_model_begins_with_a_fresh_head_and_says_so(tmp_path, caplog):
+    given = config(source=str(save_tiny(tmp_path, "bert")), max_length="auto")
+    model = build_relation_encoder(given, seed=0)
+    model.learn_words(given, seed=0)
+    assert "has no language-model head that we know" in caplog.text
+    assert model.mask_head.bias.abs().max() == 0
 
 
 def test_markers_are_found_whatever_the_tokenizer_was_last_told_to_pad():

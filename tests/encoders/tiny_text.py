@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
     BertConfig,
     BertModel,
     DistilBertConfig,
@@ -72,6 +74,15 @@ def save_tiny(folder: Path, architecture: str = "bert") -> str:
     tokenizer = tiny_tokenizer() if architecture != "mpnet" else _padded_with_one()
     tiny_model(architecture, len(tokenizer), tokenizer.pad_token_id).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def save_with_head(folder: Path, architecture: str) -> str:
+    """A masked language model, as save_pretrained writes it."""
+    save_tiny(folder, architecture)  # its tokenizer and configuration
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(folder)).save_pretrained(folder)
     return str(folder)
 
 
