@@ -161,6 +161,8 @@ def _carry_out(
             raise _all_failed(folder, found[1])
         status = "FINISHED"
     except KeyboardInterrupt:  # while Ray was starting
+        if not signals.caught:
+            raise
         raise _interrupted(signals) from None
     finally:
         followed.close(is_killed=bool(signals.caught))
