@@ -36,10 +36,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One thread: the tests are small, and they share the machine with the workers that they start. Two processes: tests
-# that start Ray spend most of their time waiting (tests/conftest.py keeps all of them in one).
+# One thread: the tests are small, and they share the machine with the workers that they start. Three processes, also
+# on two cores: tests that start Ray spend most of their time waiting (tests/conftest.py says which of them go together).
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not nightly" -n 3 --dist loadgroup --no-loadscope-reorder
 
 bench: install
 	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))

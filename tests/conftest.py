@@ -21,33 +21,39 @@ from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
-STARTS_RAY = (
-    "test_articles_job",
-    "test_contrastive_probe_job",
-    "test_driver_faults",
-    "test_job_submit",
-    "test_multi_node",
-    "test_preflight_nodes",
-    "test_sppt_job",
-    "test_sweep_faults",
-    "test_track_postgresql",
-)
-"""Modules whose commands start clusters of their own."""
+LANES = {
+    "test_driver_faults": "commands that train",
+    "test_multi_node": "commands that train",
+    "test_sppt_job": "commands that train",
+    "test_articles_job": "commands that train",
+    "test_contrastive_probe_job": "commands that train",
+    "test_sweep_faults": "other commands",
+    "test_job_submit": "other commands",
+    "test_preflight_nodes": "other commands",
+    "test_track_postgresql": "other commands",
+}
+"""Modules whose commands start clusters of their own, and those with which they do so one after the other."""
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook, which reads the groups, would come before it
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one process of several runs (``-n 2 --dist loadgroup``).
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What one process of several runs (``-n 3 --dist loadgroup --no-loadscope-reorder``).
 
-    All tests of the shared cluster; all that start a cluster by a command, one after the other; or else a file.
+    A lane of commands, all tests of the shared cluster, or else a file; lanes begin first, since they take longest.
     """
-    for item in items:
-        group = item.path.relative_to(Path(__file__).parent).as_posix()
-        if "ray_cluster" in getattr(item, "fixturenames", ()):
-            group = "the cluster of the tests"
-        elif item.path.stem in STARTS_RAY:
-            group = "clusters of commands"
+    group_by_item = {item: _group(item) for item in items}
+    for item, (_, group) in group_by_item.items():
         item.add_marker(pytest.mark.xdist_group(group))
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: group_by_item[item][0])
+
+
+def _group(item: pytest.Item) -> tuple[int, str]:
+    if lane := LANES.get(item.path.stem):
+        return 0, lane
+    if "ray_cluster" in getattr(item, "fixturenames", ()):
+        return 1, "the cluster of the tests"
+    return 2, item.path.relative_to(Path(__file__).parent).as_posix()
 
 
 def write_tables(folder: Path, *, num_groups: int, rows_per_group: int, num_families: int = 4, seed: int = 0) -> Tables:

@@ -60,7 +60,7 @@ class CouplePlan:
     @cached_property
     def recurring(self) -> RecurringPairs:
         """The pairs that couples are drawn from."""
-        return recurring_pairs(self.store, self.store.split_rows("train"), self.pairs_config)
+        return recurring_pairs(self.store, self.pairs_config)
 
     @cached_property
     def held_out(self) -> np.ndarray:

@@ -75,6 +75,13 @@ class DocumentStore(Store):
         """Identity of each entity across documents (E,): its place in ``entity_keys``, int64."""
         return self._of("entities", "key", row)
 
+    def entities(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All entities of documents ``first`` to ``stop - 1`` end to end: (row (E,), type (E,), key (E,)), int64."""
+        bounds = self._arrays["entities", ""][first : stop + 1]
+        row_E = np.repeat(np.arange(first, stop), np.diff(bounds))
+        type_E, key_E = (self._arrays["entities", name][bounds[0] : bounds[-1]] for name in PARTS["entities"])
+        return row_E, type_E.astype(np.int64), key_E.astype(np.int64)
+
     def relations(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(head (P,), tail (P,), label (P,)), int64: entities of the document, and places in ``relation_names``.
 
@@ -100,7 +107,7 @@ class DocumentStore(Store):
         order_E = np.argsort(type_E, kind="stable")
         first, second = np.triu_indices(len(type_E), 1)
         head, tail = order_E[first], order_E[second]
-        is_allowed = self._allowed_TT[type_E[head], type_E[tail]]
+        is_allowed = self.is_candidate_TT[type_E[head], type_E[tail]]
         head, tail = head[is_allowed], tail[is_allowed]
         by_head = np.lexsort((tail, head))
         return head[by_head], tail[by_head]
@@ -135,6 +142,13 @@ class DocumentStore(Store):
         batch = self._batch(TYPE_PAIRS)
         return frozenset(zip(batch.column("head").to_pylist(), batch.column("tail").to_pylist(), strict=True))
 
+    @cached_property
+    def is_candidate_TT(self) -> np.ndarray:
+        """Whether (type of the head, type of the tail) is one of ``type_pairs``; bool (T, T)."""
+        allowed = np.zeros((len(self.entity_types), len(self.entity_types)), dtype=bool)
+        allowed[tuple(np.array(sorted(self.type_pairs), np.int64).reshape(-1, 2).T)] = True
+        return allowed
+
     @property
     def is_directed(self) -> bool:
         """Whether (head, tail) and (tail, head) are different pairs, as in DocRED."""
@@ -164,12 +178,6 @@ class DocumentStore(Store):
             batch = self._batch(_file(part))
             arrays |= {(part, name): batch.column(name).to_numpy(zero_copy_only=True) for name in columns}
         return arrays
-
-    @cached_property
-    def _allowed_TT(self) -> np.ndarray:
-        allowed = np.zeros((len(self.entity_types), len(self.entity_types)), dtype=bool)
-        allowed[tuple(np.array(sorted(self.type_pairs), np.int64).reshape(-1, 2).T)] = True
-        return allowed
 
     def _of(self, part: str, column: str, row: int) -> np.ndarray:
         indptr = self._arrays[part, ""]

@@ -1,27 +1,37 @@
 """Pairs of entities that recur in a corpus: what "matching the blanks" takes for positives (Zhou et al., 2023, App. A).
 
-Shape letters: N documents, E entities of one, U distinct pairs of the corpus, K those that are kept, O occurrences.
+Shape letters: E entities of a block of documents, V distinct entities of the corpus, O occurrences of pairs, U distinct
+pairs, K those that are kept.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import Config, fingerprint
 from raybio.data.document_store import DocumentStore
-from raybio.errors import DataError
+from raybio.errors import DataError, StoreError
 
-DOCUMENTS_AT_ONCE = 4096
+OCCURRENCES_AT_ONCE = 1 << 26
+DOCUMENTS_AT_ONCE = 1 << 12
 
 
-class EntityPairConfig(Config):
-    """Which pairs of entities are taken for positives."""
+class PairCountConfig(Config):
+    """Which pairs of entities recur."""
 
     min_documents: int = Field(
         16, ge=2, description="documents that a pair occurs in, at least; 16 for BioRED, 3 for DocRED in the paper"
     )
     num_pairs: int = Field(5000, ge=2, description="of those, the pairs with the greatest mutual information")
+
+
+class EntityPairConfig(PairCountConfig):
+    """Which pairs of entities are taken for positives."""
+
     held_out_share: float = Field(
         0.05, ge=0, lt=1, description="of those, pairs that are never compared in training and asked for in evaluations"
     )
@@ -54,83 +64,145 @@ class RecurringPairs:
         return self.row_O[self.indptr_K1[pair] : self.indptr_K1[pair + 1]]
 
 
-def recurring_pairs(store: DocumentStore, rows: np.ndarray, config: EntityPairConfig) -> RecurringPairs:
-    """The pairs of entities of documents ``rows`` that are kept.
+@dataclass(frozen=True)
+class PairCount:
+    """Counting the pairs of one part of all pairs; parts are independent, whoever counts them wherever.
 
-    Exact, and in memory that is bounded by the corpus' distinct entities and kept pairs, not by its pairs: those are
-    counted in as many passes as keep a pass' occurrences below ``OCCURRENCES_AT_ONCE``.
+    Attributes:
+        store: the corpus.
+        min_documents: rarer pairs are left out.
+        num_parts: into how many parts the pairs are divided.
+    """
+
+    store: DocumentStore
+    min_documents: int
+    num_parts: int
+
+    def __call__(self, part: int) -> tuple[np.ndarray, np.ndarray]:
+        """(pair (U,), documents with it (U,)), int64, ascending; a pair is first x V + second."""
+        # A pair is rarer than the rarer of its entities.
+        is_common_V = documents_with(self.store) >= self.min_documents
+        nothing = np.zeros(0, dtype=np.int64)
+        blocks = (pair_O[pair_O % self.num_parts == part] for pair_O in pair_blocks(self.store, is_common_V))
+        pair_U, count_U = np.unique(np.concatenate([nothing, *blocks]), return_counts=True)
+        often = count_U >= self.min_documents
+        return pair_U[often], count_U[often]
+
+
+CountParts = Callable[[PairCount], Sequence[tuple[np.ndarray, np.ndarray]]]
+"""Counts all parts, in their order."""
+
+
+def count_here(count: PairCount) -> list[tuple[np.ndarray, np.ndarray]]:
+    """One part after the other, in this process."""
+    return [count(part) for part in range(count.num_parts)]
+
+
+def recurring_pairs(
+    store: DocumentStore, config: PairCountConfig, count_parts: CountParts = count_here
+) -> RecurringPairs:
+    """The pairs of entities of training documents that are kept; those that ``save_pairs`` left there, if it did.
+
+    Exact, and in memory that is bounded by the corpus' distinct entities and frequent pairs, not by the occurrences of
+    pairs: those are counted in as many parts as keep a part below ``OCCURRENCES_AT_ONCE``.
 
     Raises:
         DataError: if no pair occurs in enough documents.
+        StoreError: if what ``save_pairs`` left is damaged.
     """
-    num_keys = len(store.entity_keys)
-    count_V, num_occurrences = np.zeros(num_keys, dtype=np.int64), 0
-    for row in rows.tolist():
-        count_V[np.unique(store.keys(row))] += 1
-        num_occurrences += len(store.candidates(row)[0])
-    num_passes = max(-(-num_occurrences // OCCURRENCES_AT_ONCE), 1)
-    # A pair is rarer than the rarer of its entities.
-    is_common_V = count_V >= config.min_documents
-    kept = [_count(store, rows, is_common_V, (number, num_passes), config) for number in range(num_passes)]
-    pair_U, count_U = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    if (saved := _place(store, config)).is_file():
+        return _load(saved)
+    num_documents_V = documents_with(store)
+    num_occurrences = sum(len(pair_O) for pair_O in pair_blocks(store, num_documents_V >= config.min_documents))
+    num_parts = max(-(-num_occurrences // OCCURRENCES_AT_ONCE), 1)
+    parts = count_parts(PairCount(store, config.min_documents, num_parts))
+    pair_U, count_U = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     if not len(pair_U):
         raise DataError(
             f"{store.path}: no two entities that may be related occur together in {config.min_documents} of "
-            f"{len(rows):,} documents; want some that do. Lower pairs.min_documents, or give more documents"
+            f"{len(store.split_rows('train')):,} documents; want some that do. Lower pairs.min_documents, or give more "
+            "documents"
         )
-    first_U, second_U = np.divmod(pair_U, num_keys)
-    score_U = count_U / (count_V[first_U].astype(np.float64) * count_V[second_U])
-    best = np.lexsort((pair_U, -count_U, -score_U))[: config.num_pairs]
-    return _with_documents(store, rows, pair_U[best], count_U[best], score_U[best])
+    first_U, second_U = np.divmod(pair_U, len(num_documents_V))
+    score_U = count_U / (num_documents_V[first_U].astype(np.float64) * num_documents_V[second_U])
+    best_K = np.lexsort((pair_U, -count_U, -score_U))[: config.num_pairs]
+    key_K2 = np.stack([first_U[best_K], second_U[best_K]], 1)
+    rows = [_documents_with_both(store, *pair) for pair in key_K2.tolist()]
+    indptr_K1 = np.concatenate([[0], np.cumsum([len(row_O) for row_O in rows])])
+    return RecurringPairs(key_K2, count_U[best_K], score_U[best_K], indptr_K1, np.concatenate(rows))
 
 
-OCCURRENCES_AT_ONCE = 1 << 26
+def save_pairs(store: DocumentStore, config: PairCountConfig, count_parts: CountParts) -> RecurringPairs:
+    """Count, and leave the kept pairs in the store's folder for every later run with these settings.
+
+    Raises:
+        DataError: as ``recurring_pairs``.
+        StoreError: if they cannot be written.
+    """
+    place = _place(store, config)
+    place.unlink(missing_ok=True)
+    pairs = recurring_pairs(store, config, count_parts)
+    temporary = place.with_name(f".{place.name}")
+    try:
+        with open(temporary, "wb") as file:
+            np.savez(file, **asdict(pairs))
+        temporary.replace(place)
+    except OSError as error:
+        raise StoreError(f"{place} cannot be written ({error}); the store's folder must be writable") from None
+    return pairs
 
 
-def _pairs(store: DocumentStore, row: int, is_kept_V: np.ndarray) -> np.ndarray:
-    """Numbers of a document's pairs of kept entities, each once."""
-    key_E = store.keys(row).astype(np.int64)
-    head_P, tail_P = (key_E[side] for side in store.candidates(row))
-    both = is_kept_V[head_P] & is_kept_V[tail_P]
-    head_P, tail_P = head_P[both], tail_P[both]
-    return np.unique(np.minimum(head_P, tail_P) * len(is_kept_V) + np.maximum(head_P, tail_P))
+def documents_with(store: DocumentStore) -> np.ndarray:
+    """In how many training documents each entity occurs; int64 (V,)."""
+    count_V = np.zeros(len(store.entity_keys), dtype=np.int64)
+    for first, stop in _blocks(store):
+        row_E, _, key_E = store.entities(first, stop)
+        # Two entities of a DocRED document may have one name.
+        once_E = np.unique(row_E * len(count_V) + key_E)
+        count_V += np.bincount(once_E % len(count_V), minlength=len(count_V))
+    return count_V
 
 
-def _count(
-    store: DocumentStore, rows: np.ndarray, is_common_V: np.ndarray, part: tuple[int, int], config: EntityPairConfig
-) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs of one part of all pairs that occur often enough, and in how many documents."""
-    number, num_parts = part
-    found = [np.zeros(0, dtype=np.int64)]
-    for row in rows.tolist():
-        pair_O = _pairs(store, row, is_common_V)
-        found.append(pair_O if num_parts == 1 else pair_O[pair_O % num_parts == number])
-    pair_U, count_U = np.unique(np.concatenate(found), return_counts=True)
-    often = count_U >= config.min_documents
-    return pair_U[often], count_U[often]
+def pair_blocks(store: DocumentStore, is_kept_V: np.ndarray) -> Iterator[np.ndarray]:
+    """The candidate pairs of kept entities of training documents, each once a document: int64 (O,) a block."""
+    num_keys = len(is_kept_V)
+    is_related_TT = store.is_candidate_TT | store.is_candidate_TT.T
+    for first, stop in _blocks(store):
+        row_E, type_E, key_E = store.entities(first, stop)
+        once_E, place_E = np.unique(row_E * num_keys + key_E, return_index=True)
+        kept = is_kept_V[once_E % num_keys]
+        row_E, key_E = np.divmod(once_E[kept], num_keys)
+        type_E = type_E[place_E[kept]]
+        # Every entity with those after it in its document.
+        num_later_E = np.searchsorted(row_E, row_E, side="right") - np.arange(len(row_E)) - 1
+        one_O = np.repeat(np.arange(len(row_E)), num_later_E)
+        start_E = np.cumsum(num_later_E) - num_later_E
+        other_O = one_O + 1 + np.arange(len(one_O)) - start_E[one_O]
+        is_candidate_O = is_related_TT[type_E[one_O], type_E[other_O]]
+        yield (key_E[one_O] * num_keys + key_E[other_O])[is_candidate_O]
 
 
-def _with_documents(
-    store: DocumentStore, rows: np.ndarray, pair_K: np.ndarray, count_K: np.ndarray, score_K: np.ndarray
-) -> RecurringPairs:
-    num_keys = len(store.entity_keys)
-    order = np.argsort(pair_K)
-    sorted_K = pair_K[order]
-    is_kept_V = np.zeros(num_keys, dtype=bool)
-    is_kept_V[np.concatenate(np.divmod(pair_K, num_keys))] = True
-    places, documents = [], []
-    for row in rows.tolist():
-        pair_O = _pairs(store, row, is_kept_V)
-        place_O = np.minimum(np.searchsorted(sorted_K, pair_O), len(sorted_K) - 1)
-        here = order[place_O[sorted_K[place_O] == pair_O]]
-        places.append(here)
-        documents.append(np.full(len(here), row))
-    place_O, row_O = np.concatenate(places), np.concatenate(documents)
-    by_pair = np.argsort(place_O, kind="stable")
-    return RecurringPairs(
-        key_K2=np.stack(np.divmod(pair_K, num_keys), 1),
-        count_K=count_K,
-        score_K=score_K,
-        indptr_K1=np.concatenate([[0], np.cumsum(np.bincount(place_O, minlength=len(pair_K)))]).astype(np.int64),
-        row_O=row_O[by_pair].astype(np.int64),
-    )
+def _blocks(store: DocumentStore) -> list[tuple[int, int]]:
+    num_rows = len(store.split_rows("train"))
+    return [(first, min(first + DOCUMENTS_AT_ONCE, num_rows)) for first in range(0, num_rows, DOCUMENTS_AT_ONCE)]
+
+
+def _documents_with_both(store: DocumentStore, one: int, other: int) -> np.ndarray:
+    rows = [store.documents_of(key).astype(np.int64) for key in (one, other)]
+    row_O = np.intersect1d(*rows, assume_unique=True)
+    return row_O[row_O < len(store.split_rows("train"))]
+
+
+def _place(store: DocumentStore, config: PairCountConfig) -> Path:
+    settings = PairCountConfig(min_documents=config.min_documents, num_pairs=config.num_pairs)
+    return store.path / f"recurring_pairs-{fingerprint(settings)}.npz"
+
+
+def _load(path: Path) -> RecurringPairs:
+    try:
+        with open(path, "rb") as file, np.load(file) as saved:
+            return RecurringPairs(**saved)
+    except (OSError, ValueError, TypeError, BadZipFile) as error:
+        raise StoreError(
+            f"{path} cannot be read ({error}); delete it, or count again with `jobs/prepare.py recurring-pairs`"
+        ) from None

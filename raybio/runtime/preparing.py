@@ -4,11 +4,12 @@ import glob
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -19,6 +20,8 @@ from raybio.data.articles import ArticleConfig
 from raybio.data.benchmark_statistics import benchmark_statistics, statistics_markdown
 from raybio.data.biolama import read_benchmark
 from raybio.data.build_medlama import MedlamaConfig, build_medlama
+from raybio.data.document_store import DocumentStore
+from raybio.data.entity_pairs import PairCount, PairCountConfig, count_here, save_pairs
 from raybio.data.interactomes import TreeOfLife
 from raybio.data.medlama_hardness import read_hardness
 from raybio.data.medline_parts import FileReport, parse_file
@@ -27,7 +30,7 @@ from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pa
 from raybio.data.prepare_documents import prepare_documents
 from raybio.data.probe_benchmark import read_medlama
 from raybio.data.pubmed_download import download_pubmed
-from raybio.data.store import Store
+from raybio.data.store import Store, open_store
 from raybio.data.tables import Tables
 from raybio.errors import ConfigError
 from raybio.folders import demand_file, demand_folder
@@ -47,6 +50,7 @@ def _help(config: type[Config]) -> dict[str, str]:
 PROTEINS, PROTEIN_HELP = PrepareConfig(), _help(PrepareConfig)
 ARTICLES, ARTICLE_HELP = ArticleConfig(), _help(ArticleConfig)
 MEDLAMA, MEDLAMA_HELP = MedlamaConfig(), _help(MedlamaConfig)
+COUNTS, COUNT_HELP = PairCountConfig(), _help(PairCountConfig)
 Out = Annotated[Path, typer.Option(help="folder of the store")]
 Force = Annotated[bool, typer.Option("--force", help="replace a store that is there already")]
 NO_VALIDATION = (
@@ -147,6 +151,24 @@ def documents(
         max_bad_share=max_bad_share,
     )
     _show(store, started)
+
+
+@app.command()
+def recurring_pairs(
+    store: Annotated[Path, typer.Option(help="prepared documents")],
+    min_documents: Annotated[int, typer.Option(help=COUNT_HELP["min_documents"])] = COUNTS.min_documents,
+    num_pairs: Annotated[int, typer.Option(help=COUNT_HELP["num_pairs"])] = COUNTS.num_pairs,
+    workers: Annotated[int, typer.Option(min=0, help="count so many parts at once, by Ray Data; 0: here")] = 0,
+) -> None:
+    """The pairs of entities that MTB trains on, counted once for all runs with these settings: for large corpora."""
+    config, started = _settings(PairCountConfig, locals()), time.perf_counter()
+    count_parts = partial(_count_by_ray_data, workers) if workers else count_here
+    pairs = save_pairs(open_store(store, DocumentStore), config, count_parts)
+    print(
+        f"{len(pairs):,} pairs in {pairs.count_K.min():,} to {pairs.count_K.max():,} documents each; left in {store} "
+        f"({time.perf_counter() - started:.1f} s). Train with --set pairs.min_documents={min_documents} "
+        f"--set pairs.num_pairs={num_pairs}"
+    )
 
 
 @app.command()
@@ -264,29 +286,42 @@ def _settings(model: type[C], arguments: dict[str, Any]) -> C:
 
 
 def _parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> list[FileReport]:
-    """A task a file, on whatever node; all of them must see the files and the parts."""
-    from raybio.runtime.cluster import connected
-
-    with connected(workers):
-        import ray.data
-
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        dataset = ray.data.from_items(
-            [{"path": str(path.absolute())} for path in files], override_num_blocks=len(files)
-        )
-        parsed = dataset.map(
-            partial(_parse_row, str(parts.absolute())),
-            num_cpus=0.8,
-            compute=ray.data.TaskPoolStrategy(size=workers),
-        )
-        reports = [FileReport(**json.loads(row["report"])) for row in parsed.iter_rows()]
-    found = {report.path: report for report in reports}
+    rows = [{"path": str(path.absolute())} for path in files]
+    parsed = _by_ray_data(workers, rows, partial(_parse_row, str(parts.absolute())))
+    found = {report.path: report for report in (FileReport(**json.loads(row["report"])) for row in parsed)}
     return [found[str(path.absolute())] for path in files]
 
 
 def _parse_row(parts: str, row: dict[str, Any]) -> dict[str, Any]:
     # As text: reports differ in what they hold, and Arrow would want one type for all.
     return {"report": json.dumps(parse_file(row["path"], parts)._asdict())}
+
+
+def _count_by_ray_data(workers: int, count: PairCount) -> list[tuple[np.ndarray, np.ndarray]]:
+    rows = [{"part": part} for part in range(count.num_parts)]
+    counted = {row["part"]: row for row in _by_ray_data(workers, rows, partial(_count_row, count))}
+    return [
+        (np.frombuffer(counted[part]["pair"], np.int64), np.frombuffer(counted[part]["count"], np.int64))
+        for part in range(count.num_parts)
+    ]
+
+
+def _count_row(count: PairCount, row: dict[str, Any]) -> dict[str, Any]:
+    pair_U, count_U = count(row["part"])
+    return {"part": row["part"], "pair": pair_U.tobytes(), "count": count_U.tobytes()}
+
+
+def _by_ray_data(workers: int, rows: list[dict[str, Any]], function: Callable[[dict[str, Any]], Any]) -> list[Any]:
+    """What becomes of the rows, in any order: a task a row, on whatever node; all of them must see the files."""
+    from raybio.runtime.cluster import connected
+
+    with connected(workers):
+        import ray.data
+
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+        mapped = dataset.map(function, num_cpus=0.8, compute=ray.data.TaskPoolStrategy(size=workers))
+        return list(mapped.iter_rows())
 
 
 def _show(store: Store, started: float) -> None:

@@ -1,6 +1,9 @@
 """Recurring pairs, couples and blanked batches, against loops over the tiny documents."""
 
+import json
+import shutil
 from collections import defaultdict
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -10,8 +13,10 @@ from raybio.data.blanks import BlankCollate, BlankConfig, CouplePlan, CouplePlan
 from raybio.data.document_collate import DocumentReader
 from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
-from raybio.data.entity_pairs import EntityPairConfig, recurring_pairs
-from raybio.errors import DataError
+from raybio.data.entity_pairs import EntityPairConfig, PairCountConfig, count_here, recurring_pairs, save_pairs
+from raybio.data.prepare_documents import prepare_documents
+from raybio.data.store import open_store
+from raybio.errors import DataError, StoreError
 
 MARKERS = Markers(prefix_ids=(1,), suffix_ids=(2,), opening_id=3, closing_id=4, blank_id=5, mask_id=6)
 ORDINARY = np.arange(10, 1000)
@@ -36,11 +41,12 @@ def documents_by_pair(store: DocumentStore) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-@pytest.mark.parametrize("at_once", [1 << 26, 10])
-def test_recurring_pairs_are_those_that_loops_find_in_one_pass_or_many(tiny_documents, monkeypatch, at_once):
+@pytest.mark.parametrize(("at_once", "documents"), [(1 << 26, 4096), (10, 4096), (10, 1), (1 << 26, 5)])
+def test_recurring_pairs_are_those_that_loops_find_in_one_part_or_many(tiny_documents, monkeypatch, at_once, documents):
     monkeypatch.setattr(entity_pairs, "OCCURRENCES_AT_ONCE", at_once)
+    monkeypatch.setattr(entity_pairs, "DOCUMENTS_AT_ONCE", documents)
     store, rows = tiny_documents, tiny_documents.split_rows("train")
-    found = recurring_pairs(store, rows, EntityPairConfig(min_documents=2, num_pairs=10_000))
+    found = recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=10_000))
     expected = {pair: rows for pair, rows in documents_by_pair(store).items() if len(rows) >= 2}
     assert {tuple(keys): found.documents(k).tolist() for k, keys in enumerate(found.key_K2.tolist())} == expected
     in_documents = defaultdict(int)
@@ -53,12 +59,54 @@ def test_recurring_pairs_are_those_that_loops_find_in_one_pass_or_many(tiny_docu
 
 
 def test_the_best_are_kept_and_too_rare_ones_are_an_error(tiny_documents):
-    store, rows = tiny_documents, tiny_documents.split_rows("train")
-    whole = recurring_pairs(store, rows, EntityPairConfig(min_documents=2, num_pairs=10_000))
-    some = recurring_pairs(store, rows, EntityPairConfig(min_documents=2, num_pairs=5))
+    store = tiny_documents
+    whole = recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=10_000))
+    some = recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=5))
     assert some.key_K2.tolist() == whole.key_K2[:5].tolist()
     with pytest.raises(DataError, match=r"occur together in 500 of 24 documents.*Lower pairs.min_documents"):
-        recurring_pairs(store, rows, EntityPairConfig(min_documents=500))
+        recurring_pairs(store, EntityPairConfig(min_documents=500))
+
+
+def test_two_entities_of_one_name_are_no_pair_and_count_once(tmp_path):
+    """DocRED knows entities by their names, and a document may have two of one name."""
+    documents = [
+        {
+            "title": f"document {number}",
+            "sents": [["Ann", "met", "Ann", "in", "Bern"]],
+            "vertexSet": [
+                [{"name": name, "sent_id": 0, "pos": [place, place + 1], "type": kind}]
+                for name, place, kind in (("Ann", 0, "PER"), ("Ann", 2, "PER"), ("Bern", 4, "LOC"))
+            ],
+            "labels": [{"h": 0, "t": 2, "r": "P1", "evidence": []}],
+        }
+        for number in range(3)
+    ]
+    (tmp_path / "train.json").write_text(json.dumps(documents))
+    store = prepare_documents(tmp_path / "store", [tmp_path / "train.json"])
+    found = recurring_pairs(store, EntityPairConfig(min_documents=2))
+    names = [[store.entity_keys[key].as_py() for key in keys] for keys in found.key_K2.tolist()]
+    assert [sorted(pair) for pair in names] == [["LOC:~bern", "PER:~ann"]]
+    assert (found.count_K.tolist(), found.score_K.tolist()) == ([3], [3 / 9])
+    assert found.documents(0).tolist() == [0, 1, 2]
+
+
+def test_pairs_that_were_saved_are_counted_no_more(tmp_path, tiny_documents, monkeypatch):
+    shutil.copytree(tiny_documents.path, tmp_path / "store")
+    store = open_store(tmp_path / "store", DocumentStore)
+    config = EntityPairConfig(min_documents=2, num_pairs=7, held_out_share=0.2)
+    counted = recurring_pairs(store, config)
+    save_pairs(store, PairCountConfig(min_documents=2, num_pairs=7), count_here)
+    assert open_store(store.path, DocumentStore).digest == tiny_documents.digest
+    with monkeypatch.context() as patch:
+        patch.setattr(entity_pairs, "pair_blocks", None)
+        saved = recurring_pairs(store, config)
+    for name, value in asdict(counted).items():
+        np.testing.assert_array_equal(asdict(saved)[name], value)
+    assert len(recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=6))) == 6
+    (path,) = store.path.glob("recurring_pairs-*.npz")
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(StoreError, match=r"recurring_pairs-.*cannot be read .* delete it, or count again"):
+        recurring_pairs(store, config)
 
 
 def plan(store: DocumentStore, **changes) -> CouplePlan:
@@ -146,7 +194,7 @@ def test_pairs_have_one_order_in_all_documents(tiny_documents):
 
 
 def test_questions_search_where_they_do_not_ask(tiny_documents):
-    pairs = recurring_pairs(tiny_documents, tiny_documents.split_rows("train"), EntityPairConfig(min_documents=2))
+    pairs = recurring_pairs(tiny_documents, EntityPairConfig(min_documents=2))
     asked = pair_questions(pairs, np.arange(len(pairs)), seed=0)
     shared = documents_by_pair(tiny_documents)
     assert len(asked.row_Q) > 3

@@ -94,7 +94,11 @@ def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weight
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    # SIGTERM alone: test_job_submit.py stops a job with it.
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.nightly)],
+)
 def test_a_signal_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves_no_process(
     job: Job, tiny_training: TrainingConfig, number: signal.Signals, code: int
 ) -> None:

@@ -1,13 +1,21 @@
-"""MEDLINE files parsed by Ray Data give the store that one process gives."""
+"""What Ray Data parses or counts is what one process does."""
 
+import shutil
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from raybio.data import entity_pairs
 from raybio.data.articles import ArticleConfig
+from raybio.data.document_store import DocumentStore
+from raybio.data.entity_pairs import EntityPairConfig, recurring_pairs
 from raybio.data.prepare_articles import prepare_medline
-from raybio.runtime.preparing import _parse_by_ray_data
+from raybio.data.store import open_store
+from raybio.runtime.preparing import _parse_by_ray_data, app
 from tests.data.citations import citation, deletion, write_medline
 
 pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(300)]
@@ -29,3 +37,22 @@ def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(tmp_path: 
         parse_all = partial(_parse_by_ray_data, workers)
         there = prepare_medline(tmp_path / f"there{workers}", files, config, parse_all=parse_all)
         assert there.digest == here.digest
+
+
+def test_pairs_counted_by_ray_data_are_those_counted_here_and_training_takes_them(
+    tiny_documents: DocumentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tiny_documents.path, tmp_path / "store")
+    config = EntityPairConfig(min_documents=2, num_pairs=50)
+    here = asdict(recurring_pairs(tiny_documents, config))
+    monkeypatch.setattr(entity_pairs, "OCCURRENCES_AT_ONCE", 40)  # several parts
+    arguments = ["--store", str(tmp_path / "store"), "--min-documents", "2", "--num-pairs", "50", "--workers", "2"]
+    done = CliRunner().invoke(app, ["recurring-pairs", *arguments])
+    assert done.exit_code == 0, done.output
+    assert f"{len(here['count_K'])} pairs in 2 to" in done.output
+    assert "--set pairs.min_documents=2 --set pairs.num_pairs=50" in done.output
+    assert len(list((tmp_path / "store").glob("recurring_pairs-*.npz"))) == 1
+    monkeypatch.setattr(entity_pairs, "pair_blocks", None)
+    there = asdict(recurring_pairs(open_store(tmp_path / "store", DocumentStore), config))
+    for name, values in here.items():
+        np.testing.assert_array_equal(there[name], values)
