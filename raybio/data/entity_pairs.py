@@ -188,8 +188,8 @@ def _blocks(store: DocumentStore) -> list[tuple[int, int]]:
 
 
 def _documents_with_both(store: DocumentStore, one: int, other: int) -> np.ndarray:
-    rows = [store.documents_of(key).astype(np.int64) for key in (one, other)]
-    row_O = np.intersect1d(*rows, assume_unique=True)
+    with_one, with_other = (store.documents_of(key).astype(np.int64) for key in (one, other))
+    row_O = np.intersect1d(with_one, with_other, assume_unique=True)
     return row_O[row_O < len(store.split_rows("train"))]
 
 
