@@ -23,6 +23,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("p09_gradient_caching", ["P9", "P9"]),
         ("p10_grad_cache_cost", ["P10"]),
         ("p13_bf16", ["P13", "P13"]),
+        ("p23_mccl_memory", ["P23"]),
         ("p24_probe", ["P24", "P24", "P24", "P24"]),
         ("p20_medline", ["P20", "P20", "P20"]),
     ],
