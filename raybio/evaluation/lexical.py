@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy import sparse
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
 from raybio.errors import DataError
 from raybio.functional.retrieval import Scores
@@ -25,6 +24,9 @@ def tfidf_scores(queries: Sequence[str], documents: Sequence[str]) -> Scores:
     Raises:
         DataError: if no document has a word.
     """
+    # Only now: it takes a second to import, and all training workers would wait for it.
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
     vectorizer = TfidfVectorizer(sublinear_tf=True)
     document_CV = _fit(vectorizer, documents)
     return _products(vectorizer.transform(queries), document_CV)
@@ -39,6 +41,8 @@ def bm25_scores(queries: Sequence[str], documents: Sequence[str], *, k1: float =
     Raises:
         DataError: if no document has a word.
     """
+    from sklearn.feature_extraction.text import CountVectorizer
+
     vectorizer = CountVectorizer()
     count_CV = sparse.csr_matrix(_fit(vectorizer, documents), dtype=np.float64)
     length_C = np.asarray(count_CV.sum(axis=1)).ravel()
