@@ -1,7 +1,17 @@
 """Try many settings of one system by Ray Tune, and keep the best."""
 
+import sys
+
 from raybio.runtime.command_line import run_app
+from raybio.runtime.probes.sentences_given import prepare_given
 from raybio.runtime.sweeps.sweeping import app
 
+
+def main() -> None:
+    """--sentences and --benchmark prepare a store, as for jobs/contrastive_probe.py; the rest is the sweep's."""
+    sys.argv[1:] = prepare_given(sys.argv[1:])
+    app()
+
+
 if __name__ == "__main__":
-    run_app(app)
+    run_app(main)

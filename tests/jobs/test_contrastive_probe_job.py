@@ -51,6 +51,16 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     assert (folder / "export" / "modules.json").exists()
 
 
+def test_a_sweep_takes_sentences_and_a_benchmark_too(tmp_path: Path) -> None:
+    sentences, benchmark = write_knowledge(tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6))
+    given = [str(JOB.parents[1] / "search_spaces" / "contrastive_probe.yaml"), "--set", "encoder.source=scratch"]
+    given += ["--sentences", str(sentences), "--benchmark", str(benchmark), "--dry-run"]
+    done = run_script(JOB.with_name("sweep.py"), tmp_path, *given)
+    assert done.returncode == 0, done.stderr
+    assert "16 trials of 500 steps at most" in done.stdout
+    assert len(list((tmp_path / "stores").glob("sentences-*/store/manifest.json"))) == 1
+
+
 def test_sentences_without_a_file_beside_a_store_or_a_benchmark_without_them_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
         (["--benchmark", str(tmp_path)], "--benchmark alone: want --sentences too"),
