@@ -7,6 +7,10 @@ from typing import Any
 from raybio.errors import ConfigError
 
 
+class MetricError(ConfigError):
+    """A sweep's metric is none that its system evaluates: so it will be in every trial."""
+
+
 @dataclass(frozen=True)
 class Goal:
     """What a sweep looks at in its trials.
@@ -32,12 +36,12 @@ class Goal:
         """Refuse an evaluation that has not the metric: the whole training would be for nothing.
 
         Raises:
-            ConfigError: naming those that it has.
+            MetricError: naming those that it has.
         """
         metrics = report["metrics"]
         if report.get("is_evaluation") and self.metric not in metrics:
             has = ", ".join(sorted(name for name in metrics if name.count("/") == 1))
-            raise ConfigError(f"metric: {self.metric!r} is not evaluated; want one of {has}")
+            raise MetricError(f"metric: {self.metric!r} is not evaluated; want one of {has}")
 
     def best(self, values: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
         """The best of them, the first of equals; None of none."""

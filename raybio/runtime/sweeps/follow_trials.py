@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.tune import Callback
 
-from raybio.runtime.goal import Goal
+from raybio.runtime.goal import Goal, MetricError
 from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.sweeps.leaderboard import records
@@ -52,7 +52,10 @@ class FollowedTrials(Callback):
 
     Attributes:
         trials: all that were started, in the order of their first start.
+        refused: what a trial found wrong with the sweep itself; the others then end at once.
     """
+
+    refused: str | None = None
 
     def __init__(self, folder: RunFolder, order: TrialOrder, parent: Tracker) -> None:
         """Follow the trials of a sweep.
@@ -180,8 +183,12 @@ class FollowedTrials(Callback):
         known = status_of(folder)
         if known == INTERRUPTED and status != INTERRUPTED:
             write_json(folder.path / ENDED, {"status": status})
-            why = (read_json(folder.failure) or {}).get("message", "")
+            failure = read_json(folder.failure) or {}
+            why = failure.get("message", "")
             print(f"{shown(trial)} | {status}{': ' + why if why else ''}", flush=True)
+            if failure.get("kind") == MetricError.__name__:
+                self.refused = why
+                self.order.stop.touch()
             if status != FAILED:
                 self._note_best(folder)
             if status in (FINISHED, STOPPED) and self.order.space.scheduler.kind != "pbt":

@@ -27,7 +27,7 @@ from ray.tune.trainable import wrap_function
 
 from raybio.config import Config
 from raybio.data.store import open_store
-from raybio.errors import ClusterError
+from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
 from raybio.runtime.room import Node, Room, room
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
@@ -157,6 +157,11 @@ def _carry_out(
         write_sweep_report(folder, order, *found)
         if signals.caught:
             raise _interrupted(signals)
+        if followed.refused is not None:
+            raise ConfigError(
+                f"{followed.refused}. Nothing can come of {folder.path}: correct the search space, and give another "
+                "--name or delete that folder"
+            )
         if not found[0]:
             raise _all_failed(folder, found[1])
         status = "FINISHED"
