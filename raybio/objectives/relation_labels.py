@@ -31,7 +31,7 @@ class RelationObjectiveConfig(Config):
     )
     weight_temperature: float = Field(0.2, gt=0, description="τ₁ of mccl: small, only a class' nearest pairs count")
     logit_temperature: float = Field(0.2, gt=0, description="τ₂ of mccl")
-    use_proxies: bool = Field(True, description="mccl: each class has a trained member of its own")
+    num_proxies: int = Field(1, ge=0, description="mccl: how many trained members of its own each class has")
     temperature: float = Field(0.1, gt=0, description="τ of supcon")
     ce_weight: float = Field(
         0.0, ge=0, le=1, description="mccl: share of a linear classifier's cross entropy beside it (not in the paper)"
@@ -42,7 +42,7 @@ class RelationHead(nn.Module):
     """What is trained beside the encoder.
 
     Attributes:
-        proxy_CD: a member of each class, or None.
+        proxy_CD: members of the classes, or None; with several of each, row i is of class i mod C.
         bias_C: added to the score of each class, or None.
         classifier: a linear map to classes, or None.
     """
@@ -54,8 +54,8 @@ class RelationHead(nn.Module):
         """Only what the loss needs; proxies are drawn by torch's generator."""
         super().__init__()
         is_mccl = config.kind == "mccl"
-        proxies = nn.Parameter(torch.randn(num_classes, width)) if is_mccl and config.use_proxies else None
-        self.register_parameter("proxy_CD", proxies)
+        num_rows = config.num_proxies * num_classes if is_mccl else 0
+        self.register_parameter("proxy_CD", nn.Parameter(torch.randn(num_rows, width)) if num_rows else None)
         # With "lazy" it stays what it is: a run wants something that it may train.
         has_bias = config.kind in ("mccl", "lazy")
         self.register_parameter("bias_C", nn.Parameter(torch.zeros(num_classes)) if has_bias else None)
