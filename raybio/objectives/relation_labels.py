@@ -50,14 +50,25 @@ class RelationHead(nn.Module):
     proxy_CD: nn.Parameter | None
     bias_C: nn.Parameter | None
 
-    def __init__(self, config: RelationObjectiveConfig, num_classes: int, width: int) -> None:
-        """Only what the loss needs; proxies are drawn by torch's generator."""
+    def __init__(
+        self, config: RelationObjectiveConfig, num_classes: int, width: int, *, is_coarse: bool = False
+    ) -> None:
+        """Only what the loss needs; proxies are drawn by torch's generator.
+
+        Args:
+            config: settings.
+            num_classes: "none" and all relations.
+            width: of embeddings.
+            is_coarse: whether training knows two classes alone, "none" and "some". They have no bias: relations, among
+                which neighbours then choose, have none either, and what is trained is to be what decides.
+        """
         super().__init__()
+        num_classes = 2 if is_coarse else num_classes
         is_mccl = config.kind == "mccl"
         num_rows = config.num_proxies * num_classes if is_mccl else 0
         self.register_parameter("proxy_CD", nn.Parameter(torch.randn(num_rows, width)) if num_rows else None)
         # With "lazy" it stays what it is: a run wants something that it may train.
-        has_bias = config.kind in ("mccl", "lazy")
+        has_bias = config.kind in ("mccl", "lazy") and not is_coarse
         self.register_parameter("bias_C", nn.Parameter(torch.zeros(num_classes)) if has_bias else None)
         has_classifier = config.kind == "ce" or (is_mccl and config.ce_weight > 0)
         self.classifier = nn.Linear(width, num_classes) if has_classifier else None
@@ -94,13 +105,13 @@ class RelationLabels(CouplingObjective):
             share = self._judged(self.head.classifier(embedding_PD), label_PC).sum() / num_pairs
             loss, terms["ce_loss"] = loss + ce_weight * share, share.detach()
         if self.config.kind == "mccl":
-            assert self.head.bias_C is not None
+            bias_C = embedding_PD.new_zeros(label_PC.shape[1]) if self.head.bias_C is None else self.head.bias_C
             gathered = collective.all_gather(embedding_PD)
             logits_PC = multi_center_logits(
                 embedding_PD,
                 label_PC,
                 self.head.proxy_CD,
-                self.head.bias_C,
+                bias_C,
                 weight_temperature=self.config.weight_temperature,
                 logit_temperature=self.config.logit_temperature,
                 other_MD=gathered.row_MD,
