@@ -9,13 +9,13 @@ from tests.oracles import cosine
 def multi_center_logits(
     pairs, labels, proxies, bias, weight_temperature, logit_temperature, others, other_labels, offset
 ):
-    """MCCL's logits (facts §5.3), lists of lists; -inf for a class without members."""
+    """MCCL's logits (facts §5.3), lists of lists; -inf for a class without members. Proxy i is of class i mod R."""
     logits = []
     for i in range(len(pairs)):
         row = []
         for r in range(len(bias)):
             members = [others[j] for j in range(len(others)) if j != offset + i and other_labels[j][r]]
-            members += [proxies[r]] if proxies is not None else []
+            members += [proxies[p] for p in range(0 if proxies is None else len(proxies)) if p % len(bias) == r]
             score = [cosine(pairs[i], member) for member in members]
             if not score:
                 row.append(-math.inf)

@@ -20,7 +20,7 @@ Pairs = tuple[np.ndarray, np.ndarray]
 
 
 class LabelConfig(Config):
-    """How many labels there are."""
+    """How much training is told of relations."""
 
     label_fraction: float = Field(
         1.0,
@@ -28,6 +28,11 @@ class LabelConfig(Config):
         le=1,
         description="share of the training and validation pairs that keep their label, drawn from "
         "seed; all others are left out, and so are documents without a pair",
+    )
+    is_coarse: bool = Field(
+        False,
+        description="training is told only whether a pair has a relation, and not which; neighbours and evaluations "
+        "keep the relations",
     )
 
 
@@ -104,6 +109,11 @@ def classes(store: DocumentStore, row: int, pairs: Pairs) -> np.ndarray:
     return label_KC
 
 
+def coarse_classes(label_KC: np.ndarray) -> np.ndarray:
+    """The classes of training that is told only whether a pair has a relation, bool (K, 2)."""
+    return np.stack([label_KC[:, 0], ~label_KC[:, 0]], axis=1)
+
+
 @dataclass(frozen=True)
 class RelationCollate:
     """(step, rank, world) -> the arrays of a ``LabelledDocumentBatch``.
@@ -113,12 +123,14 @@ class RelationCollate:
         labelled: the training pairs.
         plan: documents of a step.
         seed: the run's.
+        is_coarse: whether all relations are one class.
     """
 
     reader: DocumentReader
     labelled: LabelledPairs
     plan: DocumentPlanConfig
     seed: int
+    is_coarse: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a store without a training pair."""
@@ -137,9 +149,8 @@ class RelationCollate:
         marked = [self.reader.marked(row) for row in rows]
         arrays = self.reader.arrays(rows, marked, [labelled.pairs(row) for row in rows])
         num_classes = len(self.labelled.store.relation_names)
-        return arrays | {
-            "label_PC": np.concatenate([np.zeros((0, num_classes), bool), *(labelled.labels(row) for row in rows)])
-        }
+        label_PC = np.concatenate([np.zeros((0, num_classes), bool), *(labelled.labels(row) for row in rows)])
+        return arrays | {"label_PC": coarse_classes(label_PC) if self.is_coarse else label_PC}
 
     @property
     def steps_per_epoch(self) -> float:

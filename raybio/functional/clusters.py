@@ -33,7 +33,7 @@ def multi_center_logits(
 
         s_r = sum_j w_j s_j,  w = softmax over the members j of class r of s_j / tau1,  s_j = cos(anchor, j)
 
-    Members are the rows with label r except the anchor itself, and the proxy of r. Gradients flow through w. A class
+    Members are the rows with label r except the anchor itself, and the proxies of r. Gradients flow through w. A class
     without any other member has the logit -inf and neither gives nor gets a gradient: leave anchors out of a cross
     entropy whose own logit is -inf. The (N, E) cosines never exist at once: blocks of anchors are scored, and once
     more in the backward pass. It can be differentiated once.
@@ -41,7 +41,8 @@ def multi_center_logits(
     Args:
         pair_ND: anchors; their length does not matter.
         label_NR: bool, which classes each belongs to; several, or none, are allowed.
-        proxy_RD: one trained vector a class, never an anchor; None: no proxies.
+        proxy_RD: trained vectors, never anchors: one a class, or k of each as k R rows, where row i is of class
+            i mod R; None: no proxies.
         bias_R: b, added to the soft maxima.
         weight_temperature: tau1 > 0; towards 0 the nearest member decides, towards infinity the mean of all.
         logit_temperature: tau2 > 0.
@@ -58,14 +59,16 @@ def multi_center_logits(
     if label_NR.dtype != torch.bool:
         raise ValueError(f"labels are {label_NR.dtype}, want torch.bool")
     other_MD, member_MR = with_others(pair_ND, (label_NR,), other_MD, (other_label_MR,), offset)
-    for name, per_class in (("proxy_RD", proxy_RD), ("bias_R", bias_R)):
-        if per_class is not None and len(per_class) != label_NR.shape[1]:
-            raise ValueError(f"{name} has {len(per_class)} rows, want one for each of {label_NR.shape[1]} classes")
+    num_classes = label_NR.shape[1]
+    if len(bias_R) != num_classes:
+        raise ValueError(f"bias_R has {len(bias_R)} rows, want one for each of {num_classes} classes")
+    if proxy_RD is not None and (len(proxy_RD) < num_classes or len(proxy_RD) % num_classes):
+        raise ValueError(f"proxy_RD has {len(proxy_RD)} rows, want as many for each of {num_classes} classes, or None")
     key_MD = normalise(other_MD)
     if proxy_RD is not None:
         key_MD = torch.cat([key_MD, normalise(proxy_RD).to(key_MD.dtype)])
-        own_class_RR = torch.eye(len(proxy_RD), dtype=torch.bool, device=member_MR.device)
-        member_MR = torch.cat([member_MR, own_class_RR])
+        own_class_RR = torch.eye(num_classes, dtype=torch.bool, device=member_MR.device)
+        member_MR = torch.cat([member_MR, own_class_RR.repeat(len(proxy_RD) // num_classes, 1)])
     row_E = torch.nonzero(member_MR.T)[:, 1]
     size_R = member_MR.sum(0)
     soft_maximum_NR: Tensor = _SoftMaxima.apply(  # type: ignore[no-untyped-call]

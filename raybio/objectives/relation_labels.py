@@ -31,7 +31,7 @@ class RelationObjectiveConfig(Config):
     )
     weight_temperature: float = Field(0.2, gt=0, description="τ₁ of mccl: small, only a class' nearest pairs count")
     logit_temperature: float = Field(0.2, gt=0, description="τ₂ of mccl")
-    use_proxies: bool = Field(True, description="mccl: each class has a trained member of its own")
+    num_proxies: int = Field(1, ge=0, description="mccl: how many trained members of its own each class has")
     temperature: float = Field(0.1, gt=0, description="τ of supcon")
     ce_weight: float = Field(
         0.0, ge=0, le=1, description="mccl: share of a linear classifier's cross entropy beside it (not in the paper)"
@@ -42,7 +42,7 @@ class RelationHead(nn.Module):
     """What is trained beside the encoder.
 
     Attributes:
-        proxy_CD: a member of each class, or None.
+        proxy_CD: members of the classes, or None; with several of each, row i is of class i mod C.
         bias_C: added to the score of each class, or None.
         classifier: a linear map to classes, or None.
     """
@@ -50,14 +50,25 @@ class RelationHead(nn.Module):
     proxy_CD: nn.Parameter | None
     bias_C: nn.Parameter | None
 
-    def __init__(self, config: RelationObjectiveConfig, num_classes: int, width: int) -> None:
-        """Only what the loss needs; proxies are drawn by torch's generator."""
+    def __init__(
+        self, config: RelationObjectiveConfig, num_classes: int, width: int, *, is_coarse: bool = False
+    ) -> None:
+        """Only what the loss needs; proxies are drawn by torch's generator.
+
+        Args:
+            config: settings.
+            num_classes: "none" and all relations.
+            width: of embeddings.
+            is_coarse: whether training knows two classes alone, "none" and "some". They have no bias: relations, among
+                which neighbours then choose, have none either, and what is trained is to be what decides.
+        """
         super().__init__()
+        num_classes = 2 if is_coarse else num_classes
         is_mccl = config.kind == "mccl"
-        proxies = nn.Parameter(torch.randn(num_classes, width)) if is_mccl and config.use_proxies else None
-        self.register_parameter("proxy_CD", proxies)
+        num_rows = config.num_proxies * num_classes if is_mccl else 0
+        self.register_parameter("proxy_CD", nn.Parameter(torch.randn(num_rows, width)) if num_rows else None)
         # With "lazy" it stays what it is: a run wants something that it may train.
-        has_bias = config.kind in ("mccl", "lazy")
+        has_bias = config.kind in ("mccl", "lazy") and not is_coarse
         self.register_parameter("bias_C", nn.Parameter(torch.zeros(num_classes)) if has_bias else None)
         has_classifier = config.kind == "ce" or (is_mccl and config.ce_weight > 0)
         self.classifier = nn.Linear(width, num_classes) if has_classifier else None
@@ -94,13 +105,13 @@ class RelationLabels(CouplingObjective):
             share = self._judged(self.head.classifier(embedding_PD), label_PC).sum() / num_pairs
             loss, terms["ce_loss"] = loss + ce_weight * share, share.detach()
         if self.config.kind == "mccl":
-            assert self.head.bias_C is not None
+            bias_C = embedding_PD.new_zeros(label_PC.shape[1]) if self.head.bias_C is None else self.head.bias_C
             gathered = collective.all_gather(embedding_PD)
             logits_PC = multi_center_logits(
                 embedding_PD,
                 label_PC,
                 self.head.proxy_CD,
-                self.head.bias_C,
+                bias_C,
                 weight_temperature=self.config.weight_temperature,
                 logit_temperature=self.config.logit_temperature,
                 other_MD=gathered.row_MD,

@@ -70,8 +70,9 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     path = Path(folder).expanduser()
     try:
         settings: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
+        objective = RelationObjectiveConfig.from_mapping(settings["objective"])
         bank = load_file(path / BANK)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"--model {folder}: is no exported relation model ({error}); want the export/ of a run of relation_finetune"
         ) from None
@@ -80,11 +81,12 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     if "projection.weight" not in saved:
         config = config.model_copy(update={"projection": "none"})
     encoder = build_relation_encoder(config, seed=0).eval()
-    head = RelationHead(RelationObjectiveConfig(**settings["objective"]), len(settings["relations"]), encoder.width)
+    num_classes, is_coarse = len(settings["relations"]), settings["is_coarse"]
+    head = RelationHead(objective, num_classes, encoder.width, is_coarse=is_coarse)
     head.load_state_dict({name.removeprefix("head."): w for name, w in saved.items() if name.startswith("head.")})
     nothing = np.zeros(len(bank["label"]), dtype=np.int64)
     known = KnownPairs(EmbeddedPairs(bank["embedding"], nothing, nothing, nothing), bank["label"].numpy())
-    by_neighbours = settings["objective"]["kind"] != "ce"
+    by_neighbours = objective.kind != "ce"
     classifier = Classifier(head, known, settings["is_multi_label"], by_neighbours)
     lists = tuple(settings["relations"]), tuple(settings["neighbours"])
     return RelationModel(encoder, classifier, *lists, settings["max_document_tokens"])

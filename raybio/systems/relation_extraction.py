@@ -6,9 +6,9 @@ centers; the nearest labelled pairs of each class decide. Beside it what it is c
 linear classifier, supervised contrastive learning, and no training at all ("lazy").
 
 Reproduced: the losses with proxies and learned class biases, adaptive thresholding for several labels, classwise
-nearest neighbours with their number chosen on validation data, labels as few as 1 %. The authors published no code;
-candidate pairs of BioRED are those of its eight pairs of types, "lazy" takes the plain chain of states where nothing
-has trained the projection.
+nearest neighbours with their number chosen on validation data, labels as few as 1 %, and training that knows all
+relations as one class ("coarse-to-fine", without biases). The authors published no code; candidate pairs of BioRED are
+those of its eight pairs of types, "lazy" takes the plain chain of states where nothing has trained the projection.
 """
 
 from collections.abc import Mapping
@@ -71,6 +71,16 @@ class Config(TrainingConfig):
             raise ValueError("objective.kind is lazy, which trains nothing; set schedule.max_steps=1")
         return self
 
+    @model_validator(mode="after")
+    def _neighbours_tell_relations_apart(self) -> "Config":
+        kind, why = self.objective.kind, {"ce": "classifies by what training knows", "lazy": "trains nothing"}
+        if self.data.is_coarse and kind in why:
+            raise ValueError(
+                f"data.is_coarse hides from training which relation a pair has, and objective.kind is {kind}, which "
+                f"{why[kind]}; want objective.kind=mccl or supcon, or data.is_coarse=false"
+            )
+        return self
+
 
 DEMO = Config(
     encoder=RelationEncoderConfig(
@@ -115,12 +125,14 @@ def build(config: Config, store_path: str | Path) -> System:
     tokenizer = OffsetTokenizer.of(encoder.text.tokenizer)
     reader = DocumentReader(store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens)
     judge = _Judge(config, reader)
-    collate = RelationCollate(reader, judge.labelled("train"), config.plan, config.seed)
+    is_coarse = config.data.is_coarse
+    collate = RelationCollate(reader, judge.labelled("train"), config.plan, config.seed, is_coarse)
     has_dev = len(store.split_rows("dev")) > 0
     return System(
         name="relation_extraction",
         model=encoder,
-        objective=RelationLabels(config.objective, _head_of(encoder), store.is_multi_label),
+        # That a pair has some relation or none is one label, however many it has.
+        objective=RelationLabels(config.objective, _head_of(encoder), store.is_multi_label and not is_coarse),
         batch_type=LabelledDocumentBatch,
         collate=collate,
         steps_per_epoch=collate.steps_per_epoch,
@@ -136,7 +148,9 @@ def _encoder(config: Config, store: DocumentStore) -> RelationEncoder:
     seed = derive_seed(config.seed, "weights")
     encoder = build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
     with seeded_weights(derive_seed(config.seed, "head")):
-        encoder.head = RelationHead(config.objective, len(store.relation_names), encoder.width)
+        encoder.head = RelationHead(
+            config.objective, len(store.relation_names), encoder.width, is_coarse=config.data.is_coarse
+        )
     if config.objective.kind == "lazy":
         for name, weight in encoder.named_parameters():
             weight.requires_grad_(name == "head.bias_C")
@@ -195,6 +209,7 @@ class _Judge:
         settings = {
             "trained_by": "relation_extraction",
             "objective": self.config.objective.to_mapping(),
+            "is_coarse": self.config.data.is_coarse,
             "relations": list(store.relation_names),
             "is_multi_label": store.is_multi_label,
             "is_directed": store.is_directed,

@@ -36,6 +36,17 @@ def test_a_fraction_keeps_exactly_so_many_pairs_of_the_whole_split_by_the_seed(t
     assert all(len(some.pairs(row)[0]) for row in some.rows.tolist())
 
 
+def test_training_that_is_coarse_is_told_only_whether_a_pair_has_a_relation(tiny_documents):
+    reader = DocumentReader(tiny_documents, read, MARKERS, max_tokens=500)
+    labelled, plan = LabelledPairs(tiny_documents, "train", 1.0, seed=0), DocumentPlanConfig(global_batch_rows=8)
+    fine, coarse = (RelationCollate(reader, labelled, plan, 5, is_coarse)(0, 0, 1) for is_coarse in (False, True))
+    has_relation_P = [bool(label_C[1:].any()) for label_C in fine.pop("label_PC")]
+    assert set(has_relation_P) == {False, True}
+    assert coarse.pop("label_PC").tolist() == [[not has, has] for has in has_relation_P]
+    for name, array in fine.items():
+        np.testing.assert_array_equal(coarse[name], array)
+
+
 def test_an_epoch_has_each_document_with_a_label_once_and_no_step_has_one_twice(tiny_documents):
     reader = DocumentReader(tiny_documents, read, MARKERS, max_tokens=500)
     labelled = LabelledPairs(tiny_documents, "train", 0.2, seed=0)

@@ -8,8 +8,8 @@ from tests import relation_oracles
 TEMPERATURES = {"weight_temperature": 0.2, "logit_temperature": 0.3}
 
 
-def problem(num=11, width=5, classes=4, *, multi=False, seed=0, dtype=torch.float64):
-    """Pairs, labels (the last class has no member), proxies and biases."""
+def problem(num=11, width=5, classes=4, *, multi=False, proxies=1, seed=0, dtype=torch.float64):
+    """Pairs, labels (the last class has no member), proxies (so many a class) and biases."""
     generator = torch.Generator().manual_seed(seed)
     pair = torch.randn(num, width, generator=generator, dtype=torch.float64).to(dtype)
     if multi:
@@ -17,25 +17,24 @@ def problem(num=11, width=5, classes=4, *, multi=False, seed=0, dtype=torch.floa
     else:
         label = F.one_hot(torch.randint(0, classes - 1, (num,), generator=generator), classes).bool()
     label[:, -1] = False
-    proxy = torch.randn(classes, width, generator=generator, dtype=torch.float64).to(dtype)
+    proxy = torch.randn(proxies * classes, width, generator=generator, dtype=torch.float64).to(dtype)
     bias = torch.randn(classes, generator=generator, dtype=torch.float64).to(dtype)
-    return pair, label, proxy, bias
+    return pair, label, proxy if proxies else None, bias
 
 
 @pytest.mark.parametrize("block_rows", [None, 1, 4])
 @pytest.mark.parametrize("weight_temperature", [0.01, 0.2, 50.0])
 @pytest.mark.parametrize("multi", [False, True])
-@pytest.mark.parametrize("has_proxies", [False, True])
-def test_logits_equal_the_loop(block_rows, weight_temperature, multi, has_proxies):
-    pair, label, proxy, bias = problem(multi=multi)
-    proxy = proxy if has_proxies else None
+@pytest.mark.parametrize("proxies", [0, 1, 3])
+def test_logits_equal_the_loop(block_rows, weight_temperature, multi, proxies):
+    pair, label, proxy, bias = problem(multi=multi, proxies=proxies)
     settings = {"weight_temperature": weight_temperature, "logit_temperature": 0.3}
     expected = relation_oracles.multi_center_logits(
         pair, label, proxy, bias, *settings.values(), others=pair, other_labels=label, offset=0
     )
     found = multi_center_logits(pair, label, proxy, bias, block_rows=block_rows, **settings)
     assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), atol=1e-10)
-    assert (found[:, -1] == -torch.inf).all() != has_proxies
+    assert (found[:, -1] == -torch.inf).all() == (proxies == 0)
 
 
 def test_a_class_whose_only_member_is_the_anchor_is_absent_for_it_alone():
@@ -80,22 +79,34 @@ def test_the_nearest_decides_at_a_low_temperature_and_the_mean_at_a_high_one():
     assert high.item() == pytest.approx(score[5][is_member].mean().item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("has_proxies", [False, True])
-def test_the_gradient_is_the_numeric_one(has_proxies):
-    pair, label, proxy, bias = problem(6, 3, multi=True)
+@pytest.mark.parametrize("proxies", [0, 1, 3])
+def test_the_gradient_is_the_numeric_one(proxies):
+    pair, label, proxy, bias = problem(6, 3, multi=True, proxies=proxies)
 
-    def finite_logits(pair, proxy, bias):
-        logits = multi_center_logits(pair, label, proxy if has_proxies else None, bias, block_rows=4, **TEMPERATURES)
+    def finite_logits(pair, bias, proxy=None):
+        logits = multi_center_logits(pair, label, proxy, bias, block_rows=4, **TEMPERATURES)
         return logits[logits > -torch.inf]
 
-    inputs = tuple(each.requires_grad_() for each in (pair, proxy, bias))
+    inputs = tuple(each.requires_grad_() for each in (pair, bias, proxy) if each is not None)
     assert torch.autograd.gradcheck(finite_logits, inputs)
 
 
+def test_the_order_of_a_class_s_proxies_does_not_matter_and_copies_of_the_only_member_are_that_member():
+    pair, label, proxy, bias = problem(multi=True, proxies=3)
+    expected = multi_center_logits(pair, label, proxy, bias, **TEMPERATURES)
+    turned = proxy.view(3, 4, 5)[[2, 0, 1]].reshape(12, 5)
+    assert torch.allclose(multi_center_logits(pair, label, turned, bias, **TEMPERATURES), expected, atol=1e-12)
+    # Of a class without any other member, copies of a proxy are the proxy.
+    copied, once = (
+        multi_center_logits(pair, label, proxy[:4].repeat(k, 1), bias, **TEMPERATURES)[:, -1] for k in (3, 1)
+    )
+    assert torch.allclose(copied, once, atol=1e-12)
+
+
 @pytest.mark.parametrize("shares", [[5, 6], [3, 7, 1], [11, 0]])
-@pytest.mark.parametrize("multi", [False, True])
-def test_rows_divided_over_workers_give_the_logits_and_gradient_of_the_whole_batch(shares, multi):
-    whole, label, proxy, bias = problem(multi=multi)
+@pytest.mark.parametrize(("multi", "proxies"), [(False, 1), (True, 1), (True, 2)])
+def test_rows_divided_over_workers_give_the_logits_and_gradient_of_the_whole_batch(shares, multi, proxies):
+    whole, label, proxy, bias = problem(multi=multi, proxies=proxies)
     inputs = [each.requires_grad_() for each in (whole, proxy, bias)]
     outside = torch.randn(11, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
@@ -187,7 +198,8 @@ def test_half_precision_is_computed_in_single():
         ({"label_NR": torch.zeros(11, 4)}, "want torch.bool"),
         ({"label_NR": torch.zeros(10, 4, dtype=torch.bool)}, "want one each"),
         ({"bias_R": torch.zeros(3)}, "bias_R has 3 rows"),
-        ({"proxy_RD": torch.zeros(5, 5)}, "proxy_RD has 5 rows"),
+        ({"proxy_RD": torch.zeros(6, 5)}, "proxy_RD has 6 rows, want as many for each of 4 classes, or None"),
+        ({"proxy_RD": torch.zeros(0, 5)}, "proxy_RD has 0 rows"),
         (
             {"other_MD": torch.ones(12, 5), "other_label_MR": torch.ones(12, 4, dtype=torch.bool), "offset": 1},
             "are not those of the others from row 1 on",

@@ -8,19 +8,29 @@ import pytest
 
 from raybio.config import override_all
 from raybio.data.document_store import DocumentStore
+from raybio.data.prepare_documents import prepare_documents
 from raybio.errors import ConfigError
 from raybio.systems import relation_extraction
 from raybio.systems.relation_evaluation import evaluate_relations
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
+from tests.data.test_read_documents import DOCRED
 from tests.systems.conformance_cases import tiny_config
 
 CHANGES = {"schedule.max_steps": 40, "plan.global_batch_rows": 16}
+COARSE = {"data.is_coarse": True}
+KINDS = {
+    "mccl": {},
+    "ce": {"objective.kind": "ce"},
+    "supcon": {"objective.kind": "supcon"},
+    "coarse mccl": COARSE | {"objective.num_proxies": 3, "objective.ce_weight": 0.2},
+    "coarse supcon": COARSE | {"objective.kind": "supcon"},
+}
 
 
-@pytest.fixture(scope="module", params=["mccl", "ce", "supcon"])
+@pytest.fixture(scope="module", params=KINDS)
 def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
-    config = tiny_config("relation_extraction", **CHANGES, **{"objective.kind": request.param})
+    config = tiny_config("relation_extraction", **CHANGES, **KINDS[request.param])
     system = relation_extraction.build(config, tiny_documents.path)
     list(fit(system, config))
     folder = system.export(tmp_path_factory.mktemp("export") / "model", {})
@@ -57,6 +67,46 @@ def test_what_is_no_relation_model_or_has_other_relations_is_refused(trained, ti
     (copy / "relation.json").write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match="knows the relations Marries, .*Want a store of the same relations"):
         evaluate_relations(copy, tiny_documents.path, "test")
+    settings["objective"]["use_proxies"] = True
+    (copy / "relation.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="'use_proxies' is not a setting.*want the export/ of a run"):
+        evaluate_relations(copy, tiny_documents.path, "test")
+
+
+def test_coarse_training_has_two_classes_and_its_neighbours_all_relations(tiny_documents: DocumentStore) -> None:
+    config = tiny_config("relation_extraction", **CHANGES, **KINDS["coarse mccl"])
+    system = relation_extraction.build(config, tiny_documents.path)
+    head = system.model.head
+    assert head.proxy_CD.shape == (3 * 2, 32)
+    assert head.classifier.out_features == 2
+    assert head.bias_C is None
+    before = {name: weight.clone() for name, weight in head.named_parameters()}
+    reports = list(fit(system, config))
+    assert reports[-1].metrics["mccl_loss"] < 0.8 * reports[0].metrics["mccl_loss"]
+    assert all((before[name] != weight).any(-1).all() for name, weight in head.named_parameters())
+    final = system.final_evaluate(system.model, SingleProcess())
+    found = {name: told["f1"] for name, told in final["relations"]["trained"]["test"].items()}
+    assert len(found) == len(tiny_documents.relation_names) - 1 > 1
+    assert min(found.values()) > 0
+
+
+@pytest.mark.parametrize(("kind", "why"), [("ce", "classifies by what training knows"), ("lazy", "trains nothing")])
+def test_coarse_training_of_what_then_could_not_tell_relations_apart_is_refused(kind: str, why: str) -> None:
+    changes = {"objective.kind": kind, "schedule.max_steps": 1}
+    with pytest.raises(ConfigError, match=f"objective.kind is {kind}, which {why}; want objective.kind=mccl or supcon"):
+        tiny_config("relation_extraction", **changes, **COARSE)
+
+
+def test_coarse_training_has_one_label_a_pair_also_where_pairs_have_several_relations(tmp_path: Path) -> None:
+    labels = [{"h": 1, "t": 0, "r": "P17"}, {"h": 1, "t": 0, "r": "P6"}]
+    (tmp_path / "train.json").write_text(json.dumps([{**DOCRED[0], "labels": labels}]))
+    store = prepare_documents(tmp_path / "store", [tmp_path / "train.json"])
+    config = tiny_config("relation_extraction", **COARSE, **{"schedule.max_steps": 2})
+    system = relation_extraction.build(config, store.path)
+    assert store.is_multi_label
+    assert not system.objective.is_multi_label
+    assert system.collate(0, 0, 1)["label_PC"].sum(1).tolist() == [1] * len(store.candidates(0)[0])
+    assert all(report.metrics["loss"] > 0 for report in fit(system, config))
 
 
 def test_lazy_trains_nothing(tiny_documents: DocumentStore) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 from raybio.config import override, override_all, parse_yaml, value_at
 from raybio.errors import ConfigError
 from raybio.runtime.cluster import check_plan
+from raybio.runtime.comparisons.against import Judged, write_against
+from raybio.runtime.comparisons.labels import label_of, leaf, shown
 from raybio.runtime.comparisons.result_table import ResultTable, over_repetitions, write_table
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.probes.curves import write_curves
@@ -62,7 +64,7 @@ class Kin:
     @property
     def label(self) -> str:
         """What it is called in tables."""
-        return _label(self.value_by_path)
+        return label_of(self.value_by_path)
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -85,11 +87,11 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
     for values in product(*(_choices(request.config, one) for one in variations)):
         value_by_path = dict(zip(paths, values, strict=True))
         changed = {path: value for path, value in value_by_path.items() if value != value_at(request.config, path)}
-        name = request.name + "".join(f".{_leaf(path)}-{_shown(value)}" for path, value in changed.items())
+        name = request.name + "".join(f".{leaf(path)}-{shown(value)}" for path, value in changed.items())
         try:
             RunFolder(request.runs, name)
         except ConfigError as error:
-            given = " ".join(f"--compare {path}={_shown(value)}" for path, value in value_by_path.items())
+            given = " ".join(f"--compare {path}={shown(value)}" for path, value in value_by_path.items())
             raise ConfigError(f"{given}: no name for that run can be made: {error}") from None
         kin.append(Kin(replace(request, config=_with(request.config, changed), name=name), value_by_path))
     return kin
@@ -114,7 +116,8 @@ def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tupl
 
     Whatever is finished already is not trained again. The table goes into the run's folder (``table.md``,
     ``table.json``, ``plots/table-*.png``) and among its MLflow artifacts, and so do the evaluations over steps
-    (``over_steps/``), those of repetitions as mean ± deviation.
+    (``over_steps/``), those of repetitions as mean ± deviation, and scores against numeric settings (``against-*.csv``,
+    ``plots/against-*.png``).
 
     Raises:
         RaybioError: as ``train``.
@@ -136,7 +139,7 @@ def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tupl
     table = ResultTable(score_rows(kin, results), SYSTEMS[request.system].table)
     paths = write_table(table, result.folder)
     if variations:
-        paths += over_steps(kin, results)
+        paths += over_steps(kin, results) + write_against(judged(kin, results), table.layout, result.folder)
     add_artifacts(result.folder, paths)
     return result, table
 
@@ -165,17 +168,31 @@ def score_rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
             for who in untrained
         }
     for numbers in reversed(repeated):  # the run's own come last, which plots show in the accent colour
-        settings = _label(kin[numbers[0]].chosen)
+        settings = label_of(kin[numbers[0]].chosen)
         title = f"{settings}, {len(numbers)} runs" if settings else f"{len(numbers)} runs"
         rows[title] = over_repetitions([scores[number]["trained"] for number in numbers])
     return rows
+
+
+def judged(kin: Sequence[Kin], results: Sequence[Result]) -> list[Judged]:
+    """What each combination of the chosen settings came to; nothing where a run was not judged at its end."""
+    if any("scores" not in result.final for result in results):
+        return []
+    scores = [result.final["scores"]["trained"] for result in results]
+    return [
+        Judged(
+            kin[numbers[0]].chosen,
+            scores[numbers[0]] if len(numbers) == 1 else over_repetitions([scores[number] for number in numbers]),
+        )
+        for numbers in _alike(kin)
+    ]
 
 
 def _alike(kin: Sequence[Kin]) -> list[list[int]]:
     """The runs by number, those that repeat each other together."""
     alike: dict[str, list[int]] = {}
     for number, one in enumerate(kin):
-        alike.setdefault(_label(one.chosen), []).append(number)
+        alike.setdefault(label_of(one.chosen), []).append(number)
     return list(alike.values())
 
 
@@ -190,29 +207,16 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
     metrics = [name for name in SYSTEMS[first.system].step_metrics if all(name in names for names in logged)]
     names_by_label = {}
     for numbers in _alike(kin):
-        label = _label(kin[numbers[0]].chosen)
+        label = label_of(kin[numbers[0]].chosen)
         of_group = [kin[number].value_by_path for number in numbers]
         varied = [path for path in of_group[0] if any(one[path] != of_group[0][path] for one in of_group)]
-        several = f"{len(numbers)} runs, by {' and '.join(map(_leaf, varied))}"
+        several = f"{len(numbers)} runs, by {' and '.join(map(leaf, varied))}"
         title = kin[numbers[0]].label if len(numbers) == 1 else f"{label}, {several}" if label else several
         names_by_label[title] = [results[number].folder.name for number in numbers]
     out = results[0].folder.path / "over_steps"
     for metric in metrics:
         write_curves(Path(first.runs), names_by_label, metric, out / metric.removeprefix("val/"))
     return [out] if metrics else []
-
-
-def _label(value_by_path: Mapping[str, Any]) -> str:
-    return ", ".join(f"{_leaf(path)} = {_shown(value)}" for path, value in value_by_path.items())
-
-
-def _shown(value: Any) -> str:
-    """0 and not 0.0: one text for one value, in labels and names."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _leaf(path: str) -> str:
-    return path.rsplit(".", 1)[-1]
 
 
 def _with(config: TrainingConfig, value_by_path: Mapping[str, Any]) -> TrainingConfig:

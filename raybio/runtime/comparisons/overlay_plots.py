@@ -3,6 +3,7 @@
 They are five inches wide, so that their text can be read on a phone.
 """
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ Row = tuple[str, int, int, float, float]
 _STROKES = ("-", "--", ":", "-.")
 _MOST_MARKERS = 12
 _LINE_INCHES = 0.2
+_LONGEST_LINEAR_SPAN = 20
+_LETTER_SHARE = 0.021  # width of a digit below an axis, as a share of its length
 
 
 def plot_overlaid(rows: Sequence[Row], path: Path, *, title: str) -> Path:
@@ -77,6 +80,66 @@ def plot_scores(
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.grid(alpha=0.3)
     return save(figure, path)
+
+
+def plot_against(
+    score_by_line: Mapping[str, Mapping[float, Mapping[str, Mapping[str, float]]]],
+    measures: Mapping[str, str],
+    path: Path,
+    *,
+    title: str,
+    setting: str,
+) -> Path:
+    """Final scores of a split with their spreads against a setting: a panel a measure, one below the other.
+
+    The setting has a logarithmic axis where its values are positive and span more than a factor of 20.
+
+    Args:
+        score_by_line: label -> value of the setting -> measure -> {"value", "low", "high"}, of repetitions "num_runs".
+        measures: measure -> what it is called.
+        path: the PNG file.
+        title: above the picture.
+        setting: what the axis is called.
+    """
+    shown = [textwrap.fill(line or "other runs", 60) for line in score_by_line]
+    values = sorted({value for scores in score_by_line.values() for value in scores})
+    is_log = values[0] > 0 and values[-1] > _LONGEST_LINEAR_SPAN * values[0]
+    height = 1 + 1.7 * len(measures) + _LINE_INCHES * _num_lines(shown)
+    figure = Figure(figsize=(5, height), dpi=160, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(measures), squeeze=False, sharex=True)[:, 0]
+    for axes, (measure, name) in zip(panels, measures.items(), strict=True):
+        for number, (line, scores_by_value) in enumerate(zip(shown, score_by_line.values(), strict=True)):
+            scores = [scores[measure] for scores in scores_by_value.values()]
+            means = [score["value"] for score in scores]
+            spread = [[score["value"] - score["low"] for score in scores], [s["high"] - s["value"] for s in scores]]
+            style = _style(number) | {"linewidth": 1.4, "elinewidth": 0.8, "capsize": 3}
+            axes.errorbar(list(scores_by_value), means, yerr=spread, label=line, **style)
+        axes.set_ylabel(name, fontsize=9)
+        axes.grid(alpha=0.3)
+    every = [score for scores in score_by_line.values() for one in scores.values() for score in one.values()]
+    repeated = {"num_runs" in score for score in every}
+    spreads = {False: "95 % bootstrap intervals", True: "mean ± standard deviation over runs"}
+    figure.suptitle(f"{title}\n{'; '.join(spreads[one] for one in sorted(repeated))}", fontsize=10)
+    panels[-1].set(xlabel=setting, xscale="log" if is_log else "linear")
+    named = _apart(values, is_log)
+    panels[-1].set_xticks(named, [f"{value:g}" for value in named])
+    panels[-1].minorticks_off()
+    if len(shown) > 1:
+        handles = panels[0].get_legend_handles_labels()
+        figure.legend(*handles, frameon=False, fontsize=9, loc="outside lower center", handlelength=4)
+    return save(figure, path)
+
+
+def _apart(values: Sequence[float], is_log: bool) -> list[float]:
+    """Of ascending values those whose names do not run into each other below an axis."""
+    place = [math.log(value) if is_log else value for value in values]
+    width = _LETTER_SHARE * (1 + max(len(f"{value:g}") for value in values)) * (place[-1] - place[0])
+    kept = [0]
+    for number in range(1, len(values)):
+        if place[number] - place[kept[-1]] >= width:
+            kept.append(number)
+    return [values[number] for number in kept]
 
 
 def _num_lines(texts: Sequence[str]) -> int:
