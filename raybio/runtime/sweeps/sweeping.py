@@ -141,7 +141,9 @@ def _show(swept: "Swept") -> None:
     from rich.table import Table
 
     console, space = Console(), swept.order.space
-    table = Table("", *space.space, space.metric, "at step", title=f"{swept.folder.name}: the best settings")
+    table = Table(title=f"{swept.folder.name}: the best settings")
+    for name in ("", *(path.replace(".", ".\n", 1) for path in space.space), space.metric, "at step"):
+        table.add_column(name, overflow="fold")
     for number, place in enumerate(swept.places[:SHOWN_PLACES], start=1):
         interval = "" if place.low is None else f" [{place.low:.4f}, {place.high:.4f}]"
         chosen = [
