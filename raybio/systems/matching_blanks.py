@@ -7,7 +7,8 @@ away from pairs of other types; two readings of a pair under dropout are drawn t
 Reproduced: choice of pairs (document frequency, PMI), entity blanking, type filter, the three losses, ATLOP's encoder
 with overlapping windows. The authors published no code; what the paper leaves open is a setting here: batches are
 couples of documents that share a recurring pair, one coin an entity and document decides about its blanking, pairs of
-a document are compared up to a limit.
+a document are compared up to a limit. So are the paper's ablations: ``objective.relation_loss`` has binary
+classification (vanilla MTB) and MCCL in place of the contrast between pairs.
 """
 
 from collections.abc import Mapping
