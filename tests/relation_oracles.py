@@ -56,6 +56,21 @@ def classwise_knn(queries, bank, labels, k: int) -> list[list[float]]:
     return means
 
 
+def class_centroids(bank, labels) -> list[list[float]]:
+    """Mean of the rows of each class at length 1; zero for a class without rows."""
+    centroids = []
+    for r in range(len(labels[0])):
+        rows = [row for row, label in zip(bank, labels, strict=True) if label[r]]
+        lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in rows]
+        centroids.append(
+            [
+                sum(float(row[d]) / length for row, length in zip(rows, lengths, strict=True)) / max(len(rows), 1)
+                for d in range(len(bank[0]))
+            ]
+        )
+    return centroids
+
+
 def contrast(pairs, is_positive, is_negative, temperature: float, *, by_anchor: bool) -> tuple[float, int]:
     """Sum and number of the terms (facts §4.4, or §5.2 by anchor); relations of rows i and j are functions of both."""
     total, number = 0.0, 0

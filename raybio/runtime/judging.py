@@ -1,14 +1,18 @@
 """The commands of ``jobs/evaluate.py``: finished models, judged on data that has gold."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raybio.errors import ConfigError
 from raybio.evaluation.zero_shot_names import DATA_SETS, task_names
-from raybio.folders import demand_file, demand_folder
+from raybio.folders import demand_file, demand_folder, demand_models
+
+if TYPE_CHECKING:
+    from raybio.data.document_store import DocumentStore
 
 TASKS = "; ".join(f"{name}: {', '.join(one.tasks)}" for name, one in DATA_SETS.items())
 
@@ -80,3 +84,46 @@ def relations(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def relation_probe(
+    model: Annotated[str, typer.Option(help="export/ of a run of mtb_pretrain, or any model folder or hub id")],
+    store: Annotated[Path, typer.Option(help="prepared documents with relations: train, dev and test")],
+    label_fraction: Annotated[
+        float, typer.Option(help="share of the training and validation pairs that keep their label")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="which pairs these are")] = 0,
+    out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
+) -> None:
+    """Fit softmax, nearest centroid and classwise kNN on frozen pairs: one cluster a relation, or many?"""
+    if not 0 < label_fraction <= 1:
+        raise ConfigError(f"--label-fraction: got {label_fraction:g}, want a number above 0 and up to 1")
+    if out is not None:
+        demand_file(out)
+    demand_models([model])
+    documents = _documents(store, ("train", "dev", "test"))
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.evaluation.relation_probe_report import probe_data, probe_markdown
+    from raybio.systems.relation_probe import probe_relations
+
+    probed = probe_relations(model, documents, label_fraction=label_fraction, seed=seed, say=print)
+    data = probe_data(probed, {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed})
+    print(probe_markdown(data))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
+    """The store, if it has relations and these splits."""
+    from raybio.data.document_store import DocumentStore
+    from raybio.data.store import open_store
+
+    found = open_store(store, DocumentStore)
+    if len(found.relation_names) < 2:
+        raise ConfigError(f"--store {store}: its documents have no relations; want labelled ones")
+    for split in splits:
+        if not len(found.split_rows(split)):
+            raise ConfigError(f"--store {store}: has no {split} documents; prepare it with --{split}")
+    return found

@@ -131,7 +131,7 @@ def build(config: Config, store_path: str | Path) -> System:
         steps_per_epoch=plan.steps_per_epoch,
         evaluate=judge.during_training if len(judge.questions("val").row_Q) else None,
         final_evaluate=judge.at_the_end,
-        export=lambda folder, card: _export(encoder, folder, card),
+        export=lambda folder, card: _export(config, encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
 
@@ -146,8 +146,9 @@ def _encoder(config: Config, store: DocumentStore) -> RelationEncoder:
     return build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
-def _export(encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
-    return export_relation_encoder(encoder, folder, card=card, settings={"trained_by": "matching_blanks"})
+def _export(config: Config, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
+    settings = {"trained_by": "matching_blanks", "max_document_tokens": config.encoder.max_document_tokens}
+    return export_relation_encoder(encoder, folder, card=card, settings=settings)
 
 
 @dataclass(frozen=True)
