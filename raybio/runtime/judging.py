@@ -115,6 +115,41 @@ def relation_probe(
         out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
+@app.command()
+def relation_map(
+    model: Annotated[
+        list[str], typer.Option(help="export/ of a run, or any model folder or hub id; repeatable: side by side")
+    ],
+    store: Annotated[Path, typer.Option(help="prepared documents with relations")],
+    out: Annotated[Path, typer.Option(help="folder of the figure and the table of its points")],
+    split: Annotated[str, typer.Option(help="train, dev or test")] = "test",
+    seed: Annotated[int, typer.Option(help="which pairs without a relation are drawn; of t-SNE")] = 0,
+) -> None:
+    """Draw t-SNE maps of pairs: the four most frequent relations, those without any in grey."""
+    demand_folder(out)
+    demand_models(model)
+    from raybio.data.document_store import SPLITS
+
+    if split not in SPLITS:
+        raise ConfigError(f"--split: got {split!r}, want one of {', '.join(SPLITS)}")
+    documents = _documents(store, (split,))
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.runtime.relation_plots import plot_relation_maps, write_coordinates
+    from raybio.systems.relation_map import relation_maps, shown_pairs
+
+    shown = shown_pairs(documents, split, seed)
+    position_by_name = relation_maps(model, documents, shown, seed=seed, say=print)
+    named = [
+        (documents.document_id(row), *(str(documents.entity_keys[documents.keys(row)[entity]]) for entity in pair))
+        for row, *pair in zip(shown.row_S.tolist(), shown.head_S.tolist(), shown.tail_S.tolist(), strict=True)
+    ]
+    relation_S = [(*shown.relations, "NA")[group] for group in shown.group_S.tolist()]
+    rows = [(*names, relation) for names, relation in zip(named, relation_S, strict=True)]
+    table = write_coordinates(rows, position_by_name, out / "relation_map.csv")
+    figure = plot_relation_maps(position_by_name, shown.group_S, shown.relations, out / "relation_map.png")
+    print(f"map: {figure}, {table}")
+
+
 def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
     """The store, if it has relations and these splits."""
     from raybio.data.document_store import DocumentStore
