@@ -1,4 +1,4 @@
-"""Evaluate trained models: ``python jobs/evaluate.py zero-shot --help``, or ``relations --help``."""
+"""Evaluate trained models: ``python jobs/evaluate.py zero-shot --help``, ``relations --help`` and more."""
 
 from raybio.runtime.command_line import run_app
 from raybio.runtime.judging import app

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +32,23 @@ def demand_file(path: Path, option: str = "--out") -> None:
     if path.is_dir():
         raise ConfigError(f"{option} {path}: is a folder; want a file, which may be there or not")
     _demand(path, path.absolute().parent, option, "file")
+
+
+def demand_models(models: Sequence[str], option: str = "--model") -> None:
+    """Refuse what can be neither a model's folder nor a hub id, before anything heavy is loaded.
+
+    Raises:
+        ConfigError: with the option that named it.
+    """
+    for model in models:
+        folder = Path(model).expanduser()
+        if folder.is_dir():
+            if not [*folder.glob("config.json"), *folder.glob("*/config.json")]:
+                raise ConfigError(f"{option} {model}: has no config.json; want the export/ of a run, or a model folder")
+        elif folder.exists() or model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model:
+            raise ConfigError(
+                f"{option} {model}: no such folder; want the export/ of a run, a model folder or a hub id"
+            )
 
 
 def _demand(path: Path, folder: Path, option: str, kind: str) -> None:

@@ -56,6 +56,21 @@ def classwise_knn(queries, bank, labels, k: int) -> list[list[float]]:
     return means
 
 
+def class_centroids(bank, labels) -> list[list[float]]:
+    """Mean of the rows of each class at length 1; zero for a class without rows."""
+    centroids = []
+    for r in range(len(labels[0])):
+        rows = [row for row, label in zip(bank, labels, strict=True) if label[r]]
+        lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in rows]
+        centroids.append(
+            [
+                sum(float(row[d]) / length for row, length in zip(rows, lengths, strict=True)) / max(len(rows), 1)
+                for d in range(len(bank[0]))
+            ]
+        )
+    return centroids
+
+
 def contrast(pairs, is_positive, is_negative, temperature: float, *, by_anchor: bool) -> tuple[float, int]:
     """Sum and number of the terms (facts §4.4, or §5.2 by anchor); relations of rows i and j are functions of both."""
     total, number = 0.0, 0
@@ -73,6 +88,38 @@ def contrast(pairs, is_positive, is_negative, temperature: float, *, by_anchor: 
             terms = [sum(terms) / len(terms)]
         total += sum(terms)
         number += len(terms)
+    return total, number
+
+
+def pair_equality(pairs, is_positive, is_negative) -> tuple[tuple[float, int], tuple[float, int]]:
+    """Sum and number of -log sigmoid(z_i . z_j) of positives, and of -log sigmoid(-z_i . z_j) of negatives (§4.6)."""
+    sums, numbers = [0.0, 0.0], [0, 0]
+    for i in range(len(pairs)):
+        for j in range(len(pairs)):
+            for side, (is_related, sign) in enumerate(((is_positive, 1.0), (is_negative, -1.0))):
+                if i != j and is_related(i, j):
+                    product = sum(float(a) * float(b) for a, b in zip(pairs[i], pairs[j], strict=True))
+                    sums[side] += math.log(1 + math.exp(-sign * product))
+                    numbers[side] += 1
+    return (sums[0], numbers[0]), (sums[1], numbers[1])
+
+
+def multi_center_contrast(pairs, class_of, is_positive, is_negative, weight_temperature, logit_temperature):
+    """Sum and number of the cross entropies of anchors with a positive: MCCL over entity pairs (Table 5)."""
+    total, number = 0.0, 0
+    rows = range(len(pairs))
+    for i in rows:
+        if not any(j != i and is_positive(i, j) for j in rows):
+            continue
+        member = {j for j in rows if j != i and (is_positive(i, j) or is_negative(i, j))}
+        logit = {}
+        for name in {class_of(j) for j in member}:
+            score = [cosine(pairs[i], pairs[j]) for j in member if class_of(j) == name]
+            weight = [math.exp((s - max(score)) / weight_temperature) for s in score]
+            soft_maximum = sum(w * s for w, s in zip(weight, score, strict=True)) / sum(weight)
+            logit[name] = soft_maximum / logit_temperature
+        total += math.log(sum(math.exp(one) for one in logit.values())) - logit[class_of(i)]
+        number += 1
     return total, number
 
 

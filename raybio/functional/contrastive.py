@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.functional.positives import ContrastSum, contrast_sum, demand_positive, with_others
+from raybio.functional.positives import ContrastSum, by_entity_pair, contrast_sum, demand_positive, with_others
 from raybio.functional.similarity import matmul, normalise
 
 _ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
@@ -153,14 +153,8 @@ def matching_the_blanks(
     other_MD, id_M, type_M = with_others(
         pair_ND, (entity_pair_id_N, type_N), other_MD, (other_entity_pair_id_M, other_type_M), offset
     )
-    _, place_M, num_I = torch.unique(id_M, return_inverse=True, return_counts=True)
-    has_positive_N = ((num_I[place_M] > 1) & (id_M >= 0))[offset : offset + len(pair_ND)]
-
-    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
-        id_B1 = id_M[row_B, None]
-        positive_BM = (id_B1 == id_M) & (id_B1 >= 0)
-        return positive_BM, (type_M[row_B, None] != type_M) & ~positive_BM if type_filter else ~positive_BM
-
+    relate, has_positive_M = by_entity_pair(id_M, type_M, type_filter=type_filter)
+    has_positive_N = has_positive_M[offset : offset + len(pair_ND)]
     return contrast_sum(pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=False)
 
 

@@ -90,6 +90,17 @@ def nearest_members(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, *, k: i
     return Neighbours(cosine_QRK)
 
 
+def class_centroids(bank_ND: Tensor, label_NR: Tensor) -> Tensor:
+    """Mean direction (R, D) of the rows of each class, each row counted at length 1; zero for a class without rows.
+
+    The query's cosine to it decides in a nearest centroid classifier: one cluster for a class.
+    """
+    _check(bank_ND, bank_ND, label_NR, 1)
+    bank_ND = normalise(bank_ND.detach())
+    member_NR = label_NR.to(bank_ND.dtype)
+    return matmul(member_NR.T, bank_ND) / member_NR.sum(0).clamp(min=1)[:, None]
+
+
 def _check(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, k: int) -> None:
     if k < 1:
         raise ValueError(f"k is {k}, want at least 1 neighbour")

@@ -105,6 +105,24 @@ def with_others(
     return every
 
 
+def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[Relate, Tensor]:
+    """What tells the occurrences of the same entity pair from those of others, and which rows have another such one.
+
+    Args:
+        id_M: int64, the same for occurrences of the same entity pair; -1: the positive of none, not even of another -1.
+        type_M: int64, the same for the same (subject type, object type).
+        type_filter: negatives are of another type; False: they are all other entity pairs.
+    """
+
+    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
+        id_B1 = id_M[row_B, None]
+        positive_BM = (id_B1 == id_M) & (id_B1 >= 0)
+        return positive_BM, (type_M[row_B, None] != type_M) & ~positive_BM if type_filter else ~positive_BM
+
+    _, place_M, num_I = torch.unique(id_M, return_inverse=True, return_counts=True)
+    return relate, (num_I[place_M] > 1) & (id_M >= 0)
+
+
 def demand_positive(temperature: float | Tensor) -> None:
     """Refuse a temperature that is not positive.
 

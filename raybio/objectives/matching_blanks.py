@@ -1,9 +1,13 @@
 """Matching the blanks, improved (Zhou et al., 2023, facts §4.4): L_rel + L_self + L_mlm.
 
+In place of L_rel stand, if asked for, what the paper compares it with (its Tables 4 and 5): binary classification of
+pairs, or MCCL.
+
 Shape letters: N pairs of this worker's documents, each embedded twice; M pairs of all workers; D width.
 """
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -11,15 +15,26 @@ from torch import Tensor
 
 from raybio.batches import PaddedTokens, TwinDocumentBatch
 from raybio.config import Config
+from raybio.functional.clusters import multi_center_contrast
 from raybio.functional.contrastive import info_nce, matching_the_blanks
+from raybio.functional.equality import pair_equality
+from raybio.functional.positives import ContrastSum
 from raybio.objectives.language_model import count_labels, masked_language_model
 from raybio.protocols import Collective, Encoded, Encoder, LossReport
+
+CENTER_TEMPERATURE = 0.2
+"""τ₁ and τ₂ of MCCL in place of L_rel: the paper's for fine-tuning on BioRED; it names none for pre-training."""
 
 
 class BlanksObjectiveConfig(Config):
     """What is minimised."""
 
     temperature: float = Field(0.05, gt=0, le=10, description="τ of both contrastive parts")
+    relation_loss: Literal["contrastive", "binary", "multi_center"] = Field(
+        "contrastive",
+        description="form of L_rel; binary: are two pairs the same? as in MTB before this paper; multi_center: MCCL, "
+        "each pair of entities a class, with τ₁ = τ₂ = 0.2",
+    )
     relation_weight: float = Field(1.0, ge=0, description="of L_rel: the same two entities in two documents")
     self_weight: float = Field(1.0, ge=0, description="of L_self: the same pair under two draws of dropout")
     mlm_weight: float = Field(1.0, ge=0, description="of L_mlm: words outside of mentions")
@@ -73,20 +88,10 @@ class MatchingTheBlanks:
         id_M, type_M = (collective.all_gather(part[:, None]).row_MD[:, 0] for part in (batch.id_N, batch.type_N))
         loss, terms = embedding_PD.sum() * 0, dict[str, Tensor]()
         if self.config.relation_weight:
-            total, num_positives = matching_the_blanks(
-                pair_ND,
-                batch.id_N,
-                batch.type_N,
-                temperature=self.config.temperature,
-                other_MD=gathered.row_MD,
-                other_entity_pair_id_M=id_M,
-                other_type_M=type_M,
-                offset=gathered.offset,
-                type_filter=self.config.type_filter,
-            )
-            share = total / collective.all_sum(num_positives).clamp(min=1)
+            given = {"other_MD": gathered.row_MD, "other_entity_pair_id_M": id_M, "other_type_M": type_M}
+            share, counts = self._relation_loss(pair_ND, batch, given | {"offset": gathered.offset}, collective)
             loss = loss + self.config.relation_weight * share
-            terms |= {"relation_loss": share.detach(), "positive_pairs": num_positives.float()}
+            terms |= {"relation_loss": share.detach()} | counts
         if self.config.self_weight:
             share = self._self_loss(
                 pair_ND, collective.all_gather(twin_ND).row_MD, batch.id_N, id_M, gathered.offset, collective
@@ -94,6 +99,24 @@ class MatchingTheBlanks:
             loss = loss + self.config.self_weight * share
             terms["self_loss"] = share.detach()
         return LossReport(loss, terms)
+
+    def _relation_loss(
+        self, pair_ND: Tensor, batch: TwinDocumentBatch, others: dict[str, Any], collective: Collective
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """L_rel, or what stands in its place; and how many terms it has."""
+        anchors = pair_ND, batch.id_N, batch.type_N
+        others = others | {"type_filter": self.config.type_filter}
+        if self.config.relation_loss == "binary":
+            found = pair_equality(*anchors, **others)
+            share = (_share(found.positive, collective) + _share(found.negative, collective)) / 2
+            return share, {"positive_pairs": found.positive.num_terms.float()}
+        if self.config.relation_loss == "multi_center":
+            terms = multi_center_contrast(
+                *anchors, weight_temperature=CENTER_TEMPERATURE, logit_temperature=CENTER_TEMPERATURE, **others
+            )
+            return _share(terms, collective), {"positive_anchors": terms.num_terms.float()}
+        terms = matching_the_blanks(*anchors, temperature=self.config.temperature, **others)
+        return _share(terms, collective), {"positive_pairs": terms.num_terms.float()}
 
     def _self_loss(
         self, pair_ND: Tensor, twin_MD: Tensor, id_N: Tensor, id_M: Tensor, offset: int, collective: Collective
@@ -111,3 +134,8 @@ class MatchingTheBlanks:
             ignore_NM=same_NM[anchor_A] if self.config.self_exclude_positives else None,
         )
         return loss * len(anchor_A) / num_anchors
+
+
+def _share(terms: ContrastSum, collective: Collective) -> Tensor:
+    """This worker's share of the mean over the terms of all workers."""
+    return terms.total / collective.all_sum(terms.num_terms).clamp(min=1)

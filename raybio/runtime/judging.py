@@ -1,14 +1,18 @@
 """The commands of ``jobs/evaluate.py``: finished models, judged on data that has gold."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raybio.errors import ConfigError
 from raybio.evaluation.zero_shot_names import DATA_SETS, task_names
-from raybio.folders import demand_file, demand_folder
+from raybio.folders import demand_file, demand_folder, demand_models
+
+if TYPE_CHECKING:
+    from raybio.data.document_store import DocumentStore
 
 TASKS = "; ".join(f"{name}: {', '.join(one.tasks)}" for name, one in DATA_SETS.items())
 
@@ -80,3 +84,81 @@ def relations(
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def relation_probe(
+    model: Annotated[str, typer.Option(help="export/ of a run of mtb_pretrain, or any model folder or hub id")],
+    store: Annotated[Path, typer.Option(help="prepared documents with relations: train, dev and test")],
+    label_fraction: Annotated[
+        float, typer.Option(help="share of the training and validation pairs that keep their label")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="which pairs these are")] = 0,
+    out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
+) -> None:
+    """Fit softmax, nearest centroid and classwise kNN on frozen pairs: one cluster a relation, or many?"""
+    if not 0 < label_fraction <= 1:
+        raise ConfigError(f"--label-fraction: got {label_fraction:g}, want a number above 0 and up to 1")
+    if out is not None:
+        demand_file(out)
+    demand_models([model])
+    documents = _documents(store, ("train", "dev", "test"))
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.evaluation.relation_probe_report import probe_data, probe_markdown
+    from raybio.systems.relation_probe import probe_relations
+
+    probed = probe_relations(model, documents, label_fraction=label_fraction, seed=seed, say=print)
+    data = probe_data(probed, {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed})
+    print(probe_markdown(data))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def relation_map(
+    model: Annotated[
+        list[str], typer.Option(help="export/ of a run, or any model folder or hub id; repeatable: side by side")
+    ],
+    store: Annotated[Path, typer.Option(help="prepared documents with relations")],
+    out: Annotated[Path, typer.Option(help="folder of the figure and the table of its points")],
+    split: Annotated[str, typer.Option(help="train, dev or test")] = "test",
+    seed: Annotated[int, typer.Option(help="which pairs without a relation are drawn; of t-SNE")] = 0,
+) -> None:
+    """Draw t-SNE maps of pairs: the four most frequent relations, those without any in grey."""
+    demand_folder(out)
+    demand_models(model)
+    from raybio.data.document_store import SPLITS
+
+    if split not in SPLITS:
+        raise ConfigError(f"--split: got {split!r}, want one of {', '.join(SPLITS)}")
+    documents = _documents(store, (split,))
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.runtime.relation_plots import plot_relation_maps, write_coordinates
+    from raybio.systems.relation_map import relation_maps, shown_pairs
+
+    shown = shown_pairs(documents, split, seed)
+    position_by_name = relation_maps(model, documents, shown, seed=seed, say=print)
+    named = [
+        (documents.document_id(row), *(str(documents.entity_keys[documents.keys(row)[entity]]) for entity in pair))
+        for row, *pair in zip(shown.row_S.tolist(), shown.head_S.tolist(), shown.tail_S.tolist(), strict=True)
+    ]
+    relation_S = [(*shown.relations, "NA")[group] for group in shown.group_S.tolist()]
+    rows = [(*names, relation) for names, relation in zip(named, relation_S, strict=True)]
+    table = write_coordinates(rows, position_by_name, out / "relation_map.csv")
+    figure = plot_relation_maps(position_by_name, shown.group_S, shown.relations, out / "relation_map.png")
+    print(f"map: {figure}, {table}")
+
+
+def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
+    """The store, if it has relations and these splits."""
+    from raybio.data.document_store import DocumentStore
+    from raybio.data.store import open_store
+
+    found = open_store(store, DocumentStore)
+    if len(found.relation_names) < 2:
+        raise ConfigError(f"--store {store}: its documents have no relations; want labelled ones")
+    for split in splits:
+        if not len(found.split_rows(split)):
+            raise ConfigError(f"--store {store}: has no {split} documents; prepare it with --{split}")
+    return found

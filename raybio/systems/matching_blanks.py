@@ -7,7 +7,8 @@ away from pairs of other types; two readings of a pair under dropout are drawn t
 Reproduced: choice of pairs (document frequency, PMI), entity blanking, type filter, the three losses, ATLOP's encoder
 with overlapping windows. The authors published no code; what the paper leaves open is a setting here: batches are
 couples of documents that share a recurring pair, one coin an entity and document decides about its blanking, pairs of
-a document are compared up to a limit.
+a document are compared up to a limit. So are the paper's ablations: ``objective.relation_loss`` has binary
+classification (vanilla MTB) and MCCL in place of the contrast between pairs.
 """
 
 from collections.abc import Mapping
@@ -130,7 +131,7 @@ def build(config: Config, store_path: str | Path) -> System:
         steps_per_epoch=plan.steps_per_epoch,
         evaluate=judge.during_training if len(judge.questions("val").row_Q) else None,
         final_evaluate=judge.at_the_end,
-        export=lambda folder, card: _export(encoder, folder, card),
+        export=lambda folder, card: _export(config, encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
 
@@ -145,8 +146,9 @@ def _encoder(config: Config, store: DocumentStore) -> RelationEncoder:
     return build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
-def _export(encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
-    return export_relation_encoder(encoder, folder, card=card, settings={"trained_by": "matching_blanks"})
+def _export(config: Config, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
+    settings = {"trained_by": "matching_blanks", "max_document_tokens": config.encoder.max_document_tokens}
+    return export_relation_encoder(encoder, folder, card=card, settings=settings)
 
 
 @dataclass(frozen=True)

@@ -9,40 +9,33 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from raybio.data.document_collate import DocumentReader
-from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
 from raybio.data.relation_pairs import LabelledPairs
 from raybio.data.store import open_store
-from raybio.encoders.relation import RelationEncoder, RelationEncoderConfig, build_relation_encoder, read_parts
+from raybio.encoders.relation import read_parts
 from raybio.encoders.relation_export import BANK, SETTINGS
-from raybio.encoders.tokens import OffsetTokenizer
 from raybio.errors import ConfigError
 from raybio.evaluation.relation_scores import RelationScores, confusion_matrix
 from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
 from raybio.systems.embedded_pairs import EmbeddedPairs
-from raybio.systems.relation_classifier import Classifier, KnownPairs, best_neighbours, judged, known_pairs
-from raybio.training.gather import SingleProcess
-
-MAX_TOKENS_AT_ONCE = 16_384
+from raybio.systems.frozen_pairs import FrozenEncoder, load_frozen
+from raybio.systems.relation_classifier import Classifier, KnownPairs, best_neighbours, judged
 
 
 class RelationModel(NamedTuple):
     """An exported model, ready to classify.
 
     Attributes:
-        encoder: in evaluation mode.
+        frozen: the encoder.
         classifier: with the bank of labelled pairs.
         relations: names of the classes, "NA" first.
         neighbours: numbers of neighbours to choose from.
-        max_document_tokens: of a document that is read.
     """
 
-    encoder: RelationEncoder
+    frozen: FrozenEncoder
     classifier: Classifier
     relations: tuple[str, ...]
     neighbours: tuple[int, ...]
-    max_document_tokens: int
 
 
 class Judged(NamedTuple):
@@ -76,20 +69,15 @@ def load_relation_model(folder: str | Path) -> RelationModel:
         raise ConfigError(
             f"--model {folder}: is no exported relation model ({error}); want the export/ of a run of relation_finetune"
         ) from None
-    config = RelationEncoderConfig(source=str(path), max_document_tokens=settings["max_document_tokens"])
-    saved = read_parts(str(path))
-    if "projection.weight" not in saved:
-        config = config.model_copy(update={"projection": "none"})
-    encoder = build_relation_encoder(config, seed=0).eval()
+    frozen, saved = load_frozen(str(path)), read_parts(str(path))
+    device = next(frozen.model.parameters()).device
     num_classes, is_coarse = len(settings["relations"]), settings["is_coarse"]
-    head = RelationHead(objective, num_classes, encoder.width, is_coarse=is_coarse)
+    head = RelationHead(objective, num_classes, frozen.model.width, is_coarse=is_coarse)
     head.load_state_dict({name.removeprefix("head."): w for name, w in saved.items() if name.startswith("head.")})
     nothing = np.zeros(len(bank["label"]), dtype=np.int64)
-    known = KnownPairs(EmbeddedPairs(bank["embedding"], nothing, nothing, nothing), bank["label"].numpy())
-    by_neighbours = objective.kind != "ce"
-    classifier = Classifier(head, known, settings["is_multi_label"], by_neighbours)
-    lists = tuple(settings["relations"]), tuple(settings["neighbours"])
-    return RelationModel(encoder, classifier, *lists, settings["max_document_tokens"])
+    known = KnownPairs(EmbeddedPairs(bank["embedding"].to(device), nothing, nothing, nothing), bank["label"].numpy())
+    classifier = Classifier(head.to(device), known, settings["is_multi_label"], by_neighbours=objective.kind != "ce")
+    return RelationModel(frozen, classifier, tuple(settings["relations"]), tuple(settings["neighbours"]))
 
 
 def evaluate_relations(
@@ -111,13 +99,10 @@ def evaluate_relations(
     for name in dict.fromkeys(("dev", split)):
         if not len(store.split_rows(name)):
             raise ConfigError(f"--store {store_path}: has no {name} documents; prepare it with --{name}")
-    tokenizer = OffsetTokenizer.of(model.encoder.text.tokenizer)
-    reader = DocumentReader(store, tokenizer, Markers(**model.encoder.markers), model.max_document_tokens)
 
     def known(name: str) -> tuple[KnownPairs, np.ndarray]:
         asked = LabelledPairs(store, name, 1.0, seed=0)
-        say(f"embedding {asked.num_pairs:,} pairs of {len(asked.rows):,} {name} documents")
-        return known_pairs(model.encoder, reader, asked, SingleProcess(), MAX_TOKENS_AT_ONCE), asked.rows
+        return model.frozen.known(asked, say), asked.rows
 
     k, scores = best_neighbours(model.classifier, *known("dev"), model.neighbours)
     if split == "dev":

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from raybio.functional import neighbours
-from raybio.functional.neighbours import Neighbours, classwise_knn, nearest_members
+from raybio.functional.neighbours import Neighbours, class_centroids, classwise_knn, nearest_members
 from tests import relation_oracles
 from tests.functional.threads import in_threads
 
@@ -94,3 +94,13 @@ def test_wrong_arguments_are_refused(change, message):
     query, bank, label = problem()
     with pytest.raises(ValueError, match=message):
         classwise_knn(**{"query_QD": query, "bank_ND": bank, "label_NR": label, "k": 3} | change)
+
+
+def test_centroids_equal_the_loop_and_do_not_feel_the_length_of_rows():
+    _, bank, label = problem()
+    expected = torch.tensor(relation_oracles.class_centroids(bank, label), dtype=torch.float64)
+    found = class_centroids(bank, label)
+    assert torch.allclose(found, expected, atol=1e-12)
+    assert (found[-1] == 0).all()
+    length = torch.arange(1.0, 1 + len(bank), dtype=torch.float64)[:, None]
+    assert torch.allclose(class_centroids(bank * length, label), found, atol=1e-12)

@@ -1,0 +1,67 @@
+"""Pairs of entities as an encoder that is trained no more embeds them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from raybio.data.document_collate import DocumentReader
+from raybio.data.document_marks import Markers
+from raybio.data.document_store import DocumentStore
+from raybio.data.relation_pairs import LabelledPairs
+from raybio.encoders.relation import RelationEncoder, RelationEncoderConfig, build_relation_encoder, read_parts
+from raybio.encoders.relation_export import SETTINGS
+from raybio.encoders.tokens import OffsetTokenizer
+from raybio.errors import ConfigError
+from raybio.systems.relation_classifier import KnownPairs, known_pairs
+from raybio.training.gather import SingleProcess
+
+MAX_TOKENS_AT_ONCE = 16_384
+
+
+class FrozenEncoder(NamedTuple):
+    """An encoder of pairs.
+
+    Attributes:
+        model: in evaluation mode.
+        max_document_tokens: of a document that is read.
+    """
+
+    model: RelationEncoder
+    max_document_tokens: int
+
+    def reader(self, store: DocumentStore) -> DocumentReader:
+        """The documents of a store as the encoder reads them."""
+        tokenizer = OffsetTokenizer.of(self.model.text.tokenizer)
+        return DocumentReader(store, tokenizer, Markers(**self.model.markers), self.max_document_tokens)
+
+    def known(self, asked: LabelledPairs, say: Callable[[str], None] = lambda text: None) -> KnownPairs:
+        """The pairs of a split that have their label, embedded."""
+        say(f"embedding {asked.num_pairs:,} pairs of {len(asked.rows):,} {asked.split} documents")
+        return known_pairs(self.model, self.reader(asked.store), asked, SingleProcess(), MAX_TOKENS_AT_ONCE)
+
+
+def load_frozen(source: str) -> FrozenEncoder:
+    """The export of a run of ``mtb_pretrain`` or ``relation_finetune``, or any text encoder, by folder or hub id.
+
+    A pair is the plain chain of the states of both entities and their context where nothing has trained a projection.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.
+    """
+    config, settings = RelationEncoderConfig(source=source), Path(source).expanduser() / SETTINGS
+    if settings.is_file():
+        try:
+            told = json.loads(settings.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--model {source}: {SETTINGS} cannot be read ({error}); want it as exported") from None
+        # Exports of mtb_pretrain did not always say it.
+        config = config.model_copy(
+            update={"max_document_tokens": told.get("max_document_tokens", config.max_document_tokens)}
+        )
+    if "projection.weight" not in read_parts(source):
+        config = config.model_copy(update={"projection": "none"})
+    model = build_relation_encoder(config, seed=0).eval()
+    return FrozenEncoder(model.to("cuda" if torch.cuda.is_available() else "cpu"), config.max_document_tokens)
