@@ -19,9 +19,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.parametrize(
     ("script", "rows"),
     [
-        ("p08_contrastive_training", ["P8", "P8"]),
-        ("p09_gradient_caching", ["P9", "P9"]),
-        ("p10_grad_cache_cost", ["P10"]),
+        pytest.param("p08_contrastive_training", ["P8", "P8"], marks=pytest.mark.nightly),
+        pytest.param("p09_gradient_caching", ["P9", "P9"], marks=pytest.mark.nightly),
+        pytest.param("p10_grad_cache_cost", ["P10"], marks=pytest.mark.nightly),
         ("p13_bf16", ["P13", "P13"]),
         ("p23_mccl_memory", ["P23"]),
         ("p24_probe", ["P24", "P24", "P24", "P24"]),

@@ -106,6 +106,7 @@ def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_agai
     assert end_of_family(family, 180) == []
 
 
+@pytest.mark.nightly
 def test_a_population_whose_driver_was_killed_goes_on_from_where_its_members_stood(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:

@@ -215,7 +215,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
     assert mlflow_status(folder) == "FAILED"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
     request_two: TrainRequest, tiny_training: TrainingConfig, tmp_path: Path
 ) -> None:
