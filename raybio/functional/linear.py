@@ -3,7 +3,7 @@
 N rows, D width, R classes, B rows of a block.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from raybio.functional.scores import demand_finite
 from raybio.functional.similarity import at_least_fp32
 
 _ROWS_AT_ONCE = 1 << 16
-_MOST_STEPS = 1000
+_MOST_STEPS = 300
 
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, R) and labels (B, R) -> loss (B,) of each row; convex in the logits."""
@@ -31,7 +31,8 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
     """The map of standardised rows with the least mean loss + l2 / 2 |weight|^2, given for rows as they are.
 
     With the cross entropy this is multinomial logistic regression, where scikit-learn's C is 1 / (l2 N). The problem is
-    convex and has one optimum, which L-BFGS finds from zero: nothing is drawn. The bias is not held back.
+    convex and has one optimum, which L-BFGS nears from zero, in at most 300 steps: nothing is drawn. The bias is not
+    held back.
 
     Args:
         row_ND: embeddings; each column is brought to mean 0 and deviation 1, a constant one to 0.
@@ -50,32 +51,55 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
     row_ND = at_least_fp32(row_ND.detach())
     std_D, mean_D = torch.std_mean(row_ND, dim=0, correction=0)
     scale_D = torch.where(std_D > 1e-6 * mean_D.abs(), 1 / std_D, 0.0)
+    gain_RD, direction_DD, gain_R = _even_steps(row_ND, label_NR, mean_D, scale_D, l2)
     with torch.enable_grad():
-        weight_RD = row_ND.new_zeros(label_NR.shape[1], row_ND.shape[1]).requires_grad_()
-        bias_R = row_ND.new_zeros(label_NR.shape[1]).requires_grad_()
+        free_RD = torch.zeros_like(gain_RD).requires_grad_()
+        free_R = torch.zeros_like(gain_R).requires_grad_()
         optimiser = torch.optim.LBFGS(
-            [weight_RD, bias_R],
+            [free_RD, free_R],
             max_iter=_MOST_STEPS,
-            max_eval=2 * _MOST_STEPS,
-            tolerance_grad=1e-6,
-            tolerance_change=1e-10,
+            tolerance_grad=1e-5,
+            tolerance_change=1e-8,
             history_size=20,
             line_search_fn="strong_wolfe",
         )
 
         def loss_and_gradient() -> Tensor:
-            optimiser.zero_grad()
+            weight_RD, bias_R = ((free_RD * gain_RD) @ direction_DD.T).detach(), (free_R * gain_R).detach()
             total = l2 / 2 * weight_RD.square().sum()
-            total.backward()  # type: ignore[no-untyped-call]
-            for row_BD, label_BR in zip(
-                torch.split(row_ND, _ROWS_AT_ONCE), torch.split(label_NR, _ROWS_AT_ONCE), strict=True
-            ):
-                logits_BR = linear((row_BD - mean_D) * scale_D, weight_RD, bias_R)
+            steep_RD, steep_R = l2 * weight_RD, torch.zeros_like(bias_R)
+            for row_BD, label_BR in _blocks(row_ND, label_NR):
+                standard_BD = (row_BD - mean_D) * scale_D
+                logits_BR = linear(standard_BD, weight_RD, bias_R).requires_grad_()
                 part = row_loss(logits_BR, label_BR).sum() / len(row_ND)
-                part.backward()  # type: ignore[no-untyped-call]
-                total = total + part
-            return total.detach()
+                (steep_BR,) = torch.autograd.grad(part, logits_BR)
+                steep_RD, steep_R = steep_RD + steep_BR.T @ standard_BD, steep_R + steep_BR.sum(0)
+                total = total + part.detach()
+            free_RD.grad, free_R.grad = (steep_RD @ direction_DD) * gain_RD, steep_R * gain_R
+            return total
 
         optimiser.step(loss_and_gradient)  # type: ignore[no-untyped-call]
-    weight_RD, bias_R = weight_RD.detach() * scale_D, bias_R.detach()
-    return LinearMap(weight_RD, bias_R - weight_RD @ mean_D)
+    weight_RD = ((free_RD * gain_RD) @ direction_DD.T).detach() * scale_D
+    return LinearMap(weight_RD, (free_R * gain_R).detach() - weight_RD @ mean_D)
+
+
+def _even_steps(
+    row_ND: Tensor, label_NR: Tensor, mean_D: Tensor, scale_D: Tensor, l2: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gains (R, D), directions (D, D) and gains of biases (R,) by which the loss is about as steep in all steps.
+
+    Embeddings differ a thousand times more along some directions than along others, and a loss bends less for a rare
+    class. The optimum stays where it is and takes a tenth of the steps.
+    """
+    covariance_DD = row_ND.new_zeros(row_ND.shape[1], row_ND.shape[1])
+    for row_BD in torch.split(row_ND, _ROWS_AT_ONCE):
+        standard_BD = (row_BD - mean_D) * scale_D
+        covariance_DD += standard_BD.T @ standard_BD / len(row_ND)
+    variance_D, direction_DD = torch.linalg.eigh(covariance_DD)
+    share_R = (label_NR.sum(0) + 1).to(row_ND.dtype) / (len(row_ND) + 2)
+    bend_R = share_R * (1 - share_R) / 2
+    return (bend_R[:, None] * variance_D.clamp(min=0) + l2).rsqrt(), direction_DD, bend_R.rsqrt()
+
+
+def _blocks(row_ND: Tensor, label_NR: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(torch.split(row_ND, _ROWS_AT_ONCE), torch.split(label_NR, _ROWS_AT_ONCE), strict=True)

@@ -36,7 +36,7 @@ def plot_relation_maps(
             is_none, chosen_S = group == len(relations), group_S == group
             axes.scatter(
                 *position_S2[chosen_S].T,
-                s=5 if is_none else 12,
+                s=12,
                 c=_GREY if is_none else COLOURS[group % len(COLOURS)],
                 marker="." if is_none else MARKERS[group % len(MARKERS)],
                 linewidths=0,
