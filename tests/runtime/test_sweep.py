@@ -203,7 +203,7 @@ def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
     assert_nothing_is_left()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["hyperband", "median"])
 @pytest.mark.timeout(180)
 def test_other_rules_of_stopping_end_too(request_of, kind: str) -> None:
