@@ -43,6 +43,8 @@ def demand_models(models: Sequence[str], option: str = "--model") -> None:
     for model in models:
         folder = Path(model).expanduser()
         if folder.is_dir():
+            if (folder / "run.json").is_file():
+                raise ConfigError(f"{option} {model}: is a run's folder; want its model, {folder / 'export'}")
             if not [*folder.glob("config.json"), *folder.glob("*/config.json")]:
                 raise ConfigError(f"{option} {model}: has no config.json; want the export/ of a run, or a model folder")
         elif folder.exists() or model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from raybio.errors import ConfigError
-from raybio.folders import demand_file, demand_folder, whole_folder
+from raybio.folders import demand_file, demand_folder, demand_models, whole_folder
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -92,3 +92,12 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
     with pytest.raises(ConfigError, match="file: cannot be written; choose another file"):
         demand_file(tmp_path / "file")
     assert contents(tmp_path) == {"file": "mine"}
+
+
+def test_a_runs_folder_is_no_model_and_the_error_names_the_one_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "run" / "export").mkdir(parents=True)
+    for name in ("run.json", "export/config.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    demand_models([str(tmp_path / "run" / "export"), "author/model"])
+    with pytest.raises(ConfigError, match="is a run's folder; want its model, .*run/export"):
+        demand_models([str(tmp_path / "run")])

@@ -52,7 +52,7 @@ def plot_relation_maps(
         [*handles[1:], handles[0]],
         [*labels[1:], labels[0]],
         loc="outside lower center",
-        ncols=len(order) if columns > 1 else 2,
+        ncols=max(2, int(figure.get_figwidth() // 2.2)),
         frameon=False,
         fontsize=9,
         markerscale=2,
