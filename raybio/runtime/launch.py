@@ -176,7 +176,9 @@ def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tup
 def _source(init: str) -> str:
     """``encoder.source``, quoted: the export of a run's folder, anything else as it is."""
     folder = Path(init).expanduser()
-    if (folder / RUN).is_file():
+    if (identity := read_json(folder / RUN)) is not None:
+        if "space" in identity.get("config", {}):
+            raise ConfigError(f"--init {init}: is a sweep; want a trial's model: {folder}/trials/TRIAL/export")
         if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
             raise ConfigError(f"--init {init}: that run has no model yet ({export.name}/); run its command to the end")
         init = str(export.absolute())

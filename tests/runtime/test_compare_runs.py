@@ -17,6 +17,7 @@ from raybio.evaluation.unit_scores import UnitScores, write_unit_scores
 from raybio.runtime.comparisons.compare_runs import (
     Comparison,
     compare_runs,
+    cost_table,
     evaluations_table,
     settings_table,
     write_comparison,
@@ -164,6 +165,15 @@ def test_settings_that_differ_stand_in_a_column_a_run_and_younger_ones_have_thei
     header, *rows = settings_table(found)
     assert header == ["setting", "one", "two"]
     assert ["optim.peak_lr", f"{default.optim.peak_lr:.6g}", "0.000125"] in rows
+
+
+def test_auto_is_no_difference_to_the_precision_that_it_came_to(tmp_path: Path) -> None:
+    write_run(tmp_path, "run", noisy(1), {"precision": "auto"})
+    trial = write_run(tmp_path, "trial", None, {"precision": "fp32"})
+    write_json(trial.outcome, {"status": "finished", "precision": "fp32"})
+    found = compared(tmp_path)
+    assert found.settings == {}
+    assert [row[-1] for row in cost_table(found)[1:]] == ["fp32", "fp32"]
 
 
 def test_runs_are_named_by_name_path_or_pattern_and_each_counts_once(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) ->
     assert "ConfigError: --init runs/mtb: that run has no model yet (export/); run its command to" in refused.stderr
 
 
+def test_a_sweep_is_nothing_to_begin_with_but_its_trials_are(tmp_path: Path) -> None:
+    (tmp_path / "sweeps" / "mine").mkdir(parents=True)
+    write_json(tmp_path / "sweeps" / "mine" / "run.json", {"config": {"space": {}}})
+    refused = run_job(tmp_path, "--init", "sweeps/mine", job="relation_finetune.py")
+    assert refused.returncode == 2
+    assert "--init sweeps/mine: is a sweep; want a trial's model: sweeps/mine/trials/TRIAL/export" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

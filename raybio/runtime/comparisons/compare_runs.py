@@ -91,7 +91,7 @@ def _notes(runs: Sequence[GivenRun], settings: Mapping[str, Sequence[Any]], with
     asked_by_label = {run.label: run.result["final"].get("asked") for run in runs if with_scores and run.scores}
     if any(one != asked_by_label[next(iter(asked_by_label))] for one in asked_by_label.values()):
         notes.append(f"The final evaluations asked different things: {_listed(asked_by_label)}")
-    precisions = {run.label: run.result["precision"] for run in runs if run.result.get("precision")}
+    precisions = {run.label: run.precision for run in runs if run.precision}
     if len(set(precisions.values())) > 1:
         notes.append(f"The runs computed with different precision: {_listed(precisions)}")
     return notes
@@ -282,5 +282,5 @@ def _cost(run: GivenRun) -> dict[str, Any]:
         "seconds": seconds,
         "tokens_per_second": tokens / seconds if seconds else 0.0,
         "workers": (read_json(run.folder.launch) or {}).get("workers"),
-        "precision": run.result.get("precision"),
+        "precision": run.precision,
     }

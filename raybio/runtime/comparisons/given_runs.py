@@ -46,7 +46,14 @@ class GivenRun:
         config = self.identity["config"]
         with contextlib.suppress(ConfigError):  # a setting that is gone, or takes other values now: it shows as it was
             config = SYSTEMS[self.identity["system"]].config.from_mapping(config).to_mapping()
-        return _flat(config)
+        # "auto" is no difference to what it came to.
+        return _flat(config) | ({"precision": self.precision} if self.precision else {})
+
+    @property
+    def precision(self) -> str | None:
+        """What it computed in, once it has ended; a trial says so in its outcome alone."""
+        told: str | None = self.result.get("precision") or (read_json(self.folder.outcome) or {}).get("precision")
+        return told
 
     @cached_property
     def reports(self) -> list[dict[str, Any]]:
