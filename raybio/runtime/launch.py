@@ -15,7 +15,7 @@ from raybio.config import fields, fingerprint, load, override_all
 from raybio.data.store import open_store
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import run_app
-from raybio.runtime.run_folder import RUN, RunFolder, read_json
+from raybio.runtime.run_folder import LAUNCH, RUN, RunFolder, read_json
 from raybio.search_space import quoted
 from raybio.systems import SYSTEMS, SystemEntry
 from raybio.training.settings import TrainingConfig
@@ -108,7 +108,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
 
     The settings are the system's defaults (its demo's without a store), then ``--config``, then ``--set``. A name that
     exists, given without store and config, continues with what that run has. A configuration that a run or a sweep left
-    in its folder brings their store.
+    in its folder brings their store, and the workers and CPUs that it was trained with.
 
     Raises:
         ConfigError: for anything that is wrong with the arguments.
@@ -121,6 +121,8 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     store, config = settled_config(entry, arguments, runs)
     # With other workers the result would not be bit-identical, with another tracking URI it would be a second run.
     earlier = read_json(RunFolder(runs, arguments.name).launch) or {} if arguments.name else {}
+    if not earlier and arguments.config is not None:
+        earlier = _trained_with(arguments.config)
     if store is None:
         store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
     digest = open_store(store, entry.store).digest
@@ -171,6 +173,16 @@ def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tup
         print(f"store: {left['store']}, for which {arguments.config} was made; --store changes that")
         return Path(left["store"]), entry.config()
     return None, entry.demo
+
+
+def _trained_with(config: Path) -> dict[str, Any]:
+    """Workers and CPUs with which the run or sweep was trained in whose folder a configuration lies."""
+    left = read_json(config.with_name(LAUNCH)) or {} if config.with_name(RUN).is_file() else {}
+    found = {name: left[name] for name in ("workers", "cpus_per_worker") if left.get(name)}
+    if found:
+        told = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in found.items())
+        print(f"{told}: so {config} was trained, and gives the same to the bit; what is given here goes before")
+    return found
 
 
 def _source(init: str) -> str:

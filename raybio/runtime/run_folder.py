@@ -21,6 +21,9 @@ COMPLETE = ("finished", "early_stopping")
 RUN = "run.json"
 """What a run is: system, configuration, store."""
 
+LAUNCH = "launch.json"
+"""How it was last started: workers, CPUs, tracking; a sweep's budget too."""
+
 _NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
@@ -41,7 +44,7 @@ class RunFolder:
         self.name, self.path = name, Path(runs).expanduser().absolute() / name
         self.config = self.path / "config.yaml"
         self.identity = self.path / RUN
-        self.launch = self.path / "launch.json"
+        self.launch = self.path / LAUNCH
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.outcome = self.path / "outcome.json"

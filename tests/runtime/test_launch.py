@@ -141,3 +141,18 @@ def test_the_configuration_that_a_sweep_or_run_left_brings_its_store(tiny_store:
     assert fields["store"] == Path(tiny_store.path)
     assert fields["config"] == SYSTEMS["structure_preserving"].config.from_mapping({"optim": {"peak_lr": 0.001}})
     assert f"store: {tiny_store.path}" in capsys.readouterr().out
+
+
+def test_the_configuration_that_a_sweep_left_is_trained_with_its_workers_and_cpus(
+    tiny_store: Store, tmp_path: Path, capsys
+) -> None:
+    """With other threads it would not be bit-identical."""
+    config = tmp_path / "best.yaml"
+    config.write_text("seed: 3\n")
+    write_json(tmp_path / "run.json", {"store": str(tiny_store.path)})
+    write_json(tmp_path / "launch.json", {"budget": [], "workers": 2, "cpus_per_worker": 0.5})
+    fields = settle(NAME, Arguments(config=config, runs=tmp_path / "runs"))
+    assert (fields["workers"], fields["cpus_per_worker"], fields["tracking"]) == (2, 0.5, None)
+    assert f"--workers 2 --cpus-per-worker 0.5: so {config} was trained" in capsys.readouterr().out
+    given = settle(NAME, Arguments(config=config, runs=tmp_path / "runs", workers=1, cpus_per_worker=1.0))
+    assert (given["workers"], given["cpus_per_worker"]) == (1, 1.0)

@@ -134,7 +134,7 @@ def sweep(request: SweepRequest) -> Swept:
     with folder.lock("driver", timeout_seconds=5):
         identity = _Identity(space=space.to_mapping(), base=request.base.to_mapping())
         folder.open(space.system, identity, Path(place), store.digest, FREE_SETTINGS)
-        write_json(folder.launch, {"budget": request.budget})
+        _note_launch(folder, budget=request.budget, workers=request.workers)
         _forget_what_may_pass(folder, order)
         if not cluster_to_join() and not _is_complete(order):
             _room(request, [local_node()])  # before anything is recorded: a plan that cannot run is no failed sweep
@@ -220,6 +220,7 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         order = replace(order, cpus_per_worker=fitting.cpus_per_worker, gpus_per_worker=fitting.gpus_per_worker)
         followed.order = order
+        _note_launch(followed.folder, cpus_per_worker=order.cpus_per_worker)
         work = _Work(order, followed, fitting.num_trials, signals)
         work.start()
         is_killed = False
@@ -232,6 +233,11 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
             message = f"{order.sweep}: the sweep ended early: {work.error}. The same command goes on"
             raise ClusterError(message) from work.error
     return order
+
+
+def _note_launch(folder: RunFolder, **facts: Any) -> None:
+    """How the sweep was started; its best settings are to be trained again with the same workers and CPUs."""
+    write_json(folder.launch, (read_json(folder.launch) or {}) | facts)
 
 
 def _room(request: SweepRequest, nodes: Sequence[Node]) -> Room:
