@@ -182,7 +182,10 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     with pytest.raises(ClusterError, match="the cluster is gone"):
         sweep(replace(request_to, budget=("num_trials=8",)))
     assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
-    assert read_json(request_to.sweeps / "mine" / "launch.json") == {"budget": ["num_trials=8"]}  # for the next start
+    assert read_json(request_to.sweeps / "mine" / "launch.json") == {
+        "budget": ["num_trials=8"],
+        "workers": 1,
+    }  # for the next start
 
 
 def test_two_signals_while_ray_starts_end_a_sweep_in_order(
