@@ -206,7 +206,7 @@ def _fit_and_follow(
             if caught:
                 tracker.kill()
                 view.say("stopping at the next step; a checkpoint is written first (once more: at once)")
-            if len(caught) > 1:
+            if len(caught) > 1 or (caught and _is_trained(folder, request.config)):
                 break
             if folder.failure.exists():
                 # Ray would start the workers again for nothing; a checkpoint that is being written gets its time.
@@ -214,6 +214,12 @@ def _fit_and_follow(
                 break
         view.update(tail.read())
     return work.error
+
+
+def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:
+    """Whether the last step is saved, so that only the final evaluation is left, which the same command does again."""
+    newest = folder.newest_checkpoint
+    return newest is not None and step_of(newest) >= config.schedule.max_steps
 
 
 def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> Any:

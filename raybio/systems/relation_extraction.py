@@ -35,6 +35,7 @@ from raybio.encoders.sources import check_source
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.encoders.transformer import seeded_weights
 from raybio.errors import ConfigError
+from raybio.evaluation.relation_report import SEED
 from raybio.evaluation.relation_scores import RelationScores
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
@@ -278,7 +279,7 @@ class _Judge:
         }
 
     def _intervals(self, scores: RelationScores) -> dict[str, Any]:
-        rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
+        rng = np.random.default_rng(SEED)  # as jobs/evaluate.py draws them
         return {name: interval._asdict() for name, interval in scores.intervals(rng).items()}
 
     def _by_relation(self, scores: RelationScores) -> dict[str, dict[str, float]]:

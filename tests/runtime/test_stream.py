@@ -1,6 +1,8 @@
 """The stream brings what collating in this process brings, in order, from any step, for any number of workers."""
 
 import os
+import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +135,15 @@ def test_a_stream_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:
         if thread.name == "raybio-stream":
             thread.join(timeout=60)  # it may be waiting for Ray Data's first block
             assert not thread.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_home")
+def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing() -> None:
+    script = Path(__file__).with_name("small_object_store.py")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=240)
+    assert "every step arrived as it was made" in done.stdout, done.stderr[-3000:]
 
 
 def _refuse(step: int, rank: int, world: int) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -171,6 +172,39 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
         step: metrics["tokens"] for step, metrics in plain.items()
     }
     assert result.metrics["loss"] == pytest.approx(plain[steps]["loss"], rel=1e-2)
+
+
+def endless_judging(rank: int, folder: Path) -> None:
+    from raybio.systems import structure_preserving
+
+    def judge(self: Any, model: Any, collective: Any) -> Any:
+        (folder / "judging").touch()
+        while (folder / "judging").exists():
+            time.sleep(0.1)
+        return {}
+
+    structure_preserving._Judge.at_the_end = judge  # type: ignore[attr-defined]
+
+
+def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_does_again(
+    unbroken: Result, request_two: TrainRequest
+) -> None:
+    request = replace(request_two, name="judged", workers=1)
+    folder = RunFolder(request.runs, "judged")
+
+    def stop() -> None:
+        while not (folder.path / "judging").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(InterruptedRunError, match="SIGINT: stopped at step 24"):
+        train(replace(request, setup=endless_judging))
+    (folder.path / "judging").unlink()  # whoever is left of the run ends
+    assert read_json(folder.result)["status"] == "stopped"
+    result = train(request)
+    assert result.status == "finished"
+    assert result.final["scores"]["trained"]
 
 
 def mlflow_status(folder: RunFolder) -> str:

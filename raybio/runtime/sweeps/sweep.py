@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.trainable import wrap_function
 
 from raybio.config import Config
@@ -281,7 +282,7 @@ class _Work(threading.Thread):
                 name=uuid.uuid4().hex[:8],
                 storage_path=str(self.followed.folder.ray),
                 failure_config=tune.FailureConfig(max_failures=MAX_TRIAL_FAILURES),
-                callbacks=[self.followed],
+                callbacks=[self.followed, _Unsaid()],
                 stop=_Stopper(self.signals),
                 verbose=0,
             ),
@@ -313,6 +314,16 @@ def _reserved(order: TrialOrder) -> dict[str, float]:
     if order.workers > 1:
         return {"CPU": 0.01}
     return {name: has for name, has in (("CPU", order.cpus_per_worker), ("GPU", order.gpus_per_worker)) if has}
+
+
+class _Unsaid(TrialProgressCallback):  # type: ignore[misc]
+    """Says nothing; without one of its kind, Tune adds its own, which tells of ended trials whatever ``verbose`` is."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # see FollowedTrials
+
+    def _print(self, msg: str) -> None:
+        pass
 
 
 class _Stopper(tune.Stopper):
