@@ -36,10 +36,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One thread: the tests are small, and they share the machine with the workers that they start. Two processes: more
-# clusters at once than that keep two cores from starting any of them in time (tests/conftest.py has the lanes).
+# Two processes: more clusters at once than that keep two cores from starting any of them in time (tests/conftest.py has
+# the lanes).
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup --no-loadscope-reorder
 
 bench: install
 	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))

@@ -1,11 +1,13 @@
 """Fixtures that several floors share."""
 
 import gzip
+import os
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ArticleCollector, ArticleConfig
@@ -33,6 +35,12 @@ LANES = {
     "test_track_postgresql": "other commands",
 }
 """Modules whose commands start clusters of their own, and those with which they do so one after the other."""
+
+
+def pytest_configure() -> None:
+    """One thread, here and in what is started: two that wait for each other while others work take longer."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook, which reads the groups, would come before it

@@ -31,6 +31,7 @@ SETTINGS = {
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.slow
 def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_step(
     tmp_path: Path, empty_database: Path
 ) -> None:

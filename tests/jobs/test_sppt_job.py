@@ -37,6 +37,7 @@ def run(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=home, env=environment)
 
 
+@pytest.mark.slow
 def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path) -> None:
     from mlflow import MlflowClient
 

@@ -141,6 +141,7 @@ def assert_its_best_settings_are_repeated(swept: Swept) -> None:
     assert len(swept.places[0].trials) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_of, capsys) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}

@@ -116,6 +116,7 @@ def test_two_workers_stay_near_the_losses_of_one_process_without_ray(
         assert logged[step]["loss"] == pytest.approx(plain[step], rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_and_dies_again_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
     unbroken: Result, request_two: TrainRequest
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_worker_killed_at_any_step_changes_nothing(seed: int, unbroken: Result
     assert logged_steps(result) == list(range(25))
 
 
+@pytest.mark.slow
 def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_order(
     unbroken: Result, request_two: TrainRequest, tiny_training: TrainingConfig
 ) -> None:
@@ -186,6 +188,7 @@ def endless_judging(rank: int, folder: Path) -> None:
     structure_preserving._Judge.at_the_end = judge  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_does_again(
     unbroken: Result, request_two: TrainRequest
 ) -> None:
@@ -269,6 +272,7 @@ def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
         assert at_start[name] == pytest.approx(value, rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_a_system_of_another_kind_trains_on_two_workers_and_is_shown_in_its_own_table(
     runs: Path, tiny_articles: ArticleStore
 ) -> None:
