@@ -1,12 +1,11 @@
 """Search spaces: YAML that says which settings of a system a sweep may vary, and how.
 
 Everything is checked when the file is read: that the system exists, that each path is one of its settings, that each
-end of a range is a value the setting takes, and that the range holds the system's own default, so that a sweep can
-only do as well as no sweep or better. A setting that means nothing without another one's value is drawn ``when`` that
-one has it:
+end of a range is a value the setting takes, and that the range holds the system's own default, so that a sweep may find
+it again. A setting that means nothing without another one's value is drawn ``when`` that one has it:
 
-    objective.loss: {choice: [multi_similarity, margin_contrastive]}
-    objective.margin: {uniform: [0.1, 1.0], when: {objective.loss: margin_contrastive}}
+    optim.schedule: {choice: [constant, cosine]}
+    optim.final_lr_ratio: {uniform: [0.0, 0.5], when: {optim.schedule: cosine}}
 """
 
 import itertools
@@ -34,6 +33,11 @@ RESAMPLE_PROBABILITY = 0.25
 
 Settings = dict[str, Any]
 """Path -> value, of the settings that a trial changes."""
+
+
+def short(value: object) -> str:
+    """A setting's value, with three digits of a number."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Scheduler(Config):
 
     kind: Literal["asha", "hyperband", "median", "pbt", "none"] = Field(
         "asha",
-        description="asynchronous successive halving; HyperBand, which waits for all trials of a bracket; a trial "
+        description="asynchronous successive halving; HyperBand, which spares some trials for longer; a trial "
         "worse than the median of the others' means is stopped; population-based training, which lets bad trials go "
         "on from good ones' weights with settings changed; or nothing",
     )
@@ -232,8 +236,6 @@ def _check_whole(found: SearchSpace) -> None:
         raise ConfigError(
             "scheduler.kind: pbt changes settings on the way, which optuna cannot learn from; want random"
         )
-    if found.scheduler.kind == "hyperband" and found.search.kind == "optuna":
-        raise ConfigError("scheduler.kind: hyperband waits for whole brackets, so optuna would learn late; want random")
 
 
 def _check_conditions(path: str, distribution: Distribution, earlier: Mapping[str, Distribution]) -> None:

@@ -200,7 +200,6 @@ def test_a_wrong_condition_is_refused(when, reason, tmp_path):
     [
         ({"search": {"kind": "grid"}}, "has a range; list choices"),
         ({"scheduler": {"kind": "pbt"}}, "want random"),
-        ({"scheduler": {"kind": "hyperband"}}, "want random"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(changes, reason, tmp_path):

@@ -1,10 +1,11 @@
 """What the trials of a sweep are compared by."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raybio.errors import ConfigError
+from raybio.errors import ConfigError, DivergedError
 
 
 class MetricError(ConfigError):
@@ -36,9 +37,13 @@ class Goal:
         """Refuse an evaluation that has not the metric: the whole training would be for nothing.
 
         Raises:
-            MetricError: naming those that it has.
+            DivergedError: if it is no finite number.
+            MetricError: if there is none, naming those that there are.
         """
         metrics = report["metrics"]
+        value = report.get("not_finite", {}).get(self.metric, metrics.get(self.metric, 0.0))
+        if not math.isfinite(float(value)):
+            raise DivergedError(f"step {report['step']}: {self.metric} is {value}, want a finite number to compare by")
         if report.get("is_evaluation") and self.metric not in metrics:
             has = ", ".join(sorted(name for name in metrics if name.count("/") == 1))
             raise MetricError(f"metric: {self.metric!r} is not evaluated; want one of {has}")

@@ -108,7 +108,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
 
     The settings are the system's defaults (its demo's without a store), then ``--config``, then ``--set``. A name that
     exists, given without store and config, continues with what that run has. A configuration that a run or a sweep left
-    in its folder brings their store, and the workers and CPUs that it was trained with.
+    in its folder brings their store, and the workers, threads and device that it was trained with.
 
     Raises:
         ConfigError: for anything that is wrong with the arguments.
@@ -119,10 +119,13 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         raise ConfigError(f"--device: got {arguments.device!r}, want auto, cpu or gpu")
     runs = default_folder("runs", "RAYBIO_RUNS") if arguments.runs is None else arguments.runs
     store, config = settled_config(entry, arguments, runs)
-    # With other workers the result would not be bit-identical, with another tracking URI it would be a second run.
+    # With other workers or threads the result would not be bit-identical, with another tracking URI a second run.
     earlier = read_json(RunFolder(runs, arguments.name).launch) or {} if arguments.name else {}
     if not earlier and arguments.config is not None:
         earlier = _trained_with(arguments.config)
+    if arguments.workers or arguments.cpus_per_worker:
+        earlier = {name: value for name, value in earlier.items() if name != "threads_per_worker"}
+    use_gpu = _DEVICES[arguments.device]
     if store is None:
         store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
     digest = open_store(store, entry.store).digest
@@ -135,7 +138,8 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "tracking": arguments.tracking_uri or earlier.get("tracking"),
         "workers": arguments.workers or earlier.get("workers", 1),
         "cpus_per_worker": arguments.cpus_per_worker or earlier.get("cpus_per_worker"),
-        "use_gpu": _DEVICES[arguments.device],
+        "threads_per_worker": earlier.get("threads_per_worker"),
+        "use_gpu": earlier.get("use_gpu") if use_gpu is None else use_gpu,
         "verbose": arguments.verbose,
     }
 
@@ -176,12 +180,16 @@ def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tup
 
 
 def _trained_with(config: Path) -> dict[str, Any]:
-    """Workers and CPUs with which the run or sweep was trained in whose folder a configuration lies."""
-    left = read_json(config.with_name(LAUNCH)) or {} if config.with_name(RUN).is_file() else {}
-    found = {name: left[name] for name in ("workers", "cpus_per_worker") if left.get(name)}
-    if found:
-        told = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in found.items())
-        print(f"{told}: so {config} was trained, and gives the same to the bit; what is given here goes before")
+    """How the run or the sweep's best trial was trained in whose folder a configuration lies."""
+    found = read_json(config.with_name(LAUNCH)) or {} if config.with_name(RUN).is_file() else {}
+    if not found.get("workers"):
+        return {}
+    told = f"{found['workers']} worker" + ("s" if found["workers"] > 1 else "")
+    if found.get("threads_per_worker"):
+        told += f" of {found['threads_per_worker']} threads"
+    if found.get("use_gpu") is not None:
+        told += f" on {'GPUs' if found['use_gpu'] else 'CPUs'}"
+    print(f"{told}: so {config} was trained, and gives the same to the bit; options change that")
     return found
 
 
@@ -210,8 +218,8 @@ def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
 def _train_and_show(system: str, arguments: Arguments) -> None:
     fields_of_request = settle(system, arguments, Path(sys.argv[0]).stem)
     # Only now: these import Ray and MLflow, which takes seconds.
-    from raybio.runtime.comparisons.compare import Variation, compare
     from raybio.runtime.comparisons.result_table import lines_for_terminal
+    from raybio.runtime.comparisons.variations import Variation, compare
     from raybio.runtime.train import TrainRequest
 
     request = TrainRequest(**fields_of_request)

@@ -22,6 +22,9 @@ from raybio.training.checkpoint import step_of
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
 
+REMEMBERED = ("workers", "cpus_per_worker", "threads_per_worker", "use_gpu", "tracking")
+"""Of a run's last start, what the next one does the same way unless it is told otherwise."""
+
 _MLFLOW_STATUS = {"finished": "FINISHED", "early_stopping": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 
@@ -38,6 +41,7 @@ class TrainRequest:
         tracking: MLflow tracking URI; None: ``mlflow.db`` beside ``runs``.
         workers: training workers.
         cpus_per_worker: logical CPUs that each reserves; None: chosen.
+        threads_per_worker: that each computes with; None: as many as its CPUs.
         use_gpu: None: if there is a GPU for each worker.
         verbose: show Ray's own logs.
         parent_run_id: MLflow run that this one belongs to, as a trial or a baseline.
@@ -52,6 +56,7 @@ class TrainRequest:
     tracking: str | None = None
     workers: int = 1
     cpus_per_worker: float | None = None
+    threads_per_worker: int | None = None
     use_gpu: bool | None = None
     verbose: bool = False
     parent_run_id: str | None = None
@@ -135,7 +140,7 @@ def train(request: TrainRequest) -> Result:
     with folder.lock("driver", timeout_seconds=5):
         store, free = Path(request.store).absolute(), free_settings(request.config)
         is_old = folder.open(request.system, request.config, store, digest, free)
-        write_json(folder.launch, {key: getattr(request, key) for key in ("workers", "cpus_per_worker", "tracking")})
+        write_json(folder.launch, {key: getattr(request, key) for key in REMEMBERED})
         finished = _finished(folder, request.config) if is_old else None
         tracker = Tracker(folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id)
         if finished is not None:
@@ -231,7 +236,7 @@ def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> An
         store=str(Path(request.store).absolute()),
         runs=str(folder.path.parent),
         name=request.name,
-        threads=resources.threads_per_worker,
+        threads=request.threads_per_worker or resources.threads_per_worker,
         setup=request.setup,
     )
 

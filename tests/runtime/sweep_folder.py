@@ -40,7 +40,9 @@ def leave(order: TrialOrder, trial: Trial, values: dict[int, float], status: str
     log.append(0, {METRIC: 0.99})  # the start is no step of the trial
     for step, value in values.items():
         log.append(step, {METRIC: value})
-    write_json(folder.path / NOTE, {"trial": {"settings": trial.settings, "branch": trial.branch}, "seconds": 36.0})
+    write_json(
+        folder.path / NOTE, {"trial": {"settings": trial.settings, "branch": trial.branch}, "worker_seconds": 36.0}
+    )
     write_json(folder.path / ENDED, {"status": status})
     return folder
 

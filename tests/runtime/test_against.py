@@ -12,8 +12,8 @@ from matplotlib.image import imread
 from raybio.config import override_all
 from raybio.data.document_store import DocumentStore
 from raybio.runtime.comparisons.against import write_against
-from raybio.runtime.comparisons.compare import Kin, Variation, compare, family, judged
 from raybio.runtime.comparisons.overlay_plots import plot_against
+from raybio.runtime.comparisons.variations import Kin, Variation, compare, family, judged
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.train import Result, TrainRequest
 from raybio.systems import SYSTEMS

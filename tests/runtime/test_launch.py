@@ -143,16 +143,17 @@ def test_the_configuration_that_a_sweep_or_run_left_brings_its_store(tiny_store:
     assert f"store: {tiny_store.path}" in capsys.readouterr().out
 
 
-def test_the_configuration_that_a_sweep_left_is_trained_with_its_workers_and_cpus(
+def test_the_configuration_that_a_sweep_left_is_trained_as_its_best_trial_was(
     tiny_store: Store, tmp_path: Path, capsys
 ) -> None:
     """With other threads it would not be bit-identical."""
     config = tmp_path / "best.yaml"
     config.write_text("seed: 3\n")
     write_json(tmp_path / "run.json", {"store": str(tiny_store.path)})
-    write_json(tmp_path / "launch.json", {"budget": [], "workers": 2, "cpus_per_worker": 0.5})
+    launch = {"workers": 2, "threads_per_worker": 4, "use_gpu": False, "given": {"workers": 3}}
+    write_json(tmp_path / "launch.json", launch)
     fields = settle(NAME, Arguments(config=config, runs=tmp_path / "runs"))
-    assert (fields["workers"], fields["cpus_per_worker"], fields["tracking"]) == (2, 0.5, None)
-    assert f"--workers 2 --cpus-per-worker 0.5: so {config} was trained" in capsys.readouterr().out
-    given = settle(NAME, Arguments(config=config, runs=tmp_path / "runs", workers=1, cpus_per_worker=1.0))
-    assert (given["workers"], given["cpus_per_worker"]) == (1, 1.0)
+    assert (fields["workers"], fields["threads_per_worker"], fields["use_gpu"]) == (2, 4, False)
+    assert f"2 workers of 4 threads on CPUs: so {config} was trained" in capsys.readouterr().out
+    given = settle(NAME, Arguments(config=config, runs=tmp_path / "runs", cpus_per_worker=1.0, device="gpu"))
+    assert (given["workers"], given["threads_per_worker"], given["use_gpu"]) == (2, None, True)

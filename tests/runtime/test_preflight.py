@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
 
 from raybio.data.store import Store
 from raybio.errors import ClusterError, ConfigError
@@ -274,6 +275,15 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     found = by_check(preflight(sweep))
     assert found["settings"].state == found["encoder"].state == OK
     assert "trials are valid" in found["settings"].found
+    # Some draws do not fit each other: the sweep draws again, and that is no error.
+    misfits = yaml.safe_load(text) | {"search": {"kind": "random"}}
+    misfits["budget"]["num_trials"] = 3
+    misfits["space"] = {
+        "objective.loss": {"choice": ["margin_contrastive", "multi_similarity"]},
+        "plan.num_negatives_per_anchor": {"choice": [0, 1]},
+    }
+    space.write_text(yaml.safe_dump(misfits))
+    assert by_check(preflight(sweep))["settings"].state == OK, by_check(preflight(sweep))["settings"]
     space.write_text(text.replace("lambda_spml", "lamda_spml"))
     found = by_check(preflight(sweep))
     assert "lambda_spml" in found["settings"].found

@@ -10,7 +10,7 @@ import pytest
 from raybio.config import override
 from raybio.data.store import Store
 from raybio.errors import CheckpointError, ClusterError, ConfigError, StoreError
-from raybio.runtime.comparisons.compare import Variation, compare
+from raybio.runtime.comparisons.variations import Variation, compare
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.train import TrainRequest, _status, check_request, train
 from raybio.training import precision

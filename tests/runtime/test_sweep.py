@@ -207,11 +207,11 @@ def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["hyperband", "median"])
 @pytest.mark.timeout(180)
-def test_other_rules_of_stopping_end_too(request_of, kind: str) -> None:
-    swept = sweep(request_of(name=kind, scheduler={"kind": kind, "reduction_factor": 2}))
+def test_other_rules_of_stopping_stop_too(request_of, kind: str) -> None:
+    rates = {RATE: {"choice": [3e-3, 1e-3, 3e-4, 1e-6, 1e-7, 1e-8]}}
+    swept = sweep(request_of(name=kind, space=rates, scheduler={"kind": kind, "reduction_factor": 2}))
     assert len(swept.trials) == 6
-    assert set(statuses(swept).values()) <= {FINISHED, STOPPED}
-    assert FINISHED in statuses(swept).values()
+    assert set(statuses(swept, RATE).values()) == {FINISHED, STOPPED}
     assert_nothing_is_left()
 
 

@@ -180,12 +180,10 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
 
     monkeypatch.setattr("raybio.runtime.sweeps.sweep._tuned", break_off)
     with pytest.raises(ClusterError, match="the cluster is gone"):
-        sweep(replace(request_to, budget=("num_trials=8",)))
+        sweep(replace(request_to, given={"budget": ["num_trials=8"]}))
     assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
-    assert read_json(request_to.sweeps / "mine" / "launch.json") == {
-        "budget": ["num_trials=8"],
-        "workers": 1,
-    }  # for the next start
+    launch = read_json(request_to.sweeps / "mine" / "launch.json")
+    assert launch["given"] == {"budget": ["num_trials=8"]}  # for the next start
 
 
 def test_two_signals_while_ray_starts_end_a_sweep_in_order(

@@ -2,20 +2,22 @@
 
 import csv
 import json
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from raybio.config import load, override_all
-from raybio.errors import ClusterError, ConfigError, StoreError
+from raybio.errors import ClusterError, ConfigError, DivergedError, StoreError
+from raybio.runtime.goal import Goal, MetricError
 from raybio.runtime.launch import Arguments
 from raybio.runtime.metrics_log import MetricsLog, read_reports
-from raybio.runtime.room import Node, room
-from raybio.runtime.run_folder import RunFolder, write_json
+from raybio.runtime.room import Node, check_resources, room
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.sweeps.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.sweeps.sweep_report import importance, write_sweep_report
-from raybio.runtime.sweeps.sweeping import _recalled, _refuse_both, _show_plan
+from raybio.runtime.sweeps.sweeping import _Given, _refuse_both, _show_plan
 from raybio.runtime.sweeps.trial import FAILED, FINISHED, STOPPED, Trial, TrialOrder
 from tests.runtime.sweep_folder import LAMBDA, METRIC, RATE, SYSTEM, leave, of, order_of, space_of
 from tests.script_process import run_script
@@ -229,11 +231,48 @@ def test_settings_that_the_space_decides_are_refused(tmp_path: Path, setting: st
         _refuse_both(space_of(tmp_path), ("seed=3", "schedule.evaluate_every_steps=10", setting))
 
 
-def test_a_sweep_goes_on_with_the_budget_that_it_was_given_before(tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize("node", [Node(2), Node(16, 1), Node(1)])
+def test_the_winner_has_room_with_the_threads_of_its_trial_even_if_that_had_a_whole_node(
+    tmp_path: Path, node: Node
+) -> None:
+    found = room([node], workers=1, at_most=1)
+    order = replace(order_of(tmp_path), cpus_per_worker=found.cpus_per_worker, gpus_per_worker=found.gpus_per_worker)
+    assert order.launch == {"workers": 1, "threads_per_worker": node.cpus, "use_gpu": node.gpus > 0}
+    check_resources(order.launch["workers"], None, [node], order.launch["use_gpu"])  # as the job of best.yaml asks
+
+
+def test_the_best_file_brings_how_its_own_trial_was_trained_and_not_how_the_sweep_was_started_last(
+    tmp_path: Path,
+) -> None:
+    order = order_of(tmp_path)
+    for value, score, workers in ((0.1, 0.5, 1), (0.5, 0.3, 2)):
+        folder = leave(order, of(value), {10: score})
+        write_json(folder.launch, {"workers": workers, "threads_per_worker": 4, "use_gpu": False})
+    folder = RunFolder(tmp_path / "sweeps", "mine")
+    write_json(folder.launch, {"given": {"workers": 2}})
+    write_results(folder, order)
+    own = {"workers": 1, "threads_per_worker": 4, "use_gpu": False}
+    assert read_json(folder.launch) == {"given": {"workers": 2}} | own
+
+
+def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_there_the_sweep() -> None:
+    goal = Goal("val/x", "max")
+    report = {"step": 10, "is_evaluation": True, "metrics": {"val/y": 1.0}}
+    with pytest.raises(MetricError, match="'val/x' is not evaluated; want one of val/y"):
+        goal.check(report)
+    for broken in (report | {"not_finite": {"val/x": "nan"}}, report | {"metrics": {"val/x": float("inf")}}):
+        with pytest.raises(DivergedError, match="step 10: val/x is (nan|inf), want a finite number"):
+            goal.check(broken)
+
+
+def test_a_sweep_goes_on_with_what_it_was_given_before(tmp_path: Path, capsys) -> None:
     folder = RunFolder(tmp_path, "mine")
-    assert _recalled(folder, ["num_trials=3"]) == ("num_trials=3",)
+    assert _Given(("num_trials=3",)).after(folder) == _Given(("num_trials=3",))
     folder.make()
-    write_json(folder.launch, {"budget": ["num_trials=20", "num_seeds=4"]})
-    assert _recalled(folder, []) == ("num_trials=20", "num_seeds=4")
-    assert "as mine was started before: --budget num_trials=20 --budget num_seeds=4" in capsys.readouterr().out
-    assert _recalled(folder, ["num_trials = 30"]) == ("num_seeds=4", "num_trials = 30")
+    earlier = _Given(("num_trials=20", "num_seeds=4"), workers=2, tracking_uri="http://127.0.0.1:5")
+    write_json(folder.launch, {"given": asdict(earlier)})
+    assert _Given().after(folder) == earlier
+    told = "--budget num_trials=20 --budget num_seeds=4 --workers 2 --tracking-uri http://127.0.0.1:5"
+    assert f"as mine was started before: {told}" in capsys.readouterr().out
+    now = _Given(("num_trials = 30",), workers=1).after(folder)
+    assert now == _Given(("num_seeds=4", "num_trials = 30"), workers=1, tracking_uri="http://127.0.0.1:5")

@@ -122,13 +122,14 @@ def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reaso
 
     folder, donor = order.folder(of(0.5)), RunFolder(tmp_path, "donor")
     folder.make()
-    write_json(folder.path / NOTE, {"trial": asdict(of(0.5)), "seconds": 0.0})
+    write_json(folder.path / NOTE, {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
     (donor.checkpoints / "step-00000010").mkdir(parents=True)  # torn
     (tmp_path / "told").mkdir()
     write_json(tmp_path / "told" / NOTE, {"folder": str(donor.path), "step": 10})
     monkeypatch.setattr(ray.tune, "get_checkpoint", lambda: ray.tune.Checkpoint.from_directory(tmp_path / "told"))
     run_trial(asdict(of(0.5)), order)
     assert json.loads(folder.failure.read_text())["kind"] == "CheckpointError"
+    assert json.loads((folder.path / NOTE).read_text())["worker_seconds"] > 0  # it has cost something all the same
 
 
 def test_the_precision_is_measured_once_for_all_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,3 +177,30 @@ def test_a_random_search_is_the_same_each_time_and_has_no_trial_twice(tmp_path: 
     space = space_of(tmp_path, search={"kind": "random"}, space={LAMBDA: {"choice": [0.0, 0.1, 0.5]}})
     assert planned(space) == planned(space)
     assert sorted(one[LAMBDA] for one in planned(space)) == [0.0, 0.1, 0.5]  # no more than there are
+
+
+def test_hyperband_spares_some_trials_for_longer_and_stops_the_worst_as_before_when_it_goes_on(tmp_path: Path) -> None:
+    order = order_of(tmp_path, scheduler={"kind": "hyperband", "reduction_factor": 2})
+    trials = [
+        SimpleNamespace(trial_id=str(number), config={TRIAL: asdict(of(number / 40))}, is_finished=lambda: False)
+        for number in range(40)
+    ]
+
+    def stopped_at() -> dict[str, int]:
+        """Trial -> the step at which it is stopped; trials report in turn, a later one is worse."""
+        rule, found = scheduler(order), {}
+        for trial in trials:
+            rule.on_trial_add(None, trial)
+        for step in (10, 20, 30, 40):
+            for number, trial in enumerate(trials):
+                result = {"step": step, "training_iteration": step, OBJECTIVE: 1 - number / 40}
+                if trial.trial_id not in found and rule.on_trial_result(None, trial, result) == "STOP":
+                    found[trial.trial_id] = step
+        return found
+
+    first = stopped_at()
+    at = [sum(step == one for one in first.values()) for step in (10, 20)]
+    assert min(at) > 0, first
+    assert first["0"] == 40, "the best of all goes to the end"
+    assert 0 < sum(step < 40 for step in first.values()) < 40
+    assert stopped_at() == first

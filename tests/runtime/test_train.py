@@ -18,7 +18,7 @@ from raybio.config import override_all
 from raybio.data.article_store import ArticleStore
 from raybio.data.store import Store
 from raybio.errors import CheckpointError, DivergedError
-from raybio.runtime.comparisons.compare import compare
+from raybio.runtime.comparisons.variations import compare
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.runtime.train import InterruptedRunError, Result, TrainRequest, train

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from raybio.config import Config, fields
+from raybio.config import Config, fields, value_at
 from raybio.data.store import Store
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
@@ -107,6 +107,9 @@ def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(name: s
     system = SYSTEMS[name].build(tiny_config(name), store.path)
     logged = system.evaluate(system.model, SingleProcess())
     assert {space.metric for space in spaces} <= logged.keys()
+    for space in spaces:  # on the embedded corpus too
+        for path, distribution in space.space.items():
+            assert value_at(SYSTEMS[name].demo, path) in distribution, path
     assert set(SYSTEMS[name].step_metrics) & logged.keys()
 
 

@@ -28,7 +28,7 @@ from raybio.runtime.checks.here import (
 )
 from raybio.runtime.cluster import LOCAL_ONLY, others_can_read, token_path
 
-PACKAGES = ("ray", "torch", "pyarrow", "transformers", "raybio")
+PACKAGES = ("ray", "torch", "pyarrow", "transformers", "torch-geometric", "faiss-cpu", "mlflow", "optuna", "raybio")
 SHARED_SECONDS = 10.0
 """How long a file of another node may stay unseen: network file systems remember folders for a while."""
 

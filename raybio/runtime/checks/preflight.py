@@ -64,6 +64,8 @@ class _Settled:
     base: TrainingConfig | None = None
     configs: tuple[TrainingConfig, ...] = ()
     use_gpu: bool | None = None
+    workers: int = 1
+    cpus_per_worker: float | None = None
 
     @property
     def sources(self) -> tuple[tuple[str, str], ...]:
@@ -84,7 +86,12 @@ def preflight(intent: Intent) -> list[Finding]:
         findings.extend(guarded(check, lambda: function(*given), intent.seconds))
 
     folder = default_folder("sweeps", "RAYBIO_SWEEPS") if intent.space else default_folder("runs", "RAYBIO_RUNS")
-    plain = _Settled((arguments.runs or folder).expanduser(), arguments.store)
+    plain = _Settled(
+        (arguments.runs or folder).expanduser(),
+        arguments.store,
+        workers=arguments.workers or 1,
+        cpus_per_worker=arguments.cpus_per_worker,
+    )
     settled = [plain]
     look("token", here.look_at_token)
     look("addresses", here.look_at_addresses)
@@ -129,7 +136,8 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
     fields = settle(system, arguments)
     base, store = fields["config"], fields["store"]
     configs = (base,) if space is None else _trials(base, space, store)
-    settled.append(_Settled(fields["runs"], store, system, space, base, configs, fields["use_gpu"]))
+    asked = {name: fields[name] for name in ("use_gpu", "workers", "cpus_per_worker")}
+    settled.append(_Settled(fields["runs"], store, system, space, base, configs, **asked))
     found = f"{system}: those of {len(configs)} trials are valid" if space else f"{system}: valid"
     yield Finding("settings", OK, found)
 
@@ -140,7 +148,7 @@ def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[Trai
     from raybio.runtime.sweeps.trial import TrialOrder
 
     order = TrialOrder(base, space, str(store), "")
-    return tuple(order.config(settings) for settings in planned(space))
+    return tuple(order.config(settings) for settings in planned(space, order.check))
 
 
 def _look_at_store(plan: _Settled) -> Iterator[Finding]:
@@ -178,7 +186,7 @@ def _look_at_resources(intent: Intent, plan: _Settled) -> Iterator[Finding]:
 
 def _fits(intent: Intent, plan: _Settled, nodes: Sequence[Node]) -> Iterator[Finding]:
     """Whether a training, or one trial at least, has room on these nodes."""
-    workers, cpus_per_worker = intent.arguments.workers or 1, intent.arguments.cpus_per_worker
+    workers, cpus_per_worker = plan.workers, plan.cpus_per_worker
     if intent.space is not None:
         # Of a space that cannot be read, how many trials are wanted is not known: whether one has room is.
         at_most = 1 if plan.space is None else plan.space.budget.max_concurrent_trials

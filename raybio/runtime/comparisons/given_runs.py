@@ -11,9 +11,9 @@ from typing import Any
 
 from raybio.errors import ConfigError
 from raybio.evaluation.unit_scores import UnitScores, read_unit_scores
-from raybio.runtime.comparisons.compare import REPETITIONS
+from raybio.runtime.comparisons.variations import REPETITIONS
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import COMPLETE, LAUNCH, RunFolder, read_json
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json
 from raybio.runtime.sweeps.trial import ENDED
 from raybio.systems import SYSTEMS
 
@@ -54,13 +54,6 @@ class GivenRun:
         """What it computed in, once it has ended; a trial says so in its outcome alone."""
         told: str | None = self.result.get("precision") or (read_json(self.folder.outcome) or {}).get("precision")
         return told
-
-    @property
-    def workers(self) -> int | None:
-        """How many trained it; of a trial, its sweep says so."""
-        sweep = self.folder.path.parent.parent
-        launches = (self.folder.launch, *([sweep / LAUNCH] if (self.folder.path / ENDED).exists() else []))
-        return next((told["workers"] for told in map(read_json, launches) if told), None)
 
     @cached_property
     def reports(self) -> list[dict[str, Any]]:

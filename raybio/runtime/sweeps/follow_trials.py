@@ -26,6 +26,7 @@ from raybio.runtime.sweeps.trial import (
     status_of,
 )
 from raybio.runtime.track import FINISH_SECONDS, KILLED_SECONDS, Tracker
+from raybio.search_space import short
 from raybio.training.checkpoint import keep_newest
 
 TRIALS = "trials.json"
@@ -164,7 +165,9 @@ class FollowedTrials(Callback):
             write_json(self.folder.path / TRIALS, [asdict(one) for one in self._listed])
         folder.make()
         if not (folder.path / NOTE).exists():
-            write_json(folder.path / NOTE, {"trial": asdict(now), "seconds": 0.0})
+            write_json(folder.path / NOTE, {"trial": asdict(now), "worker_seconds": 0.0})
+        if status_of(folder) == INTERRUPTED:
+            write_json(folder.launch, self.order.launch)
         if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
             self._trackers[folder.name] = self._tracker(now)
             self._trackers[folder.name].start()
@@ -226,8 +229,4 @@ def _facts(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], dict[str, flo
 
 def shown(trial: Trial) -> str:
     """A trial's settings, short."""
-    return ", ".join(f"{path.rsplit('.', 1)[-1]} {_short(value)}" for path, value in trial.settings.items())
-
-
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return ", ".join(f"{path.rsplit('.', 1)[-1]} {short(value)}" for path, value in trial.settings.items())

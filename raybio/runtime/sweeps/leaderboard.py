@@ -12,7 +12,7 @@ from scipy import stats
 
 from raybio.config import override_all
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import LAUNCH, RunFolder, read_json, write_json
 from raybio.runtime.sweeps.trial import FAILED, NOTE, Trial, TrialOrder, status_of
 from raybio.search_space import Settings
 from raybio.training.loop import free_settings
@@ -32,7 +32,7 @@ class TrialRecord:
         values: (step, metric) of its own evaluations; those that came with another trial's weights are that one's.
         best_step: the best of them; None without an evaluation.
         best_value: its metric.
-        seconds: its training took.
+        worker_seconds: its training took, added up over its workers.
         error: why it failed.
         branch: what tells it from trials of the same settings that began with other weights.
         goes_on_from: the trial whose weights it took over.
@@ -45,7 +45,7 @@ class TrialRecord:
     values: list[tuple[int, float]] = field(default_factory=list)
     best_step: int | None = None
     best_value: float | None = None
-    seconds: float = 0.0
+    worker_seconds: float = 0.0
     error: str = ""
     goes_on_from: str = ""
 
@@ -91,7 +91,7 @@ def _record(order: TrialOrder, note: Path) -> TrialRecord:
         values=values,
         best_step=None if best is None else best[0],
         best_value=None if best is None else best[1],
-        seconds=content["seconds"],
+        worker_seconds=content["worker_seconds"],
         error=(read_json(folder.failure) or {}).get("message", ""),
         goes_on_from=next((report["goes_on_from"] for report in reversed(reports) if "goes_on_from" in report), ""),
     )
@@ -210,7 +210,7 @@ def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], li
         writer.writerow(header)
         for one in trials:
             last = one.values[-1][0] if one.values else 0
-            hours = f"{order.workers * one.seconds / 3600:.5f}"
+            hours = f"{one.worker_seconds / 3600:.5f}"
             chosen = [one.settings.get(path, "") for path in space.space]
             seed = one.settings.get(SEED, order.base.seed)
             writer.writerow(
@@ -219,4 +219,6 @@ def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], li
     if places:
         text = yaml.safe_dump(best_config(order, places[0]).to_mapping(), sort_keys=False, allow_unicode=True)
         (folder.path / "best.yaml").write_text(text, encoding="utf-8")
+        trained = read_json(folder.path / "trials" / places[0].trials[0].name / LAUNCH) or {}
+        write_json(folder.launch, (read_json(folder.launch) or {}) | trained)  # for whoever trains best.yaml
     return places, trials

@@ -51,8 +51,17 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
             f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials and driver must share "
             "the sweeps folder. Choose one that all of them see with --sweeps or RAYBIO_SWEEPS"
         )
-    note = read_json(folder.path / NOTE) or {"trial": asdict(trial), "seconds": 0.0}
+    note = read_json(folder.path / NOTE) or {"trial": asdict(trial), "worker_seconds": 0.0}
     started, told = time.monotonic(), list[tuple[int, float]]()
+
+    def note_time() -> None:
+        nonlocal started
+        now = time.monotonic()
+        note["worker_seconds"] += order.workers * (now - started)
+        started = now
+        if not has_ended(folder):
+            write_json(folder.path / NOTE, note)
+
     try:
         told_step = _told_step(order, trial)
         known = _known_values(folder, order.goal)
@@ -61,10 +70,7 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
             told_step = max(told_step, known[-1][0] - 1)
         for step, value in chain(known, _new_values(folder, order, trial)):
             told.append((step, value))
-            note |= {"seconds": note["seconds"] + time.monotonic() - started}
-            started = time.monotonic()
-            if not has_ended(folder):
-                write_json(folder.path / NOTE, note)
+            note_time()
             if step > told_step:
                 _tell(folder, order.goal, told)
         if not told and not order.stop.exists() and not folder.failure.exists():
@@ -75,6 +81,8 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
         raise  # Tune tries again
     except RaybioError as error:
         write_json(folder.failure, {"kind": type(error).__name__, "message": str(error)})
+    finally:
+        note_time()  # what came after the last evaluation, or came to none, has cost as much
 
 
 def _tell(folder: RunFolder, goal: Goal, told: list[tuple[int, float]]) -> None:

@@ -1,7 +1,9 @@
 """Which settings a sweep's trials try, in Ray Tune's terms; and which trials it stops."""
 
 import itertools
+import json
 import logging
+import math
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,10 +11,12 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Literal
 
-from ray.tune.schedulers import PopulationBasedTraining
+import numpy as np
+from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining
 from ray.tune.search import Searcher
 
 from raybio.errors import ConfigError
+from raybio.functional.hashing import derive_seed
 from raybio.runtime.sweeps.run_trial import OBJECTIVE
 from raybio.runtime.sweeps.trial import Trial, TrialOrder, has_ended
 from raybio.search_space import Distribution, SearchSpace, Settings
@@ -114,12 +118,7 @@ def scheduler(order: TrialOrder) -> Any:
 
     It looks at the best value so far where that is all that counts of a trial, and at the value now otherwise.
     """
-    from ray.tune.schedulers import (
-        AsyncHyperBandScheduler,
-        FIFOScheduler,
-        HyperBandScheduler,
-        MedianStoppingRule,
-    )
+    from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
 
     space, budget, factor = order.space, order.space.budget, order.space.scheduler.reduction_factor
     best = {"time_attr": "step", "metric": OBJECTIVE, "mode": space.mode}
@@ -128,7 +127,7 @@ def scheduler(order: TrialOrder) -> Any:
         rungs = {"max_t": budget.max_steps, "grace_period": budget.grace_steps}
         return AsyncHyperBandScheduler(**best, **rungs, reduction_factor=factor)
     if space.scheduler.kind == "hyperband":
-        return HyperBandScheduler(**best, max_t=budget.max_steps, reduction_factor=factor)
+        return _HyperBand(budget.max_steps, budget.grace_steps, factor, **best)
     if space.scheduler.kind == "median":
         return MedianStoppingRule(**now, grace_period=budget.grace_steps, min_samples_required=2)
     if space.scheduler.kind == "pbt":
@@ -150,6 +149,27 @@ def scheduler(order: TrialOrder) -> Any:
             log_config=False,
         )
     return FIFOScheduler()
+
+
+class _HyperBand(AsyncHyperBandScheduler):
+    """HyperBand, asynchronous (Li et al., 2020): brackets that spare trials for longer and longer before they stop any.
+
+    Tune's own with barriers wants all trials of a bracket begun before the first is judged, and where no more than a
+    few may run at a time, it judges each alone and stops nobody.
+    """
+
+    def __init__(self, max_steps: int, grace_steps: int, factor: float, **arguments: Any) -> None:
+        num_brackets = 1 + math.floor(math.log(max_steps / grace_steps, factor) + 1e-9)
+        rungs = {"max_t": max_steps, "grace_period": grace_steps, "reduction_factor": factor}
+        super().__init__(**arguments, **rungs, brackets=num_brackets)
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Its settings alone say which bracket a trial is in: a sweep that goes on decides as it did before."""
+        super().on_trial_add(tune_controller, trial)
+        num_rungs = [len(bracket._rungs) for bracket in self._brackets]
+        share = np.exp(np.subtract(num_rungs, max(num_rungs)))  # Tune's own, but for its global random numbers
+        rng = np.random.default_rng(derive_seed("bracket", json.dumps(trial.config[TRIAL], sort_keys=True)))
+        self._trial_info[trial.trial_id] = self._brackets[rng.choice(len(share), p=share / share.sum())]
 
 
 class _Population(PopulationBasedTraining):

@@ -17,8 +17,8 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class SweepRequest:
         cpus_per_worker: logical CPUs of each; None: an equal part of what there is, for as many trials as are wanted.
         gpus_per_worker: GPUs of each, a fraction lets trials share one; None: 1 if there are GPUs.
         verbose: show Ray's own logs.
-        budget: the texts of ``--budget`` that ``space`` has already, for the next start of the command to begin with.
+        given: options of this start that the next start of the command is to begin with, by name.
         setup: called in each training process first; tests plant their faults with it.
     """
 
@@ -90,7 +90,7 @@ class SweepRequest:
     cpus_per_worker: float | None = None
     gpus_per_worker: float | None = None
     verbose: bool = False
-    budget: tuple[str, ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
     setup: Any = None
 
 
@@ -135,7 +135,7 @@ def sweep(request: SweepRequest) -> Swept:
     with folder.lock("driver", timeout_seconds=5):
         identity = _Identity(space=space.to_mapping(), base=request.base.to_mapping())
         folder.open(space.system, identity, Path(place), store.digest, FREE_SETTINGS)
-        _note_launch(folder, budget=request.budget, workers=request.workers)
+        write_json(folder.launch, (read_json(folder.launch) or {}) | {"given": dict(request.given)})
         _forget_what_may_pass(folder, order)
         if not cluster_to_join() and not _is_complete(order):
             _room(request, [local_node()])  # before anything is recorded: a plan that cannot run is no failed sweep
@@ -221,7 +221,6 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         order = replace(order, cpus_per_worker=fitting.cpus_per_worker, gpus_per_worker=fitting.gpus_per_worker)
         followed.order = order
-        _note_launch(followed.folder, cpus_per_worker=order.cpus_per_worker)
         work = _Work(order, followed, fitting.num_trials, signals)
         work.start()
         is_killed = False
@@ -234,11 +233,6 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
             message = f"{order.sweep}: the sweep ended early: {work.error}. The same command goes on"
             raise ClusterError(message) from work.error
     return order
-
-
-def _note_launch(folder: RunFolder, **facts: Any) -> None:
-    """How the sweep was started; its best settings are to be trained again with the same workers and CPUs."""
-    write_json(folder.launch, (read_json(folder.launch) or {}) | facts)
 
 
 def _room(request: SweepRequest, nodes: Sequence[Node]) -> Room:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from raybio.runtime.plots import COLOURS, save
 from raybio.runtime.sweeps.leaderboard import TrialRecord
 from raybio.runtime.sweeps.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED
-from raybio.search_space import Distribution, SearchSpace
+from raybio.search_space import Distribution, SearchSpace, short
 
 MARKER_BY_STATUS = {FINISHED: "o", STOPPED: "x", REPLACED: "+", FAILED: "v", INTERRUPTED: "s"}
 GREY = "#9A9A9A"
@@ -104,14 +104,14 @@ def plot_importance(shares: dict[str, float], path: Path) -> Path:
     return save(figure, path)
 
 
-def plot_cost(trials: Sequence[TrialRecord], workers: int, path: Path) -> Path:
+def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
     """Worker-minutes a trial, hatched by how it ended."""
     figure = _figure(7.5, 1.0 + 0.26 * len(trials))
     axes = figure.subplots()
     hatches = {FINISHED: "", STOPPED: "////", REPLACED: "....", FAILED: "xxxx", INTERRUPTED: "----"}
     for status, hatch in hatches.items():
         some = [(place, one) for place, one in enumerate(trials) if one.status == status]
-        minutes = [workers * one.seconds / 60 for _, one in some]
+        minutes = [one.worker_seconds / 60 for _, one in some]
         places = [place for place, _ in some]
         axes.barh(places, minutes, hatch=hatch, color="#CFE3F1", edgecolor="#333333", label=status if some else None)
     axes.set_yticks(range(len(trials)), [one.name for one in trials], fontsize=7)
@@ -143,11 +143,6 @@ def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D
 def _name(place: int, one: TrialRecord) -> str:
     settings = ", ".join(f"{path.rsplit('.', 1)[-1]} {short(value)}" for path, value in one.settings.items())
     return f"{place + 1}: {settings}"
-
-
-def short(value: object) -> str:
-    """A setting's value, with three digits of a number."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _place(distribution: Distribution, value: object) -> float:

@@ -14,10 +14,9 @@ from raybio.runtime.sweeps.sweep_plots import (
     plot_learning,
     plot_parallel,
     plot_parameters,
-    short,
 )
 from raybio.runtime.sweeps.trial import TrialOrder
-from raybio.search_space import SearchSpace
+from raybio.search_space import SearchSpace, short
 
 MIN_TRIALS_FOR_IMPORTANCE = 6
 
@@ -62,7 +61,7 @@ def write_sweep_report(
             sections.append(Section(heading, [about], (), [(picture, about)]))
         sections.append(_importance(space, trials, plots))
     about = "Minutes in the training loop times workers, hatched by how the trial ended."
-    sections.append(Section("Cost", [about], (), [(plot_cost(trials, order.workers, plots / "cost.png"), about)]))
+    sections.append(Section("Cost", [about], (), [(plot_cost(trials, plots / "cost.png"), about)]))
     sections.append(Section("All trials", (), _trials(order, trials)))
     return write_report(f"Sweep {folder.name}", sections, folder.path)
 
@@ -116,13 +115,13 @@ def _notes(places: Sequence[Place]) -> list[str]:
 def _summary(order: TrialOrder, places: Sequence[Place], trials: Sequence[TrialRecord]) -> list[list[str]]:
     space = order.space
     ways = Counter(one.status for one in trials)
-    hours = order.workers * sum(one.seconds for one in trials) / 3600
+    hours = sum(one.worker_seconds for one in trials) / 3600
     rows = [
         ["system", space.system],
         ["metric", f"{space.metric}, {'more' if space.mode == 'max' else 'less'} is better"],
         ["trials", ", ".join(f"{number} {status}" for status, number in ways.items()) or "none"],
         ["search", f"{space.search.kind}, judged by {space.scheduler.kind}, {space.budget.max_steps:,} steps at most"],
-        ["cost", f"{hours:.2f} worker-hours, {order.workers} worker(s) a trial"],
+        ["cost", f"{hours:.2f} worker-hours"],
     ]
     if places:
         rows.append([f"best {space.metric}", f"{_score(places[0])} at step {places[0].best_step:,}"])
@@ -163,5 +162,5 @@ def _trials(order: TrialOrder, trials: Sequence[TrialRecord]) -> list[list[str]]
         value = "–" if one.best_value is None else f"{one.best_value:.4f}"
         steps = [f"{one.best_step:,}" if one.best_step else "–", f"{one.values[-1][0]:,}" if one.values else "–"]
         why = one.error or (f"began with the weights of {one.goes_on_from}" if one.goes_on_from else "")
-        rows.append([one.name, value, *steps, f"{order.workers * one.seconds / 60:.1f}", one.status, why])
+        rows.append([one.name, value, *steps, f"{one.worker_seconds / 60:.1f}", one.status, why])
     return [header, *rows]

@@ -1,16 +1,16 @@
 """The command that sweeps: a search space and a store in, the best settings out."""
 
-from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raybio.config import fingerprint
+from raybio.config import fingerprint, read_mapping
 from raybio.errors import ConfigError
 from raybio.runtime.launch import Arguments, default_folder, settle, settled_config
 from raybio.runtime.run_folder import RunFolder, read_json
-from raybio.search_space import STEPS, SearchSpace, load_search_space
+from raybio.search_space import STEPS, SearchSpace, load_search_space, short
 from raybio.systems import SYSTEMS
 
 if TYPE_CHECKING:
@@ -30,10 +30,15 @@ def sweep(
     budget: Annotated[
         list[str] | None, typer.Option("--budget", help="of the space's budget: num_trials=6; repeatable")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="training workers of a trial; 1: its own process trains")] = 1,
-    cpus_per_worker: Annotated[float | None, typer.Option(help="logical CPUs of each; default: equal parts")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="training workers of a trial; 1, the default: its own process trains")
+    ] = None,
+    cpus_per_worker: Annotated[
+        float | None, typer.Option(min=0.1, help="logical CPUs of each; default: equal parts")
+    ] = None,
     gpus_per_worker: Annotated[
-        float | None, typer.Option(help="GPUs of each, a fraction lets trials share one; default: 1 if there are any")
+        float | None,
+        typer.Option(min=0, help="GPUs of each, a fraction lets trials share one; default: 1 if there are any"),
     ] = None,
     name: Annotated[str | None, typer.Option(help="the sweep's name; the same name goes on with that sweep")] = None,
     sweeps: Annotated[Path | None, typer.Option(help="folder of sweeps; default: RAYBIO_SWEEPS or sweeps/")] = None,
@@ -50,9 +55,12 @@ def sweep(
     found = load_search_space(space, {key: entry.config for key, entry in SYSTEMS.items()})
     sweeps = default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps
     arguments = Arguments(store=store, config=config, settings=tuple(settings or ()))
-    given = tuple(budget or ()) if name is None else _recalled(RunFolder(sweeps, name), budget or ())
-    wanted = found.with_budget(given)
+    given = _Given(tuple(budget or ()), workers, cpus_per_worker, gpus_per_worker, tracking_uri)
+    if name is not None:
+        given = given.after(RunFolder(sweeps, name))
+    wanted = found.with_budget(given.budget)
     _refuse_both(wanted, arguments.settings)
+    _tell_both(wanted, config)
     if dry_run:
         _show_plan(wanted, arguments)
         return
@@ -60,35 +68,43 @@ def sweep(
     if name is None:
         # What may change when a sweep goes on is no part of the name that it gets by itself.
         name = f"{space.stem}-{fingerprint(found)[:4]}{fields['name'].removeprefix('sweep-')}"
-        given = _recalled(RunFolder(sweeps, name), given)
-        wanted = found.with_budget(given)
+        given = given.after(RunFolder(sweeps, name))
+        wanted = found.with_budget(given.budget)
     # Only now: these import Ray and MLflow, which takes seconds.
     from raybio.runtime.sweeps.sweep import SweepRequest
     from raybio.runtime.sweeps.sweep import sweep as run
 
-    request = SweepRequest(
-        space=wanted,
-        base=fields["config"],
-        store=fields["store"],
-        name=name,
-        sweeps=sweeps,
-        tracking=tracking_uri,
-        workers=workers,
-        cpus_per_worker=cpus_per_worker,
-        gpus_per_worker=gpus_per_worker,
-        verbose=verbose,
-        budget=given,
-    )
-    _show(run(request))
+    asked = SweepRequest(wanted, fields["config"], fields["store"], name, sweeps, verbose=verbose, **given.fields())
+    _show(run(asked))
 
 
-def _recalled(folder: RunFolder, budget: Sequence[str]) -> tuple[str, ...]:
-    """The budget as the sweep's last start was given it, but for what is given now."""
-    names = {_name(text) for text in budget}
-    earlier = [text for text in (read_json(folder.launch) or {}).get("budget", []) if _name(text) not in names]
-    if earlier:
-        print(f"as {folder.name} was started before: {' '.join(f'--budget {text}' for text in earlier)}")
-    return (*earlier, *budget)
+@dataclass(frozen=True)
+class _Given:
+    """Options that the next start of a sweep begins with, unless it is given others."""
+
+    budget: tuple[str, ...] = ()
+    workers: int | None = None
+    cpus_per_worker: float | None = None
+    gpus_per_worker: float | None = None
+    tracking_uri: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Of a ``SweepRequest``."""
+        cpus, gpus = self.cpus_per_worker, self.gpus_per_worker
+        asked = {"workers": self.workers or 1, "cpus_per_worker": cpus, "gpus_per_worker": gpus}
+        return asked | {"tracking": self.tracking_uri, "given": asdict(self)}
+
+    def after(self, folder: RunFolder) -> "_Given":
+        """These, and of what the sweep's last start was given all that is not given now."""
+        earlier = (read_json(folder.launch) or {}).get("given", {})
+        names = {_name(text) for text in self.budget}
+        budget = [text for text in earlier.pop("budget", []) if _name(text) not in names]
+        others = {name: value for name, value in earlier.items() if value is not None and getattr(self, name) is None}
+        told = [f"--budget {text}" for text in budget]
+        told += [f"--{name.replace('_', '-')} {value}" for name, value in others.items()]
+        if told:
+            print(f"as {folder.name} was started before: {' '.join(told)}")
+        return replace(self, budget=(*budget, *self.budget), **others)
 
 
 def _name(text: str) -> str:
@@ -114,6 +130,16 @@ def _refuse_both(space: SearchSpace, settings: tuple[str, ...]) -> None:
             )
 
 
+def _tell_both(space: SearchSpace, config: Path | None) -> None:
+    """Say which settings of ``--config`` the space or its budget decides: a whole configuration may well have them."""
+    if config is None:
+        return
+    given, decided = read_mapping(config), [*space.space, STEPS]
+    named = [path for path in decided if path.partition(".")[2] in given.get(path.partition(".")[0], {})]
+    if named:
+        print(f"of {config}, {', '.join(named)} {'is' if len(named) == 1 else 'are'} not used: the space decides")
+
+
 def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     """The trials, checked as far as that needs no store that is not there."""
     # Only now: these import Ray, which takes seconds.
@@ -134,6 +160,7 @@ def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     )
     again = f"; then the best {budget.num_repeated} with {budget.num_seeds} seeds each" if budget.num_repeated else ""
     print(f"{len(trials)} trials of {budget.max_steps:,} steps at most{rule}{again}")
+    print(f"compared by {space.metric}; whether that is evaluated, the first trial tells")
 
 
 def _show(swept: "Swept") -> None:
@@ -146,12 +173,7 @@ def _show(swept: "Swept") -> None:
         table.add_column(name, overflow="fold")
     for number, place in enumerate(swept.places[:SHOWN_PLACES], start=1):
         interval = "" if place.low is None else f" [{place.low:.4f}, {place.high:.4f}]"
-        chosen = [
-            f"{place.settings.get(path, ''):.3g}"
-            if isinstance(place.settings.get(path), float)
-            else str(place.settings.get(path, ""))
-            for path in space.space
-        ]
+        chosen = [short(place.settings.get(path, "")) for path in space.space]
         table.add_row(str(number), *chosen, f"{place.mean:.4f}{interval}", f"{place.best_step:,}")
     console.print(table)
     ways: dict[str, int] = {}
@@ -161,7 +183,8 @@ def _show(swept: "Swept") -> None:
     path = swept.folder.path
     lines = {"report": f"{path / 'report.html'}", "best": f"{path / 'best.yaml'}"}
     if swept.places:
-        lines["model"] = f"{path / 'trials' / swept.places[0].trials[0].name / 'export'}"
+        first = swept.places[0].trials[0]
+        lines["model"] = f"{path / 'trials' / first.name / 'export'}, of its step {first.best_step:,}"
     lines["MLflow"] = f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}"
     for what, where in lines.items():
         console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)

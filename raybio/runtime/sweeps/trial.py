@@ -16,7 +16,7 @@ from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
 
 NOTE = "trial.json"
-"""What the driver told the trial, and how long its process has trained."""
+"""What the driver told the trial, and how long its workers have trained, added up over them."""
 
 ENDED = "ended.json"
 """What the driver knows: how the trial ended."""
@@ -76,6 +76,11 @@ class TrialOrder:
     def precision(self) -> Path:
         """The file that says what ``precision: auto`` came to, for all trials."""
         return Path(self.sweep) / "precision.json"
+
+    @property
+    def launch(self) -> dict[str, Any]:
+        """How trials are trained: what it takes to train one again to the bit."""
+        return {"workers": self.workers, "threads_per_worker": self.threads, "use_gpu": self.gpus_per_worker > 0}
 
     @property
     def threads(self) -> int:

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from raybio.config import override
 from raybio.errors import ConfigError
-from raybio.runtime.comparisons.compare import Kin, Variation, family, over_steps, same_arithmetic, score_rows
 from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal
+from raybio.runtime.comparisons.variations import Kin, Variation, family, over_steps, same_arithmetic, score_rows
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.plots import plot_comparison
 from raybio.runtime.run_folder import RunFolder
