@@ -45,11 +45,11 @@ class DocumentsConfig(Config):
 
     num_entities: int = Field(40, ge=4, description="entities of each type")
     num_facts: int = Field(60, ge=1, description="facts of each relation")
-    num_train: int = Field(200, ge=1, description="documents to train on")
-    num_dev: int = Field(40, ge=0, description="documents to choose settings on")
-    num_test: int = Field(60, ge=0, description="documents to report on")
-    facts_per_document: int = Field(4, ge=1, description="facts that a document tells")
-    co_mentions: int = Field(5, ge=0, description="sentences of a document that tell no fact")
+    num_train: int = Field(1000, ge=1, description="documents to train on")
+    num_dev: int = Field(100, ge=0, description="documents to choose settings on")
+    num_test: int = Field(150, ge=0, description="documents to report on")
+    facts_per_document: int = Field(2, ge=1, description="facts that a document tells")
+    co_mentions: int = Field(3, ge=0, description="sentences of a document that tell no fact")
     seed: int = Field(0, ge=0, description="of everything")
 
 

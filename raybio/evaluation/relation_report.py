@@ -16,14 +16,14 @@ SEED = 0
 
 
 def report_data(
-    names: Sequence[str], scores: RelationScores, neighbours: int, confusion_CC: np.ndarray | None
+    names: Sequence[str], scores: RelationScores, rule: str, confusion_CC: np.ndarray | None
 ) -> dict[str, Any]:
     """Everything that the report shows, as plain JSON.
 
     Args:
         names: of the classes.
         scores: of the predictions.
-        neighbours: how many decided; 0: a linear classifier did.
+        rule: in words, how pairs were classified.
         confusion_CC: gold by predicted classes, or None.
     """
     intervals = scores.intervals(np.random.default_rng(SEED))
@@ -31,7 +31,7 @@ def report_data(
     asked = [number for number in range(1, len(names)) if told["gold"][number] + told["found"][number]]
     return {
         "scores": {name: interval._asdict() for name, interval in intervals.items()},
-        "neighbours": neighbours,
+        "rule": rule,
         "relations": {
             names[number]: {measure: round(float(values[number]), 6) for measure, values in told.items()}
             for number in asked
@@ -43,16 +43,13 @@ def report_data(
 
 def report_markdown(data: Mapping[str, Any], title: str) -> str:
     """The scores with their 95 % intervals, each relation, and the confusion matrix."""
-    decided = (
-        f"{data['neighbours']} neighbours of a class decide" if data["neighbours"] else "a linear classifier decides"
-    )
     rows = [
         [name.replace("_", " "), f"{one['value']:.2%}", f"[{one['low']:.2%}, {one['high']:.2%}]"]
         for name, one in data["scores"].items()
     ]
     parts = [
         f"# {title}",
-        f"{decided}; intervals over documents",
+        f"{data['rule']}; intervals over documents",
         markdown_table(["score", "value", "95 % interval"], rows),
     ]
     measures = ("precision", "recall", "f1")

@@ -79,7 +79,7 @@ def relations(
     from raybio.systems.relation_evaluation import evaluate_relations
 
     judged = evaluate_relations(model, store, split, say=print)
-    data = report_data(judged.relations, judged.scores, judged.neighbours, judged.confusion_CC)
+    data = report_data(judged.relations, judged.scores, str(judged.rule), judged.confusion_CC)
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

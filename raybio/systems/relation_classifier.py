@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from raybio.config import Config
 from raybio.data.document_collate import DocumentReader
 from raybio.data.relation_pairs import LabelledPairs, classes
 from raybio.encoders.relation import RelationEncoder
@@ -20,6 +22,48 @@ from raybio.functional.threshold import above_threshold
 from raybio.objectives.relation_labels import RelationHead
 from raybio.protocols import Collective
 from raybio.systems.embedded_pairs import EmbeddedPairs, embed_pairs
+
+
+class Rule(NamedTuple):
+    """How neighbours decide.
+
+    Attributes:
+        neighbours: how many of each class; 0: a linear classifier decides.
+        bias_weight: what the classes' trained biases are multiplied by.
+    """
+
+    neighbours: int
+    bias_weight: float
+
+    def __str__(self) -> str:
+        """In words."""
+        if not self.neighbours:
+            return "a linear classifier decides"
+        return f"{self.neighbours} neighbours of a class decide, biases times {self.bias_weight:g}"
+
+
+LINEAR = Rule(0, 0.0)
+
+
+class RelationEvaluationConfig(Config):
+    """How pairs are classified in evaluations."""
+
+    neighbours: tuple[int, ...] = Field(
+        (1, 3, 5, 10, 20),
+        min_length=1,
+        description="numbers of neighbours of a class to choose from, by F1 on the validation pairs",
+    )
+    bias_weights: tuple[float, ...] = Field(
+        (0.0, 1.0),
+        min_length=1,
+        description="what mccl's trained biases may be multiplied by for neighbours, chosen likewise. The paper's is "
+        "1; but biases learn how frequent classes are, and of a frequent class the neighbours are nearer anyway",
+    )
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All to choose from."""
+        return tuple(Rule(k, weight) for weight in self.bias_weights for k in self.neighbours)
 
 
 class KnownPairs(NamedTuple):
@@ -60,16 +104,23 @@ class Classifier:
     is_multi_label: bool
     by_neighbours: bool
 
-    def scores(self, embedding_PD: Tensor, neighbours: Sequence[int]) -> dict[int, Tensor]:
-        """Scores (P, C) of all classes for each number of neighbours; the linear classifier's under 0."""
+    def scores(self, embedding_PD: Tensor, rules: Sequence[Rule]) -> dict[Rule, Tensor]:
+        """Scores (P, C) of all classes by each rule; by ``LINEAR`` alone, where that decides.
+
+        Without trained biases, rules that differ in their weight are one, of weight 0.
+        """
         if not self.by_neighbours:
             assert self.head is not None and self.head.classifier is not None
-            return {0: self.head.classifier(embedding_PD)}
+            return {LINEAR: self.head.classifier(embedding_PD)}
         label_BC = torch.from_numpy(self.bank.label_PC).to(embedding_PD.device)
-        found = nearest_members(embedding_PD, self.bank.pairs.embedding_PD, label_BC, k=max(neighbours))
-        bias_C = self.head.bias_C if self.head is not None and self.head.bias_C is not None else 0.0
+        most = max(rule.neighbours for rule in rules)
+        found = nearest_members(embedding_PD, self.bank.pairs.embedding_PD, label_BC, k=most)
         # Neighbours are sorted: those of a smaller number are the first.
-        return {k: type(found)(found.cosine_QRK[:, :, :k]).mean() + bias_C for k in neighbours}
+        score_by_k = {k: type(found)(found.cosine_QRK[:, :, :k]).mean() for k in {rule.neighbours for rule in rules}}
+        bias_C = None if self.head is None else self.head.bias_C
+        if bias_C is None:
+            return {Rule(k, 0.0): score_PC for k, score_PC in score_by_k.items()}
+        return {rule: score_by_k[rule.neighbours] + rule.bias_weight * bias_C for rule in rules}
 
     def predicted(self, score_PC: Tensor) -> np.ndarray:
         """Classes of each pair, bool (P, C); "none" is no class here."""
@@ -110,12 +161,18 @@ def judged(
     )
 
 
-def best_neighbours(
-    classifier: Classifier, asked: KnownPairs, rows: np.ndarray, neighbours: Sequence[int]
-) -> tuple[int, RelationScores]:
-    """The number of neighbours with the best F1, the smallest of equals, and its scores; 0 without neighbours."""
+def best_rule(
+    classifier: Classifier, asked: KnownPairs, rows: np.ndarray, rules: Sequence[Rule]
+) -> tuple[Rule, RelationScores]:
+    """The rule with the best F1 and its scores; of equals the one of fewest neighbours, then of the largest weight."""
     with torch.no_grad():
-        scores = classifier.scores(asked.pairs.embedding_PD, neighbours)
-    found = {k: judged(asked, classifier.predicted(score_PC), rows) for k, score_PC in scores.items()}
-    k = max(found, key=lambda one: (found[one].values["f1"], -one))
-    return k, found[k]
+        scores = classifier.scores(asked.pairs.embedding_PD, rules)
+    found = {rule: judged(asked, classifier.predicted(score_PC), rows) for rule, score_PC in scores.items()}
+    best = max(found, key=lambda rule: (found[rule].values["f1"], -rule.neighbours, rule.bias_weight))
+    return best, found[best]
+
+
+def predicted_by(classifier: Classifier, rule: Rule, embedding_PD: Tensor) -> np.ndarray:
+    """Classes (P, C) of pairs by one rule."""
+    with torch.no_grad():
+        return classifier.predicted(classifier.scores(embedding_PD, (rule,))[rule])

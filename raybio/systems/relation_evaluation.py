@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from safetensors.torch import load_file
 
 from raybio.data.document_store import DocumentStore
@@ -19,7 +18,15 @@ from raybio.evaluation.relation_scores import RelationScores, confusion_matrix
 from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
 from raybio.systems.embedded_pairs import EmbeddedPairs
 from raybio.systems.frozen_pairs import FrozenEncoder, load_frozen
-from raybio.systems.relation_classifier import Classifier, KnownPairs, best_neighbours, judged
+from raybio.systems.relation_classifier import (
+    Classifier,
+    KnownPairs,
+    RelationEvaluationConfig,
+    Rule,
+    best_rule,
+    judged,
+    predicted_by,
+)
 
 
 class RelationModel(NamedTuple):
@@ -29,13 +36,13 @@ class RelationModel(NamedTuple):
         frozen: the encoder.
         classifier: with the bank of labelled pairs.
         relations: names of the classes, "NA" first.
-        neighbours: numbers of neighbours to choose from.
+        rules: those to choose from.
     """
 
     frozen: FrozenEncoder
     classifier: Classifier
     relations: tuple[str, ...]
-    neighbours: tuple[int, ...]
+    rules: tuple[Rule, ...]
 
 
 class Judged(NamedTuple):
@@ -44,13 +51,13 @@ class Judged(NamedTuple):
     Attributes:
         relations: names of the classes, "NA" first.
         scores: of the pairs of the split.
-        neighbours: the number that was taken; 0: a linear classifier decided.
+        rule: the one that was taken.
         confusion_CC: gold by predicted classes, of pairs with one label; None where there may be several.
     """
 
     relations: tuple[str, ...]
     scores: RelationScores
-    neighbours: int
+    rule: Rule
     confusion_CC: np.ndarray | None
 
 
@@ -64,6 +71,7 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     try:
         settings: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
         objective = RelationObjectiveConfig.from_mapping(settings["objective"])
+        evaluation = RelationEvaluationConfig.from_mapping(settings["evaluation"])
         bank = load_file(path / BANK)
     except (OSError, ValueError, ConfigError) as error:
         raise ConfigError(
@@ -77,13 +85,13 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     nothing = np.zeros(len(bank["label"]), dtype=np.int64)
     known = KnownPairs(EmbeddedPairs(bank["embedding"].to(device), nothing, nothing, nothing), bank["label"].numpy())
     classifier = Classifier(head.to(device), known, settings["is_multi_label"], by_neighbours=objective.kind != "ce")
-    return RelationModel(frozen, classifier, tuple(settings["relations"]), tuple(settings["neighbours"]))
+    return RelationModel(frozen, classifier, tuple(settings["relations"]), evaluation.rules)
 
 
 def evaluate_relations(
     folder: str | Path, store_path: str | Path, split: str, *, say: Callable[[str], None] = lambda text: None
 ) -> Judged:
-    """Judge an exported model on all pairs of a split; the number of neighbours is chosen on the validation documents.
+    """Judge an exported model on all pairs of a split; the rule is chosen on the validation documents.
 
     Raises:
         ConfigError: if the folder is no exported relation model, its relations are not the store's, or the store has no
@@ -104,14 +112,13 @@ def evaluate_relations(
         asked = LabelledPairs(store, name, 1.0, seed=0)
         return model.frozen.known(asked, say), asked.rows
 
-    k, scores = best_neighbours(model.classifier, *known("dev"), model.neighbours)
+    rule, scores = best_rule(model.classifier, *known("dev"), model.rules)
     if split == "dev":
-        return Judged(model.relations, scores, k, None)
+        return Judged(model.relations, scores, rule, None)
     asked, rows = known(split)
-    with torch.no_grad():
-        predicted_PC = model.classifier.predicted(model.classifier.scores(asked.pairs.embedding_PD, (k,))[k])
+    predicted_PC = predicted_by(model.classifier, rule, asked.pairs.embedding_PD)
     confusion_CC = None
     if not store.is_multi_label:
         gold_P, predicted_P = asked.label_PC.argmax(1), predicted_PC.argmax(1)
         confusion_CC = confusion_matrix(gold_P, predicted_P, len(model.relations))
-    return Judged(model.relations, judged(asked, predicted_PC, rows), k, confusion_CC)
+    return Judged(model.relations, judged(asked, predicted_PC, rows), rule, confusion_CC)

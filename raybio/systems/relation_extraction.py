@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from raybio.batches import LabelledDocumentBatch
-from raybio.config import Config as Settings
 from raybio.data.document_collate import DocumentReader
 from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
@@ -40,17 +39,19 @@ from raybio.evaluation.relation_scores import RelationScores
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
-from raybio.systems.relation_classifier import Classifier, KnownPairs, best_neighbours, judged, known_pairs
+from raybio.systems.relation_classifier import (
+    LINEAR,
+    Classifier,
+    KnownPairs,
+    RelationEvaluationConfig,
+    Rule,
+    best_rule,
+    judged,
+    known_pairs,
+    predicted_by,
+)
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
-
-
-class RelationEvaluationConfig(Settings):
-    """How pairs are classified in evaluations."""
-
-    neighbours: tuple[int, ...] = Field(
-        (1, 3, 5, 10, 20), description="numbers of neighbours of a class to choose from, by F1 on the validation pairs"
-    )
 
 
 class Config(TrainingConfig):
@@ -87,7 +88,7 @@ DEMO = Config(
     encoder=RelationEncoderConfig(
         source="scratch", num_layers=2, width=64, num_heads=4, ffn_width=128, max_length=128, dropout=0.1
     ),
-    schedule=ScheduleConfig(max_steps=150, checkpoint_every_steps=50, evaluate_every_steps=50),
+    schedule=ScheduleConfig(max_steps=300, checkpoint_every_steps=100, evaluate_every_steps=100),
     optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
 )
 """Settings for the embedded simulated documents on two CPU cores: a minute."""
@@ -176,31 +177,33 @@ class _Judge:
         return LabelledPairs(self.reader.store, split, fraction, self.config.seed)
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``val/*`` on the validation pairs, with the best number of neighbours."""
+        """Metrics ``val/*`` on the validation pairs, by the best rule."""
         classifier = self._classifier(model, collective, trained=True)
-        k, scores = self._chosen(classifier, self._embedded(model, "dev", collective))
+        rule, scores = self._chosen(classifier, self._embedded(model, "dev", collective))
         metrics = {f"val/{name}": value for name, value in scores.values.items()}
-        return metrics | ({"val/neighbours": float(k)} if k else {})
+        if rule != LINEAR:
+            metrics |= {f"val/{name}": float(value) for name, value in rule._asdict().items()}
+        return metrics
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Validation and test pairs, without any training ("initial") and with it, with bootstrap intervals."""
         scores: dict[str, Any] = {}
-        chosen: dict[str, int] = {}
+        chosen: dict[str, Any] = {}
         by_relation: dict[str, Any] = {}
         for who, one in {"initial": self._lazy(model), "trained": model}.items():
             classifier = self._classifier(one, collective, trained=who == "trained")
             dev = self._embedded(one, "dev", collective)
-            k, found = self._chosen(classifier, dev)
+            rule, found = self._chosen(classifier, dev)
             results = {"dev": found}
             if len(self.reader.store.split_rows("test")):
                 test = self._embedded(one, "test", collective)
-                results["test"] = self._scored(classifier, test, "test", k)
+                results["test"] = self._scored(classifier, test, "test", rule)
             # The same resamples for all, so that differences between rows are no luck of the draw.
             scores[who] = {split: self._intervals(result) for split, result in results.items()}
-            chosen[who] = k
+            chosen[who] = rule._asdict()
             by_relation[who] = {split: self._by_relation(result) for split, result in results.items()}
         unit_scores = {split: result.unit_scores() for split, result in results.items()}  # of the trained model
-        return {"scores": scores, "unit_scores": unit_scores, "neighbours": chosen, "relations": by_relation}
+        return {"scores": scores, "unit_scores": unit_scores, "rules": chosen, "relations": by_relation}
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to classify pairs."""
@@ -214,7 +217,7 @@ class _Judge:
             "relations": list(store.relation_names),
             "is_multi_label": store.is_multi_label,
             "is_directed": store.is_directed,
-            "neighbours": list(self.config.evaluation.neighbours),
+            "evaluation": self.config.evaluation.to_mapping(),
             "max_document_tokens": self.config.encoder.max_document_tokens,
         }
         parts = {"embedding": bank.pairs.embedding_PD, "label": torch.from_numpy(bank.label_PC)}
@@ -242,14 +245,13 @@ class _Judge:
         max_tokens = self.config.memory.max_tokens_per_micro_batch
         return known_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
 
-    def _chosen(self, classifier: Classifier, dev: KnownPairs) -> tuple[int, RelationScores]:
-        return best_neighbours(classifier, dev, self.labelled("dev").rows, self.config.evaluation.neighbours)
+    def _chosen(self, classifier: Classifier, dev: KnownPairs) -> tuple[Rule, RelationScores]:
+        return best_rule(classifier, dev, self.labelled("dev").rows, self.config.evaluation.rules)
 
-    def _scored(self, classifier: Classifier, asked: KnownPairs, split: str, k: int) -> RelationScores:
-        with torch.no_grad():
-            score_PC = classifier.scores(asked.pairs.embedding_PD, (k,))[k]
+    def _scored(self, classifier: Classifier, asked: KnownPairs, split: str, rule: Rule) -> RelationScores:
+        predicted_PC = predicted_by(classifier, rule, asked.pairs.embedding_PD)
         known = self._is_in_train(asked) if self.reader.store.is_multi_label else None
-        return judged(asked, classifier.predicted(score_PC), self.labelled(split).rows, known)
+        return judged(asked, predicted_PC, self.labelled(split).rows, known)
 
     def _is_in_train(self, asked: KnownPairs) -> np.ndarray:
         """Of each gold fact, whether training has the relation between two mentions of these names."""

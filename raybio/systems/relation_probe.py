@@ -22,10 +22,10 @@ from raybio.functional.threshold import adaptive_threshold
 from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
 from raybio.systems.embedded_pairs import EmbeddedPairs
 from raybio.systems.frozen_pairs import load_frozen
-from raybio.systems.relation_classifier import Classifier, KnownPairs, best_neighbours, judged
+from raybio.systems.relation_classifier import Classifier, KnownPairs, Rule, best_rule, judged, predicted_by
 
 L2 = (0.1, 0.01, 0.001, 0.0001)
-NEIGHBOURS = (1, 3, 5, 10, 20)
+NEIGHBOURS = tuple(Rule(k, 0.0) for k in (1, 3, 5, 10, 20))
 
 _SPLITS = ("train", "dev", "test")
 
@@ -69,7 +69,7 @@ def probe_relations(
     found = []
     for name, fit in fits.items():
         say(f"fitting {name}")
-        found.append(chosen(name, fit(), neighbours=NEIGHBOURS if name == "classwise kNN" else (1,)))
+        found.append(chosen(name, fit(), rules=NEIGHBOURS if name == "classwise kNN" else NEIGHBOURS[:1]))
     return found
 
 
@@ -103,17 +103,16 @@ def _chosen(
     name: str,
     candidates: Mapping[str, Classifier],
     *,
-    neighbours: Sequence[int],
+    rules: Sequence[Rule],
     dev: KnownPairs,
     dev_rows: np.ndarray,
     test: KnownPairs,
     test_rows: np.ndarray,
 ) -> Probed:
     """The candidate with the best F1 on validation pairs, the first of equals, and what it finds in test pairs."""
-    by_setting = {setting: best_neighbours(one, dev, dev_rows, neighbours) for setting, one in candidates.items()}
+    by_setting = {setting: best_rule(one, dev, dev_rows, rules) for setting, one in candidates.items()}
     setting = max(by_setting, key=lambda one: by_setting[one][1].values["f1"])
-    (k, dev_scores), classifier = by_setting[setting], candidates[setting]
-    with torch.no_grad():
-        predicted_PC = classifier.predicted(classifier.scores(test.pairs.embedding_PD, (k,))[k])
-    told = f"k = {k}" if len(neighbours) > 1 else setting
+    (rule, dev_scores), classifier = by_setting[setting], candidates[setting]
+    predicted_PC = predicted_by(classifier, rule, test.pairs.embedding_PD)
+    told = f"k = {rule.neighbours}" if len(rules) > 1 else setting
     return Probed(name, told, dev_scores, judged(test, predicted_PC, test_rows))

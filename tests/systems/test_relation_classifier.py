@@ -6,7 +6,7 @@ import torch
 
 from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
 from raybio.systems.embedded_pairs import EmbeddedPairs
-from raybio.systems.relation_classifier import Classifier, KnownPairs, judged
+from raybio.systems.relation_classifier import LINEAR, Classifier, KnownPairs, Rule, best_rule, judged
 
 
 def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownPairs:
@@ -21,22 +21,24 @@ def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownP
 
 
 @pytest.mark.parametrize("is_multi_label", [False, True])
-@pytest.mark.parametrize("k", [1, 3, 50])
-def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(is_multi_label, k):
+@pytest.mark.parametrize(("k", "weight"), [(1, 1.0), (3, 1.0), (50, 1.0), (3, 0.0), (3, 0.5)])
+def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(is_multi_label, k, weight):
     bank, asked = known(40, 4, 0, 1 + is_multi_label), known(15, 4, 1, 1 + is_multi_label)
     head = RelationHead(RelationObjectiveConfig(), num_classes=4, width=6)
     with torch.no_grad():
         head.bias_C.copy_(torch.tensor([0.1, -0.2, 0.3, 0.0]))
     classifier = Classifier(head, bank, is_multi_label, by_neighbours=True)
     with torch.no_grad():
-        score_PC = classifier.scores(asked.pairs.embedding_PD, (1, k, 7))[k]
+        score_PC = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 2.0), Rule(k, weight), Rule(7, 0.0)))[
+            Rule(k, weight)
+        ]
     predicted_PC = classifier.predicted(score_PC)
     for place, query in enumerate(asked.pairs.embedding_PD):
         cosines = torch.nn.functional.cosine_similarity(query[None], bank.pairs.embedding_PD)
         scores = []
         for label in range(4):
             members = cosines[torch.from_numpy(bank.label_PC[:, label])].sort(descending=True).values[:k]
-            scores.append(float(members.mean() + head.bias_C.detach()[label]) if len(members) else -np.inf)
+            scores.append(float(members.mean() + weight * head.bias_C.detach()[label]) if len(members) else -np.inf)
         np.testing.assert_allclose(score_PC[place], scores, rtol=1e-5, atol=1e-6)
         expected = (
             {label for label in range(1, 4) if scores[label] > scores[0]}
@@ -46,12 +48,28 @@ def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(
         assert set(np.flatnonzero(predicted_PC[place]).tolist()) == expected
 
 
+def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_are_better_without():
+    bank = KnownPairs(EmbeddedPairs(torch.eye(3), *[np.arange(3)] * 3), np.eye(3, dtype=bool))
+    asked = KnownPairs(EmbeddedPairs(torch.eye(3), np.zeros(3, int), np.arange(3), np.arange(3) + 1), bank.label_PC)
+    rules = [Rule(1, 0.0), Rule(1, 1.0)]
+    for bias, expected in ((2.0, Rule(1, 0.0)), (0.5, Rule(1, 1.0))):
+        head = RelationHead(RelationObjectiveConfig(), num_classes=3, width=3)
+        with torch.no_grad():
+            head.bias_C.copy_(torch.tensor([bias, 0.0, 0.0]))
+        classifier = Classifier(head, bank, is_multi_label=False, by_neighbours=True)
+        rule, scores = best_rule(classifier, asked, np.zeros(1, int), rules)
+        assert (rule, scores.values["f1"]) == (expected, 1.0)
+    classifier = Classifier(None, bank, is_multi_label=False, by_neighbours=True)
+    assert best_rule(classifier, asked, np.zeros(1, int), rules[1:])[0] == Rule(1, 0.0)  # there are none to leave out
+
+
 def test_a_linear_classifier_decides_alone():
     head = RelationHead(RelationObjectiveConfig(kind="ce"), num_classes=3, width=6)
     classifier = Classifier(head, known(5, 3, 0), is_multi_label=False, by_neighbours=False)
     asked = known(9, 3, 1)
     with torch.no_grad():
-        (score_PC,) = classifier.scores(asked.pairs.embedding_PD, (1, 3)).values()
+        ((rule, score_PC),) = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 0.0), Rule(3, 1.0))).items()
+        assert rule == LINEAR
         torch.testing.assert_close(score_PC, head.classifier(asked.pairs.embedding_PD))
     assert (
         classifier.predicted(score_PC).argmax(1) == score_PC.argmax(1).numpy() * (score_PC.argmax(1).numpy() > 0)

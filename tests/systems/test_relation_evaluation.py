@@ -40,7 +40,7 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
 def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: DocumentStore) -> None:
     folder, final = trained
     found = evaluate_relations(folder, tiny_documents.path, "test")
-    assert found.neighbours == final["neighbours"]["trained"]
+    assert found.rule._asdict() == final["rules"]["trained"]
     for measure, value in found.scores.values.items():
         assert value == pytest.approx(final["scores"]["trained"]["test"][measure]["value"], abs=1e-6)
     gold = sum(len(tiny_documents.relations(row)[0]) for row in tiny_documents.split_rows("test").tolist())

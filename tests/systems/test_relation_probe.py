@@ -17,6 +17,7 @@ from raybio.evaluation.relation_probe_report import PUBLISHED, probe_data, probe
 from raybio.runtime.judging import app
 from raybio.systems import matching_blanks
 from raybio.systems.frozen_pairs import load_frozen
+from raybio.systems.relation_classifier import Rule
 from raybio.systems.relation_probe import L2, NEIGHBOURS, centroid_classifier, probe_relations, softmax_classifier
 from raybio.training.loop import fit
 from tests.systems.conformance_cases import tiny_config
@@ -41,7 +42,7 @@ def test_softmax_predicts_as_scikit_learns_logistic_regression(l2: float) -> Non
     train, asked = known(90, 4, 0), known(50, 4, 1)
     with torch.no_grad():
         classifier = softmax_classifier(train, False, l2)
-        (score_PC,) = classifier.scores(asked.pairs.embedding_PD, (1,)).values()
+        (score_PC,) = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 0.0),)).values()
     scaler = StandardScaler().fit(train.pairs.embedding_PD)
     theirs = LogisticRegression(C=1 / (l2 * 90), tol=1e-8, max_iter=10_000)
     theirs.fit(scaler.transform(train.pairs.embedding_PD), train.label_PC.argmax(1))
@@ -55,7 +56,7 @@ def test_the_nearest_centroid_decides_and_a_class_without_members_is_never_found
     train.label_PC[:, 2] = False
     train.label_PC[:, 0] |= ~train.label_PC.any(1)
     classifier = centroid_classifier(train, is_multi_label)
-    score_PC = classifier.scores(asked.pairs.embedding_PD, (1,))[1]
+    score_PC = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 0.0),))[Rule(1, 0.0)]
     unit_PD = torch.nn.functional.normalize(train.pairs.embedding_PD, dim=1).numpy()
     for query, scores, found in zip(
         asked.pairs.embedding_PD.numpy(), score_PC, classifier.predicted(score_PC), strict=True
@@ -75,7 +76,7 @@ def test_several_labels_are_judged_against_none_by_adaptive_thresholding() -> No
     train = known(60, 4, 0, 2)
     classifier = softmax_classifier(train, True, 1e-4)
     with torch.no_grad():
-        (score_PC,) = classifier.scores(train.pairs.embedding_PD, (1,)).values()
+        (score_PC,) = classifier.scores(train.pairs.embedding_PD, (Rule(1, 0.0),)).values()
     found_PC = classifier.predicted(score_PC)
     gold_PC = train.label_PC & (np.arange(4) > 0)
     assert (found_PC == gold_PC).mean() > (gold_PC == 0).mean() + 0.02  # better than finding nothing
@@ -102,7 +103,7 @@ def test_what_validation_chooses_is_what_is_judged_and_labels_may_be_few(trained
     found = {one.name: one for one in probe_relations(str(trained), tiny_documents, say=said.append)}
     assert list(found) == list(PUBLISHED)
     assert found["softmax"].setting in {f"L2 {l2:g}" for l2 in L2}
-    assert found["classwise kNN"].setting in {f"k = {k}" for k in NEIGHBOURS}
+    assert found["classwise kNN"].setting in {f"k = {rule.neighbours}" for rule in NEIGHBOURS}
     # Validation and test documents are the training ones under other numbers: the nearest neighbour is the pair itself.
     assert found["classwise kNN"].test.values["f1"] == pytest.approx(1.0)
     assert found["softmax"].test.values["f1"] > found["nearest centroid"].test.values["f1"] > 0
