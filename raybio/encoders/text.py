@@ -45,6 +45,13 @@ class TextEncoderConfig(TransformerConfig):
     dropout: float | None = Field(
         default=None, ge=0.0, lt=1.0, description="of states and attention; null: the checkpoint's own, 0.1 for scratch"
     )
+    attention_dropout: float | None = Field(
+        default=None,
+        ge=0.0,
+        lt=1.0,
+        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows none, 0 saves a third "
+        "to a half of a step over long texts",
+    )
     num_layers_kept: int | None = Field(
         default=None, ge=1, description="of a checkpoint's layers, the first so many are kept; null: all of them"
     )
@@ -182,7 +189,11 @@ def build_text_encoder(
             with_head = "auto" in (config.pooling, config.normalise)
             checkpoint = read_checkpoint(config.source, config.revision, with_head=with_head)
             tokenizer = checkpoint.load_tokenizer()
-            model = checkpoint.load_model(dropout=config.dropout, num_layers=config.num_layers_kept)
+            model = checkpoint.load_model(
+                dropout=config.dropout,
+                attention_dropout=config.attention_dropout,
+                num_layers=config.num_layers_kept,
+            )
     fit_model(model, config, len(tokenizer))
     _check_padding(config, model, tokenizer)
     head = checkpoint.head if checkpoint else None
@@ -199,7 +210,7 @@ def build_text_encoder(
 def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     dropout = 0.1 if config.dropout is None else config.dropout
     sizes = BertConfig(
-        **config.fresh_sizes(dropout=dropout),
+        **config.fresh_sizes(dropout=dropout, attention_dropout=config.attention_dropout),
         vocab_size=len(tokenizer),
         max_position_embeddings=_wanted_length(config, tokenizer),
         pad_token_id=tokenizer.pad_token_id,

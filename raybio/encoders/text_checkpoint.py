@@ -21,14 +21,8 @@ from raybio.encoders.sources import check_complete, load_pretrained, load_weight
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
 
-_DROPOUTS = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "dropout",
-    "attention_dropout",
-    "embedding_dropout",
-    "mlp_dropout",
-)
+_ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+_DROPOUTS = ("hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout", *_ATTENTION_DROPOUTS)
 
 
 @dataclass(frozen=True)
@@ -63,11 +57,14 @@ class TextCheckpoint:
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *then])
         return tokenizer
 
-    def load_model(self, *, dropout: float | None, num_layers: int | None = None) -> PreTrainedModel:
+    def load_model(
+        self, *, dropout: float | None, attention_dropout: float | None = None, num_layers: int | None = None
+    ) -> PreTrainedModel:
         """Its transformer in float32, without heads.
 
         Args:
             dropout: in place of its own; None: its own.
+            attention_dropout: of attention alone; None: as ``dropout`` says.
             num_layers: how many of its layers are kept, from the first on; None: all.
 
         Raises:
@@ -75,7 +72,9 @@ class TextCheckpoint:
         """
         config = self.load_config(num_layers)
         if dropout is not None:
-            self._set_dropout(config, dropout)
+            self._set_dropout(config, "dropout", dropout, _DROPOUTS)
+        if attention_dropout is not None:
+            self._set_dropout(config, "attention_dropout", attention_dropout, _ATTENTION_DROPOUTS)
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
         # The fused attention of torch is what transformers takes by itself, for architectures that can (MPNet cannot).
@@ -124,15 +123,15 @@ class TextCheckpoint:
             )
         config.num_hidden_layers = num_layers
 
-    def _set_dropout(self, config: PreTrainedConfig, dropout: float) -> None:
-        found = [name for name in _DROPOUTS if hasattr(config, name)]
+    def _set_dropout(self, config: PreTrainedConfig, setting: str, share: float, names: tuple[str, ...]) -> None:
+        found = [name for name in names if hasattr(config, name)]
         if not found:
             raise ConfigError(
-                f"encoder.dropout is {dropout}, and encoder.source {self.source!r} of type {config.model_type} has no "
-                "dropout that we know. Set encoder.dropout=null"
+                f"encoder.{setting} is {share}, and encoder.source {self.source!r} of type {config.model_type} has no "
+                f"such dropout that we know. Set encoder.{setting}=null"
             )
         for name in found:
-            setattr(config, name, dropout)
+            setattr(config, name, share)
 
 
 def read_checkpoint(source: str, revision: str, *, with_head: bool) -> TextCheckpoint:

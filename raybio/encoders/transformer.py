@@ -38,7 +38,7 @@ class TransformerConfig(Config):
             raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them")
         return self
 
-    def fresh_sizes(self, *, dropout: float) -> dict[str, Any]:
+    def fresh_sizes(self, *, dropout: float, attention_dropout: float | None = None) -> dict[str, Any]:
         """The sizes of a model from scratch, as the configurations of BERT and ESM call them."""
         return {
             "hidden_size": self.width,
@@ -46,7 +46,7 @@ class TransformerConfig(Config):
             "num_attention_heads": self.num_heads,
             "intermediate_size": self.ffn_width,
             "hidden_dropout_prob": dropout,
-            "attention_probs_dropout_prob": dropout,
+            "attention_probs_dropout_prob": dropout if attention_dropout is None else attention_dropout,
             "attn_implementation": "sdpa",
         }
 

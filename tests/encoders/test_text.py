@@ -156,6 +156,16 @@ def test_dropout_is_the_checkpoints_own_unless_it_is_set(tmp_path):
         assert rates == {None: {0.1}, 0.0: {0.0}}
 
 
+@pytest.mark.parametrize("architecture", ["bert", "distilbert"])
+def test_attention_alone_may_have_another_dropout_and_then_runs_fused(tmp_path, architecture):
+    encoders = [loaded(tmp_path / architecture, architecture, attention_dropout=0.0), scratch(attention_dropout=0.0)]
+    for encoder in encoders:
+        config = encoder.model.config
+        rates = [getattr(config, "attention_probs_dropout_prob", None), getattr(config, "attention_dropout", None)]
+        assert 0.0 in rates and set(rates) <= {0.0, None}
+        assert {m.p for m in encoder.modules() if isinstance(m, torch.nn.Dropout)} >= {0.1}
+
+
 def test_a_learned_temperature_is_a_parameter_of_checkpoints():
     encoder = scratch()
     assert "log_temperature" not in encoder.state_dict()
