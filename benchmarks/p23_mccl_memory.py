@@ -29,7 +29,9 @@ SETTINGS = {
     "encoder.ffn_width": 1536,
     "precision": "fp32",
 }
-CORPUS = DocumentsConfig(num_entities=40, num_facts=120, num_train=MANY, num_dev=4, num_test=4, facts_per_document=8)
+CORPUS = DocumentsConfig(
+    num_entities=40, num_facts=120, num_train=MANY, num_dev=4, num_test=4, facts_per_document=8, co_mentions=5
+)
 
 
 def print_peak_bytes(store: str, num_documents: int) -> None:
