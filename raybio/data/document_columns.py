@@ -21,6 +21,7 @@ from raybio.data.residues import Ragged
 from raybio.data.store_writer import Draft
 from raybio.data.word_counts import count_words
 from raybio.errors import DataError
+from raybio.functional.hashing import derive_seed
 
 DOCUMENTS_AT_ONCE = 1000
 WORDS_FROM_DOCUMENTS = 200_000
@@ -28,18 +29,24 @@ HELD_OUT = "training document that is held out (dev, test or --exclude)"
 TWICE = "document that is there twice (the one with the most mentions is kept)"
 COLUMNS = tuple(column for columns in PARTS.values() for column in columns)
 # What of a document stays in memory, in this order.
-SPLIT, FILE, LINE, NUM_MENTIONS = range(4)
+SPLIT, FILE, LINE, NUM_MENTIONS, NUM_RELATIONS = range(5)
 
 
 class DocumentCollector:
     """Collects documents for a store. As a context it closes its files."""
 
-    def __init__(self, folder: Path) -> None:
-        """Keep arrays in ``folder`` until they are written into the store."""
-        self.folder = folder
+    def __init__(self, folder: Path, *, dev_share: float | None = None, seed: int = 0) -> None:
+        """Keep arrays in ``folder`` until they are written into the store.
+
+        Args:
+            folder: of the store's draft.
+            dev_share: share of the training documents with relations that become validation documents; None: none.
+            seed: which of them.
+        """
+        self.folder, self._dev_share, self._seed = folder, dev_share, seed
         self._spools = {name: Spool(folder / f"{name}.spool") for name in ("text", *COLUMNS)}
         self._pending: dict[str, list[bytes]] = {name: [] for name in self._spools}
-        self._pending_ids, self._pending_facts = list[str](), list[tuple[int, int, int, int]]()
+        self._pending_ids, self._pending_facts = list[str](), list[tuple[int, ...]]()
         self._ids, self._facts = list[pa.Array](), list[np.ndarray]()
         self._numbers: dict[str, dict[str, int]] = {"type": {}, "key": {}, "label": {}}
         self._number_by_file: dict[str, int] = {}
@@ -82,7 +89,8 @@ class DocumentCollector:
             self._pending[name].append(np.array(values[name], dtype=np.int32).tobytes())
         self._pending_ids.append(raw.document_id)
         number = self._number_by_file.setdefault(file, len(self._number_by_file))
-        self._pending_facts.append((SPLITS.index(split), number, raw.line, len(raw.mentions)))
+        facts = (SPLITS.index(split), number, raw.line, len(raw.mentions), len(entities.relations_P))
+        self._pending_facts.append(facts)
         if len(self._pending_ids) == DOCUMENTS_AT_ONCE:
             self._write_pending()
 
@@ -107,13 +115,15 @@ class DocumentCollector:
             provenance: further entries of the manifest; what was set aside is added.
 
         Raises:
-            DataError: if no training document is left, or a relation has no name.
+            DataError: if no training document is left, no validation document was drawn, or a relation has no name.
         """
         self._write_pending()
         ids = pa.chunked_array(self._ids, pa.string()).combine_chunks()
-        fact_D4 = np.concatenate([np.empty((0, 4), np.int64), *self._facts])
-        document_N = self._chosen(ids, fact_D4, held_out, quarantine)
-        split_N = fact_D4[document_N, SPLIT]
+        fact_D5 = np.concatenate([np.empty((0, 5), np.int64), *self._facts])
+        if self._dev_share is not None:
+            self._draw_dev(self._dev_share, ids, fact_D5, held_out)
+        document_N = self._chosen(ids, fact_D5, held_out, quarantine)
+        split_N = fact_D5[document_N, SPLIT]
         if not (split_N == 0).any():
             raise DataError(
                 "no training document is left, want at least one. What was set aside: " + _reasons(quarantine)
@@ -146,33 +156,56 @@ class DocumentCollector:
             spool.append(pa.array(self._pending[name], pa.large_binary()))
             self._pending[name].clear()
         self._ids.append(pa.array(self._pending_ids, pa.string()))
-        self._facts.append(np.array(self._pending_facts, dtype=np.int64).reshape(-1, 4))
+        self._facts.append(np.array(self._pending_facts, dtype=np.int64).reshape(-1, 5))
         self._pending_ids.clear()
         self._pending_facts.clear()
 
-    def _chosen(self, ids: pa.Array, fact_D4: np.ndarray, held_out: pa.Array, quarantine: Quarantine) -> np.ndarray:
+    def _draw_dev(self, share: float, ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array) -> None:
+        """Make validation documents of training ones, by their ids alone; never of one that is held out."""
+        others = self._held_out(ids, fact_D5, held_out)
+        may_be_D = (fact_D5[:, SPLIT] == 0) & (fact_D5[:, NUM_RELATIONS] > 0)
+        may_be_D &= ~np.asarray(pc.is_in(ids, value_set=others))
+        limit = int(share * 2**63)  # derive_seed is below 2**63
+        drawn = [
+            number
+            for number in np.flatnonzero(may_be_D).tolist()
+            if derive_seed(self._seed, "dev", ids[number].as_py()) < limit
+        ]
+        if not drawn:
+            raise DataError(
+                f"--dev-share {share:g} of {may_be_D.sum():,} training documents with relations drew none; want a "
+                "larger share, another --seed, or validation documents by --dev"
+            )
+        fact_D5[drawn, SPLIT] = SPLITS.index("dev")
+
+    @staticmethod
+    def _held_out(ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array) -> pa.Array:
+        """Ids that no training document may have."""
+        return pa.concat_arrays([held_out.cast(pa.string()), ids.filter(pa.array(fact_D5[:, SPLIT] != 0))])
+
+    def _chosen(self, ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array, quarantine: Quarantine) -> np.ndarray:
         """Documents by split and then as they were added: none twice in a split, none held out in training."""
-        split_D = fact_D4[:, SPLIT]
-        others = pa.concat_arrays([held_out.cast(pa.string()), ids.filter(pa.array(split_D != 0))])
+        split_D = fact_D5[:, SPLIT]
+        others = self._held_out(ids, fact_D5, held_out)
         is_held_out = np.asarray(pc.is_in(ids, value_set=others)) & (split_D == 0)
-        self._leave_out(np.flatnonzero(is_held_out), HELD_OUT, ids, fact_D4, quarantine)
+        self._leave_out(np.flatnonzero(is_held_out), HELD_OUT, ids, fact_D5, quarantine)
         rest = np.flatnonzero(~is_held_out)
         number_D = np.asarray(ids.dictionary_encode().indices)
         # The first of those with the most mentions comes first: lexsort keeps the order of equals.
-        order = rest[np.lexsort((-fact_D4[rest, NUM_MENTIONS], number_D[rest], split_D[rest]))]
+        order = rest[np.lexsort((-fact_D5[rest, NUM_MENTIONS], number_D[rest], split_D[rest]))]
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = (np.diff(number_D[order]) != 0) | (np.diff(split_D[order]) != 0)
-        self._leave_out(np.sort(order[~is_first]), TWICE, ids, fact_D4, quarantine)
+        self._leave_out(np.sort(order[~is_first]), TWICE, ids, fact_D5, quarantine)
         kept = np.sort(order[is_first])
         return kept[np.argsort(split_D[kept], kind="stable")]
 
     def _leave_out(
-        self, document_R: np.ndarray, reason: str, ids: pa.Array, fact_D4: np.ndarray, quarantine: Quarantine
+        self, document_R: np.ndarray, reason: str, ids: pa.Array, fact_D5: np.ndarray, quarantine: Quarantine
     ) -> None:
         files = list(self._number_by_file)
-        for number in np.unique(fact_D4[document_R, FILE]):
-            here = document_R[fact_D4[document_R, FILE] == number]
-            examples = [(int(fact_D4[one, LINE]), ids[int(one)].as_py()) for one in here[: quarantine.num_examples]]
+        for number in np.unique(fact_D5[document_R, FILE]):
+            here = document_R[fact_D5[document_R, FILE] == number]
+            examples = [(int(fact_D5[one, LINE]), ids[int(one)].as_py()) for one in here[: quarantine.num_examples]]
             quarantine.add_many(DOCUMENT, reason, files[number], len(here), examples, is_bad=False)
 
     def _relations(self, label_P: np.ndarray, names: dict[str, str] | None) -> tuple[list[str], np.ndarray]:

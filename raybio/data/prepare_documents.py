@@ -1,8 +1,9 @@
 """Preparing a store of documents with entities and relations: files in, a committed store out."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from raybio.data.prepare import demand_files, describe_files
 from raybio.data.quarantine import Quarantine
 from raybio.data.read_documents import read_documents
 from raybio.data.store_writer import Draft
-from raybio.errors import DataError
+from raybio.errors import ConfigError, DataError
 
 
 def prepare_documents(
@@ -25,6 +26,8 @@ def prepare_documents(
     exclude: Sequence[Path] = (),
     relation_names: Path | None = None,
     *,
+    dev_share: float | None = None,
+    seed: int = 0,
     force: bool = False,
     min_type_pair_relations: int = 2,
     max_bad_share: float = 0.1,
@@ -42,30 +45,30 @@ def prepare_documents(
         exclude: files whose documents are kept out of training, such as a test set that other corpora share.
         relation_names: JSON object id -> name (DocRED's ``rel_info.json``); its order is that of the labels. None:
             relations are called as in the files, in the order of the alphabet.
+        dev_share: in place of ``dev``, the share of the training documents with a relation to choose settings on; one
+            without any may as well be unlabelled. Drawn by id and seed alone; none that test or an excluded file has.
+        seed: see above.
         force: replace a store that is there already.
         min_type_pair_relations: pairs of types with fewer training relations are no candidates: BioRED has one relation
             of a gene and a variant by accident. With directed relations, and with none, all pairs are candidates.
         max_bad_share: share of bad documents, mentions or relations that is put up with.
 
     Raises:
-        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left to train on.
+        ConfigError: for a share out of (0, 1), or one beside ``dev``.
+        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left or drawn.
         StoreError: if the store cannot be written.
     """
+    _check_share(dev_share, dev)
     files = dict(zip(SPLITS, ([*train], [*dev], [*test]), strict=True))
     given = {**files, "exclude": [*exclude], "relation_names": [relation_names] if relation_names else []}
-    for paths in given.values():
-        demand_files(paths)
+    sources = _described(given)
     names = _relation_names(relation_names) if relation_names else None
     quarantine = Quarantine(max_bad_share)
-    provenance = {
-        "sources": {name: describe_files(paths) for name, paths in given.items() if paths},
-        "parameters": {"min_type_pair_relations": min_type_pair_relations, "max_bad_share": max_bad_share},
-    }
-    with Draft(out, force=force) as draft, DocumentCollector(draft.folder) as collector:
-        for split, paths in files.items():
-            _collect(paths, split, collector, quarantine)
-        for kind in (DOCUMENT, MENTION, RELATION):
-            quarantine.check(kind)
+    parameters = {"min_type_pair_relations": min_type_pair_relations, "max_bad_share": max_bad_share}
+    if dev_share is not None:
+        parameters |= {"dev_share": dev_share, "seed": seed}
+    with Draft(out, force=force) as draft, DocumentCollector(draft.folder, dev_share=dev_share, seed=seed) as collector:
+        _collect(files, collector, quarantine)
         held_out = [raw.document_id for path in exclude for raw in read_documents(path, Quarantine())]
         return collector.commit(
             draft,
@@ -73,14 +76,32 @@ def prepare_documents(
             held_out=pa.array(held_out, pa.string()),
             name_by_relation=names,
             min_type_pair_relations=min_type_pair_relations,
-            provenance=provenance,
+            provenance={"sources": sources, "parameters": parameters},
         )
 
 
-def _collect(paths: Sequence[Path], split: str, collector: DocumentCollector, quarantine: Quarantine) -> None:
-    for path in paths:
-        for raw in read_documents(path, quarantine):
-            collector.add(raw, to_entities(raw, quarantine, path.name), split, path.name)
+def _check_share(share: float | None, dev: Sequence[Path]) -> None:
+    if share is None:
+        return
+    if not 0 < share < 1:
+        raise ConfigError(f"--dev-share {share:g}: want a number above 0 and below 1")
+    if dev:
+        raise ConfigError(f"--dev-share {share:g} and --dev {dev[0]}: got both, want validation documents by one")
+
+
+def _described(given: Mapping[str, list[Path]]) -> dict[str, Any]:
+    for paths in given.values():
+        demand_files(paths)
+    return {name: describe_files(paths) for name, paths in given.items() if paths}
+
+
+def _collect(files: Mapping[str, Sequence[Path]], collector: DocumentCollector, quarantine: Quarantine) -> None:
+    for split, paths in files.items():
+        for path in paths:
+            for raw in read_documents(path, quarantine):
+                collector.add(raw, to_entities(raw, quarantine, path.name), split, path.name)
+    for kind in (DOCUMENT, MENTION, RELATION):
+        quarantine.check(kind)
 
 
 def _relation_names(path: Path) -> dict[str, str]:

@@ -57,6 +57,10 @@ NO_VALIDATION = (
     "[yellow]no article is kept for validation[/]: training evaluates on such articles and will refuse this store. "
     "Prepare it again with a larger --validation-share, or train with --set schedule.evaluate_every_steps=0"
 )
+DEV_SHARE = (
+    "in place of --dev: keep this share of the --input documents with relations to choose settings on, drawn by their "
+    "ids; documents without any stay in training, for nothing tells whether they were labelled"
+)
 ValidationShare = Annotated[float, typer.Option(help=ARTICLE_HELP["validation_share"])]
 ArticleSeed = Annotated[int, typer.Option(help=ARTICLE_HELP["seed"])]
 ArticleBadShare = Annotated[float, typer.Option(help=ARTICLE_HELP["max_bad_share"])]
@@ -126,6 +130,7 @@ def documents(
     source: Annotated[list[str], typer.Option("--input", help="files to train on, or patterns; quote patterns")],
     out: Out,
     dev: Annotated[list[str] | None, typer.Option(help="files to choose settings on")] = None,
+    dev_share: Annotated[float | None, typer.Option(help=DEV_SHARE)] = None,
     test: Annotated[list[str] | None, typer.Option(help="files to report on")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="keep the documents of these files out of training")] = None,
     relation_names: Annotated[
@@ -134,6 +139,7 @@ def documents(
     min_type_pair_relations: Annotated[
         int, typer.Option(min=1, help="pairs of entity types with fewer training relations are no candidates")
     ] = 2,
+    seed: Annotated[int, typer.Option(help="which documents --dev-share takes")] = 0,
     max_bad_share: Annotated[float, typer.Option(min=0, max=1, help=ARTICLE_HELP["max_bad_share"])] = 0.1,
     force: Force = False,
 ) -> None:
@@ -146,11 +152,16 @@ def documents(
         test=matching(test or (), "--test"),
         exclude=matching(exclude or (), "--exclude"),
         relation_names=relation_names,
+        dev_share=dev_share,
+        seed=seed,
         force=force,
         min_type_pair_relations=min_type_pair_relations,
         max_bad_share=max_bad_share,
     )
     _show(store, started)
+    if dev_share is not None:
+        num_drawn, num_left = (store.manifest["counts"][f"{split}_documents"] for split in ("dev", "train"))
+        print(f"drawn from --input to choose settings on: {num_drawn:,} documents; {num_left:,} are left to train on")
 
 
 @app.command()

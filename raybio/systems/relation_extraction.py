@@ -111,7 +111,7 @@ def check(config: Config, store: DocumentStore) -> None:
     if config.schedule.evaluate_every_steps and not len(store.split_rows("dev")):
         raise ConfigError(
             f"{store.path}: has no validation documents, by which the number of neighbours is chosen. Prepare it with "
-            "--dev, or train with schedule.evaluate_every_steps=0"
+            "--dev or --dev-share, or train with schedule.evaluate_every_steps=0"
         )
 
 

@@ -175,10 +175,10 @@ def test_the_command_prepares_and_shows_what_was_set_aside(tmp_path):
 def test_the_embedded_corpus_tells_its_relations_in_words_and_its_pairs_recur(tmp_path):
     store = default_documents(tmp_path)
     counts, facts = store.manifest["counts"], {}
-    assert [counts[f"{split}_documents"] for split in ("train", "dev", "test")] == [200, 40, 60]
+    assert [counts[f"{split}_documents"] for split in ("train", "dev", "test")] == [1000, 100, 150]
     assert (counts["relation_names"], len(store.entity_types), store.manifest["quarantine"]) == (5, 3, {})
-    assert 7 < counts["entities"] / 300 < 9
-    assert 60 < np.mean([len(store.text(row).split()) for row in range(300)]) < 100
+    assert 3.5 < counts["entities"] / 1250 < 4.5
+    assert 40 < np.mean([len(store.text(row).split()) for row in range(1250)]) < 50
     in_documents = {}
     for row in range(store.num_rows):
         key, relations = store.keys(row), pairs(store.relations(row))
@@ -221,3 +221,89 @@ def test_no_document_of_bioreds_test_set_is_left_when_it_is_excluded(tmp_path):
     assert len(test_ids) == 100
     assert not test_ids & {store.document_id(row) for row in range(store.num_rows)}
     assert store.manifest["quarantine"][HELD_OUT]["count"] >= 100
+
+
+def labelled(number):
+    return str(number), f"Gene{number}:Gene:{number} Tumor:Disease:D1", [f"Cause {number} D1"]
+
+
+def dev_ids(store):
+    return {store.document_id(row) for row in store.split_rows("dev")}
+
+
+def test_validation_documents_are_drawn_by_their_ids_and_the_seed_alone(tmp_path):
+    files = [pubtator(tmp_path / str(part), *map(labelled, range(part, 400, 2))) for part in range(2)]
+    drawn = prepare_documents(tmp_path / "store", files, dev_share=0.2)
+    counts = drawn.manifest["counts"]
+    assert counts["train_documents"] + counts["dev_documents"] == 400
+    assert 60 <= counts["dev_documents"] == len(dev_ids(drawn)) <= 100  # 80 ± 2.5 standard deviations
+    assert not drawn.manifest["quarantine"]
+    turned = prepare_documents(tmp_path / "turned", files[::-1], dev_share=0.2)
+    assert dev_ids(turned) == dev_ids(drawn)
+    more = prepare_documents(tmp_path / "more", files, dev_share=0.5)
+    assert dev_ids(more) > dev_ids(drawn)
+    other = prepare_documents(tmp_path / "other", files, dev_share=0.2, seed=1)
+    assert 4 < len(dev_ids(other) & dev_ids(drawn)) < 40  # 16 by chance
+    assert other.manifest["parameters"]["seed"] == 1
+
+
+def test_unlabelled_documents_stay_in_training_unless_a_labelled_copy_was_drawn(tmp_path):
+    files = [
+        pubtator(tmp_path / "labelled", *map(labelled, range(50))),
+        pubtator(tmp_path / "unlabelled", *((*labelled(number)[:2], []) for number in range(25, 200))),
+    ]
+    store = prepare_documents(tmp_path / "store", files, dev_share=0.5)
+    drawn, twice = dev_ids(store), {str(number) for number in range(25, 50)}
+    assert 10 < len(drawn) < 40
+    assert max(map(int, drawn)) < 50
+    assert {store.document_id(row) for row in store.split_rows("train")} == set(map(str, range(200))) - drawn
+    assert all(len(store.relations(row)[0]) for row in store.split_rows("dev"))
+    quarantine = store.manifest["quarantine"]
+    assert quarantine[HELD_OUT]["count"] == len(drawn & twice)
+    assert quarantine[TWICE]["count"] == len(twice - drawn)
+
+
+def test_no_document_that_is_tested_on_or_excluded_is_drawn(tmp_path):
+    train = pubtator(tmp_path / "train", *map(labelled, range(60)))
+    test = pubtator(tmp_path / "test", *map(labelled, range(20)))
+    exclude = pubtator(tmp_path / "exclude", *map(labelled, range(20, 40)))
+    store = prepare_documents(tmp_path / "store", [train], test=[test], exclude=[exclude], dev_share=0.5)
+    assert dev_ids(store)
+    assert min(map(int, dev_ids(store))) >= 40
+    assert [store.manifest["counts"][f"{split}_documents"] for split in ("train", "test")] == [
+        20 - len(dev_ids(store)),
+        20,
+    ]
+
+
+def test_a_share_that_is_none_stands_beside_dev_or_draws_nothing_is_refused(tmp_path):
+    train, dev = pubtator(tmp_path / "train", *TRAIN), pubtator(tmp_path / "dev", *DEV)
+    for share in (0.0, 1.0, -0.2, float("nan")):
+        with pytest.raises(ConfigError, match=r"--dev-share .*: want a number above 0 and below 1"):
+            prepare_documents(tmp_path / "store", [train], dev_share=share)
+    with pytest.raises(ConfigError, match=r"--dev-share 0.2 and --dev .*dev: got both"):
+        prepare_documents(tmp_path / "store", [train], [dev], dev_share=0.2)
+    with pytest.raises(DataError, match="0.001 of 2 training documents with relations drew none; want a larger share"):
+        prepare_documents(tmp_path / "store", [train], dev_share=0.001, max_bad_share=0.5)
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_command_says_how_many_documents_it_drew(tmp_path):
+    train = pubtator(tmp_path / "train", *map(labelled, range(40)))
+    command = ["documents", "--input", str(train), "--out", str(tmp_path / "store"), "--dev-share", "0.25"]
+    result = CliRunner().invoke(prepare.app, [*command, "--seed", "3"], catch_exceptions=False)
+    store = open_store(tmp_path / "store", DocumentStore)
+    num_drawn = len(dev_ids(store))
+    assert f"to choose settings on: {num_drawn} documents; {40 - num_drawn} are left to train on" in result.output
+    expected = prepare_documents(tmp_path / "expected", [train], dev_share=0.25, seed=3)
+    assert dev_ids(store) == dev_ids(expected)
+
+
+def test_a_fifth_of_re_docreds_validation_set_can_be_kept_from_training(tmp_path):
+    folder = Path(real("re_docred"))
+    files, names = [folder / "dev_revised.json.gz"], folder / "rel_info.json"
+    store = prepare_documents(tmp_path / "store", files, relation_names=names, dev_share=0.2)
+    counts = store.manifest["counts"]
+    assert counts["train_documents"] + counts["dev_documents"] == 500
+    assert 80 <= counts["dev_documents"] <= 120
+    assert (counts["relations"], counts["relation_names"]) == (17_284, 97)
