@@ -22,6 +22,7 @@ from raybio.functional.threshold import above_threshold
 from raybio.objectives.relation_labels import RelationHead
 from raybio.protocols import Collective
 from raybio.systems.embedded_pairs import EmbeddedPairs, embed_pairs
+from raybio.systems.known_facts import told_in_training
 
 
 class Rule(NamedTuple):
@@ -72,10 +73,13 @@ class KnownPairs(NamedTuple):
     Attributes:
         pairs: embedded.
         label_PC: bool.
+        is_in_train_F: of each gold fact in the order of the pairs, whether training documents tell it too, bool; None
+            where that is not asked: of the training pairs, and where a pair has one relation at most.
     """
 
     pairs: EmbeddedPairs
     label_PC: np.ndarray
+    is_in_train_F: np.ndarray | None = None
 
 
 def known_pairs(
@@ -85,7 +89,9 @@ def known_pairs(
     pairs = {row: asked.pairs(row) for row in asked.rows.tolist()}
     nothing = np.zeros((0, len(asked.store.relation_names)), dtype=bool)
     label_PC = np.concatenate([nothing, *(classes(asked.store, row, pair) for row, pair in pairs.items())])
-    return KnownPairs(embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens), label_PC)
+    embedded = embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens)
+    asks_training = asked.store.is_multi_label and asked.split != "train"
+    return KnownPairs(embedded, label_PC, told_in_training(asked.store, embedded, label_PC) if asks_training else None)
 
 
 @dataclass(frozen=True)
@@ -133,16 +139,13 @@ class Classifier:
         return predicted_PC
 
 
-def judged(
-    asked: KnownPairs, predicted_PC: np.ndarray, rows: np.ndarray, is_in_train_F: np.ndarray | None = None
-) -> RelationScores:
+def judged(asked: KnownPairs, predicted_PC: np.ndarray, rows: np.ndarray) -> RelationScores:
     """Scores of predictions among the gold labels of the pairs that were asked.
 
     Args:
         asked: the pairs.
         predicted_PC: bool.
         rows: all documents that were asked about, ascending.
-        is_in_train_F: see ``score_facts``; of the gold facts in order of their pairs.
     """
     place_P = np.searchsorted(rows, asked.pairs.row_P)
     gold_PC = asked.label_PC.copy()
@@ -157,7 +160,7 @@ def judged(
         num_documents=max(len(rows), 1),
         num_relations=gold_PC.shape[1],
         na_index=0,
-        is_in_train_F=is_in_train_F,
+        is_in_train_F=asked.is_in_train_F,
     )
 
 

@@ -13,7 +13,6 @@ those of its eight pairs of types, "lazy" takes the plain chain of states where 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -250,35 +249,7 @@ class _Judge:
 
     def _scored(self, classifier: Classifier, asked: KnownPairs, split: str, rule: Rule) -> RelationScores:
         predicted_PC = predicted_by(classifier, rule, asked.pairs.embedding_PD)
-        known = self._is_in_train(asked) if self.reader.store.is_multi_label else None
-        return judged(asked, predicted_PC, self.labelled(split).rows, known)
-
-    def _is_in_train(self, asked: KnownPairs) -> np.ndarray:
-        """Of each gold fact, whether training has the relation between two mentions of these names."""
-        pair_F, label_F = np.nonzero(asked.label_PC[:, 1:])
-        facts = zip(*(part[pair_F] for part in asked.pairs[1:]), label_F + 1, strict=True)
-        return np.array(
-            [
-                any(
-                    (head, tail, label) in self._known_facts
-                    for head in names(self.reader.store, row, first)
-                    for tail in names(self.reader.store, row, second)
-                )
-                for row, first, second, label in facts
-            ],
-            dtype=bool,
-        )
-
-    @cached_property
-    def _known_facts(self) -> set[tuple[str, str, int]]:
-        store = self.reader.store
-        return {
-            (head, tail, label)
-            for row in store.split_rows("train").tolist()
-            for first, second, label in zip(*(part.tolist() for part in store.relations(row)), strict=True)
-            for head in names(store, row, first)
-            for tail in names(store, row, second)
-        }
+        return judged(asked, predicted_PC, self.labelled(split).rows)
 
     def _intervals(self, scores: RelationScores) -> dict[str, Any]:
         rng = np.random.default_rng(SEED)  # as jobs/evaluate.py draws them
@@ -291,11 +262,3 @@ class _Judge:
             for number, name in enumerate(self.reader.store.relation_names)
             if number and told["gold"][number] + told["found"][number]
         }
-
-
-def names(store: DocumentStore, row: int, entity: int) -> set[str]:
-    """The words of an entity's mentions."""
-    start_M, end_M = store.mentions(row)
-    mention_C, entity_C = store.links(row)
-    text = store.text(row)
-    return {text[start_M[mention] : end_M[mention]] for mention in mention_C[entity_C == entity].tolist()}

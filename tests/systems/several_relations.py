@@ -11,7 +11,7 @@ from raybio.data.prepare_documents import prepare_documents
 WORDINGS = {"founded": ("P1",), "leads": ("P2",), "created": ("P1", "P2"), "saw": ()}
 """What stands between two entities -> the relations of the first to the second."""
 
-NAMES = "Anna Bela Cora Dana Emil Finn".split()
+NAMES = ["Anna", "Bela", "Cora", "Dana", "Emil", "Finn"]
 
 
 def told_documents(num: int, seed: int) -> list[dict]:
