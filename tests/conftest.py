@@ -29,6 +29,7 @@ LANES = {
     "test_sppt_job": "commands that train",
     "test_articles_job": "commands that train",
     "test_contrastive_probe_job": "commands that train",
+    "test_relations_job": "commands that train",
     "test_sweep_faults": "other commands",
     "test_job_submit": "other commands",
     "test_preflight_nodes": "other commands",

@@ -1,0 +1,84 @@
+"""The jobs of MTB and MCCL, started as a user would: pre-training, and fine-tuning that begins with it."""
+
+import shutil
+import statistics
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from raybio.data.document_store import DocumentStore
+from raybio.encoders.relation import read_parts
+from raybio.runtime.run_folder import read_json
+from raybio.systems.relation_evaluation import evaluate_relations
+from tests.jobs.test_sppt_job import run
+
+JOBS = Path(__file__).parents[2] / "jobs"
+LR = 1e-3
+COMMON = {
+    "optim.warmup_ratio": 0,
+    "plan.global_batch_rows": 8,
+    "schedule.max_steps": 4,
+    "schedule.checkpoint_every_steps": 2,
+    "schedule.evaluate_every_steps": 2,
+    "precision": "fp32",
+    "encoder.max_length": 64,
+}
+PRETRAINING = COMMON | {
+    "encoder.source": "scratch",
+    "encoder.num_layers": 1,
+    "encoder.width": 16,
+    "encoder.num_heads": 2,
+    "encoder.ffn_width": 32,
+    "encoder.vocabulary_size": 400,
+    "pairs.min_documents": 2,
+    "pairs.held_out_share": 0.4,
+    "optim.peak_lr": 1e-2,
+}
+FINETUNING = COMMON | {
+    "objective.kind": "mccl",
+    "data.label_fraction": 0.5,
+    # One rule, so that whoever judges again need not choose among the same validation pairs.
+    "evaluation.neighbours": "[3]",
+    "evaluation.bias_weights": "[1]",
+    "optim.peak_lr": LR,
+}
+pytestmark = pytest.mark.timeout(900)
+
+
+def given(settings: dict[str, object]) -> list[str]:
+    return [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+
+
+@pytest.mark.slow
+def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
+    tiny_documents: DocumentStore, tmp_path: Path, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    store = ["--store", tiny_documents.path]
+    done = run(tmp_path, JOBS / "mtb_pretrain.py", *store, "--name", "mtb", *given(PRETRAINING))
+    assert done.returncode == 0, done.stderr[-3000:]
+    command = [JOBS / "relation_finetune.py", *store, "--init", "runs/mtb", "--name", "tuned", "--seeds", "2"]
+    done = run(tmp_path, *command, *given(FINETUNING))
+    assert done.returncode == 0, done.stderr[-3000:]
+    runs = tmp_path / "runs"
+    tuned, pretrained = runs / "tuned", runs / "mtb" / "export"
+    before, after = (
+        load_file(path / "model.safetensors") | read_parts(str(path)) for path in (pretrained, tuned / "export")
+    )
+    assert after.keys() - before.keys() == {"head.bias_C", "head.proxy_CD"}
+    assert {name.split(".")[0] for name in before.keys() - after.keys()} == {"mask_head"}
+    shared = before.keys() & after.keys()
+    assert "projection.weight" in shared
+    moved = max(float((after[name] - before[name]).abs().max()) for name in shared)
+    assert 0 < moved < 1.5 * 4 * LR  # what four steps of Adam can do
+
+    results = [read_json(runs / name / "result.json") for name in ("tuned", "tuned.seed-1")]
+    assert [(one["status"], one["step"]) for one in results] == [("finished", 4)] * 2
+    scores = [one["final"]["scores"]["trained"]["test"] for one in results]
+    f1 = [100 * one["f1"]["value"] for one in scores]
+    assert f1[0] != f1[1]
+    assert f"| {statistics.mean(f1):.2f} ± {statistics.stdev(f1):.2f} |" in (tuned / "table.md").read_text()
+    assert "2 runs" in done.stdout
+    again = evaluate_relations(tuned / "export", tiny_documents.path, "test")
+    assert again.scores.values == pytest.approx({name: one["value"] for name, one in scores[0].items()}, abs=1e-6)
