@@ -18,7 +18,7 @@ import yaml
 from raybio.config import parse_yaml
 
 ROOT = Path(__file__).parents[1]
-CLUSTER_FILES = ["cluster.yaml", "deploy/own_machines.yaml"]
+CLUSTER_FILES = ["cluster.yaml", "deploy/gcp.yaml", "deploy/own_machines.yaml"]
 PLACES = {"RAYBIO_RUNS": "/shared/runs", "RAYBIO_STORES": "/shared/stores", "RAYBIO_SWEEPS": "/shared/sweeps"}
 
 
@@ -58,8 +58,16 @@ def test_the_schema_would_find_a_misspelt_key(cluster, schema):
         jsonschema.validate(cluster | {"max_wrokers": 1}, schema)
 
 
-def test_the_head_is_one_of_the_node_types(cluster):
+@pytest.mark.parametrize("name", ["cluster.yaml", "deploy/gcp.yaml"])
+def test_the_head_is_one_of_the_node_types_and_both_kinds_of_workers_are_the_same_machine(name):
+    cluster = read(name)
     assert cluster["head_node_type"] in cluster["available_node_types"]
+    spot, gpu = (cluster["available_node_types"][kind] for kind in ("spot_gpu", "gpu"))
+    assert spot["resources"] == gpu["resources"]
+    assert spot["priority"] > gpu["priority"]
+    kept = {"InstanceMarketOptions", "scheduling"}
+    differs = {key for key in spot["node_config"] if spot["node_config"][key] != gpu["node_config"].get(key)}
+    assert differs and differs <= kept
 
 
 @pytest.mark.parametrize("name", CLUSTER_FILES)
