@@ -295,7 +295,7 @@ def test_no_two_of_many_lines_look_alike_without_colour(tmp_path: Path, monkeypa
     plot_overlaid([(label, 0, 1, 0.5, 0.0) for label in long], tmp_path / "long.png", title="")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_the_job_compares_real_runs(unbroken: Result, request_two: TrainRequest, tmp_path: Path) -> None:
     config = override(request_two.config, "objective.lambda_spml", 0)

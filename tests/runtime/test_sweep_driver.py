@@ -166,6 +166,18 @@ def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [f"step-{step:08d}" for step in kept]
 
 
+def test_why_a_trial_failed_is_told_from_what_tune_noted_at_once_and_not_from_its_copy(tmp_path: Path, capsys) -> None:
+    order = order_of(tmp_path)
+    followed, trial = followed_by(order), tuned(of(0.5))
+    (tmp_path / "error.txt").write_text("Failure # 1\nthe node was low on memory: 9 of 10 GB\nFailure # 2\n(pid=7) x\n")
+    trial.error_file, trial.num_failures, trial.get_error = str(tmp_path / "error.txt"), 2, lambda: None
+    followed.on_trial_error(0, [], trial)
+    assert read_json(order.folder(of(0.5)).failure)["message"] == (
+        "its process ended 2 times: the node was low on memory: 9 of 10 GB"
+    )
+    assert "low on memory" in capsys.readouterr().out
+
+
 @pytest.fixture
 def request_to(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, database: str) -> SweepRequest:
     return SweepRequest(space_of(tmp_path), tiny_training, Path(tiny_store.path), "mine", tmp_path / "sweeps", database)

@@ -272,7 +272,7 @@ def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
         assert at_start[name] == pytest.approx(value, rel=1e-4), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_system_of_another_kind_trains_on_two_workers_and_is_shown_in_its_own_table(
     runs: Path, tiny_articles: ArticleStore
 ) -> None:

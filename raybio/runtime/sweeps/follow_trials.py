@@ -125,7 +125,7 @@ class FollowedTrials(Callback):
         now = Trial(**trial.config[TRIAL])
         folder = self._begin(trial.trial_id, now)  # perhaps it never started
         if not folder.failure.exists():
-            lines = str(trial.get_error() or "").strip().splitlines() or ["no reason given"]
+            lines = _told_errors(trial).strip().splitlines() or ["no reason given"]
             reason = next((line for line in lines if "memory" in line), lines[-1]).strip()[:LONGEST_REASON]
             message = f"its process ended {trial.num_failures} times: {reason}"
             write_json(folder.failure, {"kind": "ClusterError", "message": message})
@@ -225,6 +225,16 @@ def _facts(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], dict[str, flo
     }
     metrics = {} if best is None else {f"best/{goal.metric}": best[1]}
     return {name: value for name, value in tags.items() if value is not None}, metrics
+
+
+def _told_errors(trial: Any) -> str:
+    """What Tune noted of a trial's failures, as it noted it: what ``get_error`` reads is a copy, and may come later."""
+    if trial.error_file is None:
+        return ""
+    try:
+        return Path(trial.error_file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return str(trial.get_error() or "")
 
 
 def shown(trial: Trial) -> str:
