@@ -278,7 +278,7 @@ def test_children_that_all_end_at_once_on_sqlite_lose_nothing(tmp_path: Path, em
     sweep.check(sweep.uri, last=100)
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_database_that_is_locked_for_a_while_loses_nothing_and_holds_up_nobody(
     tmp_path: Path, empty_database: Path, seconds: int
 ) -> None:
