@@ -159,15 +159,18 @@ class DocumentBatch(TokenBatch):
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
         """Numbers of the pairs of documents ``row_M``."""
-        return _ranges(self.pair_indptr_R1, row_M)[0]
+        return ranges_of(self.pair_indptr_R1, row_M)[0]
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedDocuments:
         """Documents ``row_M`` as a rectangle, with what lies in them."""
         tokens = super().pad(row_M, pad_id)
-        mentions, row_of_mention = _ranges(self.mention_indptr_R1, row_M)
-        links, row_of_link = _ranges(self.link_indptr_R1, row_M)
-        pairs, row_of_pair = _ranges(self.pair_indptr_R1, row_M)
-        first_mention_M, first_entity_M = _starts(self.mention_indptr_R1, row_M), _starts(self.entity_indptr_R1, row_M)
+        mentions, row_of_mention = ranges_of(self.mention_indptr_R1, row_M)
+        links, row_of_link = ranges_of(self.link_indptr_R1, row_M)
+        pairs, row_of_pair = ranges_of(self.pair_indptr_R1, row_M)
+        first_mention_M, first_entity_M = (
+            starts_of(self.mention_indptr_R1, row_M),
+            starts_of(self.entity_indptr_R1, row_M),
+        )
         return PaddedDocuments(
             token_RL=tokens.token_RL,
             mask_RL=tokens.mask_RL,
@@ -265,7 +268,7 @@ class ClozeBatch(TokenBatch):
     ignore_RG: Tensor
 
 
-def _ranges(indptr_R1: Tensor, row_M: Tensor) -> tuple[Tensor, Tensor]:
+def ranges_of(indptr_R1: Tensor, row_M: Tensor) -> tuple[Tensor, Tensor]:
     """Indices of all that rows ``row_M`` hold, row after row, and the place in ``row_M`` of each one's row."""
     size_M = indptr_R1.diff()[row_M]
     place_K = torch.repeat_interleave(torch.arange(len(row_M), device=row_M.device), size_M)
@@ -273,7 +276,7 @@ def _ranges(indptr_R1: Tensor, row_M: Tensor) -> tuple[Tensor, Tensor]:
     return indptr_R1[row_M][place_K] + offset_K, place_K
 
 
-def _starts(indptr_R1: Tensor, row_M: Tensor) -> Tensor:
+def starts_of(indptr_R1: Tensor, row_M: Tensor) -> Tensor:
     """Where each of rows ``row_M`` begins, if these alone lay end to end."""
     size_M = indptr_R1.diff()[row_M]
     return size_M.cumsum(0) - size_M

@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,14 @@ from raybio.data.document_store import DocumentStore
 from raybio.data.pair_tables import Article, to_batch
 from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.prepare_documents import prepare_documents
+from raybio.data.prepare_words import prepare_words
 from raybio.data.simulate_documents import DocumentsConfig, write_documents
 from raybio.data.simulate_knowledge import KnowledgeConfig, default_knowledge
+from raybio.data.simulate_words import WordsConfig, write_words
 from raybio.data.store import Store
 from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
+from raybio.data.word_store import WordStore
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 LANES = {
@@ -141,3 +145,12 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_words(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
+    """24 sentences; dev and test are the same ones."""
+    folder = tmp_path_factory.mktemp("tiny words")
+    sentences, _ = write_words(folder / "raw", WordsConfig(num_sentences=24, num_drugs=6, num_effects=6))
+    dev, test = (shutil.copy(sentences, folder / f"{split}.json.gz") for split in ("dev", "test"))
+    return prepare_words(folder / "store", [sentences], dev=[Path(dev)], test=[Path(test)])

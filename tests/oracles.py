@@ -273,3 +273,13 @@ def first_of_the_highest(rows: Sequence[Sequence[float]], otherwise: int) -> lis
                 place = other if column[other] > column[place] else place
         chosen.append(place)
     return chosen
+
+
+def bio_tags(num_words, entities):
+    """Tag of each word, asked of each word: the last of the entities (type, start, end) that covers it decides."""
+    tags = []
+    for word in range(num_words):
+        covering = [(kind, start) for kind, start, end in entities if start <= word < end]
+        kind, start = covering[-1] if covering else ("", -1)
+        tags.append(("B-" if start == word else "I-") + kind if covering else "O")
+    return tags

@@ -20,6 +20,7 @@ FLOOR_BY_UNIT = {
     "raybio.functional": 1,
     "raybio.graphs": 1,
     "raybio.batches": 1,
+    "raybio.word_batches": 1,
     "raybio.protocols": 1,
     "raybio.data": 2,
     "raybio.encoders": 2,

@@ -42,7 +42,7 @@ def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _is_text(value: Any) -> TypeGuard[str]:
+def is_text(value: Any) -> TypeGuard[str]:
     r"""Whether it is a text that UTF-8 can hold: JSON may name half a letter (``"\ud800"``)."""
     return isinstance(value, str) and not HALF_LETTER.search(value)
 
@@ -79,7 +79,7 @@ class Record:
             DataError: if it is missing, blank or no text.
         """
         value = self.fields.get(field)
-        if not _is_text(value) or not value.strip():
+        if not is_text(value) or not value.strip():
             raise self.wrong(field, "a text")
         return value.strip()
 
@@ -90,6 +90,6 @@ class Record:
             DataError: if it is no list of texts.
         """
         value = self.fields.get(field, [])
-        if not isinstance(value, list) or not all(_is_text(item) for item in value):
+        if not isinstance(value, list) or not all(is_text(item) for item in value):
             raise self.wrong(field, "a list of texts")
         return tuple(item.strip() for item in value if item.strip())

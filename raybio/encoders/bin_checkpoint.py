@@ -1,7 +1,7 @@
 """A checkpoint that its authors published as ``pytorch_model.bin`` alone, as a folder that ``encoder.source`` takes.
 
-PubMedBERT, BlueBERT and many of their age are pickles on the hub. Fetch one (``hf download ID --local-dir FOLDER``) and
-convert it once:
+PubMedBERT, BlueBERT, CharacterBERT and many of their age are published as pickles. Fetch one
+(``hf download ID --local-dir FOLDER``) and convert it once:
 
     python -m raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
 

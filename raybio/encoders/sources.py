@@ -131,6 +131,18 @@ def fetch_file(source: str, name: str, revision: str) -> Path | None:
     raise _unloadable(source, reason)
 
 
+def need_file(source: str, name: str, revision: str) -> Path:
+    """The local path of file ``name`` of a folder or a hub id.
+
+    Raises:
+        ConfigError: if there is none, or the source cannot be found or reached; it says what to do.
+    """
+    path = fetch_file(source, name, revision)
+    if path is None:
+        raise _unloadable(source, f"there is no {name} in it")
+    return path
+
+
 def _place(source: str) -> str:
     folder = Path(source).expanduser()
     if folder.is_dir():

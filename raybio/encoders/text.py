@@ -49,8 +49,8 @@ class TextEncoderConfig(TransformerConfig):
         default=None,
         ge=0.0,
         lt=1.0,
-        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows none, 0 saves a third "
-        "to a half of a step over long texts",
+        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows none, 0 saves "
+        "half of a step over texts of 500 tokens",
     )
     num_layers_kept: int | None = Field(
         default=None, ge=1, description="of a checkpoint's layers, the first so many are kept; null: all of them"

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from raybio.errors import ConfigError
+
 if TYPE_CHECKING:  # collating processes need no transformers
     from transformers import PreTrainedTokenizerFast
 
@@ -174,6 +176,27 @@ class OffsetTokenizer:
         encoding = _plain_tokenizer(self.json).encode(text, add_special_tokens=False)
         span_T2 = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return np.array(encoding.ids, dtype=np.int64), span_T2[:, 0], span_T2[:, 1]
+
+
+def word_pieces(tokenizer: "PreTrainedTokenizerFast", words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of single words, as they stand inside a text: token ids end to end, and pointers (V + 1,), both int64.
+
+    A word of which the tokenizer leaves nothing (a control character, say) is an unknown word.
+
+    Raises:
+        ConfigError: for such a word, if the tokenizer has no unknown word.
+    """
+    backend = _plain_tokenizer(_canonical_json(tokenizer.backend_tokenizer))
+    # Behind a blank: tokenizers of bytes know a word's beginning by it.
+    encodings = backend.encode_batch([f" {word}" for word in words], add_special_tokens=False)
+    empty = next((word for word, encoding in zip(words, encodings, strict=True) if not encoding.ids), None)
+    if empty is not None and tokenizer.unk_token_id is None:
+        raise ConfigError(
+            f"encoder.source: its tokenizer leaves nothing of the word {empty!r} and has no unknown word; want a "
+            "tokenizer that has, or sentences without that word"
+        )
+    ids = [encoding.ids or [tokenizer.unk_token_id] for encoding in encodings]
+    return np.array(list(chain.from_iterable(ids)), np.int64), np.cumsum([0, *map(len, ids)], dtype=np.int64)
 
 
 def ids_around(tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from raybio.evaluation.shares import linear_share, share
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.bootstrap import Interval
 
@@ -145,9 +146,9 @@ class RelationScores:
         right_R, found_R, gold_R, _ = self.count_UR4.sum(axis=0).T.astype(np.float64)
         is_there_R = found_R + gold_R > 0
         shares = {
-            "precision": _share(right_R, found_R),
-            "recall": _share(right_R, gold_R),
-            "f1": _share(2 * right_R, found_R + gold_R),
+            "precision": share(right_R, found_R),
+            "recall": share(right_R, gold_R),
+            "f1": share(2 * right_R, found_R + gold_R),
         }
         told = {name: np.where(is_there_R, share_R, np.nan) for name, share_R in shares.items()}
         return told | {"found": found_R, "gold": gold_R}
@@ -176,15 +177,15 @@ class RelationScores:
         num_documents = len(self.count_UR4)
         scaled_UR4 = self.count_UR4 * float(num_documents)
         right_U, found_U, gold_U, known_U = scaled_UR4.sum(axis=1).T
-        precision_U, recall_U = _linear_share(right_U, found_U), _linear_share(right_U, gold_U)
-        beyond_U = _linear_share(right_U - known_U, found_U - known_U + IGN_EPSILON)
+        precision_U, recall_U = linear_share(right_U, found_U), linear_share(right_U, gold_U)
+        beyond_U = linear_share(right_U - known_U, found_U - known_U + IGN_EPSILON)
         has_gold_R = self.count_UR4[..., _GOLD].any(axis=0)
         by_relation = [
-            _linear_share(2 * right_UR, found_UR + gold_UR)
+            linear_share(2 * right_UR, found_UR + gold_UR)
             for right_UR, found_UR, gold_UR, _ in scaled_UR4[:, has_gold_R].transpose(1, 2, 0)
         ]
         value_by_measure = {
-            "f1": _linear_share(2 * right_U, found_U + gold_U),
+            "f1": linear_share(2 * right_U, found_U + gold_U),
             "precision": precision_U,
             "recall": recall_U,
             "macro_f1": np.mean(by_relation, axis=0) if by_relation else np.zeros(num_documents),
@@ -212,29 +213,16 @@ def _statistics(sum_XR4: Floats) -> dict[str, Floats]:
     """Every measure (X,) of each sample's counts."""
     right_X, found_X, gold_X, known_X = sum_XR4.sum(axis=1).T
     right_XR, found_XR, gold_XR, _ = np.moveaxis(sum_XR4, -1, 0)
-    f1_XR = np.where(gold_XR > 0, _share(2 * right_XR, found_XR + gold_XR), 0.0)
-    recall_X = _share(right_X, gold_X)
+    f1_XR = np.where(gold_XR > 0, share(2 * right_XR, found_XR + gold_XR), 0.0)
+    recall_X = share(right_X, gold_X)
     beyond_X = (right_X - known_X) / (found_X - known_X + IGN_EPSILON)
     return {
-        "f1": _share(2 * right_X, found_X + gold_X),
-        "precision": _share(right_X, found_X),
+        "f1": share(2 * right_X, found_X + gold_X),
+        "precision": share(right_X, found_X),
         "recall": recall_X,
-        "macro_f1": _share(f1_XR.sum(axis=1), (gold_XR > 0).sum(axis=1).astype(np.float64)),
-        "ign_f1": _share(2 * beyond_X * recall_X, beyond_X + recall_X),
+        "macro_f1": share(f1_XR.sum(axis=1), (gold_XR > 0).sum(axis=1).astype(np.float64)),
+        "ign_f1": share(2 * beyond_X * recall_X, beyond_X + recall_X),
     }
-
-
-def _share(part: Floats, whole: Floats) -> Floats:
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
-
-
-def _linear_share(part_U: Floats, whole_U: Floats) -> Floats:
-    """Linearised mean(part) / mean(whole): numbers (U,) whose mean it is."""
-    whole = whole_U.mean()
-    if whole == 0:
-        return np.zeros_like(part_U)
-    share = part_U.mean() / whole
-    return share + (part_U - share * whole_U) / whole
 
 
 def _linear_f1(precision_U: Floats, recall_U: Floats) -> Floats:

@@ -19,6 +19,9 @@ _MOST_STEPS = 300
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, R) and labels (B, R) -> loss (B,) of each row; convex in the logits."""
 
+MeanLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Weight (R, D) and bias (R,) -> the mean over rows, and its gradients by both."""
+
 
 class LinearMap(NamedTuple):
     """Logits are ``row @ weight_RD.T + bias_R``."""
@@ -51,7 +54,45 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
     row_ND = at_least_fp32(row_ND.detach())
     std_D, mean_D = torch.std_mean(row_ND, dim=0, correction=0)
     scale_D = torch.where(std_D > 1e-6 * mean_D.abs(), 1 / std_D, 0.0)
-    gain_RD, direction_DD, gain_R = _even_steps(row_ND, label_NR, mean_D, scale_D, l2)
+
+    def mean_loss(weight_RD: Tensor, bias_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        total = row_ND.new_zeros(())
+        steep_RD, steep_R = torch.zeros_like(weight_RD), torch.zeros_like(bias_R)
+        for row_BD, label_BR in _blocks(row_ND, label_NR):
+            standard_BD = (row_BD - mean_D) * scale_D
+            logits_BR = linear(standard_BD, weight_RD, bias_R).requires_grad_()
+            part = row_loss(logits_BR, label_BR).sum() / len(row_ND)
+            (steep_BR,) = torch.autograd.grad(part, logits_BR)
+            steep_RD, steep_R = steep_RD + steep_BR.T @ standard_BD, steep_R + steep_BR.sum(0)
+            total = total + part.detach()
+        return total, steep_RD, steep_R
+
+    covariance_DD = row_ND.new_zeros(row_ND.shape[1], row_ND.shape[1])
+    for row_BD in torch.split(row_ND, _ROWS_AT_ONCE):
+        standard_BD = (row_BD - mean_D) * scale_D
+        covariance_DD += standard_BD.T @ standard_BD / len(row_ND)
+    share_R = (label_NR.sum(0) + 1).to(row_ND.dtype) / (len(row_ND) + 2)
+    weight_RD, bias_R = descend(mean_loss, covariance_DD, share_R, l2=l2)
+    weight_RD = weight_RD * scale_D
+    return LinearMap(weight_RD, bias_R - weight_RD @ mean_D)
+
+
+def descend(mean_loss: MeanLoss, covariance_DD: Tensor, share_R: Tensor, *, l2: float) -> LinearMap:
+    """The map with the least ``mean_loss`` + l2 / 2 |weight|^2, by L-BFGS from zero in at most 300 steps.
+
+    Embeddings differ a thousand times more along some directions than along others, and a loss bends less for a rare
+    class. Steps are taken in coordinates in which it is about as steep in all directions: the optimum stays where it is
+    and takes a tenth of the steps.
+
+    Args:
+        mean_loss: convex.
+        covariance_DD: of the rows, about.
+        share_R: of the rows that have each label, about; in (0, 1).
+        l2: > 0.
+    """
+    variance_D, direction_DD = torch.linalg.eigh(covariance_DD)
+    bend_R = share_R * (1 - share_R) / 2
+    gain_RD, gain_R = (bend_R[:, None] * variance_D.clamp(min=0) + l2).rsqrt(), bend_R.rsqrt()
     with torch.enable_grad():
         free_RD = torch.zeros_like(gain_RD).requires_grad_()
         free_R = torch.zeros_like(gain_R).requires_grad_()
@@ -66,39 +107,14 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
 
         def loss_and_gradient() -> Tensor:
             weight_RD, bias_R = ((free_RD * gain_RD) @ direction_DD.T).detach(), (free_R * gain_R).detach()
-            total = l2 / 2 * weight_RD.square().sum()
-            steep_RD, steep_R = l2 * weight_RD, torch.zeros_like(bias_R)
-            for row_BD, label_BR in _blocks(row_ND, label_NR):
-                standard_BD = (row_BD - mean_D) * scale_D
-                logits_BR = linear(standard_BD, weight_RD, bias_R).requires_grad_()
-                part = row_loss(logits_BR, label_BR).sum() / len(row_ND)
-                (steep_BR,) = torch.autograd.grad(part, logits_BR)
-                steep_RD, steep_R = steep_RD + steep_BR.T @ standard_BD, steep_R + steep_BR.sum(0)
-                total = total + part.detach()
-            free_RD.grad, free_R.grad = (steep_RD @ direction_DD) * gain_RD, steep_R * gain_R
-            return total
+            total, steep_RD, steep_R = mean_loss(weight_RD, bias_R)
+            free_RD.grad = ((l2 * weight_RD + steep_RD) @ direction_DD) * gain_RD
+            free_R.grad = steep_R * gain_R
+            held_back: Tensor = l2 / 2 * weight_RD.square().sum()
+            return held_back + total
 
         optimiser.step(loss_and_gradient)  # type: ignore[no-untyped-call]
-    weight_RD = ((free_RD * gain_RD) @ direction_DD.T).detach() * scale_D
-    return LinearMap(weight_RD, (free_R * gain_R).detach() - weight_RD @ mean_D)
-
-
-def _even_steps(
-    row_ND: Tensor, label_NR: Tensor, mean_D: Tensor, scale_D: Tensor, l2: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gains (R, D), directions (D, D) and gains of biases (R,) by which the loss is about as steep in all steps.
-
-    Embeddings differ a thousand times more along some directions than along others, and a loss bends less for a rare
-    class. The optimum stays where it is and takes a tenth of the steps.
-    """
-    covariance_DD = row_ND.new_zeros(row_ND.shape[1], row_ND.shape[1])
-    for row_BD in torch.split(row_ND, _ROWS_AT_ONCE):
-        standard_BD = (row_BD - mean_D) * scale_D
-        covariance_DD += standard_BD.T @ standard_BD / len(row_ND)
-    variance_D, direction_DD = torch.linalg.eigh(covariance_DD)
-    share_R = (label_NR.sum(0) + 1).to(row_ND.dtype) / (len(row_ND) + 2)
-    bend_R = share_R * (1 - share_R) / 2
-    return (bend_R[:, None] * variance_D.clamp(min=0) + l2).rsqrt(), direction_DD, bend_R.rsqrt()
+    return LinearMap(((free_RD * gain_RD) @ direction_DD.T).detach(), (free_R * gain_R).detach())
 
 
 def _blocks(row_ND: Tensor, label_NR: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

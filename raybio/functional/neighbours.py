@@ -1,4 +1,4 @@
-"""Classwise nearest neighbours: how near the nearest members of each class are (facts §6).
+"""What the nearest neighbours say: how near those of each class are (facts §6), and what most of them are.
 
 Q queries, N rows of a bank, R classes, D width, K neighbours kept of a class, B queries of a block, C members at once.
 """
@@ -99,6 +99,33 @@ def class_centroids(bank_ND: Tensor, label_NR: Tensor) -> Tensor:
     bank_ND = normalise(bank_ND.detach())
     member_NR = label_NR.to(bank_ND.dtype)
     return matmul(member_NR.T, bank_ND) / member_NR.sum(0).clamp(min=1)[:, None]
+
+
+def majority_vote(label_QK: Tensor, num_classes: int) -> Tensor:
+    """The class (Q,) that most of each query's K neighbours have; of several, that of the nearest neighbour among them.
+
+    Every neighbour has one vote, however far it is. Where classes have equally many, scikit-learn's
+    ``KNeighborsClassifier`` takes the smallest label instead.
+
+    Args:
+        label_QK: classes of the neighbours, the nearest first, int64.
+        num_classes: R.
+
+    Raises:
+        ValueError: without neighbours, or for labels that are not in [0, R).
+    """
+    if label_QK.ndim != 2 or label_QK.shape[1] == 0 or label_QK.dtype != torch.int64:
+        raise ValueError(
+            f"labels are {label_QK.dtype} of shape {tuple(label_QK.shape)}, want torch.int64 (Q, K), at least 1 each"
+        )
+    if len(label_QK) and not 0 <= int(label_QK.min()) <= int(label_QK.max()) < num_classes:
+        raise ValueError(f"labels span [{int(label_QK.min())}, {int(label_QK.max())}], want [0, {num_classes})")
+    num_queries, k = label_QK.shape
+    place_QK = torch.arange(k, device=label_QK.device).expand(num_queries, k)
+    votes_QR = label_QK.new_zeros(num_queries, num_classes).scatter_add_(1, label_QK, torch.ones_like(label_QK))
+    first_QR = label_QK.new_full((num_queries, num_classes), k).scatter_reduce_(1, label_QK, place_QK, "amin")
+    # No two classes that have votes begin at one place.
+    return (votes_QR * (k + 1) - first_QR).argmax(1)
 
 
 def _check(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, k: int) -> None:

@@ -10,6 +10,7 @@ import typer
 from raybio.errors import ConfigError
 from raybio.evaluation.zero_shot_names import DATA_SETS, task_names
 from raybio.folders import demand_file, demand_folder, demand_models
+from raybio.runtime.run_folder import model_folder
 
 if TYPE_CHECKING:
     from raybio.data.document_store import DocumentStore
@@ -148,6 +149,83 @@ def relation_map(
     table = write_coordinates(rows, position_by_name, out / "relation_map.csv")
     figure = plot_relation_maps(position_by_name, shown.group_S, shown.relations, out / "relation_map.png")
     print(f"map: {figure}, {table}")
+
+
+@app.command()
+def entities_relations(
+    relations: Annotated[str, typer.Option(help="run of relation_graphs, or its export/: the space of pairs of words")],
+    entities: Annotated[str, typer.Option(help="run with tags (clner, joint), or its export/: the space of words")],
+    store: Annotated[Path, typer.Option(help="prepared sentences")],
+    out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
+) -> None:
+    """Find entities and relations in the test sentences of the models' fold: NER, strict RE, RE of pairs of words."""
+    if out is not None:
+        demand_file(out)
+    folders = model_folder(relations, "--relations"), model_folder(entities, "--entities")
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.evaluation.entity_relation_report import report_data, report_markdown
+    from raybio.systems.entity_relation_evaluation import judge_together
+
+    judged = judge_together(*folders, store, say=print)
+    intervals, rule = judged.intervals(), judged.rule
+    told = f"{rule.pair_neighbours} neighbours vote on pairs, {rule.tag_neighbours} on tags"
+    print(report_markdown(intervals, told, f"relations by {relations}, entities by {entities}, {store}"))
+    if out is not None:
+        data = report_data(
+            intervals, rule._asdict(), {"relations": relations, "entities": entities, "store": str(store)}
+        )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def sentence_graphs(
+    model: Annotated[list[str], typer.Option(help="run of relation_graphs with graphs, or its export/; repeatable")],
+    store: Annotated[Path, typer.Option(help="prepared sentences")],
+) -> None:
+    """How often test sentences (clgs) or related pairs (cldr) have their true graph nearest (the paper's Table 2)."""
+    folders = [model_folder(one, "--model") for one in model]
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.markdown import markdown_table
+    from raybio.systems.entity_relation_evaluation import graph_accuracy
+
+    rows = [[one, f"{100 * graph_accuracy(folder, store):.2f}"] for one, folder in zip(model, folders, strict=True)]
+    print(markdown_table(["model", "true graph nearest, %"], rows))
+    print("\nagainst as many false graphs each as in training (graphs.num_negatives)")
+
+
+@app.command()
+def word_maps(
+    store: Annotated[Path, typer.Option(help="prepared sentences with entities and relations")],
+    out: Annotated[Path, typer.Option(help="folder of the figure and the table of its points")],
+    relations: Annotated[
+        str | None,
+        typer.Option(help="a run of relation_graphs, or its export/, with a space of pairs: cldr, clgs, joint"),
+    ] = None,
+    entities: Annotated[
+        str | None, typer.Option(help="likewise, with a space of tags: clner, joint; of the same fold")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="which points are drawn; of t-SNE")] = 0,
+) -> None:
+    """Draw t-SNE maps of the fold's test sentences: pairs and words in the space of pairs, words in that of tags."""
+    demand_folder(out)
+    if relations is None and entities is None:
+        raise ConfigError("--relations, --entities: got none of them; want at least one")
+    models = {"--relations": relations, "--entities": entities}
+    folders = {option: None if given is None else model_folder(given, option) for option, given in models.items()}
+    for option, folder in folders.items():
+        demand_models([] if folder is None else [folder], option)
+    from raybio.data.store import open_store
+    from raybio.data.word_store import WordStore
+
+    sentences = open_store(store, WordStore)
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.runtime.word_plots import plot_word_maps, write_word_maps
+    from raybio.systems.word_map import word_maps as lay_out
+
+    panels = lay_out(folders["--relations"], folders["--entities"], sentences, seed=seed, say=print)
+    figure = plot_word_maps(panels, out / "word_maps.png")
+    print(f"map: {figure}, {write_word_maps(panels, sentences, out / 'word_maps.csv')}")
 
 
 def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":

@@ -14,11 +14,15 @@ from rich.table import Table
 from raybio.config import fields, fingerprint, load, override_all
 from raybio.data.store import open_store
 from raybio.errors import ConfigError
+from raybio.runtime import job_options as options
 from raybio.runtime.command_line import run_app
-from raybio.runtime.run_folder import LAUNCH, RUN, RunFolder, read_json
+from raybio.runtime.run_folder import LAUNCH, RUN, RunFolder, model_folder, read_json
 from raybio.search_space import quoted
 from raybio.systems import SYSTEMS, SystemEntry
 from raybio.training.settings import TrainingConfig
+
+FOLD = "data.fold"
+"""Where a system's configuration says which part of a cross-validation is trained."""
 
 _DEVICES = {"auto": None, "cpu": False, "gpu": True}
 
@@ -49,27 +53,21 @@ def training_job(system: str, description: str) -> NoReturn:
         description: what ``--help`` says first.
     """
     usual = SYSTEMS[system].comparison
+    has_folds = any(field.path == FOLD for field in fields(SYSTEMS[system].config))
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
     @app.command(help=description, context_settings={"help_option_names": []})
     def command(
-        store: Annotated[Path | None, typer.Option(help="prepared store; default: the embedded corpus")] = None,
-        config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
-        settings: Annotated[list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")] = None,
-        init: Annotated[
-            str | None,
-            typer.Option(help="encoder to begin with: a finished run's folder, a model's folder or a hub id"),
-        ] = None,
-        workers: Annotated[int | None, typer.Option(help="training workers; default: 1, or as the run began")] = None,
-        cpus_per_worker: Annotated[
-            float | None, typer.Option(help="logical CPUs of each; default: what leaves Ray Data its share")
-        ] = None,
-        device: Annotated[str, typer.Option(help="auto, cpu or gpu")] = "auto",
-        name: Annotated[str | None, typer.Option(help="the run's name; the same name goes on with that run")] = None,
-        runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
-        tracking_uri: Annotated[
-            str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the runs")
-        ] = None,
+        store: options.Store = None,
+        config: options.ConfigFile = None,
+        settings: options.Settings = None,
+        init: options.Init = None,
+        workers: options.Workers = None,
+        cpus_per_worker: options.CpusPerWorker = None,
+        device: options.Device = "auto",
+        name: options.Name = None,
+        runs: options.Runs = None,
+        tracking_uri: options.TrackingUri = None,
         compare_with: Annotated[
             list[str] | None,
             typer.Option(
@@ -78,29 +76,43 @@ def training_job(system: str, description: str) -> NoReturn:
                 f"{usual or 'none'}",
             ),
         ] = None,
-        seeds: Annotated[
-            int, typer.Option(min=1, help="train with so many seeds, for mean ± standard deviation in the table")
-        ] = 1,
-        no_baseline: Annotated[bool, typer.Option("--no-baseline", help="train this run alone")] = False,
-        verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")] = False,
+        seeds: options.Seeds = 1,
+        no_baseline: options.NoBaseline = False,
+        fold: Annotated[
+            int | None, typer.Option(help=f"of a cross-validation: --set {FOLD}=", hidden=not has_folds)
+        ] = None,
+        all_folds: Annotated[
+            bool,
+            typer.Option(
+                "--all-folds",
+                help="train every fold, several at once, and judge them together; --compare model=clgs adds a model",
+                hidden=not has_folds,
+            ),
+        ] = False,
+        verbose: options.Verbose = False,
         help_: Annotated[
             bool,
             typer.Option("--help", is_eager=True, callback=_help_of(system), help="show this and all settings"),
         ] = False,
     ) -> None:
         """The command line; ``--help`` is the description."""
-        if no_baseline and compare_with:
-            raise ConfigError(
-                f"--compare {' '.join(compare_with)} and --no-baseline: got both, want other runs beside this one, or "
-                "none"
-            )
-        if not compare_with:
-            compare_with = [] if no_baseline or usual is None else [usual]
-        settings = [*(settings or ()), *([] if init is None else [f"encoder.source={_source(init)}"])]
+        source = [] if init is None else [f"encoder.source={quoted(model_folder(init, '--init'))}"]
+        chosen_fold = [] if fold is None else [f"{FOLD}={fold}"]
+        compared = _compared_with(compare_with or [], None if all_folds else usual, no_baseline)
+        settings = [*(settings or ()), *source, *chosen_fold]
         given = (store, config, tuple(settings), workers, cpus_per_worker, device, name, runs, tracking_uri)
-        _train_and_show(system, Arguments(*given, compare=tuple(compare_with), seeds=seeds, verbose=verbose))
+        carry_out = _train_all_folds if all_folds and has_folds else _train_and_show
+        carry_out(system, Arguments(*given, compare=compared, seeds=seeds, verbose=verbose))
 
     run_app(app)
+
+
+def _compared_with(given: list[str], usual: str | None, no_baseline: bool) -> tuple[str, ...]:
+    if no_baseline and given:
+        raise ConfigError(
+            f"--compare {' '.join(given)} and --no-baseline: got both, want other runs beside this one, or none"
+        )
+    return tuple(given) if given or no_baseline or usual is None else (usual,)
 
 
 def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any]:
@@ -193,18 +205,6 @@ def _trained_with(config: Path) -> dict[str, Any]:
     return found
 
 
-def _source(init: str) -> str:
-    """``encoder.source``, quoted: the export of a run's folder, anything else as it is."""
-    folder = Path(init).expanduser()
-    if (identity := read_json(folder / RUN)) is not None:
-        if "space" in identity.get("config", {}):
-            raise ConfigError(f"--init {init}: is a sweep; want a trial's model: {folder}/trials/TRIAL/export")
-        if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
-            raise ConfigError(f"--init {init}: that run has no model yet ({export.name}/); run its command to the end")
-        init = str(export.absolute())
-    return quoted(init)
-
-
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
     parsed = {}
     for text in settings:
@@ -241,6 +241,12 @@ def _train_and_show(system: str, arguments: Arguments) -> None:
         "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {uri.split('@')[-1]}",
     }.items():
         console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _train_all_folds(system: str, arguments: Arguments) -> None:
+    from raybio.runtime.all_folds import train_and_show
+
+    train_and_show(system, arguments)
 
 
 def _help_of(system: str) -> Callable[[typer.Context, bool], None]:

@@ -15,25 +15,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from raybio.config import C, Config, fields
 from raybio.data.articles import ArticleConfig
-from raybio.data.benchmark_statistics import benchmark_statistics, statistics_markdown
-from raybio.data.biolama import read_benchmark
-from raybio.data.build_medlama import MedlamaConfig, build_medlama
 from raybio.data.document_store import DocumentStore
 from raybio.data.entity_pairs import PairCount, PairCountConfig, count_here, save_pairs
 from raybio.data.interactomes import TreeOfLife
-from raybio.data.medlama_hardness import read_hardness
 from raybio.data.medline_parts import FileReport, parse_file
 from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
 from raybio.data.prepare_documents import prepare_documents
-from raybio.data.probe_benchmark import read_medlama
+from raybio.data.prepare_words import prepare_words
 from raybio.data.pubmed_download import download_pubmed
 from raybio.data.store import Store, open_store
 from raybio.data.tables import Tables
+from raybio.data.word_statistics import statistics_of_words, word_statistics_markdown
+from raybio.data.word_store import WordStore
 from raybio.errors import ConfigError
-from raybio.folders import demand_file, demand_folder
+from raybio.runtime.command_line import meanings, settings_of
+from raybio.runtime.preparing_benchmarks import benchmarks
 
 app = typer.Typer(
     help="Prepare a store or a benchmark from source files.",
@@ -41,16 +39,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     no_args_is_help=True,
 )
+app.add_typer(benchmarks)
 
 
-def _help(config: type[Config]) -> dict[str, str]:
-    return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
-
-
-PROTEINS, PROTEIN_HELP = PrepareConfig(), _help(PrepareConfig)
-ARTICLES, ARTICLE_HELP = ArticleConfig(), _help(ArticleConfig)
-MEDLAMA, MEDLAMA_HELP = MedlamaConfig(), _help(MedlamaConfig)
-COUNTS, COUNT_HELP = PairCountConfig(), _help(PairCountConfig)
+PROTEINS, PROTEIN_HELP = PrepareConfig(), meanings(PrepareConfig)
+ARTICLES, ARTICLE_HELP = ArticleConfig(), meanings(ArticleConfig)
+COUNTS, COUNT_HELP = PairCountConfig(), meanings(PairCountConfig)
 Out = Annotated[Path, typer.Option(help="folder of the store")]
 Force = Annotated[bool, typer.Option("--force", help="replace a store that is there already")]
 NO_VALIDATION = (
@@ -82,7 +76,7 @@ def proteins(
     force: Force = False,
 ) -> None:
     """Protein sequences and their links: a Tree-of-life download, or two tables (.gz too)."""
-    config, started = _settings(PrepareConfig, locals()), time.perf_counter()
+    config, started = settings_of(PrepareConfig, locals()), time.perf_counter()
     tree_of_life, tables = (interactomes, species, sequences), (edges, proteins)
     if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
         raise ConfigError("want either --interactomes, --species and --sequences, or --edges and --proteins")
@@ -106,7 +100,7 @@ def medline(
     force: Force = False,
 ) -> None:
     """Articles from PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms."""
-    config, started = _settings(ArticleConfig, locals()), time.perf_counter()
+    config, started = settings_of(ArticleConfig, locals()), time.perf_counter()
     parse_all = partial(_parse_by_ray_data, workers) if workers else parse_here
     _show(prepare_medline(out, matching(source), config, force=force, parse_all=parse_all, parts=parts), started)
 
@@ -121,7 +115,7 @@ def pairs(
     force: Force = False,
 ) -> None:
     """Articles from tables: the BioSTransformers authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
-    config, started = _settings(ArticleConfig, locals()), time.perf_counter()
+    config, started = settings_of(ArticleConfig, locals()), time.perf_counter()
     _show(prepare_pairs(out, matching(source), config, force=force), started)
 
 
@@ -172,7 +166,7 @@ def recurring_pairs(
     workers: Annotated[int, typer.Option(min=0, help="count so many parts at once, by Ray Data; 0: here")] = 0,
 ) -> None:
     """The pairs of entities that MTB trains on, counted once for all runs with these settings: for large corpora."""
-    config, started = _settings(PairCountConfig, locals()), time.perf_counter()
+    config, started = settings_of(PairCountConfig, locals()), time.perf_counter()
     count_parts = partial(_count_by_ray_data, workers) if workers else count_here
     pairs = save_pairs(open_store(store, DocumentStore), config, count_parts)
     print(
@@ -202,78 +196,36 @@ def download(
 
 
 @app.command()
-def medlama(
-    umls: Annotated[Path, typer.Option(help="UMLS's folder META, with MRCONSO.RRF and MRREL.RRF (.gz too)")],
-    out: Annotated[Path, typer.Option(help="folder of the benchmark")],
-    per_relation: Annotated[int, typer.Option(help=MEDLAMA_HELP["per_relation"])] = MEDLAMA.per_relation,
-    seed: Annotated[int, typer.Option(help=MEDLAMA_HELP["seed"])] = MEDLAMA.seed,
-    max_answers: Annotated[int, typer.Option(help=MEDLAMA_HELP["max_answers"])] = MEDLAMA.max_answers,
-    legacy: Annotated[bool, typer.Option("--legacy", help=MEDLAMA_HELP["legacy"])] = MEDLAMA.legacy,
-    force: Annotated[bool, typer.Option("--force", help="replace a benchmark that was built there before")] = False,
+def ade(
+    source: Annotated[list[str], typer.Option("--input", help="files or patterns; quote patterns")],
+    out: Out,
+    splits: Annotated[Path | None, typer.Option(help="folds of a cross-validation, as ADE's cv_splits.json")] = None,
+    dev: Annotated[list[str] | None, typer.Option(help="without --splits: files to choose settings on")] = None,
+    test: Annotated[list[str] | None, typer.Option(help="without --splits: files to report on")] = None,
+    max_bad_share: Annotated[float, typer.Option(min=0, max=1, help=ARTICLE_HELP["max_bad_share"])] = 0.1,
+    force: Force = False,
 ) -> None:
-    """A benchmark of factual knowledge in MedLAMA's layout, from UMLS: queries and their answers, full and hard set."""
-    config = _settings(MedlamaConfig, locals())
-    manifest = build_medlama(umls, out, config, force=force, say=print)
-    for relation, facts in manifest["relations"].items():
-        print(f"{relation}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in facts.items()))
-    for relation in manifest["without_queries"]:
-        print(f"{relation}: no queries")
-    for reason, facts in manifest["left_out"].items():
-        print(f"left out: {reason}: {facts['count']:,}")
-    hard = read_medlama(out, "hard") if any(one["hard"] for one in manifest["relations"].values()) else None
-    print("\n" + statistics_markdown(benchmark_statistics(read_medlama(out), hard), str(out)))
+    """Sentences whose words carry entities and relations: SpERT-layout JSON of any corpus, ADE or others (.gz too)."""
+    started = time.perf_counter()
+    store = prepare_words(
+        out,
+        matching(source),
+        splits=splits,
+        dev=matching(dev or (), "--dev"),
+        test=matching(test or (), "--test"),
+        force=force,
+        max_bad_share=max_bad_share,
+    )
+    _show(store, started)
 
 
 @app.command()
-def hardness(
-    benchmark: Annotated[Path, typer.Option(help="folder with MedLAMA's files")],
-    out: Annotated[Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")] = None,
+def word_statistics(
+    store: Annotated[Path, typer.Option(help="prepared sentences (the command ade)")],
+    batch: Annotated[int, typer.Option(min=1, help="sentences of the batch of Table 5")] = 16,
 ) -> None:
-    """Which of MedLAMA's queries are hard: by the files' scores, as the authors' code reckons, and as it is meant."""
-    if out is not None:
-        demand_file(out)
-    judged = list(read_hardness(benchmark))
-    disputed = [one for one in judged if one.is_disputed]
-    for name in ("stored", "legacy", "clean"):
-        print(f"{name}: {sum(getattr(one, name).is_hard for one in judged):,} of {len(judged):,} queries are hard")
-    print(f"{len(disputed):,} queries are disputed")
-    if out is not None:
-        columns = ("stored", "legacy", "clean")
-        lines = ["\t".join(["file", "line", "head", *columns])]
-        for one in disputed:
-            shown = ["hard" if getattr(one, name).is_hard else "easy" for name in columns]
-            lines.append("\t".join([one.file, str(one.line), one.head, *shown]))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-@app.command()
-def statistics(
-    benchmark: Annotated[Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")],
-    out: Annotated[Path, typer.Option(help="folder of the tables and the figure")],
-    tokenizer: Annotated[
-        str | None, typer.Option(help="model folder or hub id: answers are counted in its tokens; default: in words")
-    ] = None,
-) -> None:
-    """What a benchmark is made of, beside the published ones: the MedLAMA paper's Table 6 and Figure 1."""
-    demand_folder(out)
-    full = read_benchmark(benchmark, "full")
-    hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
-    # Only now: matplotlib takes a second, transformers more.
-    from raybio.runtime.probes.probe_plots import plot_statistics
-
-    count_tokens = None
-    if tokenizer is not None:
-        from raybio.encoders.text_checkpoint import token_counts
-
-        count_tokens = partial(token_counts, tokenizer)
-    data = benchmark_statistics(full, hard, count_tokens)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "statistics.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    text = statistics_markdown(data, str(benchmark))
-    (out / "statistics.md").write_text(text + "\n", encoding="utf-8")
-    print(text)
-    print(f"\nwritten: {out / 'statistics.md'}, {plot_statistics(data, out / 'statistics.png')}")
+    """What prepared sentences are made of, as Markdown: the CLDR paper's Tables 1, 5 and 6."""
+    print(word_statistics_markdown(statistics_of_words(open_store(store, WordStore), batch)))
 
 
 def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
@@ -289,11 +241,6 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
             raise ConfigError(f"{option} {pattern}: no such file. Quote a pattern, so that the shell leaves it alone")
         files |= dict.fromkeys(Path(path) for path in found)
     return list(files)
-
-
-def _settings(model: type[C], arguments: dict[str, Any]) -> C:
-    """Those of a command's arguments that are settings."""
-    return model.from_mapping({name: value for name, value in arguments.items() if name in model.model_fields})
 
 
 def _parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> list[FileReport]:

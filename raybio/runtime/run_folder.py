@@ -158,6 +158,22 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def model_folder(given: str, option: str) -> str:
+    """The model of a run, if ``given`` is a run's folder; anything else as it is: a model's folder, or a hub id.
+
+    Raises:
+        ConfigError: for a run that has no model yet, and for a sweep, with the option that named it.
+    """
+    folder = Path(given).expanduser()
+    if (identity := read_json(folder / RUN)) is None:
+        return given
+    if "space" in identity.get("config", {}):
+        raise ConfigError(f"{option} {given}: is a sweep; want a trial's model: {folder}/trials/TRIAL/export")
+    if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
+        raise ConfigError(f"{option} {given}: that run has no model yet ({export.name}/); run its command to the end")
+    return str(export.absolute())
+
+
 def write_json(path: Path, content: Any) -> None:
     """Write ``content`` so that readers see the old file or the new one, never half of it."""
     _replace(path, json.dumps(content, indent=1, default=float, ensure_ascii=False) + "\n")

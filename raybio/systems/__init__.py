@@ -10,8 +10,16 @@ from raybio.data.cloze_store import ClozeStore
 from raybio.data.document_store import DocumentStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
+from raybio.data.word_store import WordStore
 from raybio.protocols import System
-from raybio.systems import contrastive_probe, matching_blanks, relation_extraction, siamese, structure_preserving
+from raybio.systems import (
+    contrastive_probe,
+    matching_blanks,
+    relation_extraction,
+    relation_graphs,
+    siamese,
+    structure_preserving,
+)
 from raybio.training.settings import TrainingConfig
 
 
@@ -147,5 +155,25 @@ SYSTEMS: dict[str, SystemEntry] = {
         ),
         step_metrics=("val/f1",),
         prepare_demo=relation_extraction.prepare_demo,
+    ),
+    "relation_graphs": SystemEntry(
+        config=relation_graphs.Config,
+        demo=relation_graphs.DEMO,
+        store=WordStore,
+        check=relation_graphs.check,
+        build=relation_graphs.build,
+        comparison=None,
+        table=TableLayout(
+            title="Entities and relations",
+            measures={
+                "ner_f1": "NER",
+                "re_f1": "RE, strict",
+                "re_minus_f1": "RE of word pairs (RE-)",
+                "probe_f1": "RE-, linear probe",
+            },
+            splits={"dev": "validation sentences", "test": "test sentences"},
+        ),
+        step_metrics=("val/re_minus_f1", "val/ner_f1"),
+        prepare_demo=relation_graphs.prepare_demo,
     ),
 }

@@ -5,7 +5,7 @@ Shape letters: P pairs, B pairs of the bank, C classes ("none" first), D width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ LINEAR = Rule(0, 0.0)
 class RelationEvaluationConfig(Config):
     """How pairs are classified in evaluations."""
 
-    neighbours: tuple[int, ...] = Field(
+    neighbours: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1, 3, 5, 10, 20),
         min_length=1,
         description="numbers of neighbours of a class to choose from, by F1 on the validation pairs",

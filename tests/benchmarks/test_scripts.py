@@ -25,6 +25,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("p13_bf16", ["P13", "P13"]),
         ("p23_mccl_memory", ["P23"]),
         ("p24_probe", ["P24", "P24", "P24", "P24"]),
+        ("p25_word_pair_neighbours", ["P25", "P25"]),
         ("p20_medline", ["P20", "P20", "P20"]),
     ],
 )

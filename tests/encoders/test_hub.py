@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 from transformers import EsmTokenizer
 
+from raybio.encoders.character_bert import save_character_bert
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
 from raybio.encoders.vocabulary import ESM
 from raybio.functional.digest import weights_digest
 from tests.encoders.hub import COMMIT, serve_hub
+from tests.encoders.tiny_characters import tiny
 
 TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
 
 PROGRAM = """
 import os, sys
 from pathlib import Path
+from raybio.encoders.character_bert import build_character_bert, is_character_bert
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder, vocabulary_of
 from raybio.encoders.sources import check_source
 from raybio.errors import ConfigError
@@ -27,6 +30,10 @@ for order in sys.argv[1:]:
     try:
         if task == "check":
             print(check_source(source, revision), len(list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))))
+            continue
+        if task == "words":
+            encoder = build_character_bert(source, seed=1, revision=revision)
+            print(is_character_bert(source), weights_digest(encoder.state_dict().items()))
             continue
         config = EncoderConfig(source=source, revision=revision, max_positions=64)
         encoder = build_protein_encoder(config, seed=1)
@@ -38,15 +45,17 @@ for order in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    """The address of a hub that holds tiny/esm, and that encoder's weights digest."""
+    """The address of a hub that holds tiny/esm and tiny/words, and the weights digests of these encoders."""
     encoder = build_protein_encoder(EncoderConfig(vocabulary="esm", **TINY), seed=0)
     folder = tmp_path_factory.mktemp("repository")
     encoder.model.save_pretrained(folder)
     # As the published ESM-2 repositories: a vocab.txt for EsmTokenizer and no tokenizer.json.
     (folder / "vocab.txt").write_text("\n".join(ESM.id_by_token))
     EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    with serve_hub({"tiny/esm": folder}) as address:
-        yield address, weights_digest(encoder.state_dict().items())
+    words = tiny()
+    repositories = {"tiny/esm": folder, "tiny/words": save_character_bert(words, folder.parent / "words")}
+    with serve_hub(repositories) as address:
+        yield address, *(weights_digest(one.state_dict().items()) for one in (encoder, words))
 
 
 def run(orders: list[str], cache: Path, address: str | None) -> list[str]:
@@ -70,16 +79,21 @@ def cache(tmp_path_factory):
 def online(hub, cache):
     """What a process says that first checks and then loads, beginning with an empty cache."""
     tasks = ["check@tiny/esm@main", "check@tiny/other@main"]
-    return run([*tasks, "load@tiny/esm@main", f"load@tiny/esm@{COMMIT}", "load@tiny/other@main"], cache, hub[0])
+    tasks += ["load@tiny/esm@main", f"load@tiny/esm@{COMMIT}", "load@tiny/other@main", "words@tiny/words@main"]
+    return run(tasks, cache, hub[0])
 
 
 @pytest.mark.timeout(600)  # two imports of transformers on a busy machine
 def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, cache, online):
-    _, digest = hub
-    _, _, by_branch, by_commit, unknown = online
+    _, digest, words_digest = hub
+    _, _, by_branch, by_commit, unknown, words = online
     assert by_branch == by_commit == f"esm {digest}"
-    cached, not_cached = run(["load@tiny/esm@main", "load@tiny/other@main"], cache, None)
+    assert words == f"True {words_digest}"
+    cached, not_cached, words = run(
+        ["load@tiny/esm@main", "load@tiny/other@main", "words@tiny/words@main"], cache, None
+    )
     assert cached == f"esm {digest}"
+    assert words == f"True {words_digest}"
     for line in (unknown, not_cached):
         assert line.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
         assert "hf download tiny/other --local-dir FOLDER" in line

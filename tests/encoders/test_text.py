@@ -157,7 +157,7 @@ def test_dropout_is_the_checkpoints_own_unless_it_is_set(tmp_path):
 
 
 @pytest.mark.parametrize("architecture", ["bert", "distilbert"])
-def test_attention_alone_may_have_another_dropout_and_then_runs_fused(tmp_path, architecture):
+def test_attention_alone_may_have_another_dropout(tmp_path, architecture):
     encoders = [loaded(tmp_path / architecture, architecture, attention_dropout=0.0), scratch(attention_dropout=0.0)]
     for encoder in encoders:
         config = encoder.model.config

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from raybio.functional import neighbours
-from raybio.functional.neighbours import Neighbours, class_centroids, classwise_knn, nearest_members
-from tests import relation_oracles
+from raybio.functional.neighbours import Neighbours, class_centroids, classwise_knn, majority_vote, nearest_members
+from tests import relation_oracles, word_oracles
 from tests.functional.threads import in_threads
 
 
@@ -104,3 +104,29 @@ def test_centroids_equal_the_loop_and_do_not_feel_the_length_of_rows():
     assert (found[-1] == 0).all()
     length = torch.arange(1.0, 1 + len(bank), dtype=torch.float64)[:, None]
     assert torch.allclose(class_centroids(bank * length, label), found, atol=1e-12)
+
+
+@pytest.mark.parametrize(("k", "num_classes"), [(1, 3), (5, 2), (7, 5), (4, 3)])
+def test_the_majority_is_that_of_the_loop(k, num_classes):
+    generator = torch.Generator().manual_seed(0)
+    label = torch.randint(0, num_classes, (200, k), generator=generator)
+    assert majority_vote(label, num_classes).tolist() == word_oracles.majority_vote(label.tolist(), num_classes)
+
+
+def test_of_classes_with_equally_many_votes_that_of_the_nearest_member_wins():
+    label = torch.tensor([[2, 0, 0, 2], [1, 2, 2, 0], [2, 1, 0, 1]])
+    assert majority_vote(label, 3).tolist() == [2, 2, 1]
+    assert majority_vote(label[:0], 3).tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (torch.zeros(3, 0, dtype=torch.int64), "at least 1 each"),
+        (torch.zeros(3, 2), "want torch.int64"),
+        (torch.full((3, 2), 4), r"labels span \[4, 4\], want \[0, 3\)"),
+    ],
+)
+def test_votes_of_no_class_are_refused(label, message):
+    with pytest.raises(ValueError, match=message):
+        majority_vote(label, 3)

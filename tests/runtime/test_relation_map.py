@@ -155,6 +155,8 @@ HEAVY = ["torch", "transformers", "sklearn", "matplotlib", "ray"]
         (["relation-map", "--model", "./nowhere", "--store", "s", "--out", "o"], [*HEAVY, "pyarrow"]),
         (["relation-map", "--model", "some/hub-id", "--store", "nowhere", "--out", "o"], HEAVY),
         (["relation-probe", "--model", "some/hub-id", "--store", "nowhere"], HEAVY),
+        (["word-maps", "--relations", "./nowhere", "--store", "s", "--out", "o"], [*HEAVY, "pyarrow"]),
+        (["word-maps", "--relations", "runs/cldr", "--store", "nowhere", "--out", "o"], HEAVY),
     ],
 )
 def test_help_and_refusals_come_before_anything_heavy(arguments: list[str], heavy: list[str]) -> None:

@@ -195,7 +195,8 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
         sweep(replace(request_to, given={"budget": ["num_trials=8"]}))
     assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
     launch = read_json(request_to.sweeps / "mine" / "launch.json")
-    assert launch["given"] == {"budget": ["num_trials=8"]}  # for the next start
+    # For the next start of the sweep, and for the job that trains its best settings.
+    assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.tracking}
 
 
 def test_two_signals_while_ray_starts_end_a_sweep_in_order(

@@ -17,8 +17,9 @@ from raybio.runtime.room import Node, check_resources, room
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.sweeps.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.sweeps.sweep_report import importance, write_sweep_report
-from raybio.runtime.sweeps.sweeping import _Given, _refuse_both, _show_plan
+from raybio.runtime.sweeps.sweeping import _Given, _refuse_both, _show_plan, _tell_both
 from raybio.runtime.sweeps.trial import FAILED, FINISHED, STOPPED, Trial, TrialOrder
+from raybio.search_space import Distribution
 from tests.runtime.sweep_folder import LAMBDA, METRIC, RATE, SYSTEM, leave, of, order_of, space_of
 from tests.script_process import run_script
 
@@ -253,6 +254,21 @@ def test_the_best_file_brings_how_its_own_trial_was_trained_and_not_how_the_swee
     write_results(folder, order)
     own = {"workers": 1, "threads_per_worker": 4, "use_gpu": False}
     assert read_json(folder.launch) == {"given": {"workers": 2}} | own
+
+
+def test_settings_of_a_file_that_the_space_decides_are_told(tmp_path: Path, capsys) -> None:
+    space = space_of(tmp_path)
+    space = space.model_copy(update={"space": {**space.space, "seed": Distribution("choice", (1, 2))}})
+    config = tmp_path / "config.yaml"
+    for text, told in (
+        ("seed: 3\nobjective: {lambda_spml: 0.3, loss: margin_contrastive}\nschedule:\n", f"{LAMBDA}, seed are not"),
+        ("schedule: {max_steps: 7}\n", "schedule.max_steps is not"),
+        ("optim: {weight_decay: 0.1}\nprecision: fp32\n", ""),
+    ):
+        config.write_text(text)
+        _tell_both(space, config)
+        out = capsys.readouterr().out
+        assert out == (f"of {config}, {told} used: the space decides\n" if told else "")
 
 
 def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_there_the_sweep() -> None:

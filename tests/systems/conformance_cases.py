@@ -161,6 +161,24 @@ CASES = {
         learned=("dev", "f1"),
         constant=("dev", "f1", lambda store: 0.0),
     ),
+    "relation_graphs": Case(
+        settings=COMMON
+        | {
+            "model": "joint",
+            "encoder.source": "scratch",
+            "encoder.dropout": 0.0,
+            "encoder.max_length": 64,
+            "encoder.vocabulary_size": 400,
+            "encoder.num_frozen_layers": 0,
+            "schedule.early_stopping_metric": "null",
+            "plan.global_batch_rows": 6,
+        },
+        store="tiny_words",
+        overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 16},
+        learned=("dev", "re_minus_f1"),
+        # All words tie, and the first pairs of the first sentence are not related.
+        constant=("dev", "re_minus_f1", lambda store: 0.0),
+    ),
 }
 
 

@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.errors import ConfigError
 from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
 from raybio.systems.embedded_pairs import EmbeddedPairs
-from raybio.systems.relation_classifier import LINEAR, Classifier, KnownPairs, Rule, best_rule, judged
+from raybio.systems.relation_classifier import (
+    LINEAR,
+    Classifier,
+    KnownPairs,
+    RelationEvaluationConfig,
+    Rule,
+    best_rule,
+    judged,
+)
 
 
 def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownPairs:
@@ -61,6 +70,12 @@ def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_a
         assert (rule, scores.values["f1"]) == (expected, 1.0)
     classifier = Classifier(None, bank, is_multi_label=False, by_neighbours=True)
     assert best_rule(classifier, asked, np.zeros(1, int), rules[1:])[0] == Rule(1, 0.0)  # there are none to leave out
+
+
+@pytest.mark.parametrize("given", [{"neighbours": []}, {"neighbours": [3, 0]}, {"bias_weights": []}])
+def test_without_a_rule_or_a_neighbour_nothing_could_be_decided(given):
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        RelationEvaluationConfig.from_mapping(given)
 
 
 def test_a_linear_classifier_decides_alone():

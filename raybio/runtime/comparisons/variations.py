@@ -27,7 +27,7 @@ from raybio.systems import SYSTEMS
 from raybio.training.precision import warn_of_slow_bf16
 from raybio.training.settings import TrainingConfig
 
-REPETITIONS = ("seed", "plan.sentence_set")
+REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
 """Settings whose values are no choice: runs that differ in them are averaged."""
 
 

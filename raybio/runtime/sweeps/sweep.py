@@ -135,7 +135,8 @@ def sweep(request: SweepRequest) -> Swept:
     with folder.lock("driver", timeout_seconds=5):
         identity = _Identity(space=space.to_mapping(), base=request.base.to_mapping())
         folder.open(space.system, identity, Path(place), store.digest, FREE_SETTINGS)
-        write_json(folder.launch, (read_json(folder.launch) or {}) | {"given": dict(request.given)})
+        started = {"given": dict(request.given), "tracking": request.tracking}
+        write_json(folder.launch, (read_json(folder.launch) or {}) | started)
         _forget_what_may_pass(folder, order)
         if not cluster_to_join() and not _is_complete(order):
             _room(request, [local_node()])  # before anything is recorded: a plan that cannot run is no failed sweep

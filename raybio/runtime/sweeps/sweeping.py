@@ -134,8 +134,12 @@ def _tell_both(space: SearchSpace, config: Path | None) -> None:
     """Say which settings of ``--config`` the space or its budget decides: a whole configuration may well have them."""
     if config is None:
         return
-    given, decided = read_mapping(config), [*space.space, STEPS]
-    named = [path for path in decided if path.partition(".")[2] in given.get(path.partition(".")[0], {})]
+    given, named = read_mapping(config), list[str]()
+    for path in (*space.space, STEPS):
+        section, _, setting = path.partition(".")
+        found = given.get(section, {})
+        if section in given and (not setting or (isinstance(found, dict) and setting in found)):
+            named.append(path)
     if named:
         print(f"of {config}, {', '.join(named)} {'is' if len(named) == 1 else 'are'} not used: the space decides")
 

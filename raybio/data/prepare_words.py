@@ -1,0 +1,117 @@
+"""Preparing a store of sentences whose words carry entities and relations: files in, a committed store out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from raybio.data.document_store import SPLITS
+from raybio.data.prepare import demand_files, describe_files
+from raybio.data.quarantine import Quarantine
+from raybio.data.spert import SENTENCE, WordSentence, read_folds, read_spert
+from raybio.data.store_writer import Draft
+from raybio.data.word_store import WordStore, commit_words
+from raybio.errors import ConfigError, DataError
+
+Folds = list[dict[str, np.ndarray]]
+
+
+def prepare_words(
+    out: str | Path,
+    files: Sequence[Path],
+    *,
+    splits: Path | None = None,
+    dev: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+    force: bool = False,
+    max_bad_share: float = 0.1,
+) -> WordStore:
+    """Make a store of sentences in SpERT's layout.
+
+    Args:
+        out: folder of the store.
+        files: all sentences, if there is a file of folds, whose ids name one sentence each; else those to train on.
+        splits: the folds of a cross-validation, in the layout of ``spert.read_folds``.
+        dev: in place of ``splits``, files to choose settings on.
+        test: in place of ``splits``, files to report on; with them there is a single fold.
+        force: replace a store that is there already.
+        max_bad_share: share of bad sentences that is put up with.
+
+    Returns:
+        The store, open. The same files give the same bytes.
+
+    Raises:
+        ConfigError: for ``splits`` beside ``dev`` or ``test``, neither ``splits`` nor ``test``, or one file in two
+            places.
+        DataError: if a file is missing, damaged or of another format, too much is bad, or folds and sentences do not
+            belong together.
+        StoreError: if the store cannot be written.
+    """
+    _check(files, splits, dev, test)
+    files_by_split = dict(zip(SPLITS, ([*files], [*dev], [*test]), strict=True))
+    given = {"sentences": [*files], "splits": [splits]} if splits is not None else files_by_split
+    for paths in given.values():
+        demand_files(paths)
+    quarantine = Quarantine(max_bad_share)
+    with Draft(out, force=force) as draft:
+        sources = {name: describe_files(paths) for name, paths in given.items() if paths}
+        taken = set[str]() if splits is not None else None
+        read = {split: _read(paths, quarantine, taken) for split, paths in files_by_split.items()}
+        quarantine.check(SENTENCE)
+        sentences = [sentence for split in SPLITS for sentence in read[split]]
+        folds = _one_fold(read) if splits is None else _folds(splits, sentences, quarantine)
+        parameters = {"max_bad_share": max_bad_share}
+        provenance = {"sources": sources, "parameters": parameters, "quarantine": quarantine.summary()}
+        return commit_words(draft, sentences=sentences, folds=folds, provenance=provenance)
+
+
+def _check(files: Sequence[Path], splits: Path | None, dev: Sequence[Path], test: Sequence[Path]) -> None:
+    others = [f"--{name} {paths[0]}" for name, paths in (("dev", dev), ("test", test)) if paths]
+    if splits is not None and others:
+        raise ConfigError(f"--splits {splits} and {others[0]}: got both, want the parts of the corpus by one")
+    if splits is None and not test:
+        raise ConfigError("got nothing to test on, want --splits (folds of the --input sentences) or --test")
+    seen = set[Path]()
+    for path in (Path(one).resolve() for one in (*files, *dev, *test)):
+        if path in seen:
+            raise ConfigError(f"{path}: is given twice among --input, --dev and --test, want each file once")
+        seen.add(path)
+
+
+def _read(paths: Sequence[Path], quarantine: Quarantine, taken: set[str] | None) -> list[WordSentence]:
+    return [sentence for path in paths for sentence in read_spert(Path(path), quarantine, taken)]
+
+
+def _one_fold(read: Mapping[str, Sequence[WordSentence]]) -> Folds:
+    """Rows by split, as they stand end to end.
+
+    Raises:
+        DataError: if no sentence is left to train or to test on.
+    """
+    for split, option in (("train", "--input"), ("test", "--test")):
+        if not read[split]:
+            raise DataError(f"the files of {option} have no sound sentence, want at least one")
+    bounds = np.cumsum([0, *(len(read[split]) for split in SPLITS)])
+    return [{split: np.arange(*bounds[place : place + 2]) for place, split in enumerate(SPLITS)}]
+
+
+def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine) -> Folds:
+    """Rows of each fold's sentences.
+
+    Raises:
+        DataError: as ``read_folds``, and for an id that no sentence has: without it, results would be of another fold
+            than the published one.
+    """
+    row_by_id = {sentence.orig_id: row for row, sentence in enumerate(sentences) if sentence.orig_id}
+    folds: Folds = []
+    for number, fold in enumerate(read_folds(path), start=1):
+        unknown = [one for one in (*fold.train, *fold.test) if one not in row_by_id]
+        if unknown:
+            set_aside = ", ".join(f"{reason}: {count:,}" for reason, count in quarantine.count_by_reason.items())
+            raise DataError(
+                f"{path}, split_{number}: no sentence has orig_id {unknown[0]!r}, nor {len(unknown) - 1:,} others of "
+                f"the fold (set aside: {set_aside or 'nothing'}). Give the --input that belongs to these folds."
+            )
+        rows = {split: [row_by_id[one] for one in getattr(fold, split)] for split in ("train", "test")}
+        folds.append({"dev": np.zeros(0, np.int64)} | {split: np.array(one) for split, one in rows.items()})
+    return folds

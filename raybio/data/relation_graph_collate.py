@@ -1,0 +1,218 @@
+"""Which sentences train, and collation of a step of CLDR, CLGS or CLNER.
+
+Shape letters as in ``RelationGraphBatch``.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from raybio.config import Config
+from raybio.data.document_collate import shard
+from raybio.data.sentence_graphs import Graph, GraphsConfig, Sentence, pair_graphs, sentence_of, whole_graphs
+from raybio.data.tag_samples import NOBODY, SamplesConfig, draw_samples
+from raybio.data.word_collate import Arrays, WordReader
+from raybio.data.word_store import WordStore
+from raybio.data.word_tags import tag_names, tags_of
+from raybio.errors import ConfigError
+from raybio.functional.hashing import derive_seed, shuffled_epochs
+
+GraphKind = Literal["pairs", "whole"]
+VALIDATION_SEED = 42
+"""The authors'."""
+
+
+class FoldConfig(Config):
+    """Which sentences train, choose and judge."""
+
+    fold: int = Field(1, ge=1, description="of the store's folds, from 1")
+    validation_share: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="of a fold's training sentences, where the store has no validation sentences of its own: drawn as "
+        "the authors draw them. They do not train",
+    )
+    train_on_validation: bool = Field(
+        False, description="validation sentences train too: the paper's last run, after all settings are chosen"
+    )
+
+
+class SentencePlanConfig(Config):
+    """Which sentences make up a step."""
+
+    global_batch_rows: int | None = Field(
+        None, ge=1, description="sentences of a step, over all workers; null: the paper's 8, and 16 for clner"
+    )
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows of a fold, ascending."""
+
+    train: np.ndarray
+    dev: np.ndarray
+    test: np.ndarray
+
+
+def fold_of(store: WordStore, config: FoldConfig) -> Fold:
+    """The rows of a fold.
+
+    Raises:
+        ConfigError: if the store has no such fold.
+    """
+    train, dev, test = (store.fold_rows(config.fold, split) for split in ("train", "dev", "test"))
+    if not len(dev) and config.validation_share:
+        # As the authors draw them, from Python's own generator and the fold's own order: the very same sentences.
+        size = int(config.validation_share * len(train))
+        chosen = np.zeros(len(train), dtype=bool)
+        chosen[random.Random(VALIDATION_SEED).sample(range(len(train)), size)] = True
+        train, dev = train[~chosen], train[chosen]
+    return Fold(np.union1d(train, dev) if config.train_on_validation else np.sort(train), np.sort(dev), np.sort(test))
+
+
+@dataclass(frozen=True)
+class NodeFeatures:
+    """What an encoder that is not trained says of the words of a store: a file of float32 (W, F), all sentences.
+
+    Attributes:
+        path: of the file, in numpy's format.
+        indptr_N1: words of each sentence.
+    """
+
+    path: Path
+    indptr_N1: np.ndarray
+
+    def of(self, row: int, word_K: Sequence[int]) -> np.ndarray:
+        """Features (K, F) of words of a sentence, which count from 0."""
+        return np.asarray(_mapped(self.path)[self.indptr_N1[row] + np.asarray(word_K, dtype=np.int64)])
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return int(_mapped(self.path).shape[1])
+
+
+@dataclass(frozen=True)
+class RelationGraphCollate:
+    """(step, rank, world) -> the arrays of a ``RelationGraphBatch``.
+
+    Attributes:
+        reader: sentences as the encoder reads them.
+        rows: sentences that train.
+        batch_rows: sentences of a step.
+        seed: the run's.
+        kind: which graphs a sentence has; None: none.
+        graphs: their false ones.
+        features: of their nodes; None where there are none.
+        samples: of words to compare words with; None: none.
+    """
+
+    reader: WordReader
+    rows: np.ndarray
+    batch_rows: int
+    seed: int
+    kind: GraphKind | None
+    graphs: GraphsConfig
+    features: NodeFeatures | None
+    samples: SamplesConfig | None
+
+    def __post_init__(self) -> None:
+        """Refuse a fold without sentences to learn from."""
+        if not len(self.rows):
+            raise ConfigError(f"{self.reader.store.path}: this fold has no training sentence; want some in --input")
+
+    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
+        """The arrays of worker ``rank``'s shard of ``step``."""
+        size = self.batch_rows
+        place = shuffled_epochs(step * size, size, num_rows=len(self.rows), seed=self.seed, name="sentences")
+        return self.arrays(self.rows[place], derive_seed(self.seed, "negatives", step), rank, world)
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which every sentence comes once."""
+        return len(self.rows) / self.batch_rows
+
+    def arrays(self, rows: np.ndarray, key: int, rank: int = 0, world: int = 1) -> Arrays:
+        """The arrays of a worker's shard of a step of these sentences; what is drawn depends on ``key``."""
+        own = shard(np.arange(len(rows)), rank, world)
+        mine = rows[own].tolist()
+        pointers = self.reader.word_pointers(mine)
+        arrays = self.reader.arrays(mine)
+        arrays |= self._graph_arrays(mine, pointers, [derive_seed(key, int(place)) for place in own])
+        return arrays | self._tag_arrays(rows.tolist(), int(own[0]) if len(own) else len(rows), pointers, key)
+
+    def _graph_arrays(self, rows: list[int], pointers: np.ndarray, keys: list[int]) -> Arrays:
+        word, size, anchor, sentence_of_anchor = list[int](), [0], list[int](), list[int]()
+        feature, edges = list[np.ndarray](), [np.zeros((0, 2), int)]
+        for number, (row, key) in enumerate(zip(rows, keys, strict=True) if self.kind else ()):
+            for graphs in self._anchors(row, key):
+                for graph in graphs:
+                    edges.append(np.array(graph.edges, dtype=int).reshape(-1, 2) + len(word))
+                    feature.append(self._features(row, graph.words))
+                    word += [pointers[number] + 1 + one for one in graph.words]
+                    size.append(len(graph.words))
+                    anchor.append(len(sentence_of_anchor))
+                sentence_of_anchor.append(number)
+        edge_E2 = np.concatenate(edges)
+        width = self.features.width if self.features else 0
+        return {
+            "feature_NF": np.concatenate([np.zeros((0, width), np.float32), *feature]),
+            "word_N": np.array(word, dtype=np.int64),
+            "node_indptr_G1": np.cumsum(size, dtype=np.int64),
+            "head_E": np.concatenate([edge_E2[:, 0], edge_E2[:, 1]]),
+            "tail_E": np.concatenate([edge_E2[:, 1], edge_E2[:, 0]]),
+            "anchor_G": np.array(anchor, dtype=np.int64),
+            "sentence_A": np.array(sentence_of_anchor, dtype=np.int64),
+        }
+
+    def _anchors(self, row: int, key: int) -> list[list[Graph]]:
+        """Graphs of each anchor of a sentence, the true one first."""
+        sentence, rng = _sentence(self.reader.store, row), np.random.default_rng(key)
+        if self.kind == "pairs":
+            return list(pair_graphs(sentence, self.graphs, rng))
+        whole = whole_graphs(sentence, self.graphs.num_negatives, rng)
+        return [whole] if whole else []
+
+    def _features(self, row: int, words: list[int]) -> np.ndarray:
+        assert self.features is not None
+        return self.features.of(row, words)
+
+    def _tag_arrays(self, rows: list[int], first: int, pointers: np.ndarray, key: int) -> Arrays:
+        """Tags of the shard's words, and samples, which are drawn for the global batch whatever the shard."""
+        num_words = int(pointers[-1])
+        if self.samples is None:
+            nothing = np.zeros((num_words, 0), dtype=np.int64)
+            return {"tag_W": np.full(num_words, -1), "sample_WK": nothing, "sample_tag_WK": nothing}
+        store = self.reader.store
+        # Word 0 of a sentence is no word, and takes no part.
+        tag_W = np.concatenate([np.zeros(0, np.int64), *([-1, *_tags(store, row)] for row in rows)]).astype(np.int64)
+        sample_WK = np.full((len(tag_W), self.samples.num_samples), NOBODY, dtype=np.int64)
+        asked_M = np.flatnonzero(tag_W >= 0)
+        rng = np.random.default_rng(derive_seed(key, "samples"))
+        sample_WK[asked_M] = draw_samples(tag_W, asked_M, self.samples, len(tag_names(store.entity_types)), rng)
+        start = int(self.reader.word_pointers(rows[:first])[-1])
+        own = slice(start, start + num_words)
+        sample_tag_WK = np.where(sample_WK == NOBODY, -1, tag_W[sample_WK])
+        return {"tag_W": tag_W[own], "sample_WK": sample_WK[own], "sample_tag_WK": sample_tag_WK[own]}
+
+
+@lru_cache(maxsize=65536)
+def _sentence(store: WordStore, row: int) -> Sentence:
+    return sentence_of(store, row)
+
+
+@lru_cache(maxsize=65536)
+def _tags(store: WordStore, row: int) -> tuple[int, ...]:
+    return tuple(tags_of(store, row).tolist())
+
+
+@lru_cache(maxsize=2)
+def _mapped(path: Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r")

@@ -1,0 +1,123 @@
+"""Graphs of what a sentence relates, true and false ones (facts §3.1 and §4).
+
+A pair is (last word of a relation's tail, last word of its head); in ADE (drug, effect). Words count from 0 in their
+sentence.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from raybio.config import Config
+from raybio.data.word_store import WordStore
+from raybio.data.word_tags import gold_pairs
+
+NegativeRule = Literal["entities", "last_words"]
+
+
+class GraphsConfig(Config):
+    """Which false graphs stand beside the true one."""
+
+    num_negatives: int = Field(
+        8, ge=1, description="false graphs beside each true one, fewer where there are not enough"
+    )
+    negatives: NegativeRule = Field(
+        "entities",
+        description="words that may not replace one end of a relation: entities, all words of the entities to which "
+        "the other end is related (the paper); last_words, their last words alone (the authors' code)",
+    )
+
+
+class Graph(NamedTuple):
+    """Words that are its nodes, and its edges, as places in ``words``, one direction each."""
+
+    words: list[int]
+    edges: list[tuple[int, int]]
+
+
+class Sentence(NamedTuple):
+    """What false graphs are made from.
+
+    Attributes:
+        num_words: of the sentence.
+        pairs: related words, distinct.
+        partners: (side, word) -> all words of the entities to which a word is related that stands on that side of a
+            pair, 0 or 1.
+        alike: words of the entities whose type those on side 0 have, and of those on side 1.
+    """
+
+    num_words: int
+    pairs: list[tuple[int, int]]
+    partners: dict[tuple[int, int], set[int]]
+    alike: tuple[set[int], set[int]]
+
+
+def sentence_of(store: WordStore, row: int) -> Sentence:
+    """A stored sentence."""
+    start_E, end_E, type_E = (column.tolist() for column in store.entities(row))
+    head_P, tail_P, _ = (column.tolist() for column in store.relations(row))
+    partners: dict[tuple[int, int], set[int]] = {}
+    for pair in zip(tail_P, head_P, strict=True):
+        for side in (0, 1):
+            other = pair[1 - side]
+            partners.setdefault((side, end_E[pair[side]] - 1), set()).update(range(start_E[other], end_E[other]))
+    types = ({type_E[entity] for entity in tail_P}, {type_E[entity] for entity in head_P})
+    spans = list(zip(start_E, end_E, type_E, strict=True))
+    alike = tuple({word for start, end, kind in spans if kind in one for word in range(start, end)} for one in types)
+    first_R, second_R, _ = gold_pairs(store, row)
+    pairs = list(zip(first_R.tolist(), second_R.tolist(), strict=True))
+    return Sentence(len(store.sentence(row)), list(dict.fromkeys(pairs)), partners, (alike[0], alike[1]))
+
+
+def pair_graphs(sentence: Sentence, config: GraphsConfig, rng: np.random.Generator) -> list[list[Graph]]:
+    """For each pair its graph of two nodes, and then false ones that keep one end of it (CLDR).
+
+    Half of the false ones keep the first end; each side is drawn without replacement from all words that it allows.
+    """
+    graphs = []
+    for pair in sentence.pairs:
+        found = [pair]
+        for side, num in ((0, config.num_negatives - config.num_negatives // 2), (1, config.num_negatives // 2)):
+            allowed = _replacements(sentence, pair, side, config.negatives)
+            drawn = rng.choice(allowed, min(num, len(allowed)), replace=False).tolist()
+            found += [(pair[0], word) if side == 0 else (word, pair[1]) for word in drawn]
+        graphs.append([Graph(list(words), [(0, 1)]) for words in found])
+    return graphs
+
+
+def _replacements(sentence: Sentence, pair: tuple[int, int], side: int, rule: NegativeRule) -> list[int]:
+    """Words that may stand opposite the end of ``pair`` at ``side``, which stays."""
+    kept = pair[side]
+    related = {one[1 - end] for one in sentence.pairs for end in (0, 1) if one[end] == kept}
+    if rule == "entities":
+        related |= sentence.partners[side, kept]
+    return [word for word in range(sentence.num_words) if word != kept and word not in related]
+
+
+def whole_graphs(sentence: Sentence, num_negatives: int, rng: np.random.Generator) -> list[Graph]:
+    """The graph of all pairs, and false ones in which other words stand at one end of every pair (CLGS).
+
+    The two ends take turns. The words that replace an end are of no entity of its type and are no end that stays; each
+    pair draws its own, so that the number of nodes may change. Empty for a sentence without pairs.
+    """
+    if not sentence.pairs:
+        return []
+    graphs = [_graph(sentence.pairs)]
+    for number in range(num_negatives):
+        kept, replaced = number % 2, 1 - number % 2
+        taken = sentence.alike[replaced] | {pair[kept] for pair in sentence.pairs}
+        allowed = [word for word in range(sentence.num_words) if word not in taken]
+        if allowed:
+            drawn = rng.choice(allowed, len(sentence.pairs)).tolist()
+            ends = zip((pair[kept] for pair in sentence.pairs), drawn, strict=True)
+            graphs.append(_graph([(one, other) if kept == 0 else (other, one) for one, other in ends]))
+    return graphs
+
+
+def _graph(pairs: list[tuple[int, int]]) -> Graph:
+    words = list(dict.fromkeys(word for pair in pairs for word in pair))
+    place = {word: number for number, word in enumerate(words)}
+    # Every node has a loop anyway; an edge counts once, whichever way it is written.
+    edges = {tuple(sorted((place[one], place[other]))) for one, other in pairs if one != other}
+    return Graph(words, sorted(edges))  # type: ignore[arg-type]

@@ -1,0 +1,199 @@
+"""Encoders of the words of sentences: CharacterBERT, or any transformer with words made of their pieces.
+
+Shape letters: R sentences, L padded length, W words of all sentences, D width, V distinct words.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from raybio.batches import PaddedTokens
+from raybio.encoders.character_bert import (
+    CLS_ID,
+    FIRST_WORD_ID,
+    PAD_ID,
+    SEP_ID,
+    CharacterBert,
+    build_character_bert,
+    is_character_bert,
+)
+from raybio.encoders.pooling import last_hidden_states
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.tokens import ids_around, word_pieces
+from raybio.errors import ConfigError
+from raybio.functional.groups import mean_by
+from raybio.functional.similarity import at_least_fp32
+from raybio.protocols import Encoded, Encoder
+from raybio.word_batches import PaddedWords
+
+HEADS = "word_heads.safetensors"
+
+
+class WordEncoderConfig(TextEncoderConfig):
+    """Which encoder reads sentences, and how a word is made of its pieces."""
+
+    max_length: int | Literal["auto"] = Field(
+        default=256, description="tokens of a sentence, special ones included; words behind that are not read"
+    )
+    word_pooling: Literal["mean", "first"] = Field(
+        default="mean",
+        description="a word is the mean of its pieces, or its first piece; CharacterBERT has one state a word",
+    )
+    lower_case: bool = Field(default=True, description="words are read in lower case, as in the authors' code")
+    num_frozen_layers: int = Field(
+        default=6, ge=0, description="the first so many layers are not trained, nor the embeddings; 0: all are"
+    )
+
+
+class WordEncoder(Encoder):
+    """A transformer that embeds the words of sentences; an ``raybio.protocols.Encoder`` over ``PaddedWords``.
+
+    Attributes:
+        body: the transformer: a ``TextEncoder``, or CharacterBERT.
+        model_config: its sizes.
+        max_tokens: longest sentence it can read, special tokens included.
+        width: D.
+        pad_id: token id of padding.
+        head: what a system trains beside the encoder, or None.
+    """
+
+    head: nn.Module | None
+
+    def __init__(self, body: TextEncoder | CharacterBert) -> None:
+        """Wrap a transformer."""
+        super().__init__()
+        self.body = body
+        self.model_config: PreTrainedConfig = body.model.config if isinstance(body, TextEncoder) else body.config
+        self.width: int = self.model_config.hidden_size
+        self.pad_id: int = body.pad_id if isinstance(body, TextEncoder) else PAD_ID
+        self.max_tokens: int = (
+            body.max_tokens if isinstance(body, TextEncoder) else self.model_config.max_position_embeddings
+        )
+        self.head = None
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """Last hidden states (R, L, D), and words (W, D) in float32 or wider; a word that was not read is zero."""
+        if not isinstance(tokens, PaddedWords):
+            raise TypeError(f"a word encoder reads PaddedWords, got {type(tokens).__name__}")
+        if isinstance(self.body, TextEncoder):
+            hidden_RLD = last_hidden_states(self.body.model, tokens, self.max_tokens)
+        else:
+            hidden_RLD = self.body(tokens.token_RL, tokens.mask_RL)
+        is_word_RL = tokens.word_RL >= 0
+        word_WD = mean_by(at_least_fp32(hidden_RLD)[is_word_RL], tokens.word_RL[is_word_RL], tokens.num_words)
+        return Encoded(hidden_RLD, word_WD)
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Not there: words are not guessed.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("a WordEncoder scores no tokens; want an objective whose uses_rows is False")
+
+    def word_tokens(self, words: Sequence[str], config: WordEncoderConfig) -> dict[str, Any]:
+        """How distinct words are read, as ``raybio.data.word_collate.WordTokens``; CharacterBERT keeps their letters.
+
+        Raises:
+            ConfigError: if the tokenizer can make nothing of a word.
+        """
+        if config.lower_case:
+            words = [word.lower() for word in words]
+        # CharacterBERT's ids say nothing of the words.
+        spelling = hashlib.sha256("\0".join(words).encode(errors="surrogatepass")).hexdigest()
+        if isinstance(self.body, TextEncoder):
+            token_E, indptr_V1 = word_pieces(self.body.tokenizer, words)
+            prefix_ids, suffix_ids = ids_around(self.body.tokenizer)
+            return {
+                "token_E": token_E,
+                "indptr_V1": indptr_V1,
+                "prefix_ids": prefix_ids,
+                "suffix_ids": suffix_ids,
+                "first_only": config.word_pooling == "first",
+                "spelling": spelling,
+            }
+        self.body.read_words(words)
+        return {
+            "token_E": np.arange(len(words)) + FIRST_WORD_ID,
+            "indptr_V1": np.arange(len(words) + 1),
+            "prefix_ids": (CLS_ID,),
+            "suffix_ids": (SEP_ID,),
+            "first_only": False,
+            "spelling": spelling,
+        }
+
+
+def build_word_encoder(
+    config: WordEncoderConfig, *, seed: int, count_by_word: dict[str, int] | None = None
+) -> WordEncoder:
+    """The encoder that ``config`` describes, with its first layers frozen; see ``build_text_encoder``.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or has fewer layers than are to be frozen.
+    """
+    if is_character_bert(config.source, config.revision):
+        encoder = WordEncoder(_character_bert(config, seed))
+        if config.max_length != "auto":
+            encoder.max_tokens = min(encoder.max_tokens, config.max_length)
+    else:
+        encoder = WordEncoder(build_text_encoder(config, seed=seed, count_by_word=count_by_word))
+    _freeze(encoder, config)
+    return encoder.train()
+
+
+def read_heads(source: str) -> dict[str, Tensor]:
+    """What an exported folder holds beside the transformer, by name; nothing if it is no such folder."""
+    path = Path(source).expanduser() / HEADS
+    return load_file(path) if path.is_file() else {}
+
+
+def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
+    if config.attention_dropout is not None:
+        raise ConfigError(
+            f"encoder.attention_dropout is {config.attention_dropout:g}, and CharacterBERT has one dropout for all; "
+            "want encoder.dropout"
+        )
+    body = build_character_bert(
+        config.source,
+        seed=seed,
+        revision=config.revision,
+        dropout=config.dropout,
+        num_layers_kept=config.num_layers_kept,
+    )
+    if config.recompute_activations:
+        body.model.gradient_checkpointing_enable()
+    return body
+
+
+def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
+    """Everything before layer ``num_frozen_layers`` stays as it is."""
+    if not config.num_frozen_layers:
+        return
+    num_layers = encoder.model_config.num_hidden_layers
+    if config.num_frozen_layers >= num_layers:
+        raise ConfigError(
+            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has {num_layers} layers "
+            f"(encoder.source {config.source!r}); want fewer, so that something is trained"
+        )
+    model = encoder.body.model
+    # The characters' part has lists of its own.
+    below = set(model.get_input_embeddings().modules())
+    lists = [one for one in model.modules() if isinstance(one, nn.ModuleList) and one not in below]
+    layers = next((one for one in lists if len(one) == num_layers), None)
+    if layers is None:
+        raise ConfigError(
+            f"encoder.source {config.source!r}: its {num_layers} layers are not told apart, so that none of them can "
+            "be frozen alone; want encoder.num_frozen_layers=0"
+        )
+    first = next(layers[config.num_frozen_layers].parameters())
+    for weight in encoder.body.parameters():
+        if weight is first:
+            return
+        weight.requires_grad_(False)

@@ -1,0 +1,162 @@
+"""Exported models of words, judged together: relations in the space of one, entities in that of another (§6.3)."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from raybio.data.relation_graph_collate import RelationGraphCollate, fold_of
+from raybio.data.store import open_store
+from raybio.data.word_collate import WordReader, WordTokens
+from raybio.data.word_store import WordStore
+from raybio.encoders.word import WordEncoder
+from raybio.encoders.word_export import SETTINGS
+from raybio.errors import ConfigError
+from raybio.objectives.relation_graphs import RelationGraphs
+from raybio.systems import relation_graphs
+from raybio.systems.embedded_words import embed_words
+from raybio.systems.graph_validation import validate
+from raybio.systems.word_neighbours import Judged, Rule, Spaces, choose_rule, gold_of, judge
+from raybio.training.gather import SingleProcess
+
+
+@dataclass(frozen=True)
+class WordModel:
+    """An exported model of words.
+
+    Attributes:
+        config: of the run that trained it.
+        encoder: with its heads, in evaluation mode.
+    """
+
+    config: relation_graphs.Config
+    encoder: WordEncoder
+
+    @classmethod
+    def load(cls, folder: str | Path, store: WordStore) -> Self:
+        """Read what a run of ``relation_graphs`` exported.
+
+        Raises:
+            ConfigError: if the folder is no such export, or its run had another store.
+        """
+        path = Path(folder).expanduser()
+        try:
+            told: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
+            config, trained_on = relation_graphs.Config.from_mapping(told["config"]), told["store"]
+        except (OSError, KeyError, ValueError, ConfigError) as error:
+            raise ConfigError(
+                f"{folder}: is no exported model of words ({error}); want the export/ of a run of relation_graphs"
+            ) from None
+        if trained_on != store.digest:
+            raise ConfigError(
+                f"{folder}: was trained on another store than {store.path}, whose test sentences it may know; want the "
+                "store of its run"
+            )
+        return cls(config, _ready(relation_graphs.trained_encoder(config, path, store)))
+
+    def untrained(self, store: WordStore) -> "WordModel":
+        """As it was before its run.
+
+        Raises:
+            ConfigError: if the encoder that it began with is no longer there.
+        """
+        return WordModel(self.config, _ready(relation_graphs.untrained_encoder(self.config, store)))
+
+    def words(self, store: WordStore, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """Words of sentences: as they are, and where tags are to be found."""
+        reader = WordReader(
+            store, WordTokens(**self.encoder.word_tokens(store.words, self.config.encoder)), self.encoder.max_tokens
+        )
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        words = embed_words(self.encoder, reader, rows, SingleProcess(), max_tokens=max_tokens)
+        with torch.no_grad():
+            return words.word_WD, relation_graphs.head_of(self.encoder).tag_space(words.word_WD)
+
+
+def judge_together(
+    relations: str | Path,
+    entities: str | Path,
+    store_path: str | Path,
+    *,
+    is_untrained: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Judged:
+    """Scores of the test sentences of the models' fold: pairs in the space of one, tags in that of the other.
+
+    Neighbours are the fold's training and validation sentences. How many of them vote is what the models' runs were
+    given or, of several numbers, the one that is best on the validation sentences.
+
+    Args:
+        relations: export of a run; may be the same as ``entities``.
+        entities: export of a run with tags (CLNER, or both).
+        store_path: prepared sentences.
+        is_untrained: judge what the first one's run began with, in place of both.
+        say: told what is being done.
+
+    Raises:
+        ConfigError: if a folder is no export, the models were trained on different folds or on another store, or the
+            second one knows no tags.
+        StoreError: if the store is missing, damaged or of another kind.
+    """
+    store = open_store(store_path, WordStore)
+    models = [WordModel.load(relations, store)] * 2
+    if entities != relations:
+        models[1] = WordModel.load(entities, store)
+    if relation_graphs.head_of(models[1].encoder).entity is None:
+        raise ConfigError(f"{entities}: model={models[1].config.model} has no space of tags; want clner or joint")
+    folds = {model.config.data.fold for model in models}
+    if len(folds) > 1:
+        raise ConfigError(
+            f"{relations} was trained on fold {models[0].config.data.fold} and {entities} on fold "
+            f"{models[1].config.data.fold}: one of them knows test sentences of the other. Want two of one fold"
+        )
+    if is_untrained:
+        models = [models[0].untrained(store)] * 2
+    config = models[0].config
+    parts = fold_of(store, config.data)
+    evaluation = config.evaluation.model_copy(update={"tag_neighbours": models[1].config.evaluation.tag_neighbours})
+
+    def spaces(rows: np.ndarray) -> Spaces:
+        say(f"embedding {len(rows):,} sentences")
+        pair_WD, tag_WD = models[0].words(store, rows)
+        if models[1] is not models[0]:
+            tag_WD = models[1].words(store, rows)[1]
+        return Spaces(pair_WD, tag_WD, gold_of(store, rows))
+
+    rule = Rule(evaluation.pair_neighbours[0], evaluation.tag_neighbours[0])
+    if evaluation.has_choice:
+        rule = choose_rule(spaces(np.setdiff1d(parts.train, parts.dev)), spaces(parts.dev), store, evaluation)
+    return judge(spaces(np.union1d(parts.train, parts.dev)), spaces(parts.test), store, evaluation, rule)
+
+
+def graph_accuracy(folder: str | Path, store_path: str | Path) -> float:
+    """How often a test sentence of the model's fold (CLGS), or a related pair (CLDR), has its true graph nearest.
+
+    False graphs beside it are as many as in training, drawn from the run's seed.
+
+    Raises:
+        ConfigError: if the folder is no export, its model has no graphs, or what its run began with is not there.
+        StoreError: if the store is missing, damaged or of another kind.
+    """
+    store = open_store(store_path, WordStore)
+    model = WordModel.load(folder, store)
+    if relation_graphs.head_of(model.encoder).graph is None:
+        raise ConfigError(f"{folder}: is a {model.config.model}, which has no graphs; want cldr, clgs or joint")
+    system = relation_graphs.build(model.config, store_path)
+    assert isinstance(system.collate, RelationGraphCollate) and isinstance(system.objective, RelationGraphs)
+    model.words(store, np.zeros(0, dtype=np.int64))  # CharacterBERT learns the letters
+    objective = replace(system.objective, head=relation_graphs.head_of(model.encoder))
+    rows = fold_of(store, model.config.data).test
+    max_tokens = model.config.memory.max_tokens_per_micro_batch
+    found = validate(model.encoder, objective, system.collate, rows, SingleProcess(), max_tokens=max_tokens)
+    if not len(found.accuracy_S):
+        raise ConfigError(f"{store_path}: no test sentence of fold {model.config.data.fold} has true and false graphs")
+    return float(found.accuracy_S.mean())
+
+
+def _ready(encoder: WordEncoder) -> WordEncoder:
+    return encoder.eval().to("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,99 @@
+"""Do sentences that were held out have their true graphs nearest? The loss on them, and how often they have.
+
+Shape letters as in ``RelationGraphBatch``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.data.relation_graph_collate import RelationGraphCollate
+from raybio.encoders.word import WordEncoder
+from raybio.functional.hashing import derive_seed
+from raybio.objectives.relation_graphs import RelationGraphs
+from raybio.protocols import Collective
+from raybio.training.encode import embed_rows
+from raybio.training.gather import SingleProcess
+from raybio.word_batches import RelationGraphBatch, WordBatch
+
+
+class Validation(NamedTuple):
+    """Of held-out sentences.
+
+    Attributes:
+        log_likelihood: minus the mean loss over batches of them.
+        accuracy_S: of each sentence with false graphs, the share of its anchors whose true graph is the most similar
+            one; empty for a model without graphs.
+    """
+
+    log_likelihood: float
+    accuracy_S: np.ndarray
+
+    def metrics(self) -> Mapping[str, float]:
+        """For the log."""
+        found = {"log_likelihood": self.log_likelihood}
+        return found | ({"graph_accuracy": float(self.accuracy_S.mean())} if len(self.accuracy_S) else {})
+
+
+def validate(
+    model: WordEncoder,
+    objective: RelationGraphs,
+    collate: RelationGraphCollate,
+    rows: np.ndarray,
+    collective: Collective,
+    *,
+    max_tokens: int,
+) -> Validation:
+    """Judge by the loss; false graphs and samples are drawn from the run's seed, and are the same at every step.
+
+    Args:
+        model: the encoder.
+        objective: its loss.
+        collate: makes the batches; its own rows are not looked at.
+        rows: held-out sentences.
+        collective: the other workers, who embed a share of the words.
+        max_tokens: padded tokens that are encoded at once.
+    """
+    device = next(model.parameters()).device
+    # Whatever the batches of training, sentences here count alike, and those beside them in a batch are no matter.
+    mean = objective.config.model_copy(update={"reduction": "mean", "in_batch_negatives": False})
+    objective = replace(objective, config=mean)
+
+    def read(some: np.ndarray) -> WordBatch:
+        return WordBatch.from_arrays(collate.reader.arrays(some.tolist()))
+
+    word_WD = embed_rows(model, read, rows, collective, max_tokens=max_tokens)
+    start = 0
+    losses, sizes, accuracies = [], [], [np.zeros(0)]
+    for first in range(0, len(rows), collate.batch_rows):
+        some = rows[first : first + collate.batch_rows]
+        arrays = collate.arrays(some, derive_seed(collate.seed, "validation", first))
+        batch = RelationGraphBatch.from_arrays(arrays).to(device)
+        own_WD = word_WD[start : start + batch.num_embeddings]
+        start += batch.num_embeddings
+        with torch.no_grad():
+            losses.append(float(objective.embedding_loss(own_WD, batch, SingleProcess()).loss))
+            sizes.append(len(some))
+            if objective.model != "clner":
+                accuracies.append(_accuracy(objective.similarities(own_WD, batch).similarity_G, batch))
+    return Validation(-float(np.average(losses, weights=sizes)), np.concatenate(accuracies))
+
+
+def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:
+    """Of each sentence, the share of its anchors with false graphs whose true one is more similar than all of these."""
+    similarity, anchor = similarity_G.cpu().numpy(), batch.anchor_G.cpu().numpy()
+    if not len(anchor):
+        return np.zeros(0)
+    first_A = np.flatnonzero(np.r_[True, np.diff(anchor) != 0])
+    best_other_A = np.full(len(first_A), -np.inf)
+    others = np.setdiff1d(np.arange(len(anchor)), first_A)
+    np.maximum.at(best_other_A, anchor[others], similarity[others])
+    is_asked_A = best_other_A > -np.inf  # an anchor without a false graph would always be right
+    sentence_A = batch.sentence_A.cpu().numpy()[is_asked_A]
+    is_found_A = (similarity[first_A] > best_other_A)[is_asked_A]
+    num_S = np.bincount(sentence_A)
+    return np.bincount(sentence_A, is_found_A)[num_S > 0] / num_S[num_S > 0]

@@ -1,0 +1,81 @@
+"""The job of CLDR and CLNER, started as a user would: one fold, and a whole cross-validation."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raybio.data.prepare_words import prepare_words
+from raybio.data.simulate_words import WordsConfig, write_words
+from raybio.runtime.run_folder import read_json
+from raybio.systems.entity_relation_evaluation import judge_together
+from tests.jobs.test_relations_job import given
+from tests.jobs.test_sppt_job import run
+
+JOBS = Path(__file__).parents[2] / "jobs"
+SETTINGS = {
+    "encoder.source": "scratch",
+    "encoder.num_layers": 1,
+    "encoder.width": 16,
+    "encoder.num_heads": 2,
+    "encoder.ffn_width": 32,
+    "encoder.vocabulary_size": 400,
+    "encoder.num_frozen_layers": 0,
+    "schedule.max_steps": 4,
+    "schedule.checkpoint_every_steps": 2,
+    "schedule.evaluate_every_steps": 2,
+    "precision": "fp32",
+}
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    sentences, folds = write_words(
+        tmp_path / "raw", WordsConfig(num_sentences=40, num_folds=2, num_drugs=8, num_effects=8)
+    )
+    return prepare_words(tmp_path / "words", [sentences], splits=folds).path
+
+
+@pytest.mark.nightly
+def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
+    store: Path, tmp_path: Path, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    job = (JOBS / "relation_graphs.py", "--store", store, "--fold", "2", "--name", "joint", *given(SETTINGS))
+    done = run(tmp_path, *job, "--set", "model=joint")
+    assert done.returncode == 0, done.stderr[-3000:]
+    result = read_json(tmp_path / "runs" / "joint" / "result.json")
+    assert result["config"]["data"]["fold"] == 2
+    export = tmp_path / "runs" / "joint" / "export"
+    judged = judge_together(export, export, store).intervals()
+    for name, one in result["final"]["scores"]["trained"]["test"].items():
+        assert judged[name]["value"] == pytest.approx(one["value"], abs=1e-5), name
+
+
+@pytest.mark.slow
+def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empty_database: Path) -> None:
+    shutil.copy(empty_database, tmp_path)
+    job = (JOBS / "relation_graphs.py", "--store", store, "--all-folds", "--name", "folds", *given(SETTINGS))
+    done = run(tmp_path, *job)
+    assert done.returncode == 0, done.stderr[-3000:]
+    folder = tmp_path / "sweeps" / "folds"
+    scores = read_json(folder / "folds.json")
+    assert {model: sorted(by_fold) for model, by_fold in scores.items()} == {
+        "untuned": ["1", "2"],
+        "cldr + clner": ["1", "2"],
+    }
+    for fold in "12":  # entities are CLNER's, and so is the space of tags
+        assert scores["cldr + clner"][fold].keys() - scores["untuned"][fold].keys() == {"graph_accuracy"}
+    statuses = [one["status"] for one in read_json(folder / "result.json")["trials"]]
+    assert statuses == ["finished"] * 4
+    table = (folder / "folds.md").read_text()
+    assert table.splitlines()[3].startswith("| cldr + clner | 2 |") and "the paper" not in table
+
+    marked = folder / "folds" / "cldr-clner-1.json"
+    content = read_json(marked)
+    marked.write_text(json.dumps(content | {"scores": content["scores"] | {"ner_f1": 1.0}}))
+    again = run(tmp_path, *job)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert read_json(folder / "folds.json")["cldr + clner"]["1"]["ner_f1"] == 1.0  # read, not judged again

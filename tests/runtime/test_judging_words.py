@@ -1,0 +1,49 @@
+"""``evaluate.py entities-relations`` and ``sentence-graphs``: runs of models of words, judged."""
+
+import json
+
+import pytest
+
+from raybio.errors import ConfigError
+from raybio.systems.entity_relation_evaluation import graph_accuracy, judge_together
+from tests.runtime.test_word_maps import evaluate, runs, store
+
+__all__ = ["runs", "store"]  # fixtures
+
+
+def test_both_runs_are_judged_together_and_the_scores_written(store, runs, tmp_path):
+    out = tmp_path / "new" / "scores.json"
+    done = evaluate(
+        "entities-relations",
+        "--relations",
+        runs / "cldr",
+        "--entities",
+        runs / "clner",
+        "--store",
+        store.path,
+        "--out",
+        out,
+    )
+    assert done.exit_code == 0
+    data = json.loads(out.read_text())
+    expected = judge_together(runs / "cldr" / "export", runs / "clner" / "export", store.path)
+    assert data["scores"] == expected.intervals()
+    assert data["rule"] == {"pair_neighbours": 5, "tag_neighbours": 7}
+    f1 = 100 * data["scores"]["ner_f1"]["value"]
+    assert f"| entities (NER) | {f1:.2f} |" in done.stdout
+    assert "5 neighbours vote on pairs, 7 on tags" in done.stdout
+
+
+def test_runs_of_different_folds_are_refused(store, runs):
+    with pytest.raises(ConfigError, match="on fold 1 and .* on fold 2"):
+        evaluate(
+            "entities-relations", "--relations", runs / "cldr", "--entities", runs / "other", "--store", store.path
+        )
+
+
+def test_true_graphs_are_counted_for_each_model(store, runs):
+    done = evaluate("sentence-graphs", "--model", runs / "cldr", "--store", store.path)
+    share = graph_accuracy(runs / "cldr" / "export", store.path)
+    assert f"| {runs / 'cldr'} | {100 * share:.2f} |" in done.stdout
+    with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
+        evaluate("sentence-graphs", "--model", runs / "clner", "--store", store.path)

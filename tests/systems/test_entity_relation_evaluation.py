@@ -1,0 +1,140 @@
+"""Exported models of words, judged together."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.data.relation_graph_collate import fold_of
+from raybio.data.simulate_words import WordsConfig, default_words
+from raybio.data.store import open_store
+from raybio.data.word_store import WordStore
+from raybio.encoders.character_bert import build_character_bert, is_character_bert, save_character_bert
+from raybio.errors import ConfigError
+from raybio.systems import relation_graphs
+from raybio.systems.entity_relation_evaluation import WordModel, graph_accuracy, judge_together
+from raybio.training.gather import SingleProcess
+from raybio.training.loop import fit
+from tests.systems.conformance_cases import tiny_config
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
+    config = WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
+    return default_words(tmp_path_factory.mktemp("words"), config)
+
+
+def exported(store: WordStore, folder: Path, **settings) -> tuple[Path, dict]:
+    """A model trained for a few steps, and its own final evaluation."""
+    config = tiny_config("relation_graphs", **{"schedule.max_steps": 40} | settings)
+    system = relation_graphs.build(config, store.path)
+    list(fit(system, config))
+    return system.export(folder, {"name": "x"}), system.final_evaluate(system.model, SingleProcess())
+
+
+@pytest.fixture(scope="module")
+def joint(store: WordStore, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    return exported(store, tmp_path_factory.mktemp("joint") / "export")
+
+
+def test_an_export_is_judged_as_its_run_was(store, joint):
+    folder, final = joint
+    judged = judge_together(folder, folder, store.path)
+    for name, interval in judged.intervals().items():
+        assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
+    untrained = judge_together(folder, folder, store.path, is_untrained=True)
+    for name, interval in untrained.intervals().items():
+        assert interval == pytest.approx(final["scores"]["initial"]["test"][name], abs=1e-6), name
+    assert graph_accuracy(folder, store.path) == pytest.approx(final["graphs"]["trained"]["graph_accuracy"])
+
+
+def test_each_model_brings_its_own_space(store, joint, tmp_path):
+    folder, _ = joint
+    other, _ = exported(store, tmp_path / "clner", model="clner", seed=3)
+    both, alone = judge_together(folder, other, store.path), judge_together(folder, folder, store.path)
+    assert both.found.values["re_minus_f1"] == alone.found.values["re_minus_f1"]
+    assert both.found.values["ner_f1"] == judge_together(other, other, store.path).found.values["ner_f1"]
+    with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
+        graph_accuracy(other, store.path)
+
+
+def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
+    other, _ = exported(store, tmp_path / "cldr", model="cldr")
+    with pytest.raises(ConfigError, match="model=cldr has no space of tags; want clner or joint"):
+        judge_together(joint[0], other, store.path)
+
+
+def test_a_model_of_another_store_may_know_the_test_sentences_and_is_refused(joint, tmp_path):
+    other = default_words(tmp_path, WordsConfig(num_sentences=50, num_drugs=6, num_effects=6))
+    with pytest.raises(ConfigError, match="was trained on another store than"):
+        judge_together(joint[0], joint[0], other.path)
+
+
+def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, tmp_path):
+    several = {"evaluation.pair_neighbours": [1, 3], "evaluation.tag_neighbours": [1, 5]}
+    folder, final = exported(store, tmp_path / "export", **several)
+    judged = judge_together(folder, folder, store.path)
+    assert judged.rule._asdict() == final["rules"]["trained"]
+    # Without any there is nothing to choose by, and test sentences are no substitute.
+    alone = {"data.validation_share": 0} | several
+    with pytest.raises(ConfigError, match="none is kept for validation"):
+        relation_graphs.check(tiny_config("relation_graphs", **alone), store)
+
+
+@pytest.mark.parametrize("model", ["cldr", "clgs", "clner"])
+def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_path, model):
+    folder, final = exported(store, tmp_path / "export", model=model, **{"schedule.max_steps": 6})
+    has_graphs = model != "clner"
+    assert ("graph_accuracy" in final["graphs"]["trained"]) == has_graphs
+    if has_graphs:
+        assert graph_accuracy(folder, store.path) == pytest.approx(final["graphs"]["trained"]["graph_accuracy"])
+
+
+def test_models_of_different_folds_are_refused(store, joint, tmp_path):
+    other, _ = exported(store, tmp_path / "export", **{"data.fold": 2})
+    with pytest.raises(ConfigError, match="was trained on fold 1 and .* on fold 2"):
+        judge_together(joint[0], other, store.path)
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "."])
+def test_a_folder_that_is_no_export_is_refused(store, tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is no exported model of words"):
+        WordModel.load(folder, open_store(store.path, WordStore))
+
+
+def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store, joint):
+    folder, _ = joint
+    found = sorted(store.path.glob("features-*.npy"))
+    times = {path: path.stat().st_mtime_ns for path in found}
+    config = tiny_config("relation_graphs", **{"schedule.max_steps": 40})
+    system = relation_graphs.build(config, store.path)
+    path = system.collate.features.path
+    assert times[path] == path.stat().st_mtime_ns
+    rows = fold_of(store, config.data).test[:3]
+    word_WD, _ = WordModel.load(folder, store).untrained(store).words(store, rows)
+    stored = np.concatenate([system.collate.features.of(row, range(len(store.sentence(row)))) for row in rows.tolist()])
+    np.testing.assert_allclose(stored, word_WD.cpu().numpy(), atol=1e-5)
+
+
+def test_validation_sentences_that_train_leave_nothing_to_choose_by(store):
+    with pytest.raises(ConfigError, match="no sentence is left to choose by"):
+        tiny_config("relation_graphs", **{"data.train_on_validation": True, "evaluation.pair_neighbours": [1, 5]})
+
+
+def test_character_bert_is_trained_exported_and_judged_like_any_other(store, tmp_path):
+    sizes = {
+        "num_layers": 2,
+        "width": 16,
+        "num_heads": 2,
+        "ffn_width": 32,
+        "max_tokens": 64,
+        "filters": [[1, 8], [3, 8]],
+    }
+    save_character_bert(build_character_bert("scratch", seed=1, **sizes), tmp_path / "characters")
+    source = {"encoder.source": str(tmp_path / "characters"), "encoder.num_frozen_layers": 1}
+    folder, final = exported(store, tmp_path / "export", **source, **{"schedule.max_steps": 6})
+    assert is_character_bert(str(folder))
+    for name, interval in judge_together(folder, folder, store.path).intervals().items():
+        assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
+    assert graph_accuracy(folder, store.path) == pytest.approx(final["graphs"]["trained"]["graph_accuracy"])
