@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.data.documents import NO_RELATION
+from raybio.data.parted_store import PartedStore, part_tables
 from raybio.data.residues import Ragged
-from raybio.data.store import Store
 from raybio.data.store_writer import Draft, small
 from raybio.errors import ConfigError, DataError
 
-ROWS, POINTERS, WORDS = "rows.arrow", "pointers.arrow", "words.arrow"
+ROWS, WORDS = "rows.arrow", "words.arrow"
 TYPES, KEYS, RELATION_NAMES, TYPE_PAIRS = "types.arrow", "keys.arrow", "relation_names.arrow", "type_pairs.arrow"
 KEY_POINTERS, KEY_DOCUMENTS = "key_pointers.arrow", "key_documents.arrow"
 PARTS: dict[str, tuple[str, ...]] = {
@@ -31,13 +31,14 @@ PARTS: dict[str, tuple[str, ...]] = {
 SPLITS = ("train", "dev", "test")
 
 
-class DocumentStore(Store):
+class DocumentStore(PartedStore):
     """An open store of documents.
 
     Entities of a document are numbered in the order of their first mentions, and mentions in that of the text.
     """
 
     kind = "documents"
+    parts = PARTS
 
     def split_rows(self, name: str) -> np.ndarray:
         """Rows of "train", "dev" or "test", int64; contiguous, empty if there are none.
@@ -169,20 +170,6 @@ class DocumentStore(Store):
     def _rows(self) -> pa.RecordBatch:
         return self._batch(ROWS)
 
-    @cached_property
-    def _arrays(self) -> dict[tuple[str, str], np.ndarray]:
-        """Every array by its part and column; its pointers, by its part and ""."""
-        pointers = self._batch(POINTERS)
-        arrays = {(part, ""): pointers.column(part).to_numpy(zero_copy_only=True) for part in PARTS}
-        for part, columns in PARTS.items():
-            batch = self._batch(_file(part))
-            arrays |= {(part, name): batch.column(name).to_numpy(zero_copy_only=True) for name in columns}
-        return arrays
-
-    def _of(self, part: str, column: str, row: int) -> np.ndarray:
-        indptr = self._arrays[part, ""]
-        return self._arrays[part, column][indptr[row] : indptr[row + 1]].astype(np.int64)
-
 
 def commit_documents(
     draft: Draft,
@@ -228,7 +215,6 @@ def commit_documents(
     head_types, tail_types = np.nonzero(is_allowed_TT)
     tables = {
         ROWS: {"document_id": document_ids.cast(pa.large_string()), "text": texts.to_arrow()},
-        POINTERS: {part: pa.array(indptr_by_part[part].astype(np.int64, copy=False)) for part in PARTS},
         TYPES: {"name": pa.array(entity_types, pa.string())},
         KEYS: {"key": pa.array(entity_keys, pa.large_string())},
         RELATION_NAMES: {"name": pa.array([NO_RELATION, *relation_names], pa.string())},
@@ -236,9 +222,8 @@ def commit_documents(
         KEY_POINTERS: {"indptr": pa.array(small(key_indptr))},
         KEY_DOCUMENTS: {"row": pa.array(small(key_document_L))},
         WORDS: _word_columns(count_by_word),
+        **part_tables(PARTS, indptr_by_part, columns),
     }
-    for part, names in PARTS.items():
-        tables[_file(part)] = {name: pa.array(small(columns[name])) for name in names}
     counts = _counts(split_N, columns)
     counts |= {"entity_keys": len(entity_keys), "relation_names": len(relation_names) + 1}
     counts["relations_outside_candidates"] = int((~is_allowed_TT[tuple(types_P2.T)]).sum())
@@ -257,10 +242,6 @@ def _counts(split_N: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict[str,
     counts = {"rows": len(split_N)}
     counts |= {f"{split}_documents": int((split_N == number).sum()) for number, split in enumerate(SPLITS)}
     return counts | {part: len(columns[names[0]]) for part, names in PARTS.items()}
-
-
-def _file(part: str) -> str:
-    return f"{part}.arrow"
 
 
 def _documents_by_key(indptr_N1: np.ndarray, key_E: np.ndarray, num_keys: int) -> tuple[np.ndarray, np.ndarray]:

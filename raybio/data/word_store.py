@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from raybio.data.document_store import SPLITS
 from raybio.data.documents import NO_RELATION
+from raybio.data.parted_store import PartedStore, part_tables
 from raybio.data.spert import WordSentence
-from raybio.data.store import Store
 from raybio.data.store_writer import Draft, small
 from raybio.data.word_counts import count_words
 from raybio.errors import ConfigError
 
-ROWS, POINTERS, WORDS, WORD_COUNTS = "rows.arrow", "pointers.arrow", "words.arrow", "word_counts.arrow"
+ROWS, WORDS, WORD_COUNTS = "rows.arrow", "words.arrow", "word_counts.arrow"
 TYPES, RELATION_NAMES = "types.arrow", "relation_names.arrow"
 FOLD_POINTERS, FOLD_ROWS = "fold_pointers.arrow", "fold_rows.arrow"
 PARTS: dict[str, tuple[str, ...]] = {
@@ -30,10 +30,11 @@ PARTS: dict[str, tuple[str, ...]] = {
 """What a sentence has several of -> the columns of its file; ``pointers.arrow`` says which rows are whose."""
 
 
-class WordStore(Store):
+class WordStore(PartedStore):
     """An open store of sentences, divided into the folds of a cross-validation or into a single one."""
 
     kind = "words"
+    parts = PARTS
 
     def sentence(self, row: int) -> np.ndarray:
         """Words of a sentence, as places in ``words``; (W,), mapped."""
@@ -119,20 +120,6 @@ class WordStore(Store):
         counts = self._batch(WORD_COUNTS)
         return dict(zip(counts.column("word").to_pylist(), counts.column("count").to_pylist(), strict=True))
 
-    @cached_property
-    def _arrays(self) -> dict[tuple[str, str], np.ndarray]:
-        """Every array by its part and column; its pointers, by its part and ""."""
-        pointers = self._batch(POINTERS)
-        arrays = {(part, ""): pointers.column(part).to_numpy(zero_copy_only=True) for part in PARTS}
-        for part, columns in PARTS.items():
-            batch = self._batch(_file(part))
-            arrays |= {(part, name): batch.column(name).to_numpy(zero_copy_only=True) for name in columns}
-        return arrays
-
-    def _of(self, part: str, column: str, row: int) -> np.ndarray:
-        indptr_N1 = self._arrays[part, ""]
-        return self._arrays[part, column][indptr_N1[row] : indptr_N1[row + 1]].astype(np.int64)
-
 
 def commit_words(
     draft: Draft,
@@ -156,12 +143,16 @@ def commit_words(
     types = sorted({kind for one in sentences for kind, _, _ in one.entities})
     labels = sorted({label for one in sentences for label, _, _ in one.relations})
     rows_by_part = _numbered(sentences, words, types, labels)
+    indptr_by_part = {part: _pointers([len(one) for one in rows]) for part, rows in rows_by_part.items()}
+    columns: dict[str, np.ndarray] = {}
+    for part, names in PARTS.items():
+        values = np.array([entry for one in rows_by_part[part] for entry in one], np.int64).reshape(-1, len(names))
+        columns |= {name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)}
     trained_on = np.unique(np.concatenate([fold["train"] for fold in folds]))
     tokenizer_words = count_words(" ".join(sentences[row].words) for row in trained_on)
     parts = [fold[split] for fold in folds for split in SPLITS]
     tables = {
         ROWS: {"orig_id": pa.array([one.orig_id for one in sentences], pa.large_string())},
-        POINTERS: {part: pa.array(_pointers([len(one) for one in rows])) for part, rows in rows_by_part.items()},
         WORDS: {"word": pa.array(words, pa.large_string())},
         WORD_COUNTS: {
             "word": pa.array(list(tokenizer_words), pa.string()),
@@ -171,13 +162,8 @@ def commit_words(
         RELATION_NAMES: {"name": pa.array([NO_RELATION, *labels], pa.string())},
         FOLD_POINTERS: {"indptr": pa.array(_pointers([len(rows) for rows in parts]))},
         FOLD_ROWS: {"row": pa.array(small(np.concatenate(parts)))},
+        **part_tables(PARTS, indptr_by_part, columns),
     }
-    for part, rows in rows_by_part.items():
-        columns = np.array([values for one in rows for values in one], np.int64).reshape(-1, len(PARTS[part])).T
-        tables[_file(part)] = {
-            name: pa.array(small(np.ascontiguousarray(column)))
-            for name, column in zip(PARTS[part], columns, strict=True)
-        }
     counts = _counts(sentences, types) | {"words": len(words), "folds": len(folds)}
     counts["sentences_in_no_fold"] = len(sentences) - len(np.unique(np.concatenate(parts)))
     return draft.commit(WordStore, tables, counts, provenance)
@@ -228,7 +214,3 @@ def _num_within_a_word(sentence: WordSentence) -> int:
 
 def _pointers(lengths: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-
-
-def _file(part: str) -> str:
-    return f"{part}.arrow"

@@ -75,6 +75,11 @@ class WordPairs:
         first_P, after_P = _ragged(end_W - word_W - 1)
         return first_P, first_P + 1 + after_P
 
+    def of_words(self, is_kept_W: Tensor) -> "WordPairs":
+        """The same sentences with only some of their words."""
+        before_W1 = torch.cat([self.indptr_S1.new_zeros(1), is_kept_W.cumsum(0)])
+        return WordPairs(self.row_WD[is_kept_W], before_W1[self.indptr_S1])
+
 
 def nearest_pairs(
     query: WordPairs, bank: WordPairs, *, k: int, both_orders: bool = False

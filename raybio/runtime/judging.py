@@ -169,6 +169,7 @@ def entities_relations(
     judged = judge_together(*folders, store, say=print)
     intervals, rule = judged.intervals(), judged.rule
     told = f"{rule.pair_neighbours} neighbours vote on pairs, {rule.tag_neighbours} on tags"
+    told += f"; a related pair counts {rule.probe_positive_weight:g} times in the linear probe"
     print(report_markdown(intervals, told, f"relations by {relations}, entities by {entities}, {store}"))
     if out is not None:
         data = report_data(

@@ -20,7 +20,7 @@ from raybio.objectives.relation_graphs import RelationGraphs
 from raybio.systems import relation_graphs
 from raybio.systems.embedded_words import embed_words
 from raybio.systems.graph_validation import validate
-from raybio.systems.word_neighbours import Judged, Rule, Spaces, choose_rule, gold_of, judge
+from raybio.systems.word_neighbours import Judged, Spaces, choose_rule, gold_of, judge
 from raybio.training.gather import SingleProcess
 
 
@@ -127,7 +127,7 @@ def judge_together(
             tag_WD = models[1].words(store, rows)[1]
         return Spaces(pair_WD, tag_WD, gold_of(store, rows))
 
-    rule = Rule(evaluation.pair_neighbours[0], evaluation.tag_neighbours[0])
+    rule = evaluation.first_rule
     if evaluation.has_choice:
         rule = choose_rule(spaces(np.setdiff1d(parts.train, parts.dev)), spaces(parts.dev), store, evaluation)
     return judge(spaces(np.union1d(parts.train, parts.dev)), spaces(parts.test), store, evaluation, rule)

@@ -51,7 +51,7 @@ from raybio.objectives.relation_graphs import (
 from raybio.protocols import Collective, Encoder, System
 from raybio.systems.embedded_words import embed_words, untrained_features
 from raybio.systems.graph_validation import Validation, validate
-from raybio.systems.word_neighbours import Judged, NeighbourConfig, Rule, Spaces, choose_rule, find, gold_of, judge
+from raybio.systems.word_neighbours import Judged, NeighbourConfig, Spaces, choose_rule, find, gold_of, judge
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 from raybio.word_batches import RelationGraphBatch
@@ -86,8 +86,8 @@ class Config(TrainingConfig):
         if self.data.train_on_validation and wants:
             raise ValueError(
                 "data.train_on_validation is true, and then no sentence is left to choose by; want one number each in "
-                "evaluation.pair_neighbours and evaluation.tag_neighbours, schedule.early_stopping_metric=null and "
-                "schedule.evaluate_every_steps=0"
+                "evaluation.pair_neighbours, tag_neighbours and probe_positive_weights, "
+                "schedule.early_stopping_metric=null and schedule.evaluate_every_steps=0"
             )
         return self
 
@@ -249,9 +249,10 @@ class _Judge:
         if len(some):
             bank, asked = (self._spaces(model, rows, collective) for rows in (self.fold.train, some))
             found = find(bank, asked, self._store, self.config.evaluation)
-            rule = found.best_rule()
+            rule = found.best_rule(self.config.evaluation.first_rule)
             values = found.scores(rule).values
-            metrics |= {name: values[name] for name in SHOWN_IN_TRAINING} | rule._asdict()
+            metrics |= {name: values[name] for name in SHOWN_IN_TRAINING}
+            metrics |= {"pair_neighbours": rule.pair_neighbours, "tag_neighbours": rule.tag_neighbours}
         return {f"val/{name}": float(value) for name, value in metrics.items()}
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
@@ -267,7 +268,7 @@ class _Judge:
         for who, one in {"initial": self._initial(model), "trained": model}.items():
             evaluation, store = self.config.evaluation, self._store
             bank, test = (self._spaces(one, rows, collective) for rows in (known, self.fold.test))
-            rule, results = Rule(evaluation.pair_neighbours[0], evaluation.tag_neighbours[0]), dict[str, Judged]()
+            rule, results = evaluation.first_rule, dict[str, Judged]()
             if has_dev:
                 train, dev = (self._spaces(one, rows, collective) for rows in (self.fold.train, self.fold.dev))
                 rule = choose_rule(train, dev, store, evaluation)

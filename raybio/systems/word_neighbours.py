@@ -4,7 +4,7 @@ Shape letters: S sentences, W words, P pairs of words of one sentence, D width, 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,12 +16,14 @@ from raybio.data.word_store import WordStore
 from raybio.data.word_tags import gold_pairs, tag_names, tags_of
 from raybio.evaluation.entity_relation_scores import EntityRelationScores, TaggedPairs, score_entities_relations
 from raybio.evaluation.unit_scores import UnitScores
+from raybio.functional.chunks import chunks
 from raybio.functional.neighbours import majority_vote
 from raybio.functional.pair_classifier import fit_pair_classifier, pair_logits
 from raybio.functional.word_pairs import WordPairs, nearest_pairs
 from raybio.retrieval.nearest import nearest
 
 Count = Annotated[int, Field(ge=1)]
+Weight = Annotated[float, Field(gt=0)]
 
 SEED = 0
 """Of the bootstrap."""
@@ -41,6 +43,11 @@ class NeighbourConfig(Config):
     tag_neighbours: tuple[Count, ...] = Field(
         (7,), min_length=1, description="nearest training words that vote on a word's tag; likewise"
     )
+    candidates: Literal["all", "chunk_ends"] = Field(
+        "all",
+        description="pairs that may be related: all of a sentence, as in the authors' code, or those of two words that "
+        "end chunks found by tags, which is faster and leaves out what no entity supports",
+    )
     both_orders: bool = Field(
         False, description="a training pair counts in whichever order of its words is nearer (not in the paper)"
     )
@@ -51,12 +58,22 @@ class NeighbourConfig(Config):
         "which leaves the loss on all of them and saves embedding the training sentences",
     )
     probe_l2: float = Field(1e-4, gt=0, description="how strongly the linear probe's weights are held back")
-    probe_positive_weight: float = Field(1.0, gt=0, description="how much a related pair counts in the linear probe")
+    probe_positive_weights: tuple[Weight, ...] = Field(
+        (1.0,),
+        min_length=1,
+        description="how much a related pair counts in the linear probe; of several the one with the best F1 on the "
+        "validation sentences is taken",
+    )
+
+    @property
+    def first_rule(self) -> "Rule":
+        """The first numbers: the only ones, where there is nothing to choose."""
+        return Rule(self.pair_neighbours[0], self.tag_neighbours[0], self.probe_positive_weights[0])
 
     @property
     def has_choice(self) -> bool:
-        """Whether a number of neighbours is to be chosen."""
-        return len(self.pair_neighbours) > 1 or len(self.tag_neighbours) > 1
+        """Whether anything is to be chosen by validation sentences."""
+        return any(len(each) > 1 for each in (self.pair_neighbours, self.tag_neighbours, self.probe_positive_weights))
 
 
 class Related(NamedTuple):
@@ -121,10 +138,11 @@ class Spaces(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """How many neighbours vote on a pair, and on a tag."""
+    """How many neighbours vote on a pair, and on a tag, and what a related pair counts for in the linear probe."""
 
     pair_neighbours: int
     tag_neighbours: int
+    probe_positive_weight: float
 
 
 @dataclass(frozen=True)
@@ -136,25 +154,35 @@ class Found:
         pairs_by_k: related words.
         tag_W_by_k: tags.
         names: of the store's entity types, and of its relations.
+        at_chunk_ends: only pairs count whose words both end a chunk of the tags.
     """
 
     asked: Spaces
     pairs_by_k: dict[int, Related]
     tag_W_by_k: dict[int, np.ndarray]
     names: tuple[tuple[str, ...], tuple[str, ...]]
+    at_chunk_ends: bool = False
 
     def scores(self, rule: Rule) -> EntityRelationScores:
         """Compared with gold."""
         return self._scores(self.pairs_by_k[rule.pair_neighbours], self.tag_W_by_k[rule.tag_neighbours])
 
-    def best_rule(self) -> Rule:
-        """Numbers of neighbours with the best F1 of pairs and of entities, each the least of equals."""
-        any_pairs, any_tags = next(iter(self.pairs_by_k.values())), next(iter(self.tag_W_by_k.values()))
-        pair = {k: self._scores(pairs, any_tags).values["re_minus_f1"] for k, pairs in sorted(self.pairs_by_k.items())}
-        tag = {k: self._scores(any_pairs, tag_W).values["ner_f1"] for k, tag_W in sorted(self.tag_W_by_k.items())}
-        return Rule(max(pair, key=lambda k: pair[k]), max(tag, key=lambda k: tag[k]))
+    def best_rule(self, first: Rule) -> Rule:
+        """``first``, but with the numbers of neighbours that have the best F1, each the least of equals.
+
+        That of tags by entities, and then that of pairs, with those tags, by pairs.
+        """
+        any_pairs = next(iter(self.pairs_by_k.values()))
+        ner = {k: self._scores(any_pairs, tag_W).values["ner_f1"] for k, tag_W in sorted(self.tag_W_by_k.items())}
+        best = first._replace(tag_neighbours=max(ner, key=lambda k: ner[k]))
+        rules = [best._replace(pair_neighbours=k) for k in sorted(self.pairs_by_k)]
+        return max(rules, key=lambda rule: self.scores(rule).values["re_minus_f1"])
 
     def _scores(self, pairs: Related, tag_W: np.ndarray) -> EntityRelationScores:
+        if self.at_chunk_ends:
+            is_end_W = _chunk_ends(tag_W, self.asked.gold.indptr_S1)
+            is_kept_P = is_end_W[pairs.first_P] & is_end_W[pairs.second_P]
+            pairs = Related(*(part[is_kept_P] for part in pairs))
         return _compared(
             self.asked.gold, pairs, tag_W, num_types=len(self.names[0]), num_relations=len(self.names[1]) - 1
         )
@@ -163,14 +191,20 @@ class Found:
 def find(bank: Spaces, asked: Spaces, store: WordStore, config: NeighbourConfig) -> Found:
     """Let training words and pairs vote."""
     names = (store.entity_types, store.relation_names)
-    return Found(asked, _pairs_found(bank, asked, config), _tags_found(bank, asked, config, store), names)
+    tag_W_by_k = _tags_found(bank, asked, config, store)
+    at_chunk_ends = config.candidates == "chunk_ends"
+    # What a number of neighbours finds to end no chunk may do so by another.
+    ends_W = [_chunk_ends(tag_W, asked.gold.indptr_S1) for tag_W in tag_W_by_k.values()]
+    is_asked_W = np.any(ends_W, axis=0) if at_chunk_ends else np.ones(len(asked.gold.tag_W), dtype=bool)
+    return Found(asked, _pairs_found(bank, asked, is_asked_W, config), tag_W_by_k, names, at_chunk_ends)
 
 
-def _pairs_found(bank: Spaces, asked: Spaces, config: NeighbourConfig) -> dict[int, Related]:
+def _pairs_found(bank: Spaces, asked: Spaces, is_asked_W: np.ndarray, config: NeighbourConfig) -> dict[int, Related]:
     most = max(config.pair_neighbours)
-    _, *ends = nearest_pairs(asked.pairs, bank.pairs, k=most, both_orders=config.both_orders)
+    pairs = asked.pairs.of_words(torch.from_numpy(is_asked_W).to(asked.pair_WD.device))
+    _, *ends = nearest_pairs(pairs, bank.pairs, k=most, both_orders=config.both_orders)
     label_PK = _labels(bank.gold, *(end_PK.cpu().numpy() for end_PK in ends))
-    first_P, second_P = (end.cpu().numpy() for end in asked.pairs.pairs())
+    first_P, second_P = (np.flatnonzero(is_asked_W)[end.cpu().numpy()] for end in pairs.pairs())
     num_labels = int(bank.gold.pairs.label_P.max(initial=0)) + 1
     voted = {}
     for k in config.pair_neighbours:
@@ -191,6 +225,12 @@ def _labels(gold: Gold, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.where(key_R[slot] == key, pairs.label_P[place_R][slot], 0)
 
 
+def _chunk_ends(tag_W: np.ndarray, indptr_S1: np.ndarray) -> np.ndarray:
+    is_end_W = np.zeros(len(tag_W), dtype=bool)
+    is_end_W[chunks(tag_W, indptr_S1).end_C - 1] = True
+    return is_end_W
+
+
 def _tags_found(bank: Spaces, asked: Spaces, config: NeighbourConfig, store: WordStore) -> dict[int, np.ndarray]:
     found = nearest(asked.tag_WD, bank.tag_WD, max(config.tag_neighbours), metric="l2")
     tag_WK = torch.from_numpy(bank.gold.tag_W)[found.index_QK.cpu()]
@@ -203,7 +243,7 @@ class Judged:
     """Scores of what is found in sentences.
 
     Attributes:
-        rule: how many neighbours voted.
+        rule: how they were found.
         found: their scores.
         probe: those of a linear classifier of pairs, whatever the relation (the paper's Table 3).
     """
@@ -227,7 +267,7 @@ class Judged:
 
 
 def choose_rule(bank: Spaces, asked: Spaces, store: WordStore, config: NeighbourConfig) -> Rule:
-    """How many neighbours vote: the only numbers that there are, or those that are best on ``asked``.
+    """The only numbers that there are, or those that are best on ``asked``, of equals the least.
 
     Args:
         bank: training words.
@@ -236,8 +276,12 @@ def choose_rule(bank: Spaces, asked: Spaces, store: WordStore, config: Neighbour
         config: settings.
     """
     if not config.has_choice:
-        return Rule(config.pair_neighbours[0], config.tag_neighbours[0])
-    return find(bank, asked, store, config).best_rule()
+        return config.first_rule
+    rule = find(bank, asked, store, config).best_rule(config.first_rule)
+    if len(config.probe_positive_weights) == 1:
+        return rule
+    rules = [rule._replace(probe_positive_weight=weight) for weight in sorted(config.probe_positive_weights)]
+    return max(rules, key=lambda rule: probe(bank, asked, store, config, rule).values["re_minus_f1"])
 
 
 def judge(bank: Spaces, asked: Spaces, store: WordStore, config: NeighbourConfig, rule: Rule) -> Judged:
@@ -248,23 +292,23 @@ def judge(bank: Spaces, asked: Spaces, store: WordStore, config: NeighbourConfig
         asked: other words.
         store: where both are from.
         config: settings.
-        rule: how many neighbours vote.
+        rule: how they are found.
     """
     one = {"pair_neighbours": (rule.pair_neighbours,), "tag_neighbours": (rule.tag_neighbours,)}
     found = find(bank, asked, store, config.model_copy(update=one))
-    return Judged(rule, found.scores(rule), probe(bank, asked, store, config))
+    return Judged(rule, found.scores(rule), probe(bank, asked, store, config, rule))
 
 
 def _as_probe(name: str) -> str:
     return name.replace("re_minus", "probe")
 
 
-def probe(bank: Spaces, asked: Spaces, store: WordStore, config: NeighbourConfig) -> EntityRelationScores:
+def probe(bank: Spaces, asked: Spaces, store: WordStore, config: NeighbourConfig, rule: Rule) -> EntityRelationScores:
     """Pairs that a linear classifier finds related, whatever the relation (the paper's Table 3)."""
     pairs = bank.pairs
     first_P, second_P = (end.cpu().numpy() for end in pairs.pairs())
     is_related_P = torch.from_numpy(_labels(bank.gold, first_P, second_P) > 0).to(bank.pair_WD.device)
-    fitted = fit_pair_classifier(pairs, is_related_P, l2=config.probe_l2, positive_weight=config.probe_positive_weight)
+    fitted = fit_pair_classifier(pairs, is_related_P, l2=config.probe_l2, positive_weight=rule.probe_positive_weight)
     is_found_P = (pair_logits(asked.pairs, *fitted) > 0).cpu().numpy()
     first_P, second_P = (end.cpu().numpy()[is_found_P] for end in asked.pairs.pairs())
     gold = asked.gold

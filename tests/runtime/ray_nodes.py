@@ -23,6 +23,9 @@ ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).parent / "ray"
 RAY_START = (str(RAY), "start", "--block")
 HEAD_ADDRESS = "127.0.0.1"
+NUM_TRIES = 3
+TIMED_OUT = "The current node timed out during startup"
+"""Ray gives a node 30 s, which no setting changes, and ends it: a busy machine may need another try."""
 
 
 class Nodes:
@@ -51,15 +54,20 @@ class Nodes:
         self.address, self.dashboard = f"{HEAD_ADDRESS}:{port}", f"http://{HEAD_ADDRESS}:{dashboard}"
         options = [f"--port={port}", f"--dashboard-host={HEAD_ADDRESS}", f"--dashboard-port={dashboard}"]
         self.nodes = [self._start(HEAD_ADDRESS, head_cpus, "--head", "--include-dashboard=true", *options)]
-        self._wait(lambda: status_without_token(self.dashboard) in (401, 403) and len(self.alive()) == 1)
+        if not self._comes_up(lambda: status_without_token(self.dashboard) in (401, 403) and len(self.alive()) == 1):
+            pytest.fail(f"the head did not come up: {self.log}")
 
     def add(self, cpus: int, command: tuple[str, ...] = RAY_START, **environment: str) -> subprocess.Popen[bytes]:
         """Start another node, with what does as `ray start` does; it has joined when this returns."""
-        ip = f"127.0.0.{len(self.nodes) + 1}"
-        node = self._start(ip, cpus, f"--address={self.address}", command=command, **environment)
-        self.nodes.append(node)
-        self._wait(lambda: ip in self.alive())
-        return node
+        for _ in range(NUM_TRIES):
+            ip = f"127.0.0.{len(self.nodes) + 1}"
+            node = self._start(ip, cpus, f"--address={self.address}", command=command, **environment)
+            self.nodes.append(node)
+            if self._comes_up(lambda ip=ip: ip in self.alive()):
+                return node
+            if TIMED_OUT not in self.log:
+                break
+        pytest.fail(f"a node did not come up: {self.log}")
 
     def alive(self) -> list[str]:
         """Addresses of the nodes that the head knows to be alive."""
@@ -109,13 +117,14 @@ class Nodes:
                 start_new_session=True,
             )
 
-    def _wait(self, is_so: Callable[[], bool]) -> None:
+    def _comes_up(self, is_so: Callable[[], bool]) -> bool:
+        """Whether it becomes so while the newest node runs."""
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline and self.nodes[-1].poll() is None:
             if is_so():
-                return
+                return True
             time.sleep(0.5)
-        pytest.fail(f"a node did not come up: {self.log}")
+        return False
 
 
 def free_port() -> int:

@@ -144,9 +144,9 @@ def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_wit
     assert first.poll() is None  # it is there until its notice is over
     in_time = step_of(committed(folder.checkpoints)[0])
     assert 3 <= in_time < 24
-    third = nodes.add(cpus=1)
     first.wait(timeout=60)
     at_the_end = last_step(folder)
+    third = nodes.add(cpus=1)
     # The workers are started again on the nodes that are left, and go on from that checkpoint.
     driver.wait(lambda: last_step(folder) < at_the_end)
     driver.wait(lambda: last_step(folder) >= in_time + 2)

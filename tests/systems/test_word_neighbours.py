@@ -7,8 +7,23 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.data.simulate_words import WordsConfig, default_words
 from raybio.systems.graph_validation import _accuracy
-from raybio.systems.word_neighbours import Found, Gold, NeighbourConfig, Related, Rule, Spaces, _pairs_found
+from raybio.systems.word_neighbours import (
+    Found,
+    Gold,
+    NeighbourConfig,
+    Related,
+    Rule,
+    Spaces,
+    _pairs_found,
+    choose_rule,
+    find,
+    gold_of,
+    judge,
+    probe,
+)
+from tests import word_oracles
 from tests.objectives.test_relation_graphs import batch_of
 
 SIZES = [4, 6, 5, 3]
@@ -53,12 +68,16 @@ def by_loops(bank: Spaces, asked: Spaces, k: int, both_orders: bool) -> set[tupl
     return found
 
 
+def everywhere(one: Spaces) -> np.ndarray:
+    return np.ones(len(one.gold.tag_W), dtype=bool)
+
+
 @pytest.mark.parametrize("both_orders", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_nearest_pairs_of_training_vote_with_the_labels_of_either_order(seed, both_orders):
     bank, asked = spaces(seed, num_pairs=20), spaces(seed + 10)
     config = NeighbourConfig(pair_neighbours=(1, 3, 4), both_orders=both_orders)
-    voted = _pairs_found(bank, asked, config)
+    voted = _pairs_found(bank, asked, everywhere(asked), config)
     for k, found in voted.items():
         triples = set(zip(*(part.tolist() for part in found), strict=True))
         assert triples == by_loops(bank, asked, k, both_orders), k
@@ -69,7 +88,7 @@ def test_a_bank_without_relations_finds_none():
     bank = spaces(0, num_pairs=9)
     nothing = np.zeros(0, dtype=np.int64)
     bank = bank._replace(gold=bank.gold._replace(pairs=Related(nothing, nothing, nothing)))
-    found = _pairs_found(bank, spaces(3), NeighbourConfig())[5]
+    found = _pairs_found(bank, spaces(3), everywhere(bank), NeighbourConfig())[5]
     assert all(len(part) == 0 for part in found)
 
 
@@ -80,10 +99,66 @@ def test_the_best_numbers_are_chosen_each_by_its_own_score_and_of_equals_the_lea
     pairs_by_k = {7: gold.pairs, 1: none, 3: gold.pairs}
     tag_W_by_k = {1: np.zeros_like(gold.tag_W), 5: gold.tag_W, 9: gold.tag_W}
     found = Found(asked, pairs_by_k, tag_W_by_k, (("a", "b"), ("NA", "x", "y")))
-    assert found.best_rule() == Rule(3, 5)
-    values = found.scores(Rule(3, 5)).values
+    assert found.best_rule(Rule(7, 1, 2.0)) == Rule(3, 5, 2.0)
+    values = found.scores(Rule(3, 5, 2.0)).values
     assert values["re_minus_f1"] == values["ner_f1"] == 1
-    assert found.scores(Rule(1, 1)).values["re_minus_f1"] == 0
+    assert found.scores(Rule(1, 1, 2.0)).values["re_minus_f1"] == 0
+
+
+@pytest.mark.parametrize("share_of_entities", [0.0, 0.4, 1.0])
+def test_pairs_of_chunk_ends_are_those_of_all_pairs_whose_words_end_chunks_of_the_same_tags(
+    tmp_path, share_of_entities
+):
+    store = default_words(tmp_path, WordsConfig(num_sentences=40, num_drugs=6, num_effects=6))
+    rng = np.random.default_rng(0)
+
+    def randomly(rows: np.ndarray) -> Spaces:
+        gold = gold_of(store, rows)
+        size = len(gold.tag_W)
+        # A tag is where its words are: some lie with O.
+        where_W = np.where(rng.random(size) < share_of_entities, gold.tag_W, 0)
+        tag_WD = torch.from_numpy(np.eye(5)[where_W] + rng.normal(0, 0.3, (size, 5))).float()
+        pair_WD = torch.from_numpy(np.eye(5)[gold.tag_W] + rng.normal(0, 0.3, (size, 5))).float()
+        return Spaces(pair_WD, tag_WD, gold)
+
+    bank, asked = randomly(np.arange(30)), randomly(np.arange(30, 40))
+    settings = {"pair_neighbours": (1, 3), "tag_neighbours": (1, 5)}
+    every = find(bank, asked, store, NeighbourConfig(**settings))
+    pruned = find(bank, asked, store, NeighbourConfig(candidates="chunk_ends", **settings))
+    for tags, pairs in itertools.product((1, 5), (1, 3)):
+        chunks = word_oracles.chunks(every.tag_W_by_k[tags].tolist(), asked.gold.indptr_S1.tolist())
+        ends = {end - 1 for _, end, _ in chunks}
+        related = np.stack(every.pairs_by_k[pairs], axis=1)
+        kept = np.array([first in ends and second in ends for first, second, _ in related.tolist()], dtype=bool)
+        expected = Found(asked, {pairs: Related(*related[kept].T)}, every.tag_W_by_k, every.names)
+        rule = Rule(pairs, tags, 1.0)
+        assert pruned.scores(rule).values == expected.scores(rule).values
+        if share_of_entities == 0.4:
+            assert 0 < kept.sum() < len(kept)
+    assert pruned.best_rule(rule).tag_neighbours == every.best_rule(rule).tag_neighbours
+
+
+def test_what_a_related_pair_counts_in_the_probe_is_chosen_by_its_score_on_validation_sentences(tmp_path):
+    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    rng = np.random.default_rng(0)
+    directions_TD = rng.normal(size=(5, 8))
+
+    def noisy(rows: np.ndarray) -> Spaces:
+        gold = gold_of(store, rows)
+        words = torch.from_numpy(directions_TD[gold.tag_W] + rng.normal(size=(len(gold.tag_W), 8))).float()
+        return Spaces(words, words, gold)
+
+    bank, dev, test = noisy(np.arange(40)), noisy(np.arange(40, 50)), noisy(np.arange(50, 60))
+    config = NeighbourConfig(probe_positive_weights=(50.0, 0.01, 3.0))
+    by_weight = {
+        weight: probe(bank, dev, store, config, Rule(5, 7, weight)).values["re_minus_f1"]
+        for weight in (50.0, 0.01, 3.0)
+    }
+    assert len(set(by_weight.values())) > 1
+    rule = choose_rule(bank, dev, store, config)
+    assert rule == Rule(5, 7, max(by_weight, key=lambda weight: by_weight[weight]))
+    assert judge(bank, test, store, config, rule).probe.values == probe(bank, test, store, config, rule).values
+    assert choose_rule(bank, dev, store, NeighbourConfig()) == Rule(5, 7, 1.0)
 
 
 def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_nearest():
