@@ -9,16 +9,18 @@ sweeps/NAME/
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raybio.config import override, value_at
 from raybio.data.store import open_store, sha256_of
 from raybio.data.word_store import WordStore
-from raybio.errors import ClusterError, ConfigError
+from raybio.errors import ClusterError, ConfigError, RaybioError
 from raybio.evaluation.fold_report import PUBLISHED, fold_table
+from raybio.runtime.cluster import cluster_nodes, started
 from raybio.runtime.launch import FOLD, Arguments, default_folder, settle
+from raybio.runtime.room import Room, room
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.training.settings import TrainingConfig
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from raybio.runtime.sweeps.sweep import Swept
 
 MODEL = "model"
+MAX_RETRIES = 3
+"""Of a judgement whose machine is lost."""
+
 METRIC = "val/log_likelihood"
 UNTUNED = "untuned"
 TAGS_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
@@ -152,7 +157,16 @@ def train_all_folds(
         (trial.settings[MODEL], trial.settings[FOLD]): swept.folder.path / "trials" / trial.name / "export"
         for trial in swept.trials
     }
-    scores = _judged(swept.folder, exports, models, store, num_folds)
+    entries = judgements(swept.folder, exports, models, num_folds)
+    missing = [entry for entry in entries if entry.known() is None]
+    if missing:
+        with started(threads=None, verbose=verbose):
+            asked = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": gpus_per_worker}
+            place = room(cluster_nodes(), workers=1, at_most=len(missing), **asked)
+            judge_all(missing, Path(store).absolute(), place)
+    scores: dict[str, dict[int, dict[str, float]]] = {}
+    for entry in entries:
+        scores.setdefault(entry.row, {})[entry.fold] = entry.known() or {}
     is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and num_folds == 10
     table = fold_table(scores, tuple(PUBLISHED) if is_ade else ())
     write_json(
@@ -164,27 +178,82 @@ def train_all_folds(
     return swept
 
 
-def _judged(
-    folder: RunFolder, exports: Mapping[tuple[str, int], Path], models: Sequence[str], store: Path, num_folds: int
-) -> dict[str, dict[int, dict[str, float]]]:
-    """Row -> fold -> scores: each model's relations with the entities of the one that knows tags for it."""
+@dataclass(frozen=True)
+class Judgement:
+    """Which models are judged together on a fold's test sentences, and where their scores are kept.
+
+    Attributes:
+        row: of the table.
+        fold: from 1.
+        relations: export of the model whose space tells the relations.
+        entities: export of the one that tells the entities.
+        path: of the scores.
+        has_graphs: whether the first one tells true graphs from false ones.
+    """
+
+    row: str
+    fold: int
+    relations: Path
+    entities: Path
+    path: Path
+    has_graphs: bool
+
+    def known(self) -> dict[str, float] | None:
+        """The scores; None if there are none, or the models have been trained again since."""
+        kept = read_json(self.path) or {}
+        return kept["scores"] if kept.get("models") == self._digests() else None
+
+    def keep(self, scores: Mapping[str, float]) -> None:
+        """Write them."""
+        self.path.parent.mkdir(exist_ok=True)
+        write_json(self.path, {"models": self._digests(), "scores": dict(scores)})
+
+    def _digests(self) -> list[str]:
+        return [_digest(self.relations), _digest(self.entities)]
+
+
+def judgements(
+    folder: RunFolder, exports: Mapping[tuple[str, int], Path], models: Sequence[str], num_folds: int
+) -> list[Judgement]:
+    """Every row on every fold: each model's relations with the entities of the one that knows tags for it."""
     related = [model for model in models if model != "clner"] or ["clner"]
     rows = {UNTUNED: related[0]} | {_row_name(model): model for model in related}
-    scores: dict[str, dict[int, dict[str, float]]] = {}
-    for row, model in rows.items():
-        for fold in range(1, num_folds + 1):
-            asked = exports[model, fold], exports[TAGS_OF[model], fold]
-            of = {"models": [_digest(export) for export in asked]}
-            path = folder.path / "folds" / f"{row.replace(' + ', '-')}-{fold}.json"
-            known = read_json(path) or {}
-            if {"models": known.get("models")} != of:  # new, or its models have been trained again
-                print(f"judging {row}, fold {fold} of {num_folds}", flush=True)
-                has_graphs = row != UNTUNED and model != "clner"
-                known = of | {"scores": _scores_of(*asked, store, is_untuned=row == UNTUNED, has_graphs=has_graphs)}
-                path.parent.mkdir(exist_ok=True)
-                write_json(path, known)
-            scores.setdefault(row, {})[fold] = known["scores"]
-    return scores
+    return [
+        Judgement(
+            row,
+            fold,
+            exports[model, fold],
+            exports[TAGS_OF[model], fold],
+            folder.path / "folds" / f"{row.replace(' + ', '-')}-{fold}.json",
+            has_graphs=row != UNTUNED and model != "clner",
+        )
+        for row, model in rows.items()
+        for fold in range(1, num_folds + 1)
+    ]
+
+
+def judge_all(missing: Sequence[Judgement], store: Path, place: Room) -> None:
+    """Judge as many at a time as have room on the connected cluster, and keep the scores of each when it is done.
+
+    Raises:
+        RaybioError: what a judgement raises; those that were done before are kept.
+    """
+    import ray
+
+    task = ray.remote(_scores_of).options(
+        num_cpus=place.cpus_per_worker, num_gpus=place.gpus_per_worker, max_retries=MAX_RETRIES
+    )
+    pending = {task.remote(entry, store): entry for entry in missing}
+    while pending:
+        (done,), _ = ray.wait(list(pending))
+        entry = pending.pop(done)
+        try:
+            entry.keep(ray.get(done))
+        except ray.exceptions.RayTaskError as error:
+            # Told where it was raised; here its own words are enough.
+            raise (error.cause if isinstance(error.cause, RaybioError) else error) from None
+        told = len(missing) - len(pending)
+        print(f"judged {entry.row}, fold {entry.fold}: {told} of {len(missing)}", flush=True)
 
 
 def _row_name(model: str) -> str:
@@ -197,10 +266,10 @@ def _digest(export: Path) -> str:
     ).hexdigest()
 
 
-def _scores_of(relations: Path, entities: Path, store: Path, *, is_untuned: bool, has_graphs: bool) -> dict[str, float]:
+def _scores_of(entry: Judgement, store: Path) -> dict[str, float]:
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.systems.entity_relation_evaluation import graph_accuracy, judge_together
 
-    judged = judge_together(relations, entities, store, is_untrained=is_untuned)
+    judged = judge_together(entry.relations, entry.entities, store, is_untrained=entry.row == UNTUNED)
     found = {name: interval["value"] for name, interval in judged.intervals().items()}
-    return found | ({"graph_accuracy": graph_accuracy(relations, store)} if has_graphs else {})
+    return found | ({"graph_accuracy": graph_accuracy(entry.relations, store)} if entry.has_graphs else {})

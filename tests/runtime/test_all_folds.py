@@ -1,15 +1,18 @@
 """A cross-validation as a sweep."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from raybio.data.simulate_words import WordsConfig, default_words
 from raybio.errors import ConfigError
-from raybio.runtime import all_folds
-from raybio.runtime.all_folds import fold_space, models_of, train_and_show
+from raybio.runtime.all_folds import Judgement, fold_space, judge_all, judgements, models_of, train_and_show
 from raybio.runtime.launch import Arguments
+from raybio.runtime.room import Room
 from raybio.runtime.run_folder import RunFolder
-from raybio.systems import SYSTEMS
+from raybio.systems import SYSTEMS, relation_graphs
+from raybio.systems.entity_relation_evaluation import graph_accuracy, judge_together
 from tests.systems.conformance_cases import tiny_config
 
 
@@ -81,30 +84,42 @@ def test_systems_without_folds_do_not_offer_them():
         (("clner", "clgs"), {"untuned": "clgs+clner", "clgs + clner": "clgs+clner"}),
     ],
 )
-def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_training(
-    tmp_path, monkeypatch, models, expected
-):
+def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_training(tmp_path, models, expected):
     exports = {(model, fold): tmp_path / f"{model}-{fold}" for model in models for fold in (1, 2)}
     for (model, fold), export in exports.items():
         export.mkdir()
         (export / "model.safetensors").write_text(f"{model} {fold}")
-    judged = []
-
-    def scores_of(relations, entities, store, *, is_untuned, has_graphs):
-        pair = f"{relations.name[:-2]}+{entities.name[:-2]}"
-        assert has_graphs == (not is_untuned and not pair.startswith("clner"))
-        judged.append((pair, relations.name[-1]))
-        return {"pair": pair}
-
-    monkeypatch.setattr(all_folds, "_scores_of", scores_of)
     folder = RunFolder(tmp_path, "folds")
     folder.path.mkdir()
-    for _ in range(2):
-        scores = all_folds._judged(folder, exports, models, tmp_path, 2)
-        assert {row: {one["pair"] for one in by_fold.values()} for row, by_fold in scores.items()} == {
-            row: {pair} for row, pair in expected.items()
-        }
-    assert len(judged) == 2 * len(expected)  # the second time they are read
+    entries = judgements(folder, exports, models, 2)
+    assert [(entry.row, entry.fold) for entry in entries] == [(row, fold) for row in expected for fold in (1, 2)]
+    for entry in entries:
+        pair = f"{entry.relations.name[:-2]}+{entry.entities.name[:-2]}"
+        assert pair == expected[entry.row]
+        assert entry.relations.name[-1] == entry.entities.name[-1] == str(entry.fold)
+        assert entry.has_graphs == (entry.row != "untuned" and not pair.startswith("clner"))
+        assert entry.known() is None
+        entry.keep({"ner_f1": entry.fold / 10})
+    assert [entry.known() for entry in entries] == [{"ner_f1": entry.fold / 10} for entry in entries]
     (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
-    all_folds._judged(folder, exports, models, tmp_path, 2)
-    assert {fold for _, fold in judged[2 * len(expected) :]} == {"2"}
+    again = {(entry.row, entry.fold) for entry in entries if entry.known() is None}
+    assert again and {fold for _, fold in again} == {2}
+
+
+@pytest.mark.timeout(600)
+def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before_is_kept(ray_cluster, tmp_path):
+    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    config = config_of(**{"model": "joint"})
+    good = relation_graphs.build(config, store.path)
+    export = good.export(tmp_path / "export", {"name": "x"})
+    done = Judgement("joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True)
+    place = Room(1.0, 0.0, 1, "")
+    judge_all([done], store.path, place)
+    judged = judge_together(export, export, store.path).intervals()
+    assert done.known() == pytest.approx(
+        {name: one["value"] for name, one in judged.items()} | {"graph_accuracy": graph_accuracy(export, store.path)}
+    )
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ConfigError, match="is no exported model of words"):
+        judge_all([replace(done, entities=tmp_path / "nothing")], store.path, place)
+    assert done.known()
