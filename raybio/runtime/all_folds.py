@@ -243,7 +243,8 @@ def judge_all(missing: Sequence[Judgement], store: Path, place: Room) -> None:
     task = ray.remote(_scores_of).options(
         num_cpus=place.cpus_per_worker, num_gpus=place.gpus_per_worker, max_retries=MAX_RETRIES
     )
-    pending = {task.remote(entry, store): entry for entry in missing}
+    device = "cuda" if place.gpus_per_worker else "cpu"
+    pending = {task.remote(entry, store, device): entry for entry in missing}
     while pending:
         (done,), _ = ray.wait(list(pending))
         entry = pending.pop(done)
@@ -266,10 +267,11 @@ def _digest(export: Path) -> str:
     ).hexdigest()
 
 
-def _scores_of(entry: Judgement, store: Path) -> dict[str, float]:
+def _scores_of(entry: Judgement, store: Path, device: str) -> dict[str, float]:
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.systems.entity_relation_evaluation import graph_accuracy, judge_together
 
-    judged = judge_together(entry.relations, entry.entities, store, is_untrained=entry.row == UNTUNED)
+    is_untuned = entry.row == UNTUNED
+    judged = judge_together(entry.relations, entry.entities, store, is_untrained=is_untuned, device=device)
     found = {name: interval["value"] for name, interval in judged.intervals().items()}
-    return found | ({"graph_accuracy": graph_accuracy(entry.relations, store)} if entry.has_graphs else {})
+    return found | ({"graph_accuracy": graph_accuracy(entry.relations, store, device)} if entry.has_graphs else {})

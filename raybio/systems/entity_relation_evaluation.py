@@ -37,8 +37,13 @@ class WordModel:
     encoder: WordEncoder
 
     @classmethod
-    def load(cls, folder: str | Path, store: WordStore) -> Self:
+    def load(cls, folder: str | Path, store: WordStore, device: str | None = None) -> Self:
         """Read what a run of ``relation_graphs`` exported.
+
+        Args:
+            folder: the export.
+            store: what its run had.
+            device: where it works; None: on a GPU if there is one.
 
         Raises:
             ConfigError: if the folder is no such export, or its run had another store.
@@ -56,7 +61,7 @@ class WordModel:
                 f"{folder}: was trained on another store than {store.path}, whose test sentences it may know; want the "
                 "store of its run"
             )
-        return cls(config, _ready(relation_graphs.trained_encoder(config, path, store)))
+        return cls(config, _ready(relation_graphs.trained_encoder(config, path, store), device))
 
     def untrained(self, store: WordStore) -> "WordModel":
         """As it was before its run.
@@ -64,7 +69,8 @@ class WordModel:
         Raises:
             ConfigError: if the encoder that it began with is no longer there.
         """
-        return WordModel(self.config, _ready(relation_graphs.untrained_encoder(self.config, store)))
+        device = next(self.encoder.parameters()).device.type
+        return WordModel(self.config, _ready(relation_graphs.untrained_encoder(self.config, store), device))
 
     def words(self, store: WordStore, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Words of sentences: as they are, and where tags are to be found."""
@@ -83,6 +89,7 @@ def judge_together(
     store_path: str | Path,
     *,
     is_untrained: bool = False,
+    device: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Judged:
     """Scores of the test sentences of the models' fold: pairs in the space of one, tags in that of the other.
@@ -95,6 +102,7 @@ def judge_together(
         entities: export of a run with tags (CLNER, or both).
         store_path: prepared sentences.
         is_untrained: judge what the first one's run began with, in place of both.
+        device: where models work; None: on a GPU if there is one.
         say: told what is being done.
 
     Raises:
@@ -103,9 +111,9 @@ def judge_together(
         StoreError: if the store is missing, damaged or of another kind.
     """
     store = open_store(store_path, WordStore)
-    models = [WordModel.load(relations, store)] * 2
+    models = [WordModel.load(relations, store, device)] * 2
     if entities != relations:
-        models[1] = WordModel.load(entities, store)
+        models[1] = WordModel.load(entities, store, device)
     if relation_graphs.head_of(models[1].encoder).entity is None:
         raise ConfigError(f"{entities}: model={models[1].config.model} has no space of tags; want clner or joint")
     folds = {model.config.data.fold for model in models}
@@ -133,17 +141,22 @@ def judge_together(
     return judge(spaces(np.union1d(parts.train, parts.dev)), spaces(parts.test), store, evaluation, rule)
 
 
-def graph_accuracy(folder: str | Path, store_path: str | Path) -> float:
+def graph_accuracy(folder: str | Path, store_path: str | Path, device: str | None = None) -> float:
     """How often a test sentence of the model's fold (CLGS), or a related pair (CLDR), has its true graph nearest.
 
     False graphs beside it are as many as in training, drawn from the run's seed.
+
+    Args:
+        folder: export of a run.
+        store_path: prepared sentences.
+        device: where the model works; None: on a GPU if there is one.
 
     Raises:
         ConfigError: if the folder is no export, its model has no graphs, or what its run began with is not there.
         StoreError: if the store is missing, damaged or of another kind.
     """
     store = open_store(store_path, WordStore)
-    model = WordModel.load(folder, store)
+    model = WordModel.load(folder, store, device)
     if relation_graphs.head_of(model.encoder).graph is None:
         raise ConfigError(f"{folder}: is a {model.config.model}, which has no graphs; want cldr, clgs or joint")
     system = relation_graphs.build(model.config, store_path)
@@ -158,5 +171,5 @@ def graph_accuracy(folder: str | Path, store_path: str | Path) -> float:
     return float(found.accuracy_S.mean())
 
 
-def _ready(encoder: WordEncoder) -> WordEncoder:
-    return encoder.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+def _ready(encoder: WordEncoder, device: str | None) -> WordEncoder:
+    return encoder.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))

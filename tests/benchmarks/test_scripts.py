@@ -23,7 +23,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         pytest.param("p09_gradient_caching", ["P9", "P9"], marks=pytest.mark.nightly),
         pytest.param("p10_grad_cache_cost", ["P10"], marks=pytest.mark.nightly),
         ("p13_bf16", ["P13", "P13"]),
-        ("p23_mccl_memory", ["P23"]),
+        pytest.param("p23_mccl_memory", ["P23"], marks=pytest.mark.nightly),
         ("p24_probe", ["P24", "P24", "P24", "P24"]),
         ("p25_word_pair_neighbours", ["P25", "P25"]),
         ("p20_medline", ["P20", "P20", "P20"]),

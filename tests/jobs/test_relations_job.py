@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from raybio.config import override_all
 from raybio.data.document_store import DocumentStore
 from raybio.encoders.relation import read_parts
 from raybio.runtime.run_folder import read_json
+from raybio.systems import matching_blanks
 from raybio.systems.relation_evaluation import evaluate_relations
+from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -55,14 +58,15 @@ def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
     tiny_documents: DocumentStore, tmp_path: Path, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
-    store = ["--store", tiny_documents.path]
-    done = run(tmp_path, JOBS / "mtb_pretrain.py", *store, "--name", "mtb", *given(PRETRAINING))
-    assert done.returncode == 0, done.stderr[-3000:]
-    command = [JOBS / "relation_finetune.py", *store, "--init", "runs/mtb", "--name", "tuned", "--seeds", "2"]
-    done = run(tmp_path, *command, *given(FINETUNING))
+    config = override_all(matching_blanks.DEMO, PRETRAINING)
+    system = matching_blanks.build(config, tiny_documents.path)
+    list(fit(system, config))  # a run of it: test_a_corpus_is_pretrained_on
+    pretrained = system.export(tmp_path / "mtb", {"name": "mtb"})
+    command = [JOBS / "relation_finetune.py", "--store", tiny_documents.path, "--init", pretrained]
+    done = run(tmp_path, *command, "--name", "tuned", "--seeds", "2", *given(FINETUNING))
     assert done.returncode == 0, done.stderr[-3000:]
     runs = tmp_path / "runs"
-    tuned, pretrained = runs / "tuned", runs / "mtb" / "export"
+    tuned = runs / "tuned"
     before, after = (
         load_file(path / "model.safetensors") | read_parts(str(path)) for path in (pretrained, tuned / "export")
     )
@@ -82,3 +86,18 @@ def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
     assert "2 runs" in done.stdout
     again = evaluate_relations(tuned / "export", tiny_documents.path, "test")
     assert again.scores.values == pytest.approx({name: one["value"] for name, one in scores[0].items()}, abs=1e-6)
+
+
+@pytest.mark.nightly
+def test_a_corpus_is_pretrained_on_and_fine_tuning_begins_with_that_run(
+    tiny_documents: DocumentStore, tmp_path: Path, empty_database: Path
+) -> None:
+    shutil.copy(empty_database, tmp_path)
+    store = ["--store", tiny_documents.path]
+    done = run(tmp_path, JOBS / "mtb_pretrain.py", *store, "--name", "mtb", *given(PRETRAINING))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_json(tmp_path / "runs" / "mtb" / "result.json")["status"] == "finished"
+    command = [JOBS / "relation_finetune.py", *store, "--init", "runs/mtb", "--name", "tuned", *given(FINETUNING)]
+    done = run(tmp_path, *command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_json(tmp_path / "runs" / "tuned" / "result.json")["status"] == "finished"

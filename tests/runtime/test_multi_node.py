@@ -160,6 +160,7 @@ def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_wit
         nodes.kill(node)
 
 
+@pytest.mark.nightly
 def test_a_node_lost_in_the_middle_of_a_sweep_keeps_no_trial_from_its_end(
     nodes: Nodes, drive: Callable[..., Driver], tiny_training: TrainingConfig, tmp_path: Path
 ) -> None:

@@ -181,6 +181,7 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     assert len(mlflow_runs(more)[1]) == len(more.trials)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(180)
 def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
     rates = {RATE: {"choice": [1e-7, 1e-5, 3e-4, 1e-3]}}

@@ -167,6 +167,7 @@ def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process
     assert end_of_family(family, 60) == []
 
 
+@pytest.mark.nightly
 def test_trials_that_the_memory_monitor_kills_end_with_the_sizes(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, empty_database: Path
 ) -> None:

@@ -188,7 +188,7 @@ def endless_judging(rank: int, folder: Path) -> None:
     structure_preserving._Judge.at_the_end = judge  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_does_again(
     unbroken: Result, request_two: TrainRequest
 ) -> None:
