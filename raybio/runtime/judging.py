@@ -241,3 +241,36 @@ def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
         if not len(found.split_rows(split)):
             raise ConfigError(f"--store {store}: has no {split} documents; prepare it with --{split}")
     return found
+
+
+@app.command()
+def task_fit(
+    store: Annotated[Path, typer.Option(help="prepared proteins and their links")],
+    labels: Annotated[Path, typer.Option(help="table with a header: protein id and label, tab-separated (.gz too)")],
+    numbers: Annotated[bool, typer.Option("--numbers", help="labels are numbers, not classes")] = False,
+    seed: Annotated[int, typer.Option(help="of the shuffled labels")] = 0,
+    out: Annotated[Path | None, typer.Option(help="write what was found here, as JSON")] = None,
+) -> None:
+    """Does a task fit a graph? What neighbours tell of its labels, before anything is trained."""
+    if out is not None:
+        demand_file(out)
+    # Only now: scipy takes a second.
+    from raybio.data.node_labels import read_node_labels
+    from raybio.data.protein_store import ProteinStore
+    from raybio.data.store import open_store
+    from raybio.evaluation.task_fit import BesideChance, fit_markdown, fit_of_classes, fit_of_numbers
+
+    proteins = open_store(store, ProteinStore)
+    found = read_node_labels(labels, proteins.keys)
+    if numbers:
+        data = fit_of_numbers(proteins.graph, found.numbers(), seed=seed)
+    else:
+        data = fit_of_classes(proteins.graph, found.classes()[0], seed=seed)
+    data["unknown_ids"] = len(found.unknown)
+    print(fit_markdown(data, f"{labels} on the graph of {store}"))
+    if found.unknown:
+        print(f"\n{len(found.unknown):,} ids of the table are not in the store, such as {found.unknown[0]}")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        told = {name: one._asdict() if isinstance(one, BesideChance) else one for name, one in data.items()}
+        out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,174 @@
+"""Does a task fit a graph? What neighbours tell of the task's labels, beside what they would tell of shuffled ones.
+
+Where neighbours tell a label better than by chance, an encoder that was pre-trained on the graph has it near by
+(``raybio.graphs.homophily``, and the paper's Table 1: gains on all graphs but the one whose labels are roles in it).
+Shuffled are the labels within each group of nodes, so that what the group alone says (a species, say) is no merit of
+the graph.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from raybio.graphs import Graph
+from raybio.graphs.homophily import edge_homophily, homophily, mean_of_neighbours, vote_of_neighbours
+from raybio.markdown import markdown_table
+
+FEW = 100
+"""Nodes that are asked below which nothing is foretold."""
+
+
+class BesideChance(NamedTuple):
+    """A measure, and the same of shuffled labels.
+
+    Attributes:
+        value: of the labels as they are.
+        chance: mean over shuffles.
+        low: least of the shuffles.
+        high: greatest of them.
+    """
+
+    value: float
+    chance: float
+    low: float
+    high: float
+
+
+def fit_of_classes(
+    graph: Graph, label_N: NDArray[np.int64], *, num_shuffles: int = 20, seed: int = 0
+) -> dict[str, Any]:
+    """What neighbours tell of classes.
+
+    Args:
+        graph: N nodes; only nodes of one group are linked.
+        label_N: classes from 0, -1 for nodes without.
+        num_shuffles: of the labels within groups.
+        seed: of the shuffles.
+
+    Returns:
+        ``nodes``, ``labelled``, ``asked`` (labelled nodes with a labelled neighbour), ``classes``, ``largest_class``
+        (its share of those with a label), ``foretold`` ("help", "nothing", "harm", or "too few") and, as
+        ``BesideChance``, ``homophily`` and ``edge_homophily``.
+
+    Raises:
+        ValueError: if labels do not fit the graph.
+    """
+    asked = int((~np.isnan(vote_of_neighbours(graph, label_N))).sum())
+    shuffled = [_shuffled(graph.group_N, label_N, label_N >= 0, rng) for rng in _generators(seed, num_shuffles)]
+    found = {
+        name: _beside(measure(graph, label_N), [measure(graph, other) for other in shuffled])
+        for name, measure in (("homophily", homophily), ("edge_homophily", edge_homophily))
+    }
+    num_of_class = np.bincount(label_N[label_N >= 0], minlength=1)
+    return {
+        "nodes": graph.num_nodes,
+        "labelled": int((label_N >= 0).sum()),
+        "asked": asked,
+        "classes": int((num_of_class > 0).sum()),
+        "largest_class": float(num_of_class.max() / max(num_of_class.sum(), 1)),
+        **found,
+        "foretold": _foretold(found["homophily"], asked),
+    }
+
+
+def fit_of_numbers(
+    graph: Graph, value_N: NDArray[np.float64], *, num_shuffles: int = 20, seed: int = 0
+) -> dict[str, Any]:
+    """What neighbours tell of numbers: Spearman's correlation of a node's with the mean of its neighbours'.
+
+    Args:
+        graph: as for ``fit_of_classes``.
+        value_N: NaN for nodes without.
+        num_shuffles: of the numbers within groups.
+        seed: of the shuffles.
+
+    Returns:
+        ``nodes``, ``labelled``, ``asked``, ``foretold`` and, as ``BesideChance``, ``correlation``.
+
+    Raises:
+        ValueError: if values do not fit the graph.
+    """
+    has_N = ~np.isnan(value_N)
+    asked = int((has_N & ~np.isnan(mean_of_neighbours(graph, value_N))).sum())
+    shuffled = [_shuffled(graph.group_N, value_N, has_N, rng) for rng in _generators(seed, num_shuffles)]
+    correlation = _beside(_correlation(graph, value_N), [_correlation(graph, other) for other in shuffled])
+    return {
+        "nodes": graph.num_nodes,
+        "labelled": int(has_N.sum()),
+        "asked": asked,
+        "correlation": correlation,
+        "foretold": _foretold(correlation, asked),
+    }
+
+
+def fit_markdown(data: Mapping[str, Any], title: str) -> str:
+    """A report of ``fit_of_classes`` or ``fit_of_numbers``."""
+    lines = [
+        f"# {title}",
+        "",
+        f"{data['labelled']:,} of {data['nodes']:,} nodes have a label; {data['asked']:,} of these",
+    ]
+    lines[-1] += " have a neighbour with one."
+    if "classes" in data:
+        lines[-1] += f" {data['classes']:,} classes, the largest with {100 * data['largest_class']:.1f} %."
+    names = {
+        "homophily": "homophily: the commonest label among a node's neighbours is its own",
+        "edge_homophily": "linked nodes have equal labels",
+        "correlation": "rank correlation of a node with the mean of its neighbours",
+    }
+    rows = [
+        [names[name], *(f"{number:.3f}" for number in one)]
+        for name, one in data.items()
+        if isinstance(one, BesideChance)
+    ]
+    table = markdown_table(["", "labels", "shuffled: mean", "least", "greatest"], rows)
+    return "\n".join([*lines, "", table, "", _WORDS[data["foretold"]]])
+
+
+_WORDS = {
+    "help": "Neighbours tell more than chance: pre-training on this graph can help this task, the more the farther the "
+    "measure lies from chance.",
+    "nothing": "Neighbours tell no more than chance: pre-training on this graph is not expected to help this task.",
+    "harm": "Neighbours tell less than chance: linked nodes differ, and pre-training on this graph, which draws them "
+    "together, is expected to harm this task.",
+    "too few": f"Fewer than {FEW} nodes could be asked: too few to foretell anything.",
+}
+
+
+def _foretold(found: BesideChance, asked: int) -> str:
+    if asked < FEW:
+        return "too few"
+    return "help" if found.value > found.high else "harm" if found.value < found.low else "nothing"
+
+
+def _beside(value: float, shuffled: list[float]) -> BesideChance:
+    return BesideChance(value, float(np.mean(shuffled)), min(shuffled), max(shuffled))
+
+
+def _correlation(graph: Graph, value_N: NDArray[np.float64]) -> float:
+    mean_N = mean_of_neighbours(graph, value_N)
+    both_N = ~np.isnan(value_N) & ~np.isnan(mean_N)
+    own, others = value_N[both_N], mean_N[both_N]
+    if len(own) < 2 or np.ptp(own) == 0 or np.ptp(others) == 0:
+        return 0.0  # of constants nothing varies with anything
+    return float(spearmanr(own, others).statistic)
+
+
+def _generators(seed: int, num: int) -> list[np.random.Generator]:
+    return [np.random.default_rng(each) for each in np.random.SeedSequence(seed).spawn(num)]
+
+
+def _shuffled(
+    group_N: NDArray[np.integer[Any]], label_N: NDArray[Any], has_N: NDArray[np.bool_], rng: np.random.Generator
+) -> NDArray[Any]:
+    """The labels that there are, in another order within each group."""
+    node_L = np.flatnonzero(has_N)
+    group_L = np.asarray(group_N)[node_L]
+    shuffled_N = label_N.copy()
+    shuffled_N[node_L[np.argsort(group_L, kind="stable")]] = label_N[
+        node_L[np.lexsort((rng.random(len(node_L)), group_L))]
+    ]
+    return shuffled_N
