@@ -267,6 +267,8 @@ def _wanted(annotation: Any, range_: str) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))
+    if origin is typing.Annotated:
+        return _wanted(arguments[0], _range(arguments[1]))
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_wanted(argument, range_) for argument in arguments)
     if origin is tuple:
@@ -295,14 +297,15 @@ def _type_name(annotation: Any) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
         return " | ".join(str(argument) for argument in arguments)
+    if origin is typing.Annotated:
+        return f"{_type_name(arguments[0])} {_range(arguments[1])}".rstrip()
     if origin in (types.UnionType, typing.Union):
         return " | ".join(_type_name(argument) for argument in arguments)
     if annotation is type(None):
         return "null"
     if origin is not None:
-        return (
-            f"{origin.__name__} of {', '.join(_type_name(argument) for argument in arguments if argument is not ...)}"
-        )
+        name = "list" if origin is tuple else origin.__name__  # as it is given
+        return f"{name} of {', '.join(_type_name(argument) for argument in arguments if argument is not ...)}"
     return str(getattr(annotation, "__name__", annotation))
 
 
@@ -317,4 +320,4 @@ def _range(info: FieldInfo) -> str:
 
 
 def _show(default: Any) -> str:
-    return "null" if default is None else str(default)
+    return "null" if default is None else str(list(default) if isinstance(default, tuple) else default)

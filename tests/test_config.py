@@ -1,7 +1,7 @@
 """Settings: read, overridden, compared, and refused with a reason."""
 
 import time
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field, ValidationError, model_validator
@@ -230,7 +230,17 @@ def test_fields_lists_every_leaf_with_type_default_range_and_meaning():
     assert by_path["kind"].type == "plain | fancy"
     assert by_path["margin"].type == "float | null"
     assert by_path["margin"].default == "null"
-    assert by_path["optim.betas"].type == "tuple of float, float"
+    assert by_path["optim.betas"].type == "list of float, float"
+    assert by_path["optim.betas"].default.startswith("[")
+
+
+def test_the_range_of_a_lists_entries_is_told_in_help_and_in_errors():
+    class Listed(Config):
+        counts: tuple[Annotated[int, Field(ge=1)], ...] = Field((3,), min_length=1, description="some")
+
+    assert list(fields(Listed)) == [("counts", "list of int >= 1", "[3]", "of length >= 1", "some")]
+    with pytest.raises(ConfigError, match=r"counts: got \[0\], want a list of a whole number >= 1 of length >= 1"):
+        override(Listed(), "counts", "[0]")
 
 
 def test_settings_that_only_fit_together_can_be_overridden_together() -> None:
