@@ -63,8 +63,13 @@ def _demand(path: Path, folder: Path, option: str, kind: str) -> None:
     if not is_folder:
         what = "is a file" if there == path else f"{there} is a file"
         raise ConfigError(f"{option} {path}: {what}; want a {kind}, which may be there or not")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{option} {path}: {there} cannot be written; choose another {kind}")
+    try:
+        # Not by permissions: root has them all, and yet nothing can be made in /proc or on a disk that is read-only.
+        os.rmdir(tempfile.mkdtemp(prefix=".raybio-", dir=there))
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {path}: {there} cannot be written ({error.strerror}); choose another {kind}"
+        ) from None
 
 
 def _is_there(path: Path) -> bool:

@@ -86,9 +86,11 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
     ]:
         with pytest.raises(ConfigError, match=message):
             refuse(tmp_path / place)
+    if Path("/proc/self").is_dir():  # root may write there, says os.access
+        for refuse in (demand_folder, demand_file):
+            with pytest.raises(ConfigError, match="--index /proc/new/x: /proc cannot be written"):
+                refuse(Path("/proc/new/x"), "--index")
     monkeypatch.setattr("os.access", lambda *_: False)  # tests may run as root, who may write anywhere
-    with pytest.raises(ConfigError, match=f"--index .*new: {tmp_path} cannot be written"):
-        demand_folder(tmp_path / "new", "--index")
     with pytest.raises(ConfigError, match="file: cannot be written; choose another file"):
         demand_file(tmp_path / "file")
     assert contents(tmp_path) == {"file": "mine"}

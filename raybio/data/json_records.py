@@ -28,7 +28,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except KeyError as error:
         raise DataError(f"{path}: names {error} twice in one object. Keep one of them.") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: is no JSON ({error}). Fetch the file again.") from None
+        raise DataError(f"{path}: is no JSON ({error}). Repair it, or fetch it again.") from None
     if not isinstance(value, dict):
         raise DataError(f"{path}: holds a {type(value).__name__}, want an object {{...}}")
     return value

@@ -122,7 +122,7 @@ class _Text:
     def wrong(self, what: str) -> DataError:
         """The error that the file is no JSON of the kind that was wanted."""
         return DataError(
-            f"{self.path}, line {self.line}: is no JSON of the wanted form ({what}). Fetch the file again."
+            f"{self.path}, line {self.line}: is no JSON of the wanted form ({what}). Repair it, or fetch it again."
         )
 
     def _more(self, num_letters: int) -> bool:
@@ -146,4 +146,4 @@ def _decoded(path: Path, blocks: Iterator[bytes]) -> Iterator[str]:
             yield decoder.decode(block)
         yield decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no JSON: not UTF-8 ({error.reason}). Fetch the file again.") from None
+        raise DataError(f"{path}: is no JSON: not UTF-8 ({error.reason}). Repair it, or fetch it again.") from None

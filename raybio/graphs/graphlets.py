@@ -89,6 +89,23 @@ def _cliques(indptr: Any, indices: Any) -> Any:
 
 
 @_compiled
+def _solve(orbit_O: Any, ways: Any) -> None:
+    """Orbits 4 to 13 from the 4-cliques and the ways to extend: each way counts some orbits, some of them repeatedly."""
+    to_12_14, to_10_13, to_13_14, to_11_13, to_7_11, to_5_8, to_6_9, to_9_12, to_4_8, to_8_12 = ways
+    six = 6 * orbit_O[14]
+    orbit_O[13] = (to_13_14 - six) // 2
+    orbit_O[12] = to_12_14 - six // 2
+    orbit_O[11] = (to_11_13 - to_13_14 + six) // 2
+    orbit_O[10] = to_10_13 - to_13_14 + six
+    orbit_O[9] = (to_9_12 - 2 * to_12_14 + six) // 2
+    orbit_O[8] = (to_8_12 - 2 * to_12_14 + six) // 2
+    orbit_O[7] = (to_13_14 + to_7_11 - to_11_13 - six) // 6
+    orbit_O[6] = (2 * to_12_14 + to_6_9 - to_9_12 - six) // 2
+    orbit_O[5] = 2 * to_12_14 + to_5_8 - to_8_12 - six
+    orbit_O[4] = 2 * to_12_14 + to_4_8 - to_8_12 - six
+
+
+@_compiled
 def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
     num_nodes = len(indptr) - 1
     degree_N = np.diff(indptr)
@@ -135,19 +152,9 @@ def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
                     orbit_NO[x, 2] += 1
                     to_7_11 += 2 * degree_N[x] - 4 - with_y - with_z
                     to_5_8 += degree_N[y] + degree_N[z] - 2 - with_y - with_z
-        cliques = cliques_N[x]
-        orbit_NO[x, 0] = degree_N[x]
-        orbit_NO[x, 14] = cliques
-        orbit_NO[x, 13] = (to_13_14 - 6 * cliques) // 2
-        orbit_NO[x, 12] = to_12_14 - 3 * cliques
-        orbit_NO[x, 11] = (to_11_13 - to_13_14 + 6 * cliques) // 2
-        orbit_NO[x, 10] = to_10_13 - to_13_14 + 6 * cliques
-        orbit_NO[x, 9] = (to_9_12 - 2 * to_12_14 + 6 * cliques) // 2
-        orbit_NO[x, 8] = (to_8_12 - 2 * to_12_14 + 6 * cliques) // 2
-        orbit_NO[x, 7] = (to_13_14 + to_7_11 - to_11_13 - 6 * cliques) // 6
-        orbit_NO[x, 6] = (2 * to_12_14 + to_6_9 - to_9_12 - 6 * cliques) // 2
-        orbit_NO[x, 5] = 2 * to_12_14 + to_5_8 - to_8_12 - 6 * cliques
-        orbit_NO[x, 4] = 2 * to_12_14 + to_4_8 - to_8_12 - 6 * cliques
+        orbit_NO[x, 0], orbit_NO[x, 14] = degree_N[x], cliques_N[x]
+        ways = (to_12_14, to_10_13, to_13_14, to_11_13, to_7_11, to_5_8, to_6_9, to_9_12, to_4_8, to_8_12)
+        _solve(orbit_NO[x], ways)
         is_near_N[indices[first:last]] = False
         for edge in range(first, last):
             y = indices[edge]

@@ -68,6 +68,8 @@ class ProgressView:
                 self.evaluation, self.evaluation_step = evaluation, self.step
             if self._live is None:
                 self._print_now_and_then(bool(evaluation))
+        if reports and self.step >= self.max_steps:
+            self.say("trained; judging it, which may take longer than an evaluation on the way")
 
     @property
     def seconds_left(self) -> float | None:

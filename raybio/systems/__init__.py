@@ -167,9 +167,9 @@ SYSTEMS: dict[str, SystemEntry] = {
             title="Entities and relations",
             measures={
                 "ner_f1": "NER",
-                "re_f1": "RE, strict",
-                "re_minus_f1": "RE of word pairs (RE-)",
-                "probe_f1": "RE-, linear probe",
+                "re_f1": "RE (strict)",
+                "re_minus_f1": "RE-",
+                "probe_f1": "RE- (linear probe)",
             },
             splits={"dev": "validation sentences", "test": "test sentences"},
         ),

@@ -123,6 +123,11 @@ def check(config: Config, store: WordStore) -> None:
             by.
     """
     check_source(config.encoder.source, config.encoder.revision)
+    if config.encoder.source == "scratch" and config.encoder.num_frozen_layers:
+        raise ConfigError(
+            f"encoder.num_frozen_layers is {config.encoder.num_frozen_layers}, and layers from scratch would stay as "
+            "they were drawn; want 0"
+        )
     fold = fold_of(store, config.data)
     if not len(fold.train):
         raise ConfigError(f"{store.path}: fold {config.data.fold} has no training sentence; want some to learn from")

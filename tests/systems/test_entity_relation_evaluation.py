@@ -138,3 +138,11 @@ def test_character_bert_is_trained_exported_and_judged_like_any_other(store, tmp
     for name, interval in judge_together(folder, folder, store.path).intervals().items():
         assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
     assert graph_accuracy(folder, store.path) == pytest.approx(final["graphs"]["trained"]["graph_accuracy"])
+
+
+def test_layers_from_scratch_are_not_frozen(store):
+    config = tiny_config("relation_graphs", **{"encoder.num_frozen_layers": 1, "encoder.num_layers": 2})
+    with pytest.raises(
+        ConfigError, match="num_frozen_layers is 1, and layers from scratch would stay as they were drawn"
+    ):
+        relation_graphs.check(config, store)
