@@ -90,7 +90,7 @@ def _cliques(indptr: Any, indices: Any) -> Any:
 
 @_compiled
 def _solve(orbit_O: Any, ways: Any) -> None:
-    """Orbits 4 to 13 from the 4-cliques and the ways to extend: each way counts some orbits, some of them repeatedly."""
+    """Orbits 4 to 13, from the 4-cliques and the ways to extend: each counts some orbits, some repeatedly."""
     to_12_14, to_10_13, to_13_14, to_11_13, to_7_11, to_5_8, to_6_9, to_9_12, to_4_8, to_8_12 = ways
     six = 6 * orbit_O[14]
     orbit_O[13] = (to_13_14 - six) // 2
