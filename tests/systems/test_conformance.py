@@ -205,4 +205,5 @@ def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> 
     config = SYSTEMS[name].config()
     shown = {field.path: field.default for field in fields(type(config))}
     own = {path: reduce(getattr, path.split("."), config) for path in shown}
+    own |= {path: list(value) for path, value in own.items() if isinstance(value, tuple)}
     assert shown == {path: "null" if value is None else str(value) for path, value in own.items()}
