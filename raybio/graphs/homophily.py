@@ -2,7 +2,7 @@
 
 In an embedding where linked nodes, and no others, lie nearer than some radius, the vote of all nodes within it finds a
 label as often as the graph is homophilous (McDermott, Yap, Szolovits, Zitnik, *Structure-inducing pre-training*, theory
-section): so ``homophily`` bounds nothing, but foretells whether pre-training on a graph helps a task.
+section): before anything is trained, ``homophily`` foretells whether pre-training on a graph helps a task.
 
 N nodes, E undirected edges, C classes, V entries of the counts (node, class).
 """
