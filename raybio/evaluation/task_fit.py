@@ -106,14 +106,9 @@ def fit_of_numbers(
 
 def fit_markdown(data: Mapping[str, Any], title: str) -> str:
     """A report of ``fit_of_classes`` or ``fit_of_numbers``."""
-    lines = [
-        f"# {title}",
-        "",
-        f"{data['labelled']:,} of {data['nodes']:,} nodes have a label; {data['asked']:,} of these",
-    ]
-    lines[-1] += " have a neighbour with one."
+    told = f"{data['labelled']:,} of {data['nodes']:,} nodes have a label, {data['asked']:,} of them beside another."
     if "classes" in data:
-        lines[-1] += f" {data['classes']:,} classes, the largest with {100 * data['largest_class']:.1f} %."
+        told += f" {data['classes']:,} classes, the largest with {100 * data['largest_class']:.1f} %."
     names = {
         "homophily": "homophily: the commonest label among a node's neighbours is its own",
         "edge_homophily": "linked nodes have equal labels",
@@ -125,7 +120,7 @@ def fit_markdown(data: Mapping[str, Any], title: str) -> str:
         if isinstance(one, BesideChance)
     ]
     table = markdown_table(["", "labels", "shuffled: mean", "least", "greatest"], rows)
-    return "\n".join([*lines, "", table, "", _WORDS[data["foretold"]]])
+    return "\n".join([f"# {title}", "", told, "", table, "", _WORDS[data["foretold"]]])
 
 
 _WORDS = {
