@@ -16,7 +16,8 @@ from torch.utils.data import Dataset
 
 from raybio.batches import IGNORED_LABEL, TokenBatch
 from raybio.config import override_all
-from raybio.data.collate import LinkCollate, TokenTable, tokens_of_rows
+from raybio.data.collate import LinkCollate
+from raybio.data.protein_rows import TokenTable, tokens_of_rows
 from raybio.data.protein_store import ProteinStore
 from raybio.data.simulate import SimulationConfig, default_corpus
 from raybio.data.store import open_store
@@ -72,7 +73,7 @@ class EpochRows:
 
 
 def epoch_rows(store: ProteinStore) -> EpochRows:
-    return EpochRows(open_store(store.path, ProteinStore), link_collate(store).table)
+    return EpochRows(open_store(store.path, ProteinStore), link_collate(store).read.table)  # type: ignore[attr-defined]
 
 
 def our_local_batches(collate: EpochRows, num_steps: int) -> Iterator[Tensor]:

@@ -101,7 +101,9 @@ class Budget(Config):
     grace_steps: int = Field(
         250, ge=1, description="steps that every trial gets before it may be stopped; pbt: between two exploits"
     )
-    max_concurrent_trials: int = Field(2, ge=1, description="trials at the same time, where the cluster has room")
+    max_concurrent_trials: int | None = Field(
+        2, ge=1, description="trials at the same time, where the cluster has room; null: as many as have a CPU each"
+    )
     num_repeated: int = Field(
         0, ge=0, description="settings, the best first, that are trained again with other seeds at the end; 0: none"
     )

@@ -14,10 +14,12 @@ from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ArticleCollector, ArticleConfig
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.document_store import DocumentStore
+from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.pair_tables import Article, to_batch
 from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.prepare_documents import prepare_documents
 from raybio.data.prepare_words import prepare_words
+from raybio.data.simulate_citations import CitationsConfig, default_citations
 from raybio.data.simulate_documents import DocumentsConfig, write_documents
 from raybio.data.simulate_knowledge import KnowledgeConfig, default_knowledge
 from raybio.data.simulate_words import WordsConfig, write_words
@@ -98,6 +100,13 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     folder = tmp_path_factory.mktemp("tiny")
     tables = write_tables(folder / "raw", num_groups=2, rows_per_group=32)
     return prepare_proteins(folder / "store", tables, PrepareConfig(heldout_share=0.1))
+
+
+@pytest.fixture(scope="session")
+def tiny_citations(tmp_path_factory: pytest.TempPathFactory) -> LinkedTextStore:
+    """64 articles of 8 schools, each of which uses half of the words of its two fields."""
+    sizes = {"num_articles": 64, "num_schools": 8, "num_fields": 6, "words_per_field": 8, "words_per_article": 4}
+    return default_citations(tmp_path_factory.mktemp("tiny citations"), CitationsConfig(**sizes))
 
 
 @pytest.fixture(scope="session")

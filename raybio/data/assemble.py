@@ -2,17 +2,18 @@
 
 Letters go through a spool file on disk; in memory stay ids, lengths and links.
 
-Shape letters: N proteins in reading order, R rows of the store, S spooled sequences, E links.
+Shape letters: N proteins or texts in reading order, R rows of the store, S spooled sequences, E links.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybio.data.protein_store import ProteinStore, commit_proteins
+from raybio.data.graph_store import GraphStore, LinkedRows
 from raybio.data.quarantine import Quarantine
 from raybio.data.residues import Ragged
 from raybio.data.store_writer import Draft
@@ -21,6 +22,9 @@ from raybio.graphs import Graph
 from raybio.graphs.splits import hold_out_links
 
 ROWS_PER_BLOCK = 1 << 16
+G = TypeVar("G", bound=GraphStore)
+Commit = Callable[[Draft, LinkedRows, dict[str, Any]], G]
+"""(draft, rows, provenance) -> the store."""
 
 
 class Spool:
@@ -102,15 +106,16 @@ class LinkCollector:
 
 
 class Corpus(NamedTuple):
-    """What a reader hands over.
+    """What a reader hands over: proteins, or texts.
 
     Attributes:
-        keys: protein ids (N,).
+        keys: ids (N,).
         group_N: group number of each.
-        spooled_N: its sequence's number in the spool, -1 where there is none.
+        spooled_N: the number of its sequence or text in the spool, -1 where there is none.
         edge_E2: distinct links between them.
         group_names: name (taxid) of each group.
         group_labels: what people call it.
+        noun: what two rows with content are called, for errors.
     """
 
     keys: pa.Array
@@ -119,6 +124,7 @@ class Corpus(NamedTuple):
     edge_E2: np.ndarray
     group_names: list[str]
     group_labels: list[str]
+    noun: str = "proteins with a sequence"
 
 
 def assemble(
@@ -126,16 +132,18 @@ def assemble(
     spool: Spool,
     draft: Draft,
     *,
+    commit: Commit[G],
     heldout_share: float,
     seed: int,
     provenance: dict[str, Any],
-) -> ProteinStore:
-    """Keep proteins that have a sequence and a link, sort them by group, hold links out, write the store.
+) -> G:
+    """Keep rows that have content and a link, sort them by group, hold links out, write the store.
 
     Args:
-        corpus: proteins and links; the order of its proteins is kept within a group.
-        spool: their sequences.
+        corpus: rows and links; the order of its rows is kept within a group.
+        spool: their content.
         draft: where the store is written.
+        commit: writes the kind of store.
         heldout_share: share of each group's links that is kept out of the training graph.
         seed: which of them.
         provenance: the manifest's account of the input.
@@ -143,38 +151,35 @@ def assemble(
     Raises:
         DataError: if nothing is left.
     """
-    has_sequence_N = corpus.spooled_N >= 0
-    edge_E2 = corpus.edge_E2[has_sequence_N[corpus.edge_E2].all(axis=1)]
+    has_content_N = corpus.spooled_N >= 0
+    edge_E2 = corpus.edge_E2[has_content_N[corpus.edge_E2].all(axis=1)]
     if len(edge_E2) == 0:
         raise DataError(
-            f"no link between two proteins with a sequence is left of {len(corpus.edge_E2):,} links and "
-            f"{len(corpus.keys):,} proteins: do the ids of the two inputs match?"
+            f"no link between two {corpus.noun} is left of {len(corpus.edge_E2):,} links and "
+            f"{len(corpus.keys):,} rows: do the ids of the two inputs match?"
         )
     is_linked_N = np.zeros(len(corpus.keys), dtype=bool)
     is_linked_N[edge_E2] = True
-    protein_R = np.flatnonzero(is_linked_N)
-    protein_R = protein_R[np.argsort(corpus.group_N[protein_R], kind="stable")]
+    row_R = np.flatnonzero(is_linked_N)
+    row_R = row_R[np.argsort(corpus.group_N[row_R], kind="stable")]
     row_N = np.full(len(corpus.keys), -1, dtype=np.int64)
-    row_N[protein_R] = np.arange(len(protein_R))
-    used_G, group_R = np.unique(corpus.group_N[protein_R], return_inverse=True)
+    row_N[row_R] = np.arange(len(row_R))
+    used_G, group_R = np.unique(corpus.group_N[row_R], return_inverse=True)
     group_R = group_R.astype(np.int32)
     edge_E2 = np.sort(row_N[edge_E2], axis=1)
-    is_heldout_E = hold_out_links(
-        edge_E2, len(protein_R), group_R, share=heldout_share, rng=np.random.default_rng(seed)
-    )
+    is_heldout_E = hold_out_links(edge_E2, len(row_R), group_R, share=heldout_share, rng=np.random.default_rng(seed))
     training_E2, heldout_E2 = edge_E2[~is_heldout_E], edge_E2[is_heldout_E]
-    graph = Graph.from_edges(training_E2, len(protein_R), group_R)
-    return commit_proteins(
-        draft,
-        keys=corpus.keys.take(pa.array(protein_R)),
-        residues=spool.in_order(corpus.spooled_N[protein_R], draft.folder / "letters"),
+    graph = Graph.from_edges(training_E2, len(row_R), group_R)
+    rows = LinkedRows(
+        keys=corpus.keys.take(pa.array(row_R)),
+        content=spool.in_order(corpus.spooled_N[row_R], draft.folder / "letters"),
         group_N=group_R,
         group_names=[corpus.group_names[group] for group in used_G],
         group_labels=[corpus.group_labels[group] for group in used_G],
         graph=graph,
         heldout_E2=heldout_E2,
-        provenance=provenance,
     )
+    return commit(draft, rows, provenance)
 
 
 def number_groups(names: pa.Array) -> tuple[np.ndarray, list[str]]:

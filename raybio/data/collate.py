@@ -9,7 +9,7 @@ Shape letters: R sequences of the shard, G sequences of the global batch, T toke
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -18,94 +18,58 @@ from pydantic import Field
 from raybio.batches import IGNORED_LABEL, TokenBatch
 from raybio.config import Config
 from raybio.data.plan import LinkPlan, PlanConfig, StepRows
-from raybio.data.protein_store import ProteinStore
 from raybio.functional.hashing import derive_seed, hash_uniform
 from raybio.functional.masking import mask_tokens
+from raybio.graphs import Graph
 
 
-class InputConfig(Config):
-    """How a stored sequence becomes the tokens that an encoder sees."""
+class MaskConfig(Config):
+    """Which tokens of an anchor are to be predicted."""
 
-    max_length: int = Field(4096, ge=4, description="tokens of a sequence, special ones included; longer ones are cut")
-    crop: Literal["ends", "front", "back", "random"] = Field(
-        "ends",
-        description="which part of a longer sequence is kept: the front, the back, one of these two by chance "
-        "(ends, as in the paper's code) or any window by chance (random)",
-    )
-    mask_rate: float = Field(0.15, gt=0, lt=1, description="share of an anchor's residues that are to be predicted")
+    mask_rate: float = Field(0.15, gt=0, lt=1, description="share of an anchor's tokens that are to be predicted")
     mask_style: Literal["always", "bert"] = Field(
-        "always", description="always: the mask token; bert: 80 % mask token, 10 % random residue, 10 % unchanged"
+        "always", description="always: the mask token; bert: 80 % mask token, 10 % random token, 10 % unchanged"
     )
 
 
-@dataclass(frozen=True)
-class TokenTable:
-    """What collation needs to know of an encoder's vocabulary: plain numbers."""
-
-    token_id_by_byte: np.ndarray
-    cls_id: int
-    eos_id: int | None
-    mask_id: int
-    residue_ids: np.ndarray
+class ReadRows(Protocol):
+    """Rows of a store -> their tokens; picklable."""
 
     @property
-    def num_special(self) -> int:
-        """Special tokens that are added to each sequence."""
-        return 1 if self.eos_id is None else 2
+    def mask_id(self) -> int:
+        """Token id of what is masked."""
+        ...
+
+    @property
+    def ordinary_ids(self) -> np.ndarray:
+        """Token ids that sequences are made of, special ones left out."""
+        ...
+
+    def __call__(self, row_R: np.ndarray, chance_R: object = 0.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens (T,), row pointers (R + 1,), and whether each token is a special one (T,).
+
+        ``chance_R``, in [0, 1), decides on what a reader leaves to chance.
+        """
+        ...
 
 
-def tokens_of_rows(
-    store: ProteinStore,
-    row_R: np.ndarray,
-    table: TokenTable,
-    max_length: int,
-    crop: str = "front",
-    uniform_R: object = 0.0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Token ids of stored sequences, cropped.
-
-    Args:
-        store: an open store.
-        row_R: rows to read.
-        table: the encoder's vocabulary.
-        max_length: most tokens of a sequence, special ones included.
-        crop: ``front``, ``back``, ``ends`` (by chance one of the two) or ``random`` (any window).
-        uniform_R: chance in [0, 1) of each row, for the crops that need it.
-
-    Returns:
-        tokens (T,), row pointers (R + 1,) and whether each token is a special one (T,).
-    """
-    length_R = store.indptr_N1[row_R + 1] - store.indptr_N1[row_R]
-    kept_R = np.minimum(length_R, max_length - table.num_special)
-    slack_R, chance_R = length_R - kept_R, np.broadcast_to(np.asarray(uniform_R), length_R.shape)
-    skipped_R = {
-        "front": np.zeros_like(slack_R),
-        "back": slack_R,
-        "ends": np.where(chance_R < 0.5, 0, slack_R),
-        "random": np.floor(chance_R * (slack_R + 1)).astype(np.int64),
-    }[crop]
-    indptr_R1 = np.concatenate([[0], np.cumsum(kept_R + table.num_special)])
-    token_T = np.empty(indptr_R1[-1], dtype=np.uint8)
-    is_special_T = np.zeros(indptr_R1[-1], dtype=bool)
-    is_special_T[indptr_R1[:-1]] = True
-    token_T[indptr_R1[:-1]] = table.cls_id
-    if table.eos_id is not None:
-        is_special_T[indptr_R1[1:] - 1] = True
-        token_T[indptr_R1[1:] - 1] = table.eos_id
-    source_R = store.indptr_N1[row_R] + skipped_R
-    within_T = np.arange(kept_R.sum()) - np.repeat(np.cumsum(kept_R) - kept_R, kept_R)
-    token_T[~is_special_T] = table.token_id_by_byte[store.residue_T[np.repeat(source_R, kept_R) + within_T]]
-    return token_T, indptr_R1, is_special_T
-
-
-def read_tokens(store: ProteinStore, row_R: np.ndarray, table: TokenTable, max_length: int) -> TokenBatch:
-    """Unmasked sequences for embedding, cut at the front ``max_length`` tokens."""
-    token_T, indptr_R1, _ = tokens_of_rows(store, row_R, table, max_length)
+def unmasked(read: ReadRows, row_R: np.ndarray) -> TokenBatch:
+    """Rows for embedding: nothing is masked."""
+    token_T, indptr_R1, _ = read(row_R)
     return TokenBatch(
         token_T=torch.from_numpy(token_T.astype(np.int64)),
-        indptr_R1=torch.from_numpy(indptr_R1),
+        indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),
         label_T=torch.full((len(token_T),), IGNORED_LABEL),
     )
+
+
+class HasGraph(Protocol):
+    """A store of linked rows, or whatever else has a graph over rows."""
+
+    @property
+    def graph(self) -> Graph:
+        """Over the rows."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -115,20 +79,20 @@ class LinkCollate:
     Pickles as its settings and the store's path; the mapped store is opened once a process.
 
     Attributes:
-        store: rows and graph.
+        linked: has the graph: a store of one.
         plan_config: which rows.
-        input_config: crops and masks.
-        table: the encoder's vocabulary.
+        mask_config: what is masked.
+        read: rows to tokens; what it leaves to chance is decided by the step and the place in the global batch.
         seed: the run's seed.
         with_pairs: whether positives, negatives and pair masks are needed (λ > 0).
         mask_anchors: whether anchors are masked (λ < 1, or as the anchor's view in the coupling loss).
         same_node: what copies of one node in a batch are to each other.
     """
 
-    store: ProteinStore
+    linked: HasGraph
     plan_config: PlanConfig
-    input_config: InputConfig
-    table: TokenTable
+    mask_config: MaskConfig
+    read: ReadRows
     seed: int
     with_pairs: bool
     mask_anchors: bool
@@ -137,7 +101,7 @@ class LinkCollate:
     @cached_property
     def plan(self) -> LinkPlan:
         """The plan over the store's training graph."""
-        return LinkPlan(self.store.graph, self.plan_config, self.seed)
+        return LinkPlan(self.linked.graph, self.plan_config, self.seed)
 
     def __getstate__(self) -> dict[str, object]:
         """The fields without the cached plan, so that what travels stays small."""
@@ -150,15 +114,8 @@ class LinkCollate:
         row_R = shard.flat
         position_R = _global_positions(everything).shard(rank, world).flat
         crop_key, num_anchors = derive_seed(self.seed, "crop", step), len(shard.anchor_B)
-        token_T, indptr_R1, is_special_T = tokens_of_rows(
-            self.store,
-            row_R,
-            self.table,
-            self.input_config.max_length,
-            self.input_config.crop,
-            hash_uniform(crop_key, position_R),
-        )
-        label_T = np.full(len(token_T), IGNORED_LABEL, dtype=np.int16)
+        token_T, indptr_R1, is_special_T = self.read(row_R, hash_uniform(crop_key, position_R))
+        label_T = np.full(len(token_T), IGNORED_LABEL, dtype=np.int16 if token_T.itemsize == 1 else np.int32)
         if self.mask_anchors and num_anchors:
             end = indptr_R1[num_anchors]
             token_T[:end], label_T[:end] = self._mask(
@@ -188,10 +145,10 @@ class LinkCollate:
             token_T,
             is_special_T,
             *chances,
-            rate=self.input_config.mask_rate,
-            mask_id=self.table.mask_id,
-            style=self.input_config.mask_style,
-            random_token_ids=self.table.residue_ids,
+            rate=self.mask_config.mask_rate,
+            mask_id=self.read.mask_id,
+            style=self.mask_config.mask_style,
+            random_token_ids=self.read.ordinary_ids,
         )
 
     def _pairs(self, everything: StepRows, row_R: np.ndarray, rank: int, world: int) -> dict[str, np.ndarray]:
@@ -201,7 +158,7 @@ class LinkCollate:
         shards = [everything.shard(other, world).flat for other in range(world)]
         column_G = np.concatenate(shards)
         offset = sum(len(shard) for shard in shards[:rank])
-        linked_RG = self.store.graph.linked(row_R, column_G)
+        linked_RG = self.linked.graph.linked(row_R, column_G)
         same_RG = row_R[:, None] == column_G
         itself_RG = np.zeros_like(same_RG)
         itself_RG[np.arange(len(row_R)), offset + np.arange(len(row_R))] = True
@@ -210,7 +167,7 @@ class LinkCollate:
         return {"linked_RG": linked_RG, "ignore_RG": same_RG if self.same_node == "ignore" else itself_RG}
 
     def _count_fallbacks(self, shard: StepRows) -> int:
-        group_N = self.store.group_N
+        group_N = self.linked.graph.group_N
         return int((group_N[shard.negative_BQ] != group_N[shard.anchor_B][:, None]).sum())
 
 

@@ -1,16 +1,18 @@
-"""Preparing a corpus: readers -> quarantine -> distinct links -> held-out links -> store. Two input layouts."""
+"""Preparing a graph of proteins or texts: readers -> quarantine -> distinct links -> held-out links -> store."""
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from pydantic import Field
 
 from raybio.config import Config
-from raybio.data.assemble import Corpus, Spool, assemble
-from raybio.data.protein_store import ProteinStore
+from raybio.data.assemble import Commit, Corpus, G, Spool, assemble
+from raybio.data.linked_text_store import LinkedTextStore, commit_linked_texts
+from raybio.data.protein_store import ProteinStore, commit_proteins
 from raybio.data.quarantine import Quarantine
 from raybio.data.residues import DEFAULT_MAX_LENGTH
 from raybio.data.store import canonical_json, sha256_of
@@ -18,14 +20,19 @@ from raybio.data.store_writer import Draft
 from raybio.errors import DataError
 
 
-class PrepareConfig(Config):
-    """How raw files become a store; all of it stands in the store's manifest."""
+class LinkedTextConfig(Config):
+    """How raw files become a store of linked texts; all of it stands in the store's manifest."""
 
     heldout_share: float = Field(0.05, ge=0, lt=1, description="share of each group's links kept out of training")
     seed: int = Field(0, ge=0, description="which links are held out")
+    max_bad_share: float = Field(0.1, ge=0, le=1, description="share of bad records beyond which the input is refused")
+
+
+class PrepareConfig(LinkedTextConfig):
+    """How raw files become a store of proteins; all of it stands in the store's manifest."""
+
     strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
     max_length: int = Field(DEFAULT_MAX_LENGTH, ge=1, description="longer sequences are set aside, in letters")
-    max_bad_share: float = Field(0.1, ge=0, le=1, description="share of bad records beyond which the input is refused")
 
 
 class Source(Protocol):
@@ -36,13 +43,25 @@ class Source(Protocol):
         """The files read, under the name of each input."""
         ...
 
+
+class ProteinSource(Source, Protocol):
+    """Files of proteins and their links."""
+
     def read(self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int) -> Corpus:
         """Read everything: sequences into the spool, the rest into the corpus."""
         ...
 
 
+class TextSource(Source, Protocol):
+    """Files of texts and their links."""
+
+    def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
+        """Read everything: texts into the spool, the rest into the corpus."""
+        ...
+
+
 def prepare_proteins(
-    out: str | Path, source: Source, config: PrepareConfig | None = None, *, force: bool = False
+    out: str | Path, source: ProteinSource, config: PrepareConfig | None = None, *, force: bool = False
 ) -> ProteinStore:
     """Prepare a store of protein sequences and their links.
 
@@ -60,19 +79,50 @@ def prepare_proteins(
         StoreError: if the store cannot be written.
     """
     config = config or PrepareConfig()
+    read = partial(source.read, strip_stop=config.strip_stop, max_length=config.max_length)
+    return _prepare(Draft(out, force=force), source, read, commit_proteins, config)
+
+
+def prepare_linked_texts(
+    out: str | Path, source: TextSource, config: LinkedTextConfig | None = None, *, force: bool = False
+) -> LinkedTextStore:
+    """Prepare a store of texts and their links; as ``prepare_proteins``.
+
+    Args:
+        out: folder of the store.
+        source: ``linked_tables.LinkedTables``, ``ogb_mag.OgbMag`` or ``cane.Cane``.
+        config: settings; their defaults if None.
+        force: replace a store that is there already.
+    """
+    return _prepare(Draft(out, force=force), source, source.read, commit_linked_texts, config or LinkedTextConfig())
+
+
+def _prepare(
+    new: Draft,
+    source: Source,
+    read: Callable[[Spool, Quarantine], Corpus],
+    commit: Commit[G],
+    config: LinkedTextConfig | PrepareConfig,
+) -> G:
     quarantine = Quarantine(config.max_bad_share)
     for files in source.files.values():
         demand_files(files)
-    with Draft(out, force=force) as draft, Spool(draft.folder / "spool") as spool:
+    with new as draft, Spool(draft.folder / "spool") as spool:
         before = _states(source)
         sources = {name: describe_files(files) for name, files in source.files.items()}
-        corpus = source.read(spool, quarantine, strip_stop=config.strip_stop, max_length=config.max_length)
+        corpus = read(spool, quarantine)
         for file, state in _states(source).items():
             if before.get(file) != state:
                 raise DataError(f"{file}: changed while it was being read. Prepare again when nothing writes to it.")
         provenance = {"sources": sources, "parameters": config.to_mapping(), "quarantine": quarantine.summary()}
         return assemble(
-            corpus, spool, draft, heldout_share=config.heldout_share, seed=config.seed, provenance=provenance
+            corpus,
+            spool,
+            draft,
+            commit=commit,
+            heldout_share=config.heldout_share,
+            seed=config.seed,
+            provenance=provenance,
         )
 
 

@@ -49,10 +49,10 @@ class Tables:
             u_E, v_E = find(a, keys), find(b, keys)
             is_unknown = (u_E < 0) | (v_E < 0)
             is_across = ~is_unknown & (group_N[u_E] != group_N[v_E])
-            _set_aside(
+            set_aside_rows(
                 is_unknown, "link with an id that is not among the proteins", "link", file, line, [a, b], quarantine
             )
-            _set_aside(is_across, "link between two species", "link", file, line, [a, b], quarantine)
+            set_aside_rows(is_across, "link between two species", "link", file, line, [a, b], quarantine)
             good = ~(is_unknown | is_across)
             links.add(u_E[good], v_E[good], line.to_numpy()[good], file)
         quarantine.check("link")
@@ -110,11 +110,11 @@ def read_proteins(
         DataError: if the file is missing, torn, lacks a column or has a record that is larger than a block.
     """
     kinds = (pa.string(), pa.string(), pa.large_binary())
-    for key, group, sequence, line in _read(path, PROTEIN_COLUMNS, kinds, "protein", quarantine, block_bytes):
+    for key, group, sequence, line in read_columns(path, PROTEIN_COLUMNS, kinds, "protein", quarantine, block_bytes):
         without_group = is_missing(group)
         is_bad = ~np.asarray(pc.match_substring_regex(group, TAXID))
-        _set_aside(without_group, "no species", "protein", path, line, [key], quarantine)
-        _set_aside(is_bad & ~without_group, NO_TAXID, "protein", path, line, [key, group], quarantine)
+        set_aside_rows(without_group, "no species", "protein", path, line, [key], quarantine)
+        set_aside_rows(is_bad & ~without_group, NO_TAXID, "protein", path, line, [key, group], quarantine)
         quarantine.saw("protein", int(is_bad.sum()))
         batch = pa.record_batch([key, group, sequence, line], schema=PROTEIN_SCHEMA)
         batch = batch.filter(pa.array(~is_bad))
@@ -127,14 +127,14 @@ def read_links(path: str | Path, quarantine: Quarantine, *, block_bytes: int = B
     Raises:
         DataError: as ``read_proteins``.
     """
-    for a, b, line in _read(path, LINK_COLUMNS, (pa.string(), pa.string()), "link", quarantine, block_bytes):
+    for a, b, line in read_columns(path, LINK_COLUMNS, (pa.string(), pa.string()), "link", quarantine, block_bytes):
         quarantine.saw("link", len(a))
         without_id = is_missing(a) | is_missing(b)
-        _set_aside(without_id, "link without an id", "link", path, line, [a, b], quarantine)
+        set_aside_rows(without_id, "link without an id", "link", path, line, [a, b], quarantine)
         yield pa.record_batch([a, b, line], schema=LINK_SCHEMA).filter(pa.array(~without_id))
 
 
-def _read(
+def read_columns(
     path: str | Path,
     columns: tuple[str, ...],
     kinds: tuple[pa.DataType, ...],
@@ -213,7 +213,7 @@ def _only_text(
             bad |= [not _is_utf8(value) for value in batch.column(column).to_pylist()]
         quarantine.saw(record, int(bad.sum()))
         shown = pa.array([repr(value) for value in batch.column(texts[0]).to_pylist()])
-        _set_aside(bad, "id that is not UTF-8 text", record, file, batch.column("line"), [shown], quarantine)
+        set_aside_rows(bad, "id that is not UTF-8 text", record, file, batch.column("line"), [shown], quarantine)
         return batch.filter(pa.array(~bad))
 
 
@@ -225,7 +225,7 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _set_aside(
+def set_aside_rows(
     is_bad: np.ndarray,
     reason: str,
     record: str,
@@ -234,6 +234,7 @@ def _set_aside(
     shown: list[pa.Array],
     quarantine: Quarantine,
 ) -> None:
+    """Count bad rows of a block, and keep the first few with their lines and what ``shown`` has of them."""
     first = pa.array(np.flatnonzero(is_bad)[: quarantine.num_examples])
     details = zip(*(column.take(first).to_pylist() for column in shown), strict=True)
     examples = zip(line.take(first).to_pylist(), map(" ".join, details), strict=True)

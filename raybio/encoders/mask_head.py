@@ -4,13 +4,16 @@ Shape letters: K tokens, D width, V vocabulary.
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
 from raybio.encoders.sources import SCRATCH, load_pretrained, load_weights
+from raybio.encoders.transformer import seeded_weights
+from raybio.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,29 @@ class MaskHead(nn.Module):
         """Take a checkpoint's weights; tokens that were added since keep their bias of 0."""
         missing = len(self.bias) - len(weights["bias"])
         self.load_state_dict(weights | {"bias": nn.functional.pad(weights["bias"], (0, missing))})
+
+
+def build_mask_head(
+    model: PreTrainedModel, *, seed: int, weights: Callable[[], dict[str, Tensor] | None], source: str
+) -> MaskHead:
+    """A head over a model's word embeddings, with a checkpoint's weights, or else with some drawn from ``seed``.
+
+    Raises:
+        ConfigError: if the model's word embeddings are of another width than its states.
+    """
+    embedding = model.get_input_embeddings()
+    width = model.config.hidden_size
+    if embedding.embedding_dim != width:
+        raise ConfigError(
+            f"encoder.source {source!r}: its word embeddings have {embedding.embedding_dim} numbers and its states "
+            f"{width}, and a head of masked language modelling wants as many; take another model, such as BERT"
+        )
+    with seeded_weights(seed):
+        head = MaskHead(width, embedding.num_embeddings, eps=getattr(model.config, "layer_norm_eps", 1e-12))
+    found = weights()
+    if found is not None:
+        head.begin_with({name: found[name] for name in head.state_dict()})
+    return head
 
 
 def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from raybio.batches import PaddedDocuments, PaddedTokens
 from raybio.encoders.attention_rows import StatesAndRows, remember_attention, states_and_rows
-from raybio.encoders.mask_head import MaskHead, read_mask_head
+from raybio.encoders.mask_head import MaskHead, build_mask_head, read_mask_head
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.tokens import ids_around
 from raybio.encoders.transformer import seeded_weights
@@ -127,16 +127,15 @@ class RelationEncoder(Encoder):
         Raises:
             ConfigError: if the source cannot be found or reached.
         """
-        num_tokens = self.text.model.get_input_embeddings().num_embeddings
-        eps = getattr(self.text.model.config, "layer_norm_eps", 1e-12)
-        with seeded_weights(seed):
-            self.mask_head = MaskHead(self.text.width, num_tokens, eps=eps)
-        if config.num_layers_kept is not None:
-            return
-        own = {name.removeprefix("mask_head."): part for name, part in read_parts(config.source).items()}
-        weights = own if "dense.weight" in own else read_mask_head(config.source, config.revision)
-        if weights is not None:
-            self.mask_head.begin_with({name: weights[name] for name in self.mask_head.state_dict()})
+        is_whole = config.num_layers_kept is None
+
+        def weights() -> dict[str, Tensor] | None:
+            own = {name.removeprefix("mask_head."): part for name, part in read_parts(config.source).items()}
+            return own if "dense.weight" in own else read_mask_head(config.source, config.revision)
+
+        self.mask_head = build_mask_head(
+            self.text.model, seed=seed, weights=weights if is_whole else lambda: None, source=config.source
+        )
 
 
 def build_relation_encoder(

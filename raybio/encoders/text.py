@@ -4,25 +4,30 @@ Shape letters: R texts, L padded length, D width.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal, Self
 
 import torch
 from pydantic import Field, model_validator
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from raybio.batches import PaddedTokens
+from raybio.encoders.mask_head import MaskHead, build_mask_head, read_mask_head
 from raybio.encoders.pooling import last_hidden_states, mean_over
 from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
-from raybio.encoders.word_tokenizer import build_word_tokenizer
+from raybio.encoders.word_tokenizer import build_character_tokenizer, build_word_tokenizer
 from raybio.errors import ConfigError, DataError
 from raybio.functional.similarity import at_least_fp32, normalise
 from raybio.protocols import Encoded, Encoder
 
 MAX_LENGTH = 1_048_576
+HEAD = "mask_head.safetensors"
+"""Of an export: the head of masked language modelling, for those who train on."""
 
 
 class TextEncoderConfig(TransformerConfig):
@@ -55,6 +60,10 @@ class TextEncoderConfig(TransformerConfig):
     num_layers_kept: int | None = Field(
         default=None, ge=1, description="of a checkpoint's layers, the first so many are kept; null: all of them"
     )
+    vocabulary: Literal["words", "characters"] = Field(
+        default="words",
+        description="scratch only: what a token is, a frequent word or a piece of one, or a letter (lower-cased)",
+    )
     vocabulary_size: int = Field(
         default=30_522,
         ge=8,
@@ -72,7 +81,7 @@ class TextEncoderConfig(TransformerConfig):
 
 
 class TextEncoder(Encoder):
-    """A transformer that embeds whole texts; an ``raybio.protocols.Encoder`` without a language-model head.
+    """A transformer that embeds whole texts; an ``raybio.protocols.Encoder``.
 
     An embedding does not depend on the other texts of a batch, nor on how far it is padded (on the right).
 
@@ -85,9 +94,11 @@ class TextEncoder(Encoder):
         pooling: "mean" or "cls".
         is_normalised: whether embeddings have length 1.
         log_temperature: natural logarithm of a learned temperature, or None; see ``learn_temperature``.
+        mask_head: head of masked language modelling, or None; see ``learn_words``.
     """
 
     log_temperature: nn.Parameter | None
+    mask_head: MaskHead | None
 
     def __init__(
         self,
@@ -108,6 +119,7 @@ class TextEncoder(Encoder):
         self.pooling = pooling
         self.is_normalised = is_normalised
         self.register_parameter("log_temperature", None)
+        self.mask_head = None
         for name, parameter in model.named_parameters():
             if "pooler" in name.split("."):
                 # It takes no part in an embedding; frozen, no optimiser or gradient sum waits for it.
@@ -129,13 +141,34 @@ class TextEncoder(Encoder):
         return Encoded(hidden_RLD, normalise(embedding_RD) if self.is_normalised else embedding_RD)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Not there: a text encoder has no language-model head.
+        """Scores (K, V) of the vocabulary.
 
         Raises:
-            NotImplementedError: always.
+            NotImplementedError: before ``learn_words``.
         """
-        raise NotImplementedError(
-            "a TextEncoder has no language-model head and scores no tokens; want an objective whose uses_rows is False"
+        if self.mask_head is None:
+            raise NotImplementedError("this text encoder has no language-model head; call learn_words first")
+        return self.mask_head(hidden_KD, self.model.get_input_embeddings().weight)
+
+    def learn_words(self, config: TextEncoderConfig, *, seed: int) -> None:
+        """Add a head of masked language modelling whose last map is the word embeddings' own.
+
+        Its weights are those of the source, be it a language model or an export with ``HEAD``; where that has none, or
+        layers were left out between the two, they are drawn from ``seed``.
+
+        Raises:
+            ConfigError: if the tokenizer has no mask token, or the model cannot have such a head.
+        """
+        if self.tokenizer.mask_token_id is None:
+            raise ConfigError(f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that has")
+
+        def weights() -> dict[str, Tensor] | None:
+            path = Path(config.source).expanduser() / HEAD
+            return load_file(path) if path.is_file() else read_mask_head(config.source, config.revision)
+
+        is_whole = config.num_layers_kept is None
+        self.mask_head = build_mask_head(
+            self.model, seed=seed, weights=weights if is_whole else lambda: None, source=config.source
         )
 
     def learn_temperature(self, initial: float) -> None:
@@ -183,7 +216,10 @@ def build_text_encoder(
             if count_by_word is None:
                 raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; want the words of a corpus")
             checkpoint = None
-            tokenizer = build_word_tokenizer(count_by_word, size=config.vocabulary_size)
+            if config.vocabulary == "characters":
+                tokenizer = build_character_tokenizer(count_by_word)
+            else:
+                tokenizer = build_word_tokenizer(count_by_word, size=config.vocabulary_size)
             model = _fresh_model(config, tokenizer)
         else:
             with_head = "auto" in (config.pooling, config.normalise)

@@ -1,9 +1,9 @@
-"""A tokenizer made from counted words, for runs without a hub."""
+"""Tokenizers made from counted words, for runs without a hub."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from raybio.errors import ConfigError
@@ -58,6 +58,27 @@ def build_word_tokenizer(
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[(token, id_by_token[token]) for token in ("[CLS]", "[SEP]")],
     )
+    return _fast_tokenizer(tokenizer, max_tokens)
+
+
+def build_character_tokenizer(words: Iterable[str], *, max_tokens: int = 512) -> PreTrainedTokenizerFast:
+    """A tokenizer of single letters, lower-cased: the blank and those of ``words``, in the order of Unicode.
+
+    A text begins with [CLS] and has no token at its end, as in SPPT's synthetic experiments.
+    """
+    letters = sorted({" "}.union(*(word.lower() for word in words)))
+    id_by_token = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *letters])}
+    tokenizer = Tokenizer(models.WordLevel(id_by_token, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", id_by_token["[CLS]"])]
+    )
+    return _fast_tokenizer(tokenizer, max_tokens)
+
+
+def _fast_tokenizer(tokenizer: Tokenizer, max_tokens: int) -> PreTrainedTokenizerFast:
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, model_max_length=max_tokens, **dict(zip(names, SPECIAL_TOKENS, strict=True))

@@ -68,9 +68,9 @@ def link_questions(graph: Graph, heldout_E2: np.ndarray, num_nodes_per_group: in
     group_sizes = np.bincount(graph.group_N)
     place_N = np.arange(graph.num_nodes) - np.repeat(np.cumsum(group_sizes) - group_sizes, group_sizes)
     drawn = by_group[place_N < num_nodes_per_group]
-    node_S = np.unique(np.concatenate([drawn, _neighbours(graph, drawn), _neighbours(heldout, drawn)]))
+    node_S = np.unique(np.concatenate([drawn, neighbours_of(graph, drawn), neighbours_of(heldout, drawn)]))
     group_S = np.asarray(graph.group_N)[node_S]
-    return LinkQuestions(node_S, group_S, _induce(graph, node_S, group_S), _induce(heldout, node_S, group_S))
+    return LinkQuestions(node_S, group_S, induced(graph, node_S, group_S), induced(heldout, node_S, group_S))
 
 
 def ask(
@@ -148,16 +148,17 @@ def _node_scores(retrieval: LinkRetrieval) -> UnitScores:
     return sampled(retrieval.anchor_A, values)
 
 
-def _neighbours(graph: Graph, node_M: np.ndarray) -> np.ndarray:
+def neighbours_of(graph: Graph, node_M: np.ndarray) -> np.ndarray:
+    """All neighbours of some nodes, node after node."""
     position, _ = expand(graph.indptr[node_M].astype(np.int64), graph.degree_N[node_M].astype(np.int64))
     return np.asarray(graph.indices)[position].astype(np.int64)
 
 
-def _induce(graph: Graph, node_S: np.ndarray, group_S: np.ndarray) -> Graph:
+def induced(graph: Graph, node_S: np.ndarray, group_S: np.ndarray) -> Graph:
     """The subgraph on sorted ``node_S``, renumbered 0..S-1."""
     degree_S = graph.degree_N[node_S].astype(np.int64)
     source_E = np.repeat(np.arange(len(node_S)), degree_S)
-    target_E = _neighbours(graph, node_S)
+    target_E = neighbours_of(graph, node_S)
     place_E = np.searchsorted(node_S, target_E).clip(max=len(node_S) - 1)
     inside_E = node_S[place_E] == target_E
     return Graph.from_edges(np.stack([source_E[inside_E], place_E[inside_E]], axis=1), len(node_S), group_S)

@@ -58,7 +58,7 @@ def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) ->
             num_trials=len(models) * num_folds,
             max_steps=schedule.max_steps,
             grace_steps=min(schedule.evaluate_every_steps, schedule.max_steps),
-            max_concurrent_trials=len(models) * num_folds,  # as many as have room
+            max_concurrent_trials=None,
         ),
         scheduler=Scheduler(kind="none"),
         search=Search(kind="grid"),
@@ -162,7 +162,7 @@ def train_all_folds(
     if missing:
         with started(threads=None, verbose=verbose):
             asked = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": gpus_per_worker}
-            place = room(cluster_nodes(), workers=1, at_most=len(missing), **asked)
+            place = room(cluster_nodes(), workers=1, at_most=len(missing), least_cpus=1.0, **asked)
             judge_all(missing, Path(store).absolute(), place)
     scores: dict[str, dict[int, dict[str, float]]] = {}
     for entry in entries:

@@ -244,6 +244,41 @@ def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
 
 
 @app.command()
+def link_samples(
+    model: Annotated[list[str], typer.Option(help="run of sppt_mag, model folder or hub id; repeatable")],
+    store: Annotated[Path, typer.Option(help="prepared articles and their citations")],
+    pooling: Annotated[str, typer.Option(help="of models that do not say: auto (mean), mean or cls")] = "auto",
+    max_length: Annotated[int, typer.Option(min=3, help="tokens of a text that are read")] = 512,
+    trials: Annotated[int, typer.Option(min=1, help="test graphs")] = 5,
+    samples: Annotated[int, typer.Option(min=1, help="of each test graph")] = 100,
+    nodes: Annotated[int, typer.Option(min=1, help="drawn for a sample; their neighbours join them")] = 200,
+    seed: Annotated[int, typer.Option(help="of test graphs and samples")] = 0,
+) -> None:
+    """Link retrieval of text encoders on samples of test graphs, as in the SPPT paper's Table 7."""
+    if pooling not in ("auto", "mean", "cls"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want auto, mean or cls")
+    name_by_folder = {model_folder(one, "--model"): one for one in model}
+    demand_models(list(name_by_folder))
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.evaluation.sampled_links import MEASURES
+    from raybio.markdown import markdown_table
+    from raybio.systems.link_samples import sampled_links
+
+    sizes = {"trials": trials, "samples": samples, "nodes": nodes}
+    settings = {"pooling": pooling, "max_length": max_length, "seed": seed} | sizes
+    found = sampled_links(list(name_by_folder), store, say=print, **settings)  # type: ignore[arg-type]
+    rows = [
+        [
+            name_by_folder.get(name, name),
+            *(f"{100 * one.mean:.2f} ± {100 * one.deviation:.2f}" for one in row.values()),
+        ]
+        for name, row in found.items()
+    ]
+    print(markdown_table(["model", *MEASURES], rows))
+    print(f"\nin %; mean and deviation over {trials} test graphs, of each {samples} samples of {nodes} nodes")
+
+
+@app.command()
 def task_fit(
     store: Annotated[Path, typer.Option(help="prepared proteins and their links")],
     labels: Annotated[Path, typer.Option(help="table with a header: protein id and label, tab-separated (.gz too)")],

@@ -16,11 +16,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from raybio.data.articles import ArticleConfig
+from raybio.data.cane import Cane
 from raybio.data.document_store import DocumentStore
 from raybio.data.entity_pairs import PairCount, PairCountConfig, count_here, save_pairs
 from raybio.data.interactomes import TreeOfLife
+from raybio.data.linked_tables import LinkedTables
 from raybio.data.medline_parts import FileReport, parse_file
-from raybio.data.prepare import PrepareConfig, prepare_proteins
+from raybio.data.ogb_mag import OgbMag
+from raybio.data.prepare import LinkedTextConfig, PrepareConfig, TextSource, prepare_linked_texts, prepare_proteins
 from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
 from raybio.data.prepare_documents import prepare_documents
 from raybio.data.prepare_words import prepare_words
@@ -43,6 +46,7 @@ app.add_typer(benchmarks)
 
 
 PROTEINS, PROTEIN_HELP = PrepareConfig(), meanings(PrepareConfig)
+TEXTS, TEXT_HELP = LinkedTextConfig(), meanings(LinkedTextConfig)
 ARTICLES, ARTICLE_HELP = ArticleConfig(), meanings(ArticleConfig)
 COUNTS, COUNT_HELP = PairCountConfig(), meanings(PairCountConfig)
 Out = Annotated[Path, typer.Option(help="folder of the store")]
@@ -82,6 +86,38 @@ def proteins(
         raise ConfigError("want either --interactomes, --species and --sequences, or --edges and --proteins")
     source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
     _show(prepare_proteins(out, source, config, force=force), started)
+
+
+@app.command()
+def articles(
+    out: Out,
+    nodes: Annotated[Path | None, typer.Option(help="table: id, title, abstract")] = None,
+    edges: Annotated[Path | None, typer.Option(help="table: citing, cited")] = None,
+    cane: Annotated[Path | None, typer.Option(help="folder with data.txt and graph.txt, as CANE's sets")] = None,
+    mag: Annotated[Path | None, typer.Option(help="folder ogbn_mag/ (OGB), with --abstracts")] = None,
+    abstracts: Annotated[
+        list[str] | None,
+        typer.Option(help="MAG's PaperAbstractsInvertedIndex.txt, parts or patterns; or a CSV ent idx,abstract"),
+    ] = None,
+    heldout_share: Annotated[float, typer.Option(help=TEXT_HELP["heldout_share"])] = TEXTS.heldout_share,
+    seed: Annotated[int, typer.Option(help=TEXT_HELP["seed"])] = TEXTS.seed,
+    max_bad_share: Annotated[float, typer.Option(help=TEXT_HELP["max_bad_share"])] = TEXTS.max_bad_share,
+    force: Force = False,
+) -> None:
+    """Articles that cite each other, for SPPT: OGB-MAG, two tables, or CANE's layout (.gz too)."""
+    config, started = settings_of(LinkedTextConfig, locals()), time.perf_counter()
+    given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
+    layouts = [name for name, options in given.items() if any(options)]
+    if len(layouts) != 1 or not all(given[layouts[0]]):
+        raise ConfigError("want either --nodes and --edges, or --cane, or --mag and --abstracts")
+    source: TextSource
+    if cane is not None:
+        source = Cane(cane)
+    elif mag is not None:
+        source = OgbMag(mag, matching(abstracts or (), "--abstracts"))
+    else:
+        source = LinkedTables(nodes, edges)  # type: ignore[arg-type]
+    _show(prepare_linked_texts(out, source, config, force=force), started)
 
 
 @app.command()

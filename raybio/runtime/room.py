@@ -6,8 +6,10 @@ A worker lies on one node, so the leftovers of nodes count for nothing.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raybio.errors import ClusterError
+from raybio.search_space import Budget
 
 DATA_CPUS_PER_WORKER = 0.2
 """CPUs that Ray Data needs beside each training worker; without them its tasks never start and the run hangs."""
@@ -106,6 +108,7 @@ def room(
     *,
     workers: int,
     at_most: int,
+    least_cpus: float = 0.0,
     cpus_per_worker: float | None = None,
     gpus_per_worker: float | None = None,
 ) -> Room:
@@ -115,6 +118,7 @@ def room(
         nodes: the cluster's.
         workers: training workers of a trial.
         at_most: trials that are wanted at the same time.
+        least_cpus: what each worker gets at least, with Ray Data's share, if that is not given.
         cpus_per_worker: None: equal parts for as many workers as are wanted and a node has GPUs for, 1 at least.
         gpus_per_worker: None: 1 if any node has one.
 
@@ -124,7 +128,7 @@ def room(
     gpus = float(any(node.gpus >= 1 for node in nodes)) if gpus_per_worker is None else gpus_per_worker
     # With several workers Ray Data makes the batches, and needs CPUs of its own.
     beside = DATA_CPUS_PER_WORKER if workers > 1 else 0.0
-    cpus = cpus_per_worker or max(_rounded(_share(nodes, workers * at_most, gpus) - beside), 0.1)
+    cpus = cpus_per_worker or max(_rounded(_share(nodes, workers * at_most, gpus) - beside), least_cpus - beside, 0.1)
     places = [_places(node, cpus + beside, gpus) for node in nodes]
     fitting = sum(places) // workers
     wanted = f"{workers} x {_amount(cpus + beside, gpus)}" if workers > 1 else _amount(cpus, gpus)
@@ -136,6 +140,13 @@ def room(
         )
     at_once = min(fitting, at_most)
     return Room(cpus, gpus, at_once, f"{at_once} trials at a time: each takes {wanted}, of {has} {fitting} have room")
+
+
+def room_of_trials(nodes: Sequence[Node], budget: Budget, **given: Any) -> Room:
+    """As ``room``, for the trials of a sweep; without a number of its own as many at a time as have a CPU each."""
+    if budget.max_concurrent_trials is None:
+        return room(nodes, at_most=budget.num_trials, least_cpus=1.0, **given)
+    return room(nodes, at_most=budget.max_concurrent_trials, **given)
 
 
 def _share(nodes: Sequence[Node], workers: int, gpus: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from raybio.data.article_store import ArticleStore
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.document_store import DocumentStore
+from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
 from raybio.data.word_store import WordStore
@@ -19,6 +20,7 @@ from raybio.systems import (
     relation_graphs,
     siamese,
     structure_preserving,
+    structure_preserving_text,
 )
 from raybio.training.settings import TrainingConfig
 
@@ -67,6 +69,13 @@ class SystemEntry:
     prepare_demo: Callable[[str | Path], Path]
 
 
+LINK_RETRIEVAL = TableLayout(
+    title="Link retrieval",
+    measures={"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"},
+    splits={"train": "training links", "val": "held-out links"},
+    plain=frozenset({"mrr"}),
+)
+
 SYSTEMS: dict[str, SystemEntry] = {
     "structure_preserving": SystemEntry(
         config=structure_preserving.Config,
@@ -75,14 +84,20 @@ SYSTEMS: dict[str, SystemEntry] = {
         check=structure_preserving.check,
         build=structure_preserving.build,
         comparison="objective.lambda_spml=0",
-        table=TableLayout(
-            title="Link retrieval",
-            measures={"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"},
-            splits={"train": "training links", "val": "held-out links"},
-            plain=frozenset({"mrr"}),
-        ),
+        table=LINK_RETRIEVAL,
         step_metrics=("val/link_mrr",),
         prepare_demo=structure_preserving.prepare_demo,
+    ),
+    "structure_preserving_text": SystemEntry(
+        config=structure_preserving_text.Config,
+        demo=structure_preserving_text.DEMO,
+        store=LinkedTextStore,
+        check=structure_preserving_text.check,
+        build=structure_preserving_text.build,
+        comparison="objective.lambda_spml=0",
+        table=LINK_RETRIEVAL,
+        step_metrics=("val/link_mrr",),
+        prepare_demo=structure_preserving_text.prepare_demo,
     ),
     "siamese": SystemEntry(
         config=siamese.Config,

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from raybio.batches import IGNORED_LABEL
-from raybio.data.collate import InputConfig, LinkCollate, TokenTable, tokens_of_rows
+from raybio.data.collate import LinkCollate, MaskConfig
 from raybio.data.plan import PlanConfig
+from raybio.data.protein_rows import ProteinRows, TokenTable, tokens_of_rows
 from raybio.data.store import Store
 
 TABLE = TokenTable(np.arange(256), cls_id=2, eos_id=None, mask_id=1, residue_ids=np.arange(65, 90))
@@ -14,10 +15,8 @@ TABLE = TokenTable(np.arange(256), cls_id=2, eos_id=None, mask_id=1, residue_ids
 
 def collate_of(store: Store, *, batch: int = 10, max_length: int = 512, **settings: object) -> LinkCollate:
     defaults = {"with_pairs": True, "mask_anchors": True, "same_node": "ignore"}
-    return LinkCollate(
-        store, PlanConfig(global_batch_rows=batch), InputConfig(max_length=max_length, crop="random"), TABLE, 5,
-        **(defaults | settings),
-    )  # fmt: skip
+    read = ProteinRows(store, TABLE, max_length, "random")
+    return LinkCollate(store, PlanConfig(global_batch_rows=batch), MaskConfig(), read, 5, **(defaults | settings))
 
 
 def sequences(arrays: dict[str, np.ndarray], name: str = "token_T") -> list[tuple[int, ...]]:

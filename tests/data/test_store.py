@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raybio.data.protein_store import FILES, ProteinStore, commit_proteins
+from raybio.data.graph_store import FILES, LinkedRows
+from raybio.data.protein_store import ProteinStore, commit_proteins
 from raybio.data.residues import Ragged
 from raybio.data.store import Store, open_store
 from raybio.data.store_writer import Draft
@@ -25,7 +26,7 @@ def parts(sequences=SEQUENCES, group_N=(0, 0, 0, 1, 1)):
     letters = np.frombuffer("".join(sequences).encode(), dtype=np.uint8)
     return {
         "keys": pa.array([f"p{number}" for number in range(len(sequences))]),
-        "residues": Ragged(letters, np.concatenate([[0], np.cumsum(lengths)])),
+        "content": Ragged(letters, np.concatenate([[0], np.cumsum(lengths)])),
         "group_N": group,
         "group_names": ["7", "12"],
         "group_labels": ["Seven", "Twelve"],
@@ -37,7 +38,8 @@ def parts(sequences=SEQUENCES, group_N=(0, 0, 0, 1, 1)):
 
 def write_store(path, *, force=False, **parts):
     with Draft(path, force=force) as draft:
-        return commit_proteins(draft, **parts)
+        provenance = parts.pop("provenance")
+        return commit_proteins(draft, LinkedRows(**parts), provenance)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer, XLNetConfig, XLNetModel
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, XLNetConfig, XLNetModel
 
 from raybio.batches import PaddedTokens
 from raybio.config import fields, override_all
@@ -17,6 +17,7 @@ from tests.encoders.tiny_text import (
     embed,
     padded,
     save_tiny,
+    save_with_head,
     tiny_tokenizer,
 )
 from tests.minilm import WHY_NOT, minilm_folder
@@ -264,3 +265,33 @@ def test_embeddings_of_minilm_are_those_of_sentence_transformers():
     texts = [*SENTENCES, SENTENCES[0] * 30]
     expected = sentence_transformers.SentenceTransformer(folder, device="cpu").encode(texts)
     torch.testing.assert_close(torch.from_numpy(embed(encoder, texts)), torch.from_numpy(expected), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_a_language_model_goes_on_with_its_own_head(architecture, tmp_path):
+    source = save_with_head(tmp_path, architecture)
+    config = TextEncoderConfig(source=source)
+    encoder = build_text_encoder(config, seed=0).eval()
+    encoder.learn_words(config, seed=0)
+    tokens = padded(encoder, SENTENCES[:1])
+    logits_KV = encoder.token_logits(encoder(tokens).hidden_RLD[0])
+    whole = AutoModelForMaskedLM.from_pretrained(source).eval()
+    expected = whole(input_ids=tokens.token_RL, attention_mask=tokens.mask_RL.long()).logits[0]
+    torch.testing.assert_close(logits_KV, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_fresh_head_depends_on_the_seed_and_is_told(tmp_path, caplog):
+    heads = []
+    for seed in (0, 0, 1):
+        encoder = loaded(tmp_path)
+        encoder.learn_words(TextEncoderConfig(source=str(tmp_path)), seed=seed)
+        heads.append(encoder.mask_head.dense.weight)
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    assert "begins with random weights" in caplog.text
+
+
+def test_letters_are_tokens_of_a_vocabulary_of_characters():
+    encoder = scratch(vocabulary="characters")
+    ids = encoder.tokenizer("Gene a§")["input_ids"]
+    assert encoder.tokenizer.convert_ids_to_tokens(ids) == ["[CLS]", "g", "e", "n", "e", " ", "a", "[UNK]"]

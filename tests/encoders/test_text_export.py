@@ -55,6 +55,7 @@ def test_an_export_is_a_source_for_the_next_run(pooling, normalise, tmp_path):
     assert (again.pooling, again.is_normalised, again.max_tokens) == (pooling, normalise, 12)
     assert weights_digest(again.model.state_dict().items()) == weights_digest(encoder.model.state_dict().items())
     assert again.log_temperature is None
+    assert again.mask_head is None
     np.testing.assert_allclose(embed(again, TEXTS), embed(encoder, TEXTS), rtol=1e-5, atol=1e-6)
     longer = build_text_encoder(TextEncoderConfig(source=str(folder), pooling="cls", normalise=False), seed=1)
     assert (longer.pooling, longer.is_normalised, longer.max_tokens) == ("cls", False, 32)
@@ -116,3 +117,14 @@ def test_a_failed_export_leaves_the_old_one(tmp_path):
         export_text_encoder(tiny_encoder(), folder, card={"Metrics": {"bad": object()}})
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_head_of_masked_language_modelling_goes_on_too(tmp_path):
+    encoder = tiny_encoder()
+    encoder.learn_words(TextEncoderConfig(), seed=3)
+    folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)
+    config = TextEncoderConfig(source=str(folder))
+    again = build_text_encoder(config, seed=1)
+    again.learn_words(config, seed=1)
+    assert weights_digest(again.state_dict().items()) == weights_digest(encoder.state_dict().items())
+    AutoModel.from_pretrained(folder)  # others leave the head alone

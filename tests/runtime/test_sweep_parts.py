@@ -41,6 +41,10 @@ def order(tmp_path: Path) -> TrialOrder:
         ([Node(0), Node(16, 1), Node(16, 1)], {"workers": 1, "at_most": 8, "gpus_per_worker": 0.25}, (4, 0.25, 8)),
         ([Node(16, 4)], {"workers": 2, "at_most": 2}, (3, 1, 2)),
         ([Node(2)], {"workers": 2, "at_most": 1}, (0.8, 0, 1)),
+        ([Node(2)], {"workers": 1, "at_most": 30}, (0.1, 0, 20)),
+        ([Node(2)], {"workers": 1, "at_most": 30, "least_cpus": 1.0}, (1, 0, 2)),
+        ([Node(2)], {"workers": 2, "at_most": 30, "least_cpus": 1.0}, (0.8, 0, 1)),
+        ([Node(64, 8)], {"workers": 1, "at_most": 30, "least_cpus": 1.0}, (8, 1, 8)),
         ([Node(3), Node(3)], {"workers": 1, "at_most": 4, "cpus_per_worker": 2.0}, (2, 0, 2)),  # not 6 // 2 = 3
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 from raybio.config import override_all
 from raybio.data.article_store import ArticleStore
 from raybio.data.cloze_store import ClozeStore
-from raybio.data.protein_store import ProteinStore
+from raybio.data.graph_store import GraphStore
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
 
@@ -27,10 +27,10 @@ COMMON = {
 }
 
 
-def density(store: ProteinStore) -> float:
-    """Average precision of link retrieval where all scores tie: links over pairs."""
+def density(store: GraphStore, num_groups: int = 2) -> float:
+    """Average precision of link retrieval where all scores tie: links over pairs, in groups of equal size."""
     graph = store.graph
-    return 2 * graph.num_edges / (graph.num_nodes * (graph.num_nodes / 2 - 1))
+    return 2 * graph.num_edges / (graph.num_nodes * (graph.num_nodes / num_groups - 1))
 
 
 def gold_among_the_first(store: ArticleStore) -> float:
@@ -81,6 +81,22 @@ CASES = {
         overfit={"schedule.max_steps": 200, "plan.global_batch_rows": 32, "input.mask_rate": 0.05},
         learned=("train", "lrap"),
         constant=("train", "average_precision", density),
+    ),
+    "structure_preserving_text": Case(
+        settings=COMMON
+        | {
+            "encoder.source": "scratch",
+            "encoder.dropout": 0.0,
+            "encoder.max_length": 32,
+            "encoder.vocabulary_size": 300,
+            "encoder.pooling": "mean",
+            "plan.global_batch_rows": 12,
+            "objective.lambda_spml": 0.5,
+        },
+        store="tiny_citations",
+        overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 32, "input.mask_rate": 0.05},
+        learned=("train", "lrap"),
+        constant=("train", "average_precision", lambda store: density(store, num_groups=1)),
     ),
     "siamese": Case(
         settings=COMMON

@@ -23,18 +23,15 @@ ROWS = np.resize(np.arange(64), 1001)[::-1].copy()
 
 
 def embed(store: str | Path, rows: np.ndarray, collective: Collective, max_tokens: int = 4096) -> torch.Tensor:
-    from raybio.data.collate import read_tokens
+    from raybio.data.collate import unmasked
+    from raybio.data.protein_rows import ProteinRows
     from raybio.data.protein_store import ProteinStore
     from raybio.data.store import open_store
     from raybio.systems.structure_preserving import _token_table
 
     model = SYSTEMS[NAME].build(tiny_config(NAME), store).model
-    read = partial(_read, open_store(store, ProteinStore), _token_table(model), read_tokens)
+    read = partial(unmasked, ProteinRows(open_store(store, ProteinStore), _token_table(model), 40))
     return embed_rows(model, read, rows, collective, max_tokens=max_tokens)
-
-
-def _read(store: Store, table: object, read_tokens: object, rows: np.ndarray) -> object:
-    return read_tokens(store, rows, table, 40)
 
 
 def save_embeddings(rank: int, collective: Collective, folder: Path, store: str) -> None:

@@ -20,9 +20,9 @@ from raybio.runtime.checks import nodes as there
 from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded
 from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
 from raybio.runtime.launch import Arguments, default_folder, settle
-from raybio.runtime.room import Node, check_resources, room
+from raybio.runtime.room import Node, check_resources, room_of_trials
 from raybio.runtime.track import tracking_uri
-from raybio.search_space import SearchSpace, load_search_space
+from raybio.search_space import Budget, SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
 
@@ -189,9 +189,9 @@ def _fits(intent: Intent, plan: _Settled, nodes: Sequence[Node]) -> Iterator[Fin
     workers, cpus_per_worker = plan.workers, plan.cpus_per_worker
     if intent.space is not None:
         # Of a space that cannot be read, how many trials are wanted is not known: whether one has room is.
-        at_most = 1 if plan.space is None else plan.space.budget.max_concurrent_trials
+        budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
         given = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": intent.gpus_per_worker}
-        yield Finding("resources", OK, room(nodes, workers=workers, at_most=at_most, **given).arithmetic)
+        yield Finding("resources", OK, room_of_trials(nodes, budget, workers=workers, **given).arithmetic)
         return
     asked = check_resources(workers, cpus_per_worker, nodes, plan.use_gpu)
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)

@@ -30,7 +30,7 @@ from raybio.config import Config
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
-from raybio.runtime.room import Node, Room, room
+from raybio.runtime.room import Node, Room, room_of_trials
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.sweeps.follow_trials import FollowedTrials, earlier_trials
@@ -237,10 +237,10 @@ def _tuned(request: SweepRequest, order: TrialOrder, followed: FollowedTrials, s
 
 
 def _room(request: SweepRequest, nodes: Sequence[Node]) -> Room:
-    return room(
+    return room_of_trials(
         nodes,
+        request.space.budget,
         workers=request.workers,
-        at_most=request.space.budget.max_concurrent_trials,
         cpus_per_worker=request.cpus_per_worker,
         gpus_per_worker=request.gpus_per_worker,
     )

@@ -1,0 +1,67 @@
+"""The layout of CANE's citation graphs (thunlp/CANE): a text a line, and pairs of line numbers, from 0."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.data.assemble import Corpus, LinkCollector, Spool
+from raybio.data.linked_tables import one_group
+from raybio.data.quarantine import Quarantine
+from raybio.data.source_files import read_lines
+from raybio.errors import DataError
+
+TEXTS, LINKS = "data.txt", "graph.txt"
+WANTED_TEXTS, WANTED_LINKS = "a text a line", "two numbers a line, tab-separated: places of texts, from 0"
+
+
+@dataclass(frozen=True)
+class Cane:
+    """A folder with ``data.txt`` and ``graph.txt``, plain or ``.gz``; the id of a text is its line number, from 0."""
+
+    folder: Path
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The two files."""
+        return {"texts": [self._file(TEXTS)], "links": [self._file(LINKS)]}
+
+    def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
+        """Texts first; links then name them by their places."""
+        texts = [line.strip() for line in read_lines(self._file(TEXTS), WANTED_TEXTS)]
+        quarantine.saw("article", len(texts))
+        has_text_N = np.array([bool(text) for text in texts], dtype=bool)
+        for place in np.flatnonzero(~has_text_N):
+            quarantine.add("article", "article without a text", TEXTS, int(place) + 1)
+        quarantine.check("article")
+        if not texts:
+            raise DataError(f"{self._file(TEXTS)}: is empty, want {WANTED_TEXTS}")
+        spool.append(pa.array([text.encode() for text in texts], pa.large_binary()))
+        keys = pa.array([str(place) for place in range(len(texts))], pa.large_string())
+        links = LinkCollector(quarantine, keys)
+        links.add(*self._links(len(texts), quarantine), self._file(LINKS).name)
+        quarantine.check("link")
+        spooled_N = np.where(has_text_N, np.arange(len(texts)), -1)
+        return one_group(keys, spooled_N, links.merged(self._file(LINKS).name))
+
+    def _links(self, num_texts: int, quarantine: Quarantine) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        found = []
+        for number, line in enumerate(read_lines(self._file(LINKS), WANTED_LINKS), start=1):
+            parts = line.split()
+            if not parts:
+                continue
+            quarantine.saw("link", 1)
+            is_pair = len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts)
+            if not is_pair or max(map(int, parts)) >= num_texts:
+                reason = f"link that is not two numbers below {num_texts:,}, the number of texts"
+                quarantine.add("link", reason, LINKS, number, line.strip())
+                continue
+            found.append((int(parts[0]), int(parts[1]), number))
+        u_E, v_E, line_E = np.array(found, dtype=np.int64).reshape(-1, 3).T
+        return u_E, v_E, line_E
+
+    def _file(self, name: str) -> Path:
+        plain = Path(self.folder) / name
+        zipped = plain.with_name(f"{name}.gz")
+        return zipped if zipped.is_file() and not plain.is_file() else plain

@@ -1,0 +1,174 @@
+"""What structure-preserving pre-training is made of, whatever the rows of its graph are: proteins or texts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.batches import LinkBatch
+from raybio.data.collate import LinkCollate, MaskConfig, ReadRows, unmasked
+from raybio.data.plan import PlanConfig
+from raybio.evaluation.embedding_map import embedding_map
+from raybio.evaluation.link_retrieval import (
+    LinkEvaluationConfig,
+    LinkQuestions,
+    ask,
+    evaluate_links,
+    link_questions,
+    node_scores,
+    scores_with_intervals,
+)
+from raybio.functional.hashing import derive_seed
+from raybio.graphs import Graph
+from raybio.objectives.structure_preserving import ObjectiveConfig, StructurePreserving
+from raybio.protocols import Collective, Encoder, Export, System
+from raybio.training.encode import embed_rows
+from raybio.training.settings import TrainingConfig
+
+MAX_MAP_ROWS = 1500
+
+
+class Linked(Protocol):
+    """A graph store, or whatever else has rows with links."""
+
+    @property
+    def graph(self) -> Graph:
+        """The training graph."""
+        ...
+
+    @property
+    def heldout(self) -> np.ndarray:
+        """Links (E, 2) that are kept out of it."""
+        ...
+
+    @property
+    def group_labels(self) -> list[str]:
+        """What people call each group."""
+        ...
+
+
+def check_sampling(plan: PlanConfig, objective: ObjectiveConfig) -> None:
+    """Refuse what cannot go together.
+
+    Raises:
+        ValueError: naming both settings.
+    """
+    if not objective.masked_anchors and objective.lambda_spml < 1:
+        raise ValueError(
+            f"objective.masked_anchors is false with lambda_spml {objective.lambda_spml}: the language model needs "
+            "masked anchors, and one forward pass serves both losses. Set it with lambda_spml = 1 only"
+        )
+    unequal = plan.num_positives_per_anchor != plan.num_negatives_per_anchor
+    if unequal and objective.lambda_spml > 0 and objective.loss == "margin_contrastive":
+        raise ValueError(
+            "objective.loss margin_contrastive pairs each positive with a negative, but plan has "
+            f"num_positives_per_anchor {plan.num_positives_per_anchor} and num_negatives_per_anchor "
+            f"{plan.num_negatives_per_anchor}: want equal numbers"
+        )
+
+
+def link_system(
+    name: str,
+    config: Any,
+    linked: Linked,
+    *,
+    encoder: Encoder,
+    read: ReadRows,
+    masks: MaskConfig,
+    judge: "LinkJudge",
+    export: Export,
+    data_digest: str,
+) -> System:
+    """Wire SPPT over rows that ``read`` turns into tokens; ``config`` has an objective and a plan."""
+    objective: ObjectiveConfig = config.objective
+    collate = LinkCollate(
+        linked,
+        config.plan,
+        masks,
+        read,
+        config.seed,
+        with_pairs=objective.lambda_spml > 0,
+        mask_anchors=objective.lambda_spml < 1 or objective.masked_anchors,
+        same_node=objective.same_node,
+    )
+    return System(
+        name=name,
+        model=encoder,
+        objective=StructurePreserving(objective, config.plan.num_positives_per_anchor),
+        batch_type=LinkBatch,
+        collate=collate,
+        steps_per_epoch=collate.plan.steps_per_epoch,
+        evaluate=judge.during_training,
+        final_evaluate=judge.at_the_end,
+        export=export,
+        data_digest=data_digest,
+    )
+
+
+@dataclass(frozen=True)
+class LinkJudge:
+    """Link retrieval of a model over the rows.
+
+    Attributes:
+        linked: rows and links.
+        read: rows to tokens, cut at their front.
+        fresh: makes the encoder as training begins with it.
+        evaluation: how it is measured.
+        config: the run's seed and memory.
+    """
+
+    linked: Linked
+    read: ReadRows
+    fresh: Callable[[], Encoder]
+    evaluation: LinkEvaluationConfig
+    config: TrainingConfig
+
+    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """Metrics ``train/link_*`` and ``val/link_*`` on the sampled nodes."""
+        questions = self._sampled_questions
+        embedding_SD = self.embed(model, collective, questions.node_S)
+        return evaluate_links(questions, embedding_SD, self.evaluation, collective)
+
+    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
+        """Whole groups: random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
+        graph = self.linked.graph
+        questions = link_questions(graph, self.linked.heldout, 0, seed=0)
+        device = next(model.parameters()).device
+        generator = torch.Generator().manual_seed(derive_seed(self.config.seed, "random-vectors") % 2**63)
+        rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
+
+        def score(embedding_ND: Tensor) -> dict[str, Any]:
+            return scores_with_intervals(*ask(questions, embedding_ND, self.evaluation, collective), rng)
+
+        # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
+        noise_ND = torch.randn(graph.num_nodes, model.width, generator=generator).to(device)
+        scores = {"random": score(noise_ND)}
+        del noise_ND
+        scores["initial"] = score(self.embed(self.fresh().to(device), collective, questions.node_S))
+        embedding_ND = self.embed(model, collective, questions.node_S)
+        trained = ask(questions, embedding_ND, self.evaluation, collective)
+        scores["trained"] = scores_with_intervals(*trained, rng)
+        positions = embedding_map(embedding_ND.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
+        labels = self.linked.group_labels
+        return {
+            "scores": scores,
+            "unit_scores": node_scores(*trained),
+            "embedding_map": {
+                "positions": positions.position_S2.tolist(),
+                "groups": [labels[group] for group in graph.group_N[positions.row_S]],
+            },
+        }
+
+    def embed(self, model: Encoder, collective: Collective, row_N: np.ndarray) -> Tensor:
+        """Embeddings (N, D) of rows, as ``embed_rows`` gives them."""
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        return embed_rows(model, partial(unmasked, self.read), row_N, collective, max_tokens=max_tokens)
+
+    @cached_property
+    def _sampled_questions(self) -> LinkQuestions:
+        """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
+        return link_questions(self.linked.graph, self.linked.heldout, self.evaluation.num_nodes_per_group, seed=0)

@@ -1,0 +1,56 @@
+"""Link retrieval on samples of test graphs."""
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.evaluation.sampled_links import sampled_link_scores
+from raybio.evaluation.sampled_links import test_nodes as nodes_of_test_graph
+from raybio.graphs import Graph
+
+
+def cliques(num: int, size: int) -> Graph:
+    edges = [
+        (size * clique + a, size * clique + b) for clique in range(num) for a in range(size) for b in range(a + 1, size)
+    ]
+    return Graph.from_edges(np.array(edges), num * size)
+
+
+def test_test_graphs_take_a_quarter_of_disjoint_pairs() -> None:
+    pairs = cliques(4000, 2)
+    nodes = nodes_of_test_graph(pairs, np.random.default_rng(0))
+    assert len(nodes) / pairs.num_nodes == pytest.approx(0.25, abs=0.02)
+    assert set((nodes ^ 1).tolist()) == set(nodes.tolist())  # partners are in the same part
+
+
+def test_ends_of_a_link_that_chose_stay_together_and_no_node_is_in_two_parts() -> None:
+    triangles = cliques(500, 3)
+    nodes = nodes_of_test_graph(triangles, np.random.default_rng(1))
+    counts = np.bincount(nodes // 3, minlength=500)
+    # Of a triangle the first link takes two; the third node finds only neighbours that are in a part already.
+    assert set(counts.tolist()) == {0, 2}
+
+
+def test_perfect_embeddings_score_one_and_random_ones_little() -> None:
+    graph = cliques(60, 5)
+    near = 1e-3 * torch.randn(300, 60, generator=torch.Generator().manual_seed(0))  # neighbours that tie share ranks
+    perfect = torch.eye(60).repeat_interleave(5, dim=0) + near
+    scores = sampled_link_scores(graph, perfect, trials=3, samples=4, nodes=20)
+    assert all(one.mean == pytest.approx(1) and one.deviation == pytest.approx(0) for one in scores.values())
+    noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
+    noisy = sampled_link_scores(graph, noise, trials=3, samples=4, nodes=20)
+    assert all(one.mean < 0.5 and one.deviation > 0 for one in noisy.values())
+
+
+def test_every_model_gets_the_same_samples() -> None:
+    graph = cliques(40, 4)
+    noise = torch.randn(160, 8, generator=torch.Generator().manual_seed(0))
+    first, second = (sampled_link_scores(graph, noise, trials=2, samples=3, nodes=10, seed=4) for _ in range(2))
+    assert first == second
+    assert sampled_link_scores(graph, noise, trials=2, samples=3, nodes=10, seed=5) != first
+
+
+def test_a_graph_without_a_test_link_is_refused() -> None:
+    with pytest.raises(ValueError, match="has no link, want a larger graph"):
+        for seed in range(20):
+            sampled_link_scores(cliques(1, 2), torch.zeros(2, 4), trials=1, samples=1, nodes=1, seed=seed)
