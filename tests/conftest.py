@@ -22,10 +22,12 @@ from raybio.data.prepare_words import prepare_words
 from raybio.data.simulate_citations import CitationsConfig, default_citations
 from raybio.data.simulate_documents import DocumentsConfig, write_documents
 from raybio.data.simulate_knowledge import KnowledgeConfig, default_knowledge
+from raybio.data.simulate_topics import SentencesConfig, default_topics
 from raybio.data.simulate_words import WordsConfig, write_words
 from raybio.data.store import Store
 from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
+from raybio.data.topic_store import TopicStore
 from raybio.data.word_store import WordStore
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
@@ -107,6 +109,13 @@ def tiny_citations(tmp_path_factory: pytest.TempPathFactory) -> LinkedTextStore:
     """64 articles of 8 schools, each of which uses half of the words of its two fields."""
     sizes = {"num_articles": 64, "num_schools": 8, "num_fields": 6, "words_per_field": 8, "words_per_article": 4}
     return default_citations(tmp_path_factory.mktemp("tiny citations"), CitationsConfig(**sizes))
+
+
+@pytest.fixture(scope="session")
+def tiny_topics(tmp_path_factory: pytest.TempPathFactory) -> TopicStore:
+    """2,400 sentences of 14 topics."""
+    config = SentencesConfig(num_sentences=2400, num_topics=14, words_per_topic=12)
+    return default_topics(tmp_path_factory.mktemp("tiny topics"), config)
 
 
 @pytest.fixture(scope="session")

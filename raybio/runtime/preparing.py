@@ -1,8 +1,6 @@
 """The commands of ``jobs/prepare.py``: source files in, a store out, and what was set aside shown."""
 
-import glob
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,30 +9,26 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from raybio.data.articles import ArticleConfig
-from raybio.data.cane import Cane
 from raybio.data.document_store import DocumentStore
 from raybio.data.entity_pairs import PairCount, PairCountConfig, count_here, save_pairs
 from raybio.data.interactomes import TreeOfLife
-from raybio.data.linked_tables import LinkedTables
 from raybio.data.medline_parts import FileReport, parse_file
-from raybio.data.ogb_mag import OgbMag
-from raybio.data.prepare import LinkedTextConfig, PrepareConfig, TextSource, prepare_linked_texts, prepare_proteins
+from raybio.data.prepare import PrepareConfig, prepare_proteins
 from raybio.data.prepare_articles import parse_here, prepare_medline, prepare_pairs
 from raybio.data.prepare_documents import prepare_documents
 from raybio.data.prepare_words import prepare_words
 from raybio.data.pubmed_download import download_pubmed
-from raybio.data.store import Store, open_store
+from raybio.data.store import open_store
 from raybio.data.tables import Tables
 from raybio.data.word_statistics import statistics_of_words, word_statistics_markdown
 from raybio.data.word_store import WordStore
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import meanings, settings_of
+from raybio.runtime.prepared import Force, Out, matching, show_store
 from raybio.runtime.preparing_benchmarks import benchmarks
+from raybio.runtime.preparing_graphs import graphs
 
 app = typer.Typer(
     help="Prepare a store or a benchmark from source files.",
@@ -43,18 +37,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(benchmarks)
+app.add_typer(graphs)
 
 
 PROTEINS, PROTEIN_HELP = PrepareConfig(), meanings(PrepareConfig)
-TEXTS, TEXT_HELP = LinkedTextConfig(), meanings(LinkedTextConfig)
 ARTICLES, ARTICLE_HELP = ArticleConfig(), meanings(ArticleConfig)
 COUNTS, COUNT_HELP = PairCountConfig(), meanings(PairCountConfig)
-Out = Annotated[Path, typer.Option(help="folder of the store")]
-Force = Annotated[bool, typer.Option("--force", help="replace a store that is there already")]
-NO_VALIDATION = (
-    "[yellow]no article is kept for validation[/]: training evaluates on such articles and will refuse this store. "
-    "Prepare it again with a larger --validation-share, or train with --set schedule.evaluate_every_steps=0"
-)
 DEV_SHARE = (
     "in place of --dev: keep this share of the --input documents with relations to choose settings on, drawn by their "
     "ids; documents without any stay in training, for nothing tells whether they were labelled"
@@ -85,39 +73,7 @@ def proteins(
     if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
         raise ConfigError("want either --interactomes, --species and --sequences, or --edges and --proteins")
     source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
-    _show(prepare_proteins(out, source, config, force=force), started)
-
-
-@app.command()
-def articles(
-    out: Out,
-    nodes: Annotated[Path | None, typer.Option(help="table: id, title, abstract")] = None,
-    edges: Annotated[Path | None, typer.Option(help="table: citing, cited")] = None,
-    cane: Annotated[Path | None, typer.Option(help="folder with data.txt and graph.txt, as CANE's sets")] = None,
-    mag: Annotated[Path | None, typer.Option(help="folder ogbn_mag/ (OGB), with --abstracts")] = None,
-    abstracts: Annotated[
-        list[str] | None,
-        typer.Option(help="MAG's PaperAbstractsInvertedIndex.txt, parts or patterns; or a CSV ent idx,abstract"),
-    ] = None,
-    heldout_share: Annotated[float, typer.Option(help=TEXT_HELP["heldout_share"])] = TEXTS.heldout_share,
-    seed: Annotated[int, typer.Option(help=TEXT_HELP["seed"])] = TEXTS.seed,
-    max_bad_share: Annotated[float, typer.Option(help=TEXT_HELP["max_bad_share"])] = TEXTS.max_bad_share,
-    force: Force = False,
-) -> None:
-    """Articles that cite each other, for SPPT: OGB-MAG, two tables, or CANE's layout (.gz too)."""
-    config, started = settings_of(LinkedTextConfig, locals()), time.perf_counter()
-    given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
-    layouts = [name for name, options in given.items() if any(options)]
-    if len(layouts) != 1 or not all(given[layouts[0]]):
-        raise ConfigError("want either --nodes and --edges, or --cane, or --mag and --abstracts")
-    source: TextSource
-    if cane is not None:
-        source = Cane(cane)
-    elif mag is not None:
-        source = OgbMag(mag, matching(abstracts or (), "--abstracts"))
-    else:
-        source = LinkedTables(nodes, edges)  # type: ignore[arg-type]
-    _show(prepare_linked_texts(out, source, config, force=force), started)
+    show_store(prepare_proteins(out, source, config, force=force), started)
 
 
 @app.command()
@@ -138,7 +94,7 @@ def medline(
     """Articles from PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms."""
     config, started = settings_of(ArticleConfig, locals()), time.perf_counter()
     parse_all = partial(_parse_by_ray_data, workers) if workers else parse_here
-    _show(prepare_medline(out, matching(source), config, force=force, parse_all=parse_all, parts=parts), started)
+    show_store(prepare_medline(out, matching(source), config, force=force, parse_all=parse_all, parts=parts), started)
 
 
 @app.command()
@@ -152,7 +108,7 @@ def pairs(
 ) -> None:
     """Articles from tables: the BioSTransformers authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
     config, started = settings_of(ArticleConfig, locals()), time.perf_counter()
-    _show(prepare_pairs(out, matching(source), config, force=force), started)
+    show_store(prepare_pairs(out, matching(source), config, force=force), started)
 
 
 @app.command()
@@ -188,7 +144,7 @@ def documents(
         min_type_pair_relations=min_type_pair_relations,
         max_bad_share=max_bad_share,
     )
-    _show(store, started)
+    show_store(store, started)
     if dev_share is not None:
         num_drawn, num_left = (store.manifest["counts"][f"{split}_documents"] for split in ("dev", "train"))
         print(f"drawn from --input to choose settings on: {num_drawn:,} documents; {num_left:,} are left to train on")
@@ -252,7 +208,7 @@ def ade(
         force=force,
         max_bad_share=max_bad_share,
     )
-    _show(store, started)
+    show_store(store, started)
 
 
 @app.command()
@@ -262,21 +218,6 @@ def word_statistics(
 ) -> None:
     """What prepared sentences are made of, as Markdown: the CLDR paper's Tables 1, 5 and 6."""
     print(word_statistics_markdown(statistics_of_words(open_store(store, WordStore), batch)))
-
-
-def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
-    """The files that the patterns of an option name, in the order of the patterns and then of their names.
-
-    Raises:
-        ConfigError: for a pattern without a file.
-    """
-    files: dict[Path, None] = {}
-    for pattern in patterns:
-        found = sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.exists(pattern) else [])
-        if not found:
-            raise ConfigError(f"{option} {pattern}: no such file. Quote a pattern, so that the shell leaves it alone")
-        files |= dict.fromkeys(Path(path) for path in found)
-    return list(files)
 
 
 def _parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> list[FileReport]:
@@ -316,18 +257,3 @@ def _by_ray_data(workers: int, rows: list[dict[str, Any]], function: Callable[[d
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         mapped = dataset.map(function, num_cpus=0.8, compute=ray.data.TaskPoolStrategy(size=workers))
         return list(mapped.iter_rows())
-
-
-def _show(store: Store, started: float) -> None:
-    shown = Table("what", "count", title=f"{escape(str(store.path))} ({time.perf_counter() - started:.1f} s)")
-    counts = {name: value for name, value in store.manifest.items() if name.endswith(("_citations", "_records"))}
-    for name, count in (store.manifest["counts"] | counts).items():
-        shown.add_row(name.replace("_", " "), f"{count:,}")
-    for reason, facts in store.manifest["quarantine"].items():
-        shown.add_row(f"[yellow]set aside:[/] {reason}", f"{facts['count']:,}")
-    console = Console()
-    console.print(shown)
-    if store.manifest["counts"].get("validation_articles") == 0 and store.manifest["parameters"]["validation_share"]:
-        console.print(NO_VALIDATION, soft_wrap=True, highlight=False)
-    for one in store.manifest.get("broken_files", []):
-        console.print(f"broken: {one['file']}: {one['reason']}", soft_wrap=True, markup=False, highlight=False)

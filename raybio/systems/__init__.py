@@ -11,6 +11,7 @@ from raybio.data.document_store import DocumentStore
 from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
+from raybio.data.topic_store import TopicStore
 from raybio.data.word_store import WordStore
 from raybio.protocols import System
 from raybio.systems import (
@@ -21,6 +22,7 @@ from raybio.systems import (
     siamese,
     structure_preserving,
     structure_preserving_text,
+    synthetic_graphs,
 )
 from raybio.training.settings import TrainingConfig
 
@@ -98,6 +100,21 @@ SYSTEMS: dict[str, SystemEntry] = {
         table=LINK_RETRIEVAL,
         step_metrics=("val/link_mrr",),
         prepare_demo=structure_preserving_text.prepare_demo,
+    ),
+    "synthetic_graphs": SystemEntry(
+        config=synthetic_graphs.Config,
+        demo=synthetic_graphs.DEMO,
+        store=TopicStore,
+        check=synthetic_graphs.check,
+        build=synthetic_graphs.build,
+        comparison="objective.lambda_spml=0",
+        table=TableLayout(
+            title="Classes of nodes by their neighbours",
+            measures={"auroc": "AUROC", "accuracy": "accuracy"},
+            splits={"nodes": "nodes of the graph, each left out"},
+        ),
+        step_metrics=("nodes/auroc",),
+        prepare_demo=synthetic_graphs.prepare_demo,
     ),
     "siamese": SystemEntry(
         config=siamese.Config,

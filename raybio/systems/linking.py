@@ -25,7 +25,7 @@ from raybio.evaluation.link_retrieval import (
 from raybio.functional.hashing import derive_seed
 from raybio.graphs import Graph
 from raybio.objectives.structure_preserving import ObjectiveConfig, StructurePreserving
-from raybio.protocols import Collective, Encoder, Export, System
+from raybio.protocols import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.training.encode import embed_rows
 from raybio.training.settings import TrainingConfig
 
@@ -79,7 +79,8 @@ def link_system(
     encoder: Encoder,
     read: ReadRows,
     masks: MaskConfig,
-    judge: "LinkJudge",
+    evaluate: Evaluate,
+    final_evaluate: FinalEvaluate,
     export: Export,
     data_digest: str,
 ) -> System:
@@ -102,8 +103,8 @@ def link_system(
         batch_type=LinkBatch,
         collate=collate,
         steps_per_epoch=collate.plan.steps_per_epoch,
-        evaluate=judge.during_training,
-        final_evaluate=judge.at_the_end,
+        evaluate=evaluate,
+        final_evaluate=final_evaluate,
         export=export,
         data_digest=data_digest,
     )

@@ -104,7 +104,8 @@ def build(config: Config, store_path: str | Path) -> System:
         encoder=encoder,
         read=ProteinRows(store, table, longest, config.input.crop),
         masks=config.input,
-        judge=judge,
+        evaluate=judge.during_training,
+        final_evaluate=judge.at_the_end,
         export=lambda folder, card: export_encoder(encoder, folder, card=card),
         # Another tokenizer makes other data of the same store.
         data_digest=f"{store.digest} read as {encoder.vocabulary.fingerprint}",

@@ -83,10 +83,11 @@ def build(config: Config, store_path: str | Path) -> System:
         ConfigError: if the encoder cannot be loaded, or has no masked words.
     """
     store = open_store(store_path, LinkedTextStore)
-    encoder = fresh_encoder(config, store.count_by_word)
+    encoder = _encoder(config, store.count_by_word)
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     read = text_rows(store, encoder)
-    fresh = partial(fresh_encoder, config, store.count_by_word)
+    fresh = partial(_encoder, config, store.count_by_word)
+    judge = LinkJudge(store, read, fresh, config.evaluation, config)
     return link_system(
         "structure_preserving_text",
         config,
@@ -94,18 +95,28 @@ def build(config: Config, store_path: str | Path) -> System:
         encoder=encoder,
         read=read,
         masks=config.input,
-        judge=LinkJudge(store, read, fresh, config.evaluation, config),
+        evaluate=judge.during_training,
+        final_evaluate=judge.at_the_end,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
 
 
-def fresh_encoder(config: Config, count_by_word: dict[str, int]) -> TextEncoder:
-    """The encoder as training begins with it; without a language model only if that counts nothing."""
+def _encoder(config: Config, count_by_word: dict[str, int]) -> TextEncoder:
+    """The encoder as training begins with it."""
     seed = derive_seed(config.seed, "weights")
     encoder = build_text_encoder(config.encoder, seed=seed, count_by_word=count_by_word)
-    if config.objective.lambda_spml < 1:
-        encoder.learn_words(config.encoder, seed=derive_seed(config.seed, "mask head"))
+    return with_head(encoder, config.encoder, config.objective, config.seed)
+
+
+def with_head(encoder: TextEncoder, config: TextEncoderConfig, objective: ObjectiveConfig, seed: int) -> TextEncoder:
+    """The encoder, with a head of masked language modelling if that counts.
+
+    Raises:
+        ConfigError: if it cannot have one.
+    """
+    if objective.lambda_spml < 1:
+        encoder.learn_words(config, seed=derive_seed(seed, "mask head"))
     return encoder
 
 

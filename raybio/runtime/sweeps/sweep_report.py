@@ -1,5 +1,6 @@
 """The report of a sweep, for a browser, a phone and MLflow's artifacts."""
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -80,6 +81,7 @@ def importance(space: SearchSpace, trials: Sequence[TrialRecord]) -> dict[str, f
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
 
+    optuna.logging.set_verbosity(logging.WARNING)
     study = optuna.create_study(direction="maximize" if space.mode == "max" else "minimize")
     distributions = {name: _optuna_distribution(space, name) for name in varied}
     for one in judged:

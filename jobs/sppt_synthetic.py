@@ -1,0 +1,48 @@
+"""Synthetic graphs: what structure-preserving pre-training brings into an embedding, with and without the graph loss.
+
+Trains every graph, draw and noise with λ = 0 and with objective.lambda_spml, as trials of one sweep; the same command
+again goes on. Without a store it uses embedded simulated sentences (prepare.py topics makes one of your own).
+"""
+
+from typing import Annotated
+
+import typer
+
+from raybio.data.synthetic_graphs import KINDS
+from raybio.errors import ConfigError
+from raybio.runtime import job_options as options
+from raybio.runtime.command_line import run_app
+
+
+def command(
+    graph: Annotated[list[str] | None, typer.Option(help=f"{', '.join(KINDS)}; repeatable")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="all of them: the paper's Table 1")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="draws of each graph and its sentences")] = 1,
+    noise: Annotated[str, typer.Option(help="chances of a pair of nodes to be linked all the same, by comma")] = "0",
+    store: options.Store = None,
+    config: options.ConfigFile = None,
+    settings: options.Settings = None,
+    cpus_per_worker: options.CpusPerWorker = None,
+    device: options.Device = "auto",
+    name: options.Name = None,
+    tracking_uri: options.TrackingUri = None,
+    verbose: options.Verbose = False,
+) -> None:
+    """The command line; the module's description is the help."""
+    if all_ == bool(graph):
+        raise ConfigError("want either --graph (repeatable) or --all")
+    if unknown := [one for one in graph or () if one not in KINDS]:
+        raise ConfigError(f"--graph: got {unknown[0]!r}, want one of {', '.join(KINDS)}")
+    # Only now: these import torch and transformers, which takes seconds.
+    from raybio.runtime.all_graphs import Experiments, numbers, train_and_show
+    from raybio.runtime.launch import Arguments
+
+    asked = Experiments(tuple(dict.fromkeys(graph or KINDS)), repeats, numbers(noise, "--noise"))
+    given = (store, config, tuple(settings or ()), None, cpus_per_worker, device, name, None, tracking_uri)
+    train_and_show(Arguments(*given, verbose=verbose), asked)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=__doc__)(command)
+    run_app(app)

@@ -1,0 +1,101 @@
+"""What sentences are about, by latent Dirichlet allocation (facts §7): lines of text in, a store of topics out."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from raybio.config import Config
+from raybio.data.prepare import demand_files, describe_files
+from raybio.data.source_files import read_lines
+from raybio.data.store_writer import Draft
+from raybio.data.topic_store import NUM_KEPT, TopicStore, commit_topics
+from raybio.errors import DataError
+
+SHOWN_WORDS = 8
+BATCH_SENTENCES = 1024
+ROWS_PER_BLOCK = 1 << 16
+
+
+class TopicConfig(Config):
+    """How topics are found; the defaults are the paper's where it states them."""
+
+    num_topics: int = Field(100, ge=NUM_KEPT, description="topics")
+    max_share: float = Field(0.7, gt=0, le=1, description="words in more than this share of the sentences are left out")
+    min_count: int = Field(100, ge=1, description="words in fewer sentences are left out")
+    min_words: int = Field(5, ge=1, description="sentences with fewer words, or fewer that count, are left out")
+    num_passes: int = Field(5, ge=1, description="times that all sentences are looked at")
+    seed: int = Field(1, ge=0, description="of the topics' beginning")
+
+
+def prepare_topics(
+    out: str | Path, files: Sequence[Path], config: TopicConfig | None = None, *, force: bool = False
+) -> TopicStore:
+    """Find the topics of sentences, one a line, and keep those sentences with their three strongest.
+
+    Sentences are lower-cased, and what is neither a letter nor a digit goes; of equal ones the first is kept. The same
+    files and settings give the same topics on the same machine.
+
+    Raises:
+        DataError: if a file is missing, torn or not UTF-8, or too few sentences or words are left.
+        StoreError: if the store cannot be written.
+    """
+    # Only now: this takes two seconds.
+    from sklearn.decomposition import LatentDirichletAllocation
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    config = config or TopicConfig()
+    demand_files(files)
+    with Draft(out, force=force) as draft:
+        texts = list(dict.fromkeys(_sentences(files, config.min_words)))
+        counter = CountVectorizer(max_df=config.max_share, min_df=config.min_count, token_pattern=r"\S+")
+        try:
+            counts = counter.fit_transform(texts)
+        except ValueError as error:
+            raise DataError(
+                f"{len(texts):,} sentences leave no words to tell topics by ({error}); want more of them, or a lower "
+                "--min-count"
+            ) from None
+        is_kept_N = np.asarray(counts.sum(axis=1)).ravel() >= config.min_words
+        counts, texts = counts[is_kept_N], [texts[row] for row in np.flatnonzero(is_kept_N)]
+        if len(texts) < config.num_topics:
+            raise DataError(f"{len(texts):,} sentences are left for {config.num_topics} topics; want more sentences")
+        model = LatentDirichletAllocation(
+            config.num_topics,
+            learning_method="online",
+            batch_size=BATCH_SENTENCES,
+            max_iter=config.num_passes,
+            random_state=config.seed,
+        ).fit(counts)
+        topic_NK, share_NK = _strongest(model, counts)
+        words = counter.get_feature_names_out()
+        topic_words = [" ".join(words[np.argsort(-weight)[:SHOWN_WORDS]]) for weight in model.components_]
+        provenance = {
+            "sources": {"sentences": describe_files(list(files))},
+            "parameters": config.to_mapping(),
+            "quarantine": {},
+        }
+        return commit_topics(
+            draft, texts=texts, topic_NK=topic_NK, share_NK=share_NK, topic_words=topic_words, provenance=provenance
+        )
+
+
+def _sentences(files: Sequence[Path], min_words: int) -> Iterator[str]:
+    for path in files:
+        for line in read_lines(Path(path), "a sentence a line"):
+            words = re.sub(r"[^\w\s]|_", "", line.lower()).split()
+            if len(words) >= min_words:
+                yield " ".join(words)
+
+
+def _strongest(model: object, counts: object) -> tuple[np.ndarray, np.ndarray]:
+    """Topics and shares (N, K), block by block: all topics of millions of sentences would fill the memory."""
+    topics, shares = [], []
+    for start in range(0, counts.shape[0], ROWS_PER_BLOCK):  # type: ignore[attr-defined]
+        share_NT = model.transform(counts[start : start + ROWS_PER_BLOCK])  # type: ignore[attr-defined,index]
+        topic_NK = np.argsort(-share_NT, axis=1, kind="stable")[:, :NUM_KEPT]
+        topics.append(topic_NK)
+        shares.append(np.take_along_axis(share_NT, topic_NK, axis=1))
+    return np.concatenate(topics), np.concatenate(shares)

@@ -1,0 +1,184 @@
+"""The synthetic experiments of SPPT: a sweep over graphs, noise, draws and λ, and the table and figures of all of them.
+
+sweeps/NAME/
+    trials/…                 one training each; export/ is its model
+    graphs.md, .json         AUROC without and with the graph loss (Table 1), and what homophily foretold
+    noise.png                over the noise of a graph (Figure 3), where several are trained
+    map-GRAPH.png            the nodes in the embedding space, with their links: draw 0, without and with the graph loss
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from raybio.config import override_all
+from raybio.data.store import open_store
+from raybio.data.synthetic_graphs import synthetic_graph
+from raybio.data.topic_store import TopicStore
+from raybio.errors import ClusterError, ConfigError
+from raybio.evaluation.synthetic_report import GraphScores, graph_table
+from raybio.runtime.launch import Arguments, default_folder, settle
+from raybio.runtime.run_folder import write_json
+from raybio.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
+from raybio.systems.synthetic_graphs import Config, describe, embedded_nodes
+
+if TYPE_CHECKING:
+    from raybio.runtime.sweeps.sweep import Swept
+
+KIND, REPEAT, NOISE, WEIGHT = "graph.kind", "graph.repeat", "graph.noise", "objective.lambda_spml"
+METRIC = "nodes/auroc"
+
+
+class Experiments(NamedTuple):
+    """What is trained: all combinations, each without the graph loss too.
+
+    Attributes:
+        kinds: graphs.
+        repeats: draws of each.
+        noise: chances of a pair of nodes to be linked all the same.
+    """
+
+    kinds: tuple[str, ...]
+    repeats: int
+    noise: tuple[float, ...]
+
+
+def experiment_space(config: Config, asked: Experiments) -> SearchSpace:
+    """The sweep of these experiments.
+
+    Raises:
+        ConfigError: for a λ of 0, with which there is nothing to compare.
+    """
+    weight = config.objective.lambda_spml
+    if not weight:
+        raise ConfigError(f"{WEIGHT}: got 0, which is trained beside it in any case; want a number above 0")
+    space = {
+        KIND: Distribution("choice", asked.kinds),
+        REPEAT: Distribution("choice", tuple(range(asked.repeats))),
+        NOISE: Distribution("choice", asked.noise),
+        WEIGHT: Distribution("choice", (0.0, weight)),
+    }
+    num_trials = len(asked.kinds) * asked.repeats * len(asked.noise) * 2
+    return SearchSpace(
+        system="synthetic_graphs",
+        metric=METRIC,
+        mode="max",
+        budget=Budget(
+            num_trials=num_trials,
+            max_steps=config.schedule.max_steps,
+            grace_steps=config.schedule.max_steps,
+            max_concurrent_trials=None,
+        ),
+        scheduler=Scheduler(kind="none"),
+        search=Search(kind="grid"),
+        space=space,
+    )
+
+
+def train_and_show(arguments: Arguments, asked: Experiments) -> None:
+    """Carry out the experiments, and print their table.
+
+    Raises:
+        RaybioError: as ``sweep``.
+        ConfigError: for arguments that are wrong.
+        ClusterError: if a trial did not come to its end.
+    """
+    settled = settle("synthetic_graphs", arguments, "synthetic")
+    # Only now: this imports Ray and MLflow, which takes seconds.
+    from raybio.runtime.sweeps.sweep import SweepRequest, sweep
+    from raybio.runtime.sweeps.trial import FINISHED
+    from raybio.runtime.track import add_artifacts
+
+    # A single evaluation, with the last weights: choosing a step by the nodes that are judged would be of their favour.
+    steps = {"schedule.evaluate_every_steps": settled["config"].schedule.max_steps}
+    config = override_all(settled["config"], steps)
+    space, store = experiment_space(config, asked), open_store(settled["store"], TopicStore)
+    for settings in _draws(asked):  # too few sentences are told before anything is trained
+        synthetic_graph(store, override_all(config, settings).graph)
+    request = SweepRequest(
+        space,
+        config,
+        settled["store"],
+        arguments.name or settled["name"],
+        default_folder("sweeps", "RAYBIO_SWEEPS"),
+        tracking=settled["tracking"],
+    )
+    given = {"cpus_per_worker": settled["cpus_per_worker"], "verbose": arguments.verbose}
+    swept = sweep(replace(request, gpus_per_worker=0 if arguments.device == "cpu" else None, **given))
+    failed = [f"{json.dumps(trial.settings)}: {trial.error}" for trial in swept.trials if trial.status != FINISHED]
+    if failed:
+        raise ClusterError(
+            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not come to their end, such as "
+            f"{failed[0]}. The same command tries again those that failed for want of a machine"
+        )
+    files = report(swept, config, store, asked)
+    add_artifacts(swept.folder, files)
+    print(files[0].read_text(encoding="utf-8"))
+    for path in files:
+        print(path)
+    print(f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}")
+
+
+def report(swept: "Swept", config: Config, store: TopicStore, asked: Experiments) -> list[Path]:
+    """Write table and figures into the sweep's folder; the table comes first."""
+    # Only now: this imports matplotlib.
+    from raybio.runtime.graph_plots import plot_nodes, plot_noise
+
+    folder = swept.folder.path
+    value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
+    weight = config.objective.lambda_spml
+    scores = [
+        GraphScores(
+            kind,
+            noise,
+            [describe(_graph(store, config, kind, draw, noise))["homophily"] for draw in range(asked.repeats)],
+            *([value[kind, draw, noise, one] for draw in range(asked.repeats)] for one in (0.0, weight)),
+        )
+        for kind in asked.kinds
+        for noise in asked.noise
+    ]
+    write_json(folder / "graphs.json", [one._asdict() for one in scores])
+    (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")
+    files = [folder / "graphs.md", folder / "graphs.json"]
+    if len(asked.noise) > 1:
+        files.append(plot_noise(scores, folder / "noise.png"))
+    exports = {_key(trial.settings): folder / "trials" / trial.name / "export" for trial in swept.trials}
+    for kind in asked.kinds:
+        chosen = override_all(config, {KIND: kind, REPEAT: 0, NOISE: asked.noise[0]})
+        panels = {}
+        for title, one in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
+            nodes, embedding_ND = embedded_nodes(exports[kind, 0, asked.noise[0], one], store, chosen)
+            panels[title] = embedding_ND
+        files.append(plot_nodes(panels, nodes.graph, nodes.label_N, f"{kind}", folder / f"map-{kind}.png"))
+    return files
+
+
+def _graph(store: TopicStore, config: Config, kind: str, draw: int, noise: float) -> Any:
+    return synthetic_graph(store, override_all(config, {KIND: kind, REPEAT: draw, NOISE: noise}).graph)
+
+
+def _draws(asked: Experiments) -> Sequence[dict[str, Any]]:
+    return [{KIND: kind, REPEAT: draw} for kind in asked.kinds for draw in range(asked.repeats)]
+
+
+def _key(settings: Mapping[str, Any]) -> tuple[str, int, float, float]:
+    return str(settings[KIND]), int(settings[REPEAT]), float(settings[NOISE]), float(settings[WEIGHT])
+
+
+def numbers(text: str, option: str) -> tuple[float, ...]:
+    """Numbers by comma, ascending.
+
+    Raises:
+        ConfigError: for anything else, naming the option.
+    """
+    try:
+        found = tuple(float(one) for one in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{option}: got {text!r}, want numbers by comma, such as 0,0.05,0.1") from None
+    if not all(0 <= one <= 1 for one in found) or not np.isfinite(found).all():
+        raise ConfigError(f"{option}: got {text!r}, want numbers from 0 to 1")
+    return tuple(sorted(set(found)))

@@ -1,0 +1,111 @@
+"""Synthetic graphs over sentences with topics."""
+
+import numpy as np
+import pytest
+
+from raybio.data.synthetic_graphs import KINDS, SyntheticConfig, SyntheticGraph, chances, synthetic_graph
+from raybio.data.topic_store import TopicStore
+from raybio.errors import DataError
+from raybio.graphs.homophily import homophily
+from raybio.graphs.simplicial import geodesic_distances, surface
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TopicStore:
+    """The embedded corpus."""
+    from raybio.data.simulate_topics import default_topics
+
+    return default_topics(tmp_path_factory.mktemp("topics"))
+
+
+def rows_of(store: TopicStore, nodes: SyntheticGraph) -> np.ndarray:
+    row_by_text = {text: row for row, text in enumerate(store.texts(np.arange(store.num_rows)))}
+    return np.array([row_by_text[text] for text in nodes.text_N])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_graph_has_links_at_all_nodes_and_classes_without_gaps(store: TopicStore, kind: str) -> None:
+    nodes = synthetic_graph(store, SyntheticConfig(kind=kind))
+    assert (nodes.graph.degree_N > 0).all()
+    assert len(nodes.text_N) == nodes.graph.num_nodes == len(nodes.label_N) == len(set(nodes.text_N))
+    assert set(nodes.label_N.tolist()) == set(range(nodes.label_N.max() + 1))
+    again = synthetic_graph(store, SyntheticConfig(kind=kind))
+    assert again.text_N == nodes.text_N
+    assert (again.graph.indices == nodes.graph.indices).all()
+    assert synthetic_graph(store, SyntheticConfig(kind=kind, repeat=1)).text_N != nodes.text_N
+
+
+def test_cliques_are_of_sentences_with_one_topic(store: TopicStore) -> None:
+    nodes = synthetic_graph(store, SyntheticConfig())
+    rows = rows_of(store, nodes)
+    assert (store.share_NK[rows, 0] >= 0.9).all()
+    same = store.topic_NK[rows, 0][:, None] == store.topic_NK[rows, 0]
+    u, v = np.triu_indices(50, 1)
+    np.testing.assert_array_equal(nodes.graph.has_edge(u, v), same[u, v])
+    assert homophily(nodes.graph, nodes.label_N) == 1
+
+
+@pytest.mark.parametrize("kind", ["plane", "moebius", "sphere", "torus"])
+def test_nodes_of_a_surface_lie_where_their_topics_say(store: TopicStore, kind: str) -> None:
+    nodes = synthetic_graph(store, SyntheticConfig(kind=kind))
+    rows, triangles = rows_of(store, nodes), surface(kind)
+    topic_of_corner: dict[int, int] = {}
+    for row, place, weight_3 in zip(rows, nodes.place_N, nodes.weight_N3, strict=True):
+        assert store.share_NK[row].sum() > 2 / 3
+        for corner, weight in zip(triangles[place], weight_3, strict=True):
+            share = store.share_NK[row] / store.share_NK[row].sum()
+            (topic,) = store.topic_NK[row][np.isclose(share, weight)][:1]
+            if np.isclose(share, weight).sum() == 1:
+                assert topic_of_corner.setdefault(int(corner), int(topic)) == topic
+    assert len(set(topic_of_corner.values())) == len(topic_of_corner)
+    distance = geodesic_distances(triangles, nodes.place_N, nodes.weight_N3, up_to=0.3)
+    radius = 0.2 if kind in ("sphere", "torus") else 0.15
+    u, v = np.triu_indices(len(rows), 1)
+    np.testing.assert_array_equal(nodes.graph.has_edge(u, v), distance[u, v] < radius)
+
+
+@pytest.mark.parametrize("kind", ["homophily", "motif", "structural"])
+def test_each_label_of_a_cycle_has_a_topic_of_its_own(store: TopicStore, kind: str) -> None:
+    nodes = synthetic_graph(store, SyntheticConfig(kind=kind))
+    topic_N = store.topic_NK[rows_of(store, nodes), 0]
+    pairs = set(zip(nodes.label_N.tolist(), topic_N.tolist(), strict=True))
+    assert len(pairs) == nodes.label_N.max() + 1 == len({topic for _, topic in pairs})
+
+
+def test_labels_of_structure_are_less_homophilous_than_those_of_neighbourhoods(store: TopicStore) -> None:
+    def mean(kind: str) -> float:
+        graphs = [synthetic_graph(store, SyntheticConfig(kind=kind, repeat=draw)) for draw in range(3)]
+        return float(np.mean([homophily(nodes.graph, nodes.label_N) for nodes in graphs]))
+
+    assert min(mean("homophily"), mean("motif")) > 0.9 > 0.75 > mean("structural")
+
+
+def test_noise_leaves_sentences_and_labels_as_they_are(store: TopicStore) -> None:
+    plain, noisy = (synthetic_graph(store, SyntheticConfig(noise=noise)) for noise in (0, 0.2))
+    assert plain.text_N == noisy.text_N
+    assert (plain.label_N == noisy.label_N).all()
+    assert noisy.graph.num_edges > 1.5 * plain.graph.num_edges
+
+
+def test_even_spread_draws_rare_mixtures_as_often_as_frequent_ones() -> None:
+    pure, mixed = np.array([0.9, 0.05, 0.05]), np.array([0.4, 0.3, 0.3])
+    weight_M3 = np.concatenate([np.tile(pure, (30, 1)), np.tile(mixed, (10, 1))])
+    assert chances(weight_M3, "even")[:30].sum() == pytest.approx(0.5)
+    assert chances(weight_M3, "uniform")[:30].sum() == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (
+            {"kind": "cliques", "min_share": 0.999},
+            "want 10 topics with 10. Prepare more sentences, or set graph.min_share",
+        ),
+        ({"kind": "motif", "min_share": 0.999}, "want 10 such topics. Prepare more sentences, or set graph.min_share"),
+        ({"kind": "torus", "min_sentences": 10_000}, "0 triples of topics have 10000 sentences or more"),
+        ({"kind": "sphere", "radius": 1e-9}, "left too many nodes without a link"),
+    ],
+)
+def test_too_few_sentences_are_told(store: TopicStore, settings: dict[str, object], wanted: str) -> None:
+    with pytest.raises(DataError, match=wanted):
+        synthetic_graph(store, SyntheticConfig(**settings))

@@ -1,0 +1,76 @@
+"""SPPT's synthetic experiments as a sweep: the table and its figures."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from raybio.errors import ConfigError, DataError
+from raybio.evaluation.synthetic_report import GraphScores, graph_table
+from raybio.runtime.all_graphs import Experiments, experiment_space, numbers, train_and_show
+from raybio.runtime.launch import Arguments
+from raybio.systems.synthetic_graphs import DEMO
+
+TINY = (
+    *("encoder.width=8", "encoder.num_heads=2", "encoder.ffn_width=8", "encoder.max_length=30"),
+    *("plan.global_batch_rows=8", "schedule.max_steps=3", "schedule.checkpoint_every_steps=3", "precision=fp32"),
+    *("graph.num_nodes=30", "graph.min_sentences=5"),
+)
+
+
+def test_a_space_has_every_graph_draw_and_noise_with_and_without_the_graph_loss() -> None:
+    space = experiment_space(DEMO, Experiments(("cliques", "torus"), 3, (0.0, 0.5)))
+    assert space.budget.num_trials == 24
+    assert space.space["objective.lambda_spml"].values == (0.0, 0.1)
+    with pytest.raises(ConfigError, match="objective.lambda_spml: got 0"):
+        experiment_space(DEMO.model_copy(update={"objective": DEMO.objective.model_copy(update={"lambda_spml": 0})}),
+                         Experiments(("cliques",), 1, (0.0,)))  # fmt: skip
+
+
+def test_numbers_by_comma() -> None:
+    assert numbers("0.5,0,.1,0", "--noise") == (0, 0.1, 0.5)
+    for text in ("a", "0,,1", "-0.1", "2", "nan"):
+        with pytest.raises(ConfigError, match="--noise: got"):
+            numbers(text, "--noise")
+
+
+def test_the_table_tells_gains_in_pairs() -> None:
+    scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.5, 0.6], [0.7, 0.9])]
+    (row,) = [line for line in graph_table(scores, 0.1).splitlines() if line.startswith("| plane")]
+    cells = ["plane", "0.900 ± 0.000", "0.550 ± 0.071", "0.800 ± 0.141", "0.250 ± 0.071", "0.51 / 0.94"]
+    assert row == f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
+    tmp_path: Path, tiny_topics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
+    asked = Experiments(("cliques", "plane"), 1, (0.0, 0.3))
+    given = Arguments(store=tiny_topics.path, settings=TINY, cpus_per_worker=1, device="cpu", name="syn")
+    train_and_show(given, asked)
+    folder = tmp_path / "sweeps" / "syn"
+    scores = json.loads((folder / "graphs.json").read_text())
+    assert [(one["kind"], one["noise"]) for one in scores] == [
+        ("cliques", 0),
+        ("cliques", 0.3),
+        ("plane", 0),
+        ("plane", 0.3),
+    ]
+    assert all(len(one["alone"]) == len(one["with_graph"]) == 1 for one in scores)
+    assert scores[0]["homophily"] == [1.0] and scores[0]["alone"] != scores[0]["with_graph"]
+    assert scores[0]["alone"] == scores[1]["alone"]  # the same sentences, whatever the links
+    assert {path.name for path in folder.glob("*.png")} == {"noise.png", "map-cliques.png", "map-plane.png"}
+    assert (folder / "graphs.md").read_text() in capsys.readouterr().out
+    trained = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")}
+    assert len(trained) == 16  # eight models and their heads
+    train_and_show(given, asked)
+    assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")} == trained
+
+
+def test_too_few_sentences_are_told_before_anything_is_trained(tmp_path: Path, tiny_topics, monkeypatch) -> None:
+    monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
+    given = Arguments(store=tiny_topics.path, settings=("graph.min_share=1",), name="syn")
+    with pytest.raises(DataError, match="set graph.min_share lower"):
+        train_and_show(given, Experiments(("motif",), 1, (0.0,)))
+    assert not (tmp_path / "sweeps").exists()
