@@ -234,6 +234,17 @@ class LinkBatch(TokenBatch):
 
 
 @dataclass(frozen=True)
+class TaskBatch(TokenBatch):
+    """One worker's shard of a step of a supervised task; ``label_T`` holds the class of each token, if those have one.
+
+    Attributes:
+        target_R: class or number of each sequence, float64.
+    """
+
+    target_R: Tensor
+
+
+@dataclass(frozen=True)
 class PairBatch(TokenBatch):
     """One worker's shard of a step of (text, term) pairs: N texts, then their N terms, R = 2 N sequences.
 

@@ -22,11 +22,13 @@ from raybio.data.prepare_words import prepare_words
 from raybio.data.simulate_citations import CitationsConfig, default_citations
 from raybio.data.simulate_documents import DocumentsConfig, write_documents
 from raybio.data.simulate_knowledge import KnowledgeConfig, default_knowledge
+from raybio.data.simulate_task import FoldsConfig, default_task
 from raybio.data.simulate_topics import SentencesConfig, default_topics
 from raybio.data.simulate_words import WordsConfig, write_words
 from raybio.data.store import Store
 from raybio.data.store_writer import Draft
 from raybio.data.tables import Tables
+from raybio.data.task_store import TaskStore
 from raybio.data.topic_store import TopicStore
 from raybio.data.word_store import WordStore
 
@@ -116,6 +118,13 @@ def tiny_topics(tmp_path_factory: pytest.TempPathFactory) -> TopicStore:
     """2,400 sentences of 14 topics."""
     config = SentencesConfig(num_sentences=2400, num_topics=14, words_per_topic=12)
     return default_topics(tmp_path_factory.mktemp("tiny topics"), config)
+
+
+@pytest.fixture(scope="session")
+def tiny_task(tmp_path_factory: pytest.TempPathFactory) -> TaskStore:
+    """Three folds, whose families do not differ: dev and test are more of what training has."""
+    folder = tmp_path_factory.mktemp("tiny task")
+    return default_task(folder, FoldsConfig(num_folds=3, families_per_fold=3, divergence=0.0))
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,12 @@ Shape letters: R sequences, T tokens of them end to end.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from pydantic import Field
 
 from raybio.data.collate import MaskConfig
-from raybio.data.protein_store import ProteinStore
 
 
 class InputConfig(MaskConfig):
@@ -22,6 +21,20 @@ class InputConfig(MaskConfig):
         description="which part of a longer sequence is kept: the front, the back, one of these two by chance "
         "(ends, as in the paper's code) or any window by chance (random)",
     )
+
+
+class HasResidues(Protocol):
+    """A store of proteins, linked or labelled."""
+
+    @property
+    def residue_T(self) -> np.ndarray:
+        """Residues of all rows end to end, uint8."""
+        ...
+
+    @property
+    def indptr_N1(self) -> np.ndarray:
+        """Row n is ``residue_T[indptr_N1[n] : indptr_N1[n + 1]]``."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class TokenTable:
 
 
 def tokens_of_rows(
-    store: ProteinStore,
+    store: HasResidues,
     row_R: np.ndarray,
     table: TokenTable,
     max_length: int,
@@ -95,7 +108,7 @@ class ProteinRows:
         crop: which part of a longer one is kept.
     """
 
-    store: ProteinStore
+    store: HasResidues
     table: TokenTable
     max_length: int
     crop: str = "front"

@@ -11,11 +11,13 @@ from raybio.data.document_store import DocumentStore
 from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
+from raybio.data.task_store import TaskStore
 from raybio.data.topic_store import TopicStore
 from raybio.data.word_store import WordStore
 from raybio.protocols import System
 from raybio.systems import (
     contrastive_probe,
+    downstream,
     matching_blanks,
     relation_extraction,
     relation_graphs,
@@ -115,6 +117,21 @@ SYSTEMS: dict[str, SystemEntry] = {
         ),
         step_metrics=("nodes/auroc",),
         prepare_demo=synthetic_graphs.prepare_demo,
+    ),
+    "downstream": SystemEntry(
+        config=downstream.Config,
+        demo=downstream.DEMO,
+        store=TaskStore,
+        check=downstream.check,
+        build=downstream.build,
+        comparison=None,
+        table=TableLayout(
+            title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
+            measures={"score": "score"},
+            splits={"dev": "validation rows", "test": "test rows"},
+        ),
+        step_metrics=("val/score", "val/log_likelihood"),
+        prepare_demo=downstream.prepare_demo,
     ),
     "siamese": SystemEntry(
         config=siamese.Config,

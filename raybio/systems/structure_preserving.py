@@ -95,7 +95,7 @@ def build(config: Config, store_path: str | Path) -> System:
             f"input.max_length is {config.input.max_length}, but the encoder {config.encoder.source!r} reads at most "
             f"{encoder.max_tokens} tokens: lower it with --set input.max_length={encoder.max_tokens}"
         )
-    table, longest = _token_table(encoder), config.input.max_length
+    table, longest = token_table(encoder), config.input.max_length
     judge = LinkJudge(store, ProteinRows(store, table, longest), partial(_encoder, config), config.evaluation, config)
     return link_system(
         "structure_preserving",
@@ -117,7 +117,8 @@ def _encoder(config: Config) -> ProteinEncoder:
     return build_protein_encoder(config.encoder, seed=derive_seed(config.seed, "weights"))
 
 
-def _token_table(encoder: ProteinEncoder) -> TokenTable:
+def token_table(encoder: ProteinEncoder) -> TokenTable:
+    """What collation needs to know of the encoder's vocabulary."""
     vocabulary = encoder.vocabulary
     return TokenTable(
         token_id_by_byte=vocabulary.token_id_by_byte,

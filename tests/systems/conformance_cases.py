@@ -125,6 +125,21 @@ CASES = {
         # All nodes tie: the neighbours of each are the first ones.
         constant=("nodes", "accuracy", votes_of_the_first),
     ),
+    "downstream": Case(
+        settings=COMMON
+        | {
+            "encoder.source": "scratch",
+            "encoder.dropout": 0.0,
+            "encoder.max_length": 64,
+            "encoder.pooling": "mean",
+            "plan.global_batch_rows": 12,
+        },
+        store="tiny_task",
+        overfit={"schedule.max_steps": 250, "plan.global_batch_rows": 32},
+        learned=("dev", "accuracy"),
+        # One score for all: the class that is told is right for its share of the rows.
+        constant=("dev", "accuracy", lambda store: 1 / len(store.class_names)),
+    ),
     "siamese": Case(
         settings=COMMON
         | {

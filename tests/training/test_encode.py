@@ -27,10 +27,10 @@ def embed(store: str | Path, rows: np.ndarray, collective: Collective, max_token
     from raybio.data.protein_rows import ProteinRows
     from raybio.data.protein_store import ProteinStore
     from raybio.data.store import open_store
-    from raybio.systems.structure_preserving import _token_table
+    from raybio.systems.structure_preserving import token_table
 
     model = SYSTEMS[NAME].build(tiny_config(NAME), store).model
-    read = partial(unmasked, ProteinRows(open_store(store, ProteinStore), _token_table(model), 40))
+    read = partial(unmasked, ProteinRows(open_store(store, ProteinStore), token_table(model), 40))
     return embed_rows(model, read, rows, collective, max_tokens=max_tokens)
 
 

@@ -1,0 +1,239 @@
+"""The files of downstream tasks, a reader a layout: TAPE's JSON, FLIP's FASTA and CSV, SciBERT's JSON lines, others.
+
+``read_task_files`` looks at what is there: a folder, or one file.
+"""
+
+import csv
+import io
+import json
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from raybio.data.source_files import open_source, read_lines
+from raybio.data.task_store import SPLITS
+from raybio.data.tasks import TASKS, Example
+from raybio.errors import DataError
+
+TAPE_KEYS = {
+    "remote_homology": "fold_label",
+    "secondary_structure": "ss3",
+    "stability": "stability_score",
+    "fluorescence": "log_fluorescence",
+}
+TAPE_SPLITS = {"train": ("train",), "dev": ("valid",), "test": ("test", "test_fold_holdout", "cb513")}
+SCIBERT_SPLITS = {"train": "train.txt", "dev": "dev.txt", "test": "test.txt"}
+SS3 = {"0": "H", "1": "E", "2": "C"}
+"""TAPE's numbers of the three states."""
+
+GFP = (
+    "SKGEELFTGVVPILVELDGDVNGHKFSVSGEGEGDATYGKLTLKFICTTGKLPVPWPTLVTTLSYGVQCFSRYPDHMKQHDFFKSAMPEGYVQERTIFFKDDGNYKTRAEVKFEGD"
+    "TLVNRIELKGIDFKEDGNILGHKLEYNYNSHNVYIMADKQKNGIKVNFKIRHNIEDGSVQLADHYQQNTPIGDGPVLLPDNHYLSTQSALSKDPNEKRDHMVLLEFVTAAGITHGM"
+    "DELYK"
+)
+"""Wild type of Sarkisyan et al., 2016, without the first methionine; places of mutations count from 0."""
+
+GFP_TRAINING_MUTATIONS = 3
+"""TAPE trains on variants with at most so many mutations and tests on the others."""
+
+
+class TaskFiles(NamedTuple):
+    """The files of a task, and what reads them."""
+
+    files: list[Path]
+    examples: Iterator[Example]
+
+
+def read_task_files(name: str, source: Path) -> TaskFiles:
+    """What a folder or file holds of a task.
+
+    Args:
+        name: one of ``TASKS``.
+        source: a folder with TAPE's JSON files (``*_train.json``, ...), with SciBERT's ``train.txt``, ``dev.txt`` and
+            ``test.txt``, or with FLIP's three FASTA files of secondary structure (a zip of it too); or a file: FLIP's
+            CSV (``sequence, target, set, validation``), the table of GFP's genotypes, or a FASTA file whose headers
+            have SCOP's classes. All but the zip may be gzip.
+
+    Raises:
+        DataError: if it is not there, or holds no layout of the task; later, from the examples, what is damaged.
+    """
+    source = Path(source)
+    if not source.exists():
+        raise DataError(f"{source}: does not exist, want the files of {name}")
+    layouts: list[Callable[[str, Path], TaskFiles | None]] = (
+        [_scibert] if TASKS[name].on_texts else [_tape, _flip, _one]
+    )
+    for layout in layouts:
+        if (found := layout(name, source)) is not None:
+            return found
+    wanted = "train.txt, dev.txt and test.txt" if TASKS[name].on_texts else "TAPE's JSON, or FLIP's files"
+    raise DataError(f"{source}: holds no layout of {name} that we know; want {wanted} (docs/downstream.md)")
+
+
+def _scibert(name: str, source: Path) -> TaskFiles | None:
+    paths = {split: _there(source / file) for split, file in SCIBERT_SPLITS.items()}
+    present = {split: path for split, path in paths.items() if path is not None}
+    return TaskFiles(list(present.values()), _scibert_examples(present)) if present else None
+
+
+def _scibert_examples(paths: dict[str, Path]) -> Iterator[Example]:
+    for split, path in paths.items():
+        for number, line in enumerate(read_lines(path, "a JSON object a line"), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                text, label = record["text"], record["label"]
+            except (ValueError, KeyError, TypeError):
+                raise DataError(f"{path}, line {number}: want an object with text and label") from None
+            if (text, label) != ("tokens", "category"):  # the header of a table that SciBERT's field set was made of
+                yield Example(str(text), split, str(label), path.name, number)
+
+
+def _tape(name: str, source: Path) -> TaskFiles | None:
+    found = {
+        split: path
+        for split, endings in TAPE_SPLITS.items()
+        for ending in endings
+        if (path := _there(source / f"{name}_{ending}.json")) is not None
+    }
+    return TaskFiles(list(found.values()), _tape_examples(name, found)) if found else None
+
+
+def _tape_examples(name: str, paths: dict[str, Path]) -> Iterator[Example]:
+    key, labels = TAPE_KEYS[name], TASKS[name].labels
+    for split, path in paths.items():
+        with open_source(path, "TAPE's JSON: a list of objects") as file:
+            try:
+                records = json.loads(file.read())
+            except ValueError as error:
+                raise DataError(f"{path}: is no JSON ({error}). Repair it, or fetch it again.") from None
+        for number, record in enumerate(records if isinstance(records, list) else [records], start=1):
+            try:
+                sequence, value = record["primary"], record[key]
+            except (KeyError, TypeError):
+                raise DataError(f"{path}, record {number}: want an object with primary and {key}") from None
+            if labels == "residues":
+                label: object = [SS3.get(str(one), "") for one in value]
+            elif labels == "number":
+                label = float(value[0] if isinstance(value, list) else value)
+            else:
+                label = str(value)
+            yield Example(str(sequence).upper(), split, label, path.name, number)  # type: ignore[arg-type]
+
+
+def _flip(name: str, source: Path) -> TaskFiles | None:
+    """FLIP's secondary structure: ``sequences.fasta``, ``sampled.fasta`` (labels) and ``mask.fasta``."""
+    if name != "secondary_structure":
+        return None
+    names = ("sequences.fasta", "sampled.fasta", "mask.fasta")
+    if source.is_file() and zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            members = {Path(member).name: member for member in archive.namelist()}
+            if not set(names) <= members.keys():
+                raise DataError(f"{source}: has not all of {', '.join(names)}")
+            texts = {one: archive.read(members[one]).decode() for one in names}
+        return TaskFiles([source], _flip_examples(texts))
+    paths = {one: _there(source / one) for one in names}
+    if None in paths.values():
+        return None
+    texts = {one: "".join(read_lines(path, "FASTA")) for one, path in paths.items() if path is not None}
+    return TaskFiles([path for path in paths.values() if path is not None], _flip_examples(texts))
+
+
+def _flip_examples(texts: dict[str, str]) -> Iterator[Example]:
+    sequences, masks = (_by_id(_fasta(texts[one])) for one in ("sequences.fasta", "mask.fasta"))
+    for number, (header, labels) in enumerate(_fasta(texts["sampled.fasta"]).items(), start=1):
+        key, *facts = header.split()
+        told = dict(fact.split("=", 1) for fact in facts if "=" in fact)
+        split = "test" if told.get("SET") == "test" else "dev" if told.get("VALIDATION") == "True" else "train"
+        sequence, mask = sequences.get(key, ""), masks.get(key, "")
+        if len(mask) != len(labels):
+            raise DataError(f"mask.fasta: {key} has {len(mask)} marks, and sampled.fasta {len(labels)} labels")
+        known = [label if mark == "1" else "" for label, mark in zip(labels, mask, strict=True)]
+        yield Example(sequence.upper(), split, known, "sampled.fasta", number)
+
+
+def _one(name: str, source: Path) -> TaskFiles | None:
+    if not source.is_file():
+        return None
+    with open_source(source, "a table or FASTA") as file:
+        first = file.readline().decode(errors="replace")
+    if first.startswith(">") and name == "remote_homology":
+        return TaskFiles([source], _scop_examples(source))
+    columns = {column.strip() for column in first.replace("\t", ",").split(",")}
+    if {"sequence", "target", "set"} <= columns:
+        return TaskFiles([source], _csv_examples(name, source))
+    if {"aaMutations", "medianBrightness"} <= columns and name == "fluorescence":
+        return TaskFiles([source], _gfp_examples(source))
+    return None
+
+
+def _csv_examples(name: str, path: Path) -> Iterator[Example]:
+    """FLIP's tables: ``sequence, target, set, validation``."""
+    is_number = TASKS[name].labels == "number"
+    for number, row in enumerate(csv.DictReader(io.StringIO("".join(read_lines(path, "FLIP's CSV")))), start=2):
+        is_dev = (row.get("validation") or "").strip() == "True"
+        split = "dev" if is_dev else (row["set"] or "").strip()
+        if split not in SPLITS:
+            raise DataError(f"{path}, line {number}: set is {row['set']!r}, want train or test")
+        try:
+            label = float(row["target"]) if is_number else str(row["target"])
+        except ValueError:
+            raise DataError(f"{path}, line {number}: target is {row['target']!r}, want a number") from None
+        yield Example((row["sequence"] or "").strip().upper(), split, label, path.name, number)
+
+
+def _gfp_examples(path: Path) -> Iterator[Example]:
+    """Genotypes such as ``SA108D:SK3R``; those with a stop are left out, of which there are a few in a hundred."""
+    rows = csv.DictReader(io.StringIO("".join(read_lines(path, "a table of genotypes"))), delimiter="\t")
+    for number, row in enumerate(rows, start=2):
+        residues, mutations = list(GFP), [one for one in (row["aaMutations"] or "").split(":") if one]
+        for mutation in mutations:
+            old, place, new = mutation[1], int(mutation[2:-1]), mutation[-1]
+            if place >= len(GFP) or GFP[place] != old:
+                raise DataError(f"{path}, line {number}: {mutation} is none of the wild type's, counted from 0")
+            residues[place] = new
+        if "*" not in residues:
+            split = "train" if len(mutations) <= GFP_TRAINING_MUTATIONS else "test"
+            yield Example("".join(residues), split, float(row["medianBrightness"]), path.name, number)
+
+
+def _scop_examples(path: Path) -> Iterator[Example]:
+    """Domains with headers such as ``d1dlya_ a.1.1.1``; of each fold its last superfamily is test, the one before dev.
+
+    So a fold is told by relatives too remote to be of its superfamily. Folds of one superfamily are training alone.
+    """
+    rows = [(header.split()[1], sequence) for header, sequence in _fasta("".join(read_lines(path, "FASTA"))).items()]
+    superfamilies: dict[str, set[str]] = defaultdict(set)
+    for scop, _ in rows:
+        superfamilies[_first(scop, 2)].add(_first(scop, 3))
+    split_of = {}
+    for found in superfamilies.values():
+        ordered = sorted(found, key=lambda one: [int(part) if part.isdigit() else part for part in one.split(".")])
+        for place, one in enumerate(reversed(ordered)):
+            is_left = place < len(ordered) - 1
+            split_of[one] = "test" if place == 0 and is_left else "dev" if place == 1 and is_left else "train"
+    for number, (scop, sequence) in enumerate(rows, start=1):
+        yield Example(sequence.upper(), split_of[_first(scop, 3)], _first(scop, 2), path.name, number)
+
+
+def _first(scop: str, fields: int) -> str:
+    return ".".join(scop.split(".")[:fields])
+
+
+def _fasta(text: str) -> dict[str, str]:
+    """Header -> everything below it; FASTA of labels and marks is no FASTA of residues."""
+    records = [record.split("\n", 1) for record in text.replace("\r", "").split(">") if record.strip()]
+    return {header.strip(): "".join(rest).replace("\n", "").strip() for header, *rest in records}
+
+
+def _by_id(records: dict[str, str]) -> dict[str, str]:
+    return {header.split()[0]: value for header, value in records.items()}
+
+
+def _there(path: Path) -> Path | None:
+    zipped = path.with_name(f"{path.name}.gz")
+    return path if path.is_file() else zipped if zipped.is_file() else None

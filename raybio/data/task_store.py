@@ -1,0 +1,124 @@
+"""The store of a supervised task: sequences of residues or texts, what is to be told of them, and their splits.
+
+Shape letters: N rows, T residues or bytes of all rows end to end.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.data.residues import Ragged
+from raybio.data.store import Store
+from raybio.data.store_writer import Draft
+from raybio.data.word_counts import count_words
+
+ROWS, CLASSES, WORDS = "rows.arrow", "classes.arrow", "words.arrow"
+SPLITS = ("train", "dev", "test")
+IGNORED = -1
+"""Class of a residue of which nothing is known."""
+
+
+class TaskStore(Store):
+    """An open store of labelled sequences."""
+
+    kind = "task"
+
+    @property
+    def task(self) -> str:
+        """Its name, of ``tasks.TASKS``."""
+        return str(self.manifest["parameters"]["task"])
+
+    @cached_property
+    def residue_T(self) -> np.ndarray:
+        """Residues of all rows end to end, uint8; of a task on texts their bytes."""
+        return self._content.value_T
+
+    @cached_property
+    def indptr_N1(self) -> np.ndarray:
+        """Row n is ``residue_T[indptr_N1[n] : indptr_N1[n + 1]]``."""
+        return self._content.indptr_N1
+
+    def texts(self, row_R: np.ndarray) -> list[str]:
+        """Some texts."""
+        return [text.decode() for text in self._rows.column("content").take(pa.array(row_R)).to_pylist()]
+
+    def split_rows(self, split: str) -> np.ndarray:
+        """Rows of one of ``SPLITS``, ascending."""
+        return np.flatnonzero(self._rows.column("split").to_numpy() == SPLITS.index(split))
+
+    @cached_property
+    def class_names(self) -> list[str]:
+        """Names of the classes; none of a task on numbers."""
+        return [str(name) for name in self._batch(CLASSES).column("name").to_pylist()]
+
+    @cached_property
+    def target_N(self) -> np.ndarray:
+        """Class or number of each row, float64; of a task on residues zeros."""
+        return self._rows.column("target").to_numpy(zero_copy_only=True)
+
+    @cached_property
+    def class_T(self) -> np.ndarray:
+        """Class of each residue, int8, ``IGNORED`` where nothing is known; empty of other tasks."""
+        return self._rows.column("classes").values.to_numpy(zero_copy_only=True)
+
+    @cached_property
+    def count_by_word(self) -> dict[str, int]:
+        """How often the commonest words occur; none of a task on proteins."""
+        words = self._batch(WORDS)
+        return dict(zip(words.column("word").to_pylist(), words.column("count").to_pylist(), strict=True))
+
+    @cached_property
+    def _content(self) -> Ragged:
+        return Ragged.of(self._rows.column("content"))
+
+    @cached_property
+    def _rows(self) -> pa.RecordBatch:
+        return self._batch(ROWS)
+
+
+def commit_task(
+    draft: Draft,
+    *,
+    contents: list[bytes],
+    splits: list[str],
+    targets: list[float],
+    classes: list[np.ndarray],
+    class_names: list[str],
+    with_words: bool,
+    provenance: dict[str, Any],
+) -> TaskStore:
+    """Write and commit a store.
+
+    Args:
+        draft: where it is made.
+        contents: residues or text of each row.
+        splits: one of ``SPLITS`` each.
+        targets: class or number of each row.
+        classes: of each row, class of each residue; empty arrays for other tasks.
+        class_names: names of the classes.
+        with_words: whether rows are texts.
+        provenance: the manifest's account of the input.
+
+    Raises:
+        StoreError: if it cannot be written.
+    """
+    count_by_word = count_words(content.decode() for content in contents) if with_words else {}
+    bounds = np.cumsum([0, *map(len, classes)], dtype=np.int64)
+    class_T = np.concatenate([np.empty(0, np.int8), *classes]).astype(np.int8)
+    tables = {
+        ROWS: {
+            "content": pa.array(contents, pa.large_binary()),
+            "split": pa.array([SPLITS.index(split) for split in splits], pa.int8()),
+            "target": pa.array(targets, pa.float64()),
+            "classes": pa.LargeListArray.from_arrays(pa.array(bounds), pa.array(class_T)),
+        },
+        CLASSES: {"name": pa.array(class_names, pa.string())},
+        WORDS: {
+            "word": pa.array(list(count_by_word), pa.string()),
+            "count": pa.array(list(count_by_word.values()), pa.int64()),
+        },
+    }
+    counts = {"rows": len(contents)} | {f"{split}_rows": splits.count(split) for split in SPLITS}
+    return draft.commit(TaskStore, tables, counts | {"classes": len(class_names)}, provenance)

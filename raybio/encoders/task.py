@@ -1,0 +1,141 @@
+"""Encoders with a head for a supervised task: a class or a number a sequence, or a class a token (facts §5.2).
+
+Shape letters: R sequences, L padded length, D width, C classes (1 for a number).
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from raybio.batches import PaddedTokens
+from raybio.encoders.transformer import TransformerConfig, seeded_weights
+from raybio.functional.similarity import at_least_fp32
+from raybio.protocols import Encoded, Encoder
+
+HIDDEN = 512
+HeadKind = Literal["auto", "linear", "mlp", "conv"]
+
+
+class TaskEncoderConfig(TransformerConfig):
+    """Which encoder is tuned, and the head on it."""
+
+    max_length: int = Field(512, ge=4, description="tokens of a sequence, special ones included; longer ones are cut")
+    pooling: Literal["cls", "mean"] = Field("cls", description="a sequence: the first token's state, or the mean")
+    dropout: float = Field(0.1, ge=0, lt=1, description="of states and attention, and before the head")
+    vocabulary_size: int = Field(30_522, ge=8, description="scratch only, texts: most tokens of the vocabulary")
+    head: HeadKind = Field(
+        "auto",
+        description="linear (the paper); mlp: 512 units (TAPE, on sequences); conv: over 5 and 3 tokens (TAPE, on "
+        "residues); auto: mlp or conv for proteins, linear for texts",
+    )
+
+
+class TaskModel(Encoder):
+    """An encoder and its head; of the evaluation that was best, the weights are kept in buffers.
+
+    For a class or a number a sequence, ``embedding_RD`` is what ``head`` reads. For a class a token, ``hidden_RLD`` are
+    the scores of the classes.
+
+    Attributes:
+        encoder: what is tuned.
+        head: embeddings to scores; for tokens a ``TokenHead``.
+        on_tokens: whether every token has a class.
+    """
+
+    best_value: Tensor
+
+    def __init__(self, encoder: Encoder, head: nn.Module, *, on_tokens: bool, dropout: float) -> None:
+        """Wrap an encoder."""
+        super().__init__()
+        self.encoder, self.head, self.on_tokens = encoder, head, on_tokens
+        self.width, self.pad_id = encoder.width, encoder.pad_id
+        self.dropout = nn.Dropout(dropout)
+        self.register_buffer("best_value", torch.tensor(-torch.inf))
+        for name, weight in self._weights():
+            self.register_buffer(_buffer(name), weight.detach().clone())
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """States, or scores (R, L, C) of tokens, and embeddings (R, D)."""
+        encoded: Encoded = self.encoder(tokens)
+        if self.on_tokens:
+            scores_RLC = self.head(self.dropout(at_least_fp32(encoded.hidden_RLD)), tokens.mask_RL)
+            return Encoded(scores_RLC, encoded.embedding_RD)
+        return Encoded(encoded.hidden_RLD, self.dropout(encoded.embedding_RD))
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Scores of tokens are what ``forward`` gives: (K, C) as they are."""
+        return hidden_KD
+
+    def keep_if_best(self, value: float) -> None:
+        """Remember the weights if an evaluation was better than all before; checkpoints hold them."""
+        if value <= float(self.best_value):
+            return
+        self.best_value.fill_(value)
+        for name, weight in self._weights():
+            self.get_buffer(_buffer(name)).copy_(weight.detach())
+
+    def take_best(self) -> None:
+        """Go back to the weights of the best evaluation, if there was one."""
+        if torch.isfinite(self.best_value):
+            with torch.no_grad():
+                for name, weight in self._weights():
+                    weight.copy_(self.get_buffer(_buffer(name)))
+
+    def _weights(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, weight) for name, weight in self.named_parameters() if weight.requires_grad]
+
+
+class TokenHead(nn.Module):
+    """TAPE's head over residues: convolutions over 5 and over 3 tokens, with weight norm and ReLU.
+
+    A layer norm stands where TAPE has a batch norm, whose result would depend on how a batch is divided.
+    """
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.wide = weight_norm(nn.Conv1d(width, HIDDEN, 5, padding=2))
+        self.narrow = weight_norm(nn.Conv1d(HIDDEN, num_classes, 3, padding=1))
+
+    def forward(self, hidden_RLD: Tensor, mask_RL: Tensor) -> Tensor:
+        """Scores (R, L, C); what lies beyond a sequence counts as zeros, however far it is padded."""
+        is_there_R1L = mask_RL[:, None]
+        states_RDL = self.norm(hidden_RLD).transpose(1, 2) * is_there_R1L
+        inside_RHL = torch.relu(self.wide(states_RDL)) * is_there_R1L
+        return self.narrow(inside_RHL).transpose(1, 2)
+
+
+class LinearTokenHead(nn.Module):
+    """A linear map of each token."""
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, num_classes)
+
+    def forward(self, hidden_RLD: Tensor, mask_RL: Tensor) -> Tensor:
+        """Scores (R, L, C)."""
+        return self.linear(hidden_RLD)
+
+
+def build_head(kind: HeadKind, width: int, num_outputs: int, *, on_tokens: bool, seed: int) -> nn.Module:
+    """A fresh head whose weights depend on ``seed`` alone.
+
+    Raises:
+        ValueError: for a kind that is not for tokens, or for tokens alone.
+    """
+    if kind in (("mlp",) if on_tokens else ("conv",)):
+        raise ValueError(f"encoder.head {kind} is for {'sequences' if on_tokens else 'residues'}")
+    with seeded_weights(seed):
+        if on_tokens:
+            return TokenHead(width, num_outputs) if kind == "conv" else LinearTokenHead(width, num_outputs)
+        if kind == "linear":
+            return nn.Linear(width, num_outputs)
+        inner, outer = weight_norm(nn.Linear(width, HIDDEN)), weight_norm(nn.Linear(HIDDEN, num_outputs))
+        return nn.Sequential(inner, nn.ReLU(), outer)
+
+
+def _buffer(name: str) -> str:
+    return "best_" + name.replace(".", "_")

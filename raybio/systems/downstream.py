@@ -1,0 +1,254 @@
+"""Fine-tuning on downstream tasks: what pre-training on a graph is good for (facts §5.2).
+
+McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training", Tables 2 and 3: TAPE's tasks on proteins (Rao et
+al., 2019) and SciBERT's on texts (Beltagy et al., 2019). Heads and settings are those of the authors' code.
+
+Different from it: a layer norm for TAPE's batch norm, numbers are standardised by those of training, and the weights
+of the best evaluation on dev are kept inside the checkpoints, so that a run that was killed ends alike.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raybio.batches import IGNORED_LABEL, PaddedTokens, TaskBatch
+from raybio.data.collate import ReadRows, unmasked
+from raybio.data.protein_rows import ProteinRows
+from raybio.data.simulate_task import default_task
+from raybio.data.store import open_store
+from raybio.data.task_collate import TaskCollate, TaskPlanConfig, read_labelled
+from raybio.data.task_store import TaskStore
+from raybio.data.tasks import TASKS
+from raybio.data.text_rows import TextRows
+from raybio.encoders.export import export_encoder
+from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
+from raybio.encoders.sources import check_source
+from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text_export import export_text_encoder
+from raybio.encoders.tokens import TokenizerSource
+from raybio.errors import ConfigError
+from raybio.evaluation.task_scores import Floats, of_classes, of_numbers, of_tokens, units, with_intervals
+from raybio.functional.hashing import derive_seed
+from raybio.objectives.task_labels import TaskLabels
+from raybio.protocols import Collective, Encoded, Encoder, System
+from raybio.systems.structure_preserving import token_table
+from raybio.training.encode import embed_rows
+from raybio.training.optim import OptimConfig
+from raybio.training.settings import ScheduleConfig, TrainingConfig
+
+
+class Config(TrainingConfig):
+    """Settings of fine-tuning; ``jobs/finetune.py`` knows those that the paper has for each task."""
+
+    encoder: TaskEncoderConfig = TaskEncoderConfig()
+    plan: TaskPlanConfig = TaskPlanConfig()
+    optim: OptimConfig = OptimConfig(peak_lr=1e-5, schedule="constant", num_warmup_steps=0, weight_decay=0.0)
+    schedule: ScheduleConfig = ScheduleConfig(
+        max_steps=10_000, evaluate_every_steps=500, checkpoint_every_steps=500, early_stopping_patience=25
+    )
+
+
+DEMO = Config(
+    encoder=TaskEncoderConfig(num_layers=2, width=64, num_heads=4, ffn_width=128, max_length=72, pooling="mean"),
+    optim=OptimConfig(peak_lr=2e-3, schedule="constant", num_warmup_steps=20, weight_decay=0.0),
+    schedule=ScheduleConfig(max_steps=300, evaluate_every_steps=50, checkpoint_every_steps=100),
+)
+"""Settings for the embedded task on two CPU cores: a minute."""
+
+
+def prepare_demo(directory: str | Path) -> Path:
+    """The embedded default task as a prepared store inside ``directory``; made on the first call."""
+    return default_task(directory).path
+
+
+def check(config: Config, store: TaskStore) -> None:
+    """Refuse what can be known to fail before anything starts.
+
+    Raises:
+        ConfigError: if the encoder's source is not there, or the head is not for the task.
+    """
+    check_source(config.encoder.source, config.encoder.revision)
+    _head_kind(config, store)
+
+
+def build(config: Config, store_path: str | Path) -> System:
+    """Wire fine-tuning over a prepared task.
+
+    Raises:
+        StoreError: if the store is missing, damaged or of another kind.
+        ConfigError: if the encoder cannot be loaded, or the head is not for the task.
+    """
+    store = open_store(store_path, TaskStore)
+    model = _fresh(config, store)
+    read, fingerprint = _reader(config, store, model)
+    collate = TaskCollate(store, config.plan, read, config.seed)
+    train_N = store.target_N[store.split_rows("train")]
+    is_number = TASKS[store.task].labels == "number"
+    scale = {"centre": float(train_N.mean()), "scale": float(train_N.std()) or 1.0} if is_number else {}
+    objective = TaskLabels(model.head, TASKS[store.task].labels, **scale)
+    judge = _Judge(config, store, read, objective)
+    return System(
+        name="downstream",
+        model=model,
+        objective=objective,
+        batch_type=TaskBatch,
+        collate=collate,
+        steps_per_epoch=collate.steps_per_epoch,
+        evaluate=judge.during_training,
+        final_evaluate=judge.at_the_end,
+        export=lambda folder, card: _export(model, folder, card),
+        data_digest=f"{store.digest} read as {fingerprint}",
+    )
+
+
+def _head_kind(config: Config, store: TaskStore) -> HeadKind:
+    task, kind = TASKS[store.task], config.encoder.head
+    on_tokens = task.labels == "residues"
+    if kind in (("mlp",) if on_tokens else ("conv",)):
+        what, wanted = ("residue", "auto, linear or conv") if on_tokens else ("row", "auto, linear or mlp")
+        raise ConfigError(f"encoder.head: got {kind}, and {store.task} is told of each {what}; want {wanted}")
+    if kind != "auto":
+        return kind
+    return "linear" if task.on_texts else "conv" if on_tokens else "mlp"
+
+
+def _fresh(config: Config, store: TaskStore) -> TaskModel:
+    """Encoder and head as training begins with them."""
+    task, seed = TASKS[store.task], derive_seed(config.seed, "weights")
+    own = config.encoder.to_mapping()
+    shared = {name: own[name] for name in ("source", "revision", "num_layers", "width", "num_heads", "ffn_width")}
+    shared |= {name: own[name] for name in ("recompute_activations", "dropout", "pooling")}
+    encoder: Encoder
+    if task.on_texts:
+        sizes = {"max_length": own["max_length"], "vocabulary_size": own["vocabulary_size"], "normalise": False}
+        encoder = build_text_encoder(
+            TextEncoderConfig.from_mapping(shared | sizes), seed=seed, count_by_word=store.count_by_word
+        )
+    else:
+        encoder = build_protein_encoder(
+            EncoderConfig.from_mapping(shared | {"max_positions": own["max_length"]}), seed=seed
+        )
+        _leave_language_model(encoder)
+    on_tokens = task.labels == "residues"
+    head = build_head(
+        _head_kind(config, store),
+        encoder.width,
+        max(1, len(store.class_names)),
+        on_tokens=on_tokens,
+        seed=derive_seed(config.seed, "head"),
+    )
+    return TaskModel(encoder, head, on_tokens=on_tokens, dropout=config.encoder.dropout).train()
+
+
+def _leave_language_model(encoder: ProteinEncoder) -> None:
+    """Its head takes no part in a task; frozen, no optimiser waits for it. Tied word embeddings are the encoder's."""
+    used = {id(weight) for weight in encoder.model.base_model.parameters()}
+    for weight in encoder.model.parameters():
+        if id(weight) not in used:
+            weight.requires_grad_(False)
+
+
+def _reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[ReadRows, str]:
+    """What makes tokens of rows, and what tells it from others."""
+    encoder = model.encoder
+    if isinstance(encoder, ProteinEncoder):
+        longest = min(config.encoder.max_length, encoder.max_tokens)
+        return ProteinRows(store, token_table(encoder), longest), encoder.vocabulary.fingerprint
+    assert isinstance(encoder, TextEncoder)
+    source = TokenizerSource.of(encoder.tokenizer)
+    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    return TextRows(store, tokenise, -1, source.special_ids, np.empty(0, np.int64)), source.fingerprint
+
+
+def _export(model: TaskModel, folder: Path, card: Mapping[str, Any]) -> Path:
+    """The encoder of the best evaluation, for programs that do not know raybio; its head is not part of it."""
+    model.take_best()
+    if isinstance(model.encoder, ProteinEncoder):
+        return export_encoder(model.encoder, folder, card=card)
+    assert isinstance(model.encoder, TextEncoder)
+    return export_text_encoder(model.encoder, folder, card=card)
+
+
+class _TokenScores(Encoder):
+    """Of each sequence: tokens told right, labelled tokens, and the sum of their losses."""
+
+    def __init__(self, model: TaskModel) -> None:
+        super().__init__()
+        self.model, self.width, self.pad_id = model, 3, model.pad_id
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        scores_RLC = self.model(tokens).hidden_RLD
+        is_label_RL = tokens.label_RL != IGNORED_LABEL
+        right_RL = (scores_RLC.argmax(2) == tokens.label_RL) & is_label_RL
+        loss_RL = F.cross_entropy(scores_RLC.transpose(1, 2), tokens.label_RL, reduction="none")
+        told_R3 = torch.stack([right_RL.sum(1), is_label_RL.sum(1), loss_RL.sum(1)], 1)
+        return Encoded(scores_RLC, told_R3.float())
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        return hidden_KD
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """A model on the rows of dev and test."""
+
+    config: Config
+    store: TaskStore
+    read: ReadRows
+    objective: TaskLabels
+
+    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """``val/score``, ``val/log_likelihood`` and more on dev; weights of the best likelihood are kept."""
+        assert isinstance(model, TaskModel)
+        found, log_likelihood = self._told(model, "dev", collective)
+        model.keep_if_best(log_likelihood)
+        means = {f"val/{name}": float(value_N.mean()) for name, value_N in found.items()}
+        return means | {"val/log_likelihood": log_likelihood}
+
+    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
+        """The weights of the best evaluation on dev and test, beside a fresh head on the initial encoder."""
+        assert isinstance(model, TaskModel)
+        model.take_best()
+        device, seed = next(model.parameters()).device, derive_seed(self.config.seed, "bootstrap")
+        scores: dict[str, Any] = {}
+        for name, one in {"initial": _fresh(self.config, self.store).to(device), "trained": model}.items():
+            told = {split: self._told(one, split, collective)[0] for split in ("dev", "test")}
+            scores[name] = {split: with_intervals(found, seed) for split, found in told.items()}
+        measured = {split: units(self.store.split_rows(split), found) for split, found in told.items()}
+        return {"scores": scores, "unit_scores": measured, "measure": TASKS[self.store.task].measure}
+
+    def _told(self, model: TaskModel, split: str, collective: Collective) -> tuple[dict[str, Floats], float]:
+        """What each row adds to the scores, and the mean log-likelihood (of numbers: minus half the squared error)."""
+        row_N, max_tokens = self.store.split_rows(split), self.config.memory.max_tokens_per_micro_batch
+        embed: Callable[..., Tensor] = partial(embed_rows, collective=collective, max_tokens=max_tokens)
+        was_training = model.training
+        model.eval()
+        if model.on_tokens:
+            told_N3 = embed(_TokenScores(model), partial(read_labelled, self.store, self.read), row_N).cpu().double()
+            found = of_tokens(told_N3[:, 0].numpy(), told_N3[:, 1].numpy())
+            likelihood = -float(told_N3[:, 2].sum() / told_N3[:, 1].sum().clamp(min=1))
+        else:
+            with torch.no_grad():
+                scores_NC = model.head(embed(model, partial(unmasked, self.read), row_N))
+                target_N = torch.from_numpy(self.store.target_N[row_N].copy()).to(scores_NC.device)
+                losses_N = self._losses(model)(scores_NC, target_N)
+            likelihood = -float(losses_N.double().mean())
+            gold_N = self.store.target_N[row_N]
+            if self.objective.labels == "class":
+                found = of_classes(scores_NC.argmax(1).cpu().numpy(), gold_N.astype(np.int64))
+            else:
+                told_N = scores_NC[:, 0].double().cpu().numpy() * self.objective.scale + self.objective.centre
+                found = of_numbers(told_N, gold_N)
+        model.train(was_training)
+        return found | {"score": found[TASKS[self.store.task].measure]}, likelihood
+
+    def _losses(self, model: TaskModel) -> Callable[[Tensor, Tensor], Tensor]:
+        return TaskLabels(model.head, self.objective.labels, self.objective.centre, self.objective.scale).losses
