@@ -166,7 +166,7 @@ def _with_dev(good: list[Example], config: TaskConfig) -> list[Example]:
 def _class_names(good: list[Example], task: Task) -> list[str]:
     if task.labels == "number":
         return []
-    train = [one.label for one in good if one.split == "train"]
     if task.labels == "class":
-        return sorted({str(label) for label in train})
-    return sorted({label for labels in train for label in labels if label})  # type: ignore[union-attr]
+        return sorted({str(one.label) for one in good if one.split == "train"})
+    # Of residues those of all splits: what training never shows is told wrong, and counts.
+    return sorted({label for one in good for label in one.label if label})  # type: ignore[union-attr]

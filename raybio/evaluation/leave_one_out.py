@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.bootstrap import Interval
@@ -53,6 +52,8 @@ def leave_one_out(embedding_ND: Floats, label_N: NDArray[np.int64], num_neighbou
     Raises:
         ValueError: for fewer than two classes.
     """
+    from scipy.stats import rankdata  # half a second to import
+
     label_N = np.asarray(label_N)
     num_classes = int(label_N.max()) + 1
     if num_classes < 2:

@@ -5,7 +5,6 @@ Shape letters: N rows, C classes. Every score is the mean of a number a row, so 
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from raybio.evaluation.shares import linear_share
 from raybio.evaluation.unit_scores import UnitScores, sampled
@@ -34,6 +33,8 @@ def of_classes(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
 
 def of_numbers(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
     """``spearman``: the mean of products of standardised ranks; 0 where all are equal. ``negative_mse`` beside it."""
+    from scipy.stats import rankdata  # half a second to import
+
     ranks = [rankdata(values) for values in (predicted_N, gold_N)]
     one_N, two_N = ((rank - rank.mean()) / (rank.std() or 1.0) for rank in ranks)
     return {"spearman": one_N * two_N, "negative_mse": -((predicted_N - gold_N) ** 2)}

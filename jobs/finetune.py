@@ -1,0 +1,29 @@
+"""Fine-tune an encoder on a downstream task (`finetune.py TASK --data FILES --init MODEL`), judge it on dev and test.
+
+TASK: remote_homology, secondary_structure, stability, fluorescence, paper_field, scicite, acl_arc. --data: its files
+(docs/downstream.md says which); the settings are the paper's for it, and --set changes them. Without a task it trains
+on embedded simulated folds. --compare encoder.source=A,B puts more encoders into the table, --seeds 3 their spread.
+"""
+
+import sys
+
+from raybio.runtime.command_line import run_app
+
+
+def main() -> None:
+    """Prepare what was given, and train."""
+
+    def train() -> None:
+        # Only now: this imports torch and transformers, which takes seconds.
+        from raybio.runtime.given_task import with_task
+
+        sys.argv[1:] = with_task(sys.argv[1:])
+        from raybio.runtime.launch import training_job
+
+        training_job("downstream", __doc__ or "")
+
+    run_app(train)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The files of downstream tasks, a layout each, sound and broken."""
+
+import gzip
+import json
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.data.store import open_store
+from raybio.data.task_files import GFP, read_task_files
+from raybio.data.task_store import TaskStore
+from raybio.data.tasks import TaskConfig, prepare_task
+from raybio.errors import DataError
+
+
+def prepared(tmp_path: Path, name: str, source: Path, **settings: object) -> TaskStore:
+    prepare_task(tmp_path / "store", name, *read_task_files(name, source), TaskConfig(**settings))
+    return open_store(tmp_path / "store", TaskStore, verify=True)
+
+
+def contents(store: TaskStore, split: str) -> list[str]:
+    return store.texts(store.split_rows(split))
+
+
+def write_tape(folder: Path, name: str, rows: dict[str, list[dict[str, object]]]) -> Path:
+    for ending, records in rows.items():
+        (folder / f"{name}_{ending}.json").write_text(json.dumps(records))
+    return folder
+
+
+def test_tapes_classes(tmp_path: Path) -> None:
+    rows = {
+        "train": [{"primary": "ACD", "fold_label": 7}, {"primary": "EFG", "fold_label": 3}],
+        "valid": [{"primary": "HIK", "fold_label": 7}],
+        "test_fold_holdout": [{"primary": "LMN", "fold_label": 3}, {"primary": "PQR", "fold_label": 99}],
+        "test_family_holdout": [{"primary": "AAA", "fold_label": 3}],
+    }
+    store = prepared(tmp_path, "remote_homology", write_tape(tmp_path, "remote_homology", rows))
+    assert store.class_names == ["3", "7"]
+    assert contents(store, "train") == ["ACD", "EFG"]
+    assert store.target_N[store.split_rows("train")].tolist() == [1, 0]
+    assert contents(store, "test") == ["LMN"]
+    assert list(store.manifest["quarantine"]) == ["row of a class that training does not have"]
+
+
+def test_tapes_numbers_are_lists_of_one(tmp_path: Path) -> None:
+    rows = {
+        "train": [{"primary": "ACD", "stability_score": [1.5]}, {"primary": "ACE", "stability_score": [0.5]}],
+        "valid": [{"primary": "ACF", "stability_score": [-1.0]}],
+        "test": [{"primary": "ACG", "stability_score": [2.0]}],
+    }
+    store = prepared(tmp_path, "stability", write_tape(tmp_path, "stability", rows))
+    assert store.target_N.tolist() == [1.5, 0.5, -1.0, 2.0]
+    assert store.class_names == []
+
+
+def test_tapes_residues(tmp_path: Path) -> None:
+    rows = {
+        "train": [{"primary": "ACD", "ss3": [0, 1, 2]}, {"primary": "EF", "ss3": [2, 2]}],
+        "valid": [{"primary": "A", "ss3": [0]}],
+        "cb513": [{"primary": "C", "ss3": [1]}],
+    }
+    store = prepared(tmp_path, "secondary_structure", write_tape(tmp_path, "secondary_structure", rows))
+    assert store.class_names == ["C", "E", "H"]
+    assert store.class_T.tolist() == [2, 1, 0, 0, 0, 2, 1]
+
+
+def test_flips_residues_with_unresolved_ones(tmp_path: Path) -> None:
+    fasta = {
+        "sequences.fasta": ">a\nACD\nE\n>b\nFG\n>c\nHI\n",
+        "sampled.fasta": ">a SET=train VALIDATION=False\nCHHE\n>b SET=train VALIDATION=True\nCC\n"
+        ">c SET=test VALIDATION=False\nHH\n",
+        "mask.fasta": ">a\n0111\n>b\n11\n>c\n10\n",
+    }
+    with zipfile.ZipFile(tmp_path / "splits.zip", "w") as archive:
+        for name, text in fasta.items():
+            archive.writestr(f"splits/{name}", text)
+            (tmp_path / name).write_text(text)
+    for source in (tmp_path / "splits.zip", tmp_path):
+        files, examples = read_task_files("secondary_structure", source)
+        store = prepare_task(tmp_path / f"of {source.name}", "secondary_structure", files, examples)
+        assert [contents(store, split) for split in ("train", "dev", "test")] == [["ACDE"], ["FG"], ["HI"]]
+        assert store.class_names == ["C", "E", "H"]
+        assert store.class_T.tolist() == [-1, 2, 2, 1, 0, 0, 2, -1]
+
+
+def test_flips_tables(tmp_path: Path) -> None:
+    path = tmp_path / "split.csv"
+    path.write_text("sequence,target,set,validation\nacd,1.5,train,\nACE,2,train,True\nACF,3,test,\n")
+    store = prepared(tmp_path, "stability", path)
+    assert [contents(store, split) for split in ("train", "dev", "test")] == [["ACD"], ["ACE"], ["ACF"]]
+
+
+def test_genotypes_of_gfp_are_split_by_their_mutations(tmp_path: Path) -> None:
+    path = tmp_path / "gfp.tsv.gz"
+    lines = ["aaMutations\tuniqueBarcodes\tmedianBrightness\tstd", "\t1\t3.7\t.1", "SA0K\t1\t1.3\t.1"]
+    lines[-1] = f"S{GFP[0]}0A\t1\t1.3\t.1"
+    many = ":".join(f"S{GFP[place]}{place}A" for place in range(1, 5))
+    lines += [f"S{GFP[2]}2*\t1\t1.3\t.1", f"{many}\t1\t2.5\t.1"]
+    path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
+    store = prepared(tmp_path, "fluorescence", path, dev_share=0.5)
+    seen = sorted(contents(store, "train") + contents(store, "dev"))
+    assert seen == sorted([GFP, f"A{GFP[1:]}"])
+    assert contents(store, "test") == [f"{GFP[0]}AAAA{GFP[5:]}"]
+
+
+def test_a_mutation_of_another_wild_type_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "gfp.tsv").write_text("aaMutations\tuniqueBarcodes\tmedianBrightness\tstd\nSW0A\t1\t1.3\t.1\n")
+    with pytest.raises(DataError, match=r"gfp.tsv, line 2: SW0A is none of the wild type's"):
+        prepared(tmp_path, "fluorescence", tmp_path / "gfp.tsv")
+
+
+def test_scops_last_superfamily_of_a_fold_is_test(tmp_path: Path) -> None:
+    rows = {"a.1.1.1": "AAA", "a.1.2.1": "CCC", "a.1.10.1": "DDD", "a.1.10.2": "EEE", "b.2.1.1": "FFF"}
+    fasta = "".join(f">d{n} {scop} (A:) some protein\n{letters}\n" for n, (scop, letters) in enumerate(rows.items()))
+    (tmp_path / "domains.fa").write_text(fasta)
+    store = prepared(tmp_path, "remote_homology", tmp_path / "domains.fa")
+    assert [contents(store, split) for split in ("train", "dev", "test")] == [["AAA", "FFF"], ["CCC"], ["DDD", "EEE"]]
+    assert store.class_names == ["a.1", "b.2"]
+
+
+def test_sciberts_lines(tmp_path: Path) -> None:
+    lines = [{"text": f"Sentence {n}", "label": "ab"[n % 2], "metadata": {}} for n in range(10)]
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress("".join(f"{json.dumps(one)}\n" for one in lines).encode()))
+    (tmp_path / "test.txt").write_text(
+        json.dumps({"text": "tokens", "label": "category"}) + "\n" + json.dumps(lines[0])
+    )
+    store = prepared(tmp_path, "acl_arc", tmp_path, dev_share=0.3)
+    assert [len(store.split_rows(split)) for split in ("train", "dev", "test")] == [7, 3, 1]
+    assert store.count_by_word["sentence"] == 11
+    (tmp_path / "dev.txt").write_text("no json\n")
+    with pytest.raises(DataError, match=r"dev.txt, line 1: want an object with text and label"):
+        prepare_task(tmp_path / "again", "acl_arc", *read_task_files("acl_arc", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ({"primary": "", "fold_label": 1}, "row without a sequence"),
+        ({"primary": "AC1", "fold_label": 1}, "letter that is not an amino acid"),
+    ],
+)
+def test_bad_rows_are_refused_with_their_place(tmp_path: Path, record: dict[str, object], reason: str) -> None:
+    good = {"primary": "ACD", "fold_label": 1}
+    rows = {"train": [good, record], "valid": [good], "test_fold_holdout": [good]}
+    with pytest.raises(DataError, match=rf"{reason}: 1, first remote_homology_train.json:2"):
+        prepared(tmp_path, "remote_homology", write_tape(tmp_path, "remote_homology", rows))
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist, want the files of acl_arc"):
+        read_task_files("acl_arc", tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"holds no layout of stability that we know; want TAPE's JSON"):
+        read_task_files("stability", tmp_path)
+    write_tape(tmp_path, "stability", {"train": [{"primary": "ACD", "stability_score": [1.0]}] * 4})
+    with pytest.raises(DataError, match="the task has no test rows"):
+        prepared(tmp_path, "stability", tmp_path)
+
+
+def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
+    from raybio.batches import IGNORED_LABEL
+    from raybio.data.protein_rows import ProteinRows, TokenTable
+    from raybio.data.task_collate import read_labelled
+
+    rows = {
+        "train": [{"primary": "ACDEF", "ss3": [0, 1, 2, 0, 1]}, {"primary": "EF", "ss3": [2, 8]}],
+        "valid": [{"primary": "A", "ss3": [0]}],
+        "cb513": [{"primary": "C", "ss3": [1]}],
+    }
+    store = prepared(tmp_path, "secondary_structure", write_tape(tmp_path, "secondary_structure", rows))
+    table = TokenTable(np.arange(256), cls_id=1, eos_id=2, mask_id=3, residue_ids=np.arange(65, 90))
+    batch = read_labelled(store, ProteinRows(store, table, 6), np.array([1, 0]))
+    letters = ["".join(map(chr, batch.token_T[a + 1 : b - 1])) for a, b in pairwise(batch.indptr_R1)]
+    assert letters == ["EF", "ACDE"]  # cut to six tokens with two special ones
+    skip = IGNORED_LABEL
+    assert batch.label_T.tolist() == [skip, 0, skip, skip, skip, 2, 1, 0, 2, skip]

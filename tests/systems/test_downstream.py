@@ -1,0 +1,137 @@
+"""Fine-tuning on downstream tasks: what the conformance tests, which see classes of sequences alone, leave open."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.batches import PaddedTokens
+from raybio.config import override_all
+from raybio.data.store import Store
+from raybio.data.task_files import read_task_files
+from raybio.data.tasks import prepare_task
+from raybio.encoders.task import TokenHead, build_head
+from raybio.errors import ConfigError
+from raybio.systems import SYSTEMS
+from raybio.training.gather import SingleProcess
+from raybio.training.loop import fit
+from tests.systems.conformance_cases import tiny_config
+from tests.systems.test_conformance import assert_equal_gradients, gradients
+
+NAME = "downstream"
+
+
+def task_of(folder: Path, name: str) -> Store:
+    """Alanine is helix, tryptophan strand, all else coil; a number is the share of alanine."""
+    rng = np.random.default_rng(0)
+    endings = {"train": "train", "dev": "valid", "test": "cb513" if name == "secondary_structure" else "test"}
+    for split, ending in endings.items():
+        records = []
+        for _ in range(60 if split == "train" else 20):
+            letters = rng.choice(list("AWGK"), int(rng.integers(10, 30)), p=rng.dirichlet(np.ones(4)))
+            records.append(
+                {
+                    "primary": "".join(letters),
+                    "ss3": [{"A": 0, "W": 1}.get(letter, 2) for letter in letters],
+                    "stability_score": [float((letters == "A").mean())],
+                }
+            )
+        (folder / f"{name}_{ending}.json").write_text(json.dumps(records))
+    return prepare_task(folder / "store", name, *read_task_files(name, folder))
+
+
+@pytest.fixture(params=["secondary_structure", "stability"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return task_of(tmp_path, request.param)
+
+
+def test_residues_and_numbers_are_learned(store: Store) -> None:
+    config = tiny_config(NAME, **{"schedule.max_steps": 120, "schedule.evaluate_every_steps": 60})
+    system = SYSTEMS[NAME].build(config, store.path)
+    list(fit(system, config))
+    final = system.final_evaluate(system.model, SingleProcess())
+    score = {who: row["test"]["score"]["value"] for who, row in final["scores"].items()}
+    assert score["trained"] > max(0.85, score["initial"] + 0.1), score
+    measure = {"secondary_structure": "accuracy", "stability": "spearman"}[store.task]
+    assert final["measure"] == measure
+    trained = final["scores"]["trained"]["test"]
+    assert trained[measure] == trained["score"]
+    assert final["unit_scores"]["test"].value_by_measure["score"].mean() == pytest.approx(score["trained"])
+
+
+def test_gradients_do_not_depend_on_micro_batches(store: Store) -> None:
+    system = SYSTEMS[NAME].build(tiny_config(NAME), store.path)
+    small = gradients(system, SingleProcess(), 2, max_tokens=80)
+    system.model.zero_grad(set_to_none=True)
+    assert_equal_gradients(small, gradients(system, SingleProcess(), 2, max_tokens=100_000))
+
+
+def test_scores_of_a_token_do_not_depend_on_padding() -> None:
+    head = TokenHead(16, 3).eval()
+    hidden_RLD = torch.randn(1, 6, 16)
+    alone = head(hidden_RLD, torch.ones(1, 6, dtype=torch.bool))
+    padded = torch.cat([hidden_RLD, torch.randn(1, 4, 16)], 1)
+    mask = torch.arange(10)[None] < 6
+    torch.testing.assert_close(head(padded, mask)[:, :6], alone)
+
+
+def test_the_weights_of_the_best_evaluation_are_those_that_are_judged(tiny_task: Store) -> None:
+    config = tiny_config(NAME)
+    model = SYSTEMS[NAME].build(config, tiny_task.path).model
+    best = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    model.keep_if_best(-1.0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(1.0)
+    model.keep_if_best(-2.0)
+    model.take_best()
+    assert all(torch.equal(weight, best[name]) for name, weight in model.named_parameters() if weight.requires_grad)
+
+
+def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> None:
+    model = SYSTEMS[NAME].build(tiny_config(NAME), tiny_task.path).model
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(1.0)
+    now = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    model.take_best()
+    assert all(torch.equal(weight, now[name]) for name, weight in model.named_parameters())
+
+
+def test_texts_are_tuned_and_exported(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split, size in (("train", 60), ("dev", 20), ("test", 20)):
+        words = {"a": ["alpha", "amber", "apple"], "b": ["beta", "birch", "bread"]}
+        rows = [
+            (label, " ".join(rng.choice([*words[label], "the", "of"], 8))) for label in rng.choice(["a", "b"], size)
+        ]
+        lines = (json.dumps({"text": text, "label": str(label)}) for label, text in rows)
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines))
+    store = prepare_task(tmp_path / "store", "scicite", *read_task_files("scicite", tmp_path))
+    config = tiny_config(NAME, **{"encoder.vocabulary_size": 200, "schedule.max_steps": 80})
+    system = SYSTEMS[NAME].build(config, store.path)
+    list(fit(system, config))
+    scores = system.final_evaluate(system.model, SingleProcess())["scores"]
+    assert scores["trained"]["test"]["macro_f1"]["value"] > 0.9
+    folder = system.export(tmp_path / "export", {})
+    again = override_all(config, {"encoder.source": str(folder)})
+    tuned = SYSTEMS[NAME].build(again, store.path).model.encoder
+    tokens = PaddedTokens(torch.tensor([[2, 7, 8, 3]]), torch.ones(1, 4, dtype=torch.bool), torch.full((1, 4), -100))
+    with torch.no_grad():
+        pair = [one.eval()(tokens).embedding_RD for one in (tuned, system.model.encoder)]
+    torch.testing.assert_close(*pair)
+
+
+@pytest.mark.parametrize(("kind", "on_tokens"), [("mlp", True), ("conv", False)])
+def test_heads_that_are_not_for_the_task_are_refused(
+    kind: str, on_tokens: bool, tiny_task: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"encoder.head {kind} is for"):
+        build_head(kind, 8, 2, on_tokens=on_tokens, seed=0)
+    store = task_of(tmp_path, "secondary_structure") if on_tokens else tiny_task
+    build = partial(SYSTEMS[NAME].check, tiny_config(NAME, **{"encoder.head": kind}), store)
+    with pytest.raises(ConfigError, match=f"encoder.head: got {kind}, and {store.task} is told of each"):
+        build()
