@@ -69,7 +69,7 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
         if (found := layout(name, source)) is not None:
             return found
     wanted = "train.txt, dev.txt and test.txt" if TASKS[name].on_texts else "TAPE's JSON, or FLIP's files"
-    raise DataError(f"{source}: holds no layout of {name} that we know; want {wanted} (docs/downstream.md)")
+    raise DataError(f"{source}: holds no layout of {name} that we know; want {wanted} (docs/structure_preserving.md)")
 
 
 def _scibert(name: str, source: Path) -> TaskFiles | None:

@@ -62,7 +62,7 @@ def with_task(arguments: list[str]) -> list[str]:
     parser.add_argument("--store", type=Path)
     given, others = parser.parse_known_args(rest)
     if (given.data is None) == (given.store is None):
-        raise ConfigError(f"{name}: want either --data FILES (docs/downstream.md says which) or --store STORE")
+        raise ConfigError(f"{name}: want either --data FILES (see docs/structure_preserving.md) or --store STORE")
     path = given.store if given.data is None else kept_task(name, given.data)
     store = open_store(path, TaskStore)
     if store.task != name:
