@@ -8,12 +8,13 @@ Shape letters: N rows, E held-out links.
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from raybio.data.residues import Ragged
-from raybio.data.store import Store
+from raybio.data.store import Store, open_store
 from raybio.data.store_writer import small
 from raybio.errors import StoreError
 from raybio.graphs import Graph
@@ -62,6 +63,20 @@ class GraphStore(Store):
     @cached_property
     def _groups(self) -> pa.RecordBatch:
         return self._batch(GROUPS)
+
+
+def open_graph(path: str | Path) -> GraphStore:
+    """Open a store of linked rows, whatever they hold.
+
+    Raises:
+        StoreError: as ``open_store``, and if it is of a kind without links.
+    """
+    store = open_store(path, GraphStore)
+    if INDPTR not in store.manifest["files"]:
+        raise StoreError(
+            f"{path}: is a store of {store.manifest['kind']}, which has no links; want proteins or articles"
+        )
+    return store
 
 
 @dataclass(frozen=True)

@@ -280,8 +280,8 @@ def link_samples(
 
 @app.command()
 def task_fit(
-    store: Annotated[Path, typer.Option(help="prepared proteins and their links")],
-    labels: Annotated[Path, typer.Option(help="table with a header: protein id and label, tab-separated (.gz too)")],
+    store: Annotated[Path, typer.Option(help="prepared proteins or articles, and their links")],
+    labels: Annotated[Path, typer.Option(help="table with a header: id and label, tab-separated (.gz too)")],
     numbers: Annotated[bool, typer.Option("--numbers", help="labels are numbers, not classes")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffled labels")] = 0,
     out: Annotated[Path | None, typer.Option(help="write what was found here, as JSON")] = None,
@@ -290,17 +290,16 @@ def task_fit(
     if out is not None:
         demand_file(out)
     # Only now: scipy takes a second.
+    from raybio.data.graph_store import open_graph
     from raybio.data.node_labels import read_node_labels
-    from raybio.data.protein_store import ProteinStore
-    from raybio.data.store import open_store
     from raybio.evaluation.task_fit import BesideChance, fit_markdown, fit_of_classes, fit_of_numbers
 
-    proteins = open_store(store, ProteinStore)
-    found = read_node_labels(labels, proteins.keys)
+    linked = open_graph(store)
+    found = read_node_labels(labels, linked.keys)
     if numbers:
-        data = fit_of_numbers(proteins.graph, found.numbers(), seed=seed)
+        data = fit_of_numbers(linked.graph, found.numbers(), seed=seed)
     else:
-        data = fit_of_classes(proteins.graph, found.classes()[0], seed=seed)
+        data = fit_of_classes(linked.graph, found.classes()[0], seed=seed)
     data["unknown_ids"] = len(found.unknown)
     print(fit_markdown(data, f"{labels} on the graph of {store}"))
     if found.unknown:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from raybio.data.node_labels import read_node_labels
 from raybio.data.protein_store import ProteinStore
-from raybio.errors import DataError
+from raybio.errors import DataError, StoreError
 from raybio.evaluation.task_fit import fit_markdown, fit_of_classes, fit_of_numbers
 from raybio.graphs import Graph
 from raybio.graphs.homophily import homophily
@@ -141,3 +141,13 @@ def test_the_command_prints_and_writes_what_it_found(tiny_store: ProteinStore, t
     assert data["homophily"]["value"] == pytest.approx(homophily(tiny_store.graph, label_N))
     assert "1 ids of the table are not in the store, such as nobody" in done.stdout
     assert f"| {data['homophily']['value']:.3f} |" in done.stdout
+
+
+def test_the_command_takes_articles_too_and_refuses_stores_without_links(tiny_citations, tiny_task, tmp_path: Path):
+    labels = tmp_path / "labels.tsv"
+    keys = tiny_citations.keys.to_pylist()
+    labels.write_text("id\tlabel\n" + "".join(f"{key}\t{number % 2}\n" for number, key in enumerate(keys)))
+    asked = ["task-fit", "--labels", str(labels), "--store"]
+    assert CliRunner().invoke(app, [*asked, str(tiny_citations.path)], catch_exceptions=False).exit_code == 0
+    with pytest.raises(StoreError, match="is a store of task, which has no links"):
+        CliRunner().invoke(app, [*asked, str(tiny_task.path)], catch_exceptions=False)

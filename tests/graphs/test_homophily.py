@@ -5,7 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from scipy.optimize import linprog
+from scipy.optimize import linprog, minimize
+from scipy.special import logsumexp
 
 from raybio.graphs import Graph
 from raybio.graphs.homophily import edge_homophily, homophily, mean_of_neighbours, vote_of_neighbours
@@ -138,3 +139,35 @@ def test_on_a_line_paths_have_an_optimal_embedding_and_k_2_2_has_none():
     square = Graph.from_edges([(0, 2), (0, 3), (1, 2), (1, 3)], 4)  # K_{2,2}
     assert best_margin_on_a_line(path) > 0.5
     assert best_margin_on_a_line(square) <= 1e-9
+
+
+def largest_margin(num_nodes: int, width: int) -> float:
+    """Of K_{N,N}: shortest unlinked over longest linked distance, as large as a search from 12 starts makes it.
+
+    An embedding is optimal if it is above 1.
+    """
+    upper = np.triu_indices(num_nodes, 1)
+
+    def distances(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        one_ND, two_ND = np.split(flat.reshape(2 * num_nodes, width), 2)
+        apart = [np.linalg.norm(part[:, None] - part, axis=2)[upper] for part in (one_ND, two_ND)]
+        return np.linalg.norm(one_ND[:, None] - two_ND, axis=2).ravel(), np.concatenate(apart)
+
+    def loss(flat: np.ndarray) -> float:
+        linked, unlinked = distances(flat)
+        sharp = 3600 / linked.mean()  # near the longest and the shortest
+        return float(logsumexp(sharp * linked) + logsumexp(-sharp * unlinked))
+
+    rng = np.random.default_rng(0)
+    starts = (minimize(loss, rng.normal(size=2 * num_nodes * width)).x for _ in range(12))
+    return max(float(unlinked.min() / linked.max()) for linked, unlinked in map(distances, starts))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_k_n_n_has_no_optimal_embedding_in_n_minus_1_dimensions(width):
+    assert 0.9 < largest_margin(width + 1, width) < 1 + 1e-6
+
+
+def test_the_same_search_finds_optimal_embeddings_where_there_are_some():
+    assert largest_margin(2, 2) == pytest.approx(2**0.5, abs=1e-3)  # a square
+    assert largest_margin(3, 4) > 1.2  # two triangles at right angles
