@@ -18,10 +18,10 @@ def main() -> None:
         # Only now: this imports torch and transformers, which takes seconds.
         from raybio.runtime.given_task import with_task
 
-        sys.argv[1:] = with_task(sys.argv[1:])
+        sys.argv[1:], published = with_task(sys.argv[1:])
         from raybio.runtime.launch import training_job
 
-        training_job("downstream", __doc__ or "")
+        training_job("downstream", __doc__ or "", published)
 
     run_app(train)
 

@@ -23,7 +23,8 @@ def command(
     config: options.ConfigFile = None,
     settings: options.Settings = None,
     cpus_per_worker: options.CpusPerWorker = None,
-    device: options.Device = "auto",
+    device: Annotated[str, typer.Option(help="auto or cpu")] = "auto",
+    gpus_per_worker: Annotated[float | None, typer.Option(help="of each trial; a fraction shares one")] = None,
     name: options.Name = None,
     tracking_uri: options.TrackingUri = None,
     verbose: options.Verbose = False,
@@ -39,7 +40,7 @@ def command(
 
     asked = Experiments(tuple(dict.fromkeys(graph or KINDS)), repeats, numbers(noise, "--noise"))
     given = (store, config, tuple(settings or ()), None, cpus_per_worker, device, name, None, tracking_uri)
-    train_and_show(Arguments(*given, verbose=verbose), asked)
+    train_and_show(Arguments(*given, verbose=verbose), asked, gpus_per_worker)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pyarrow as pa
 from raybio.data.assemble import Corpus, LinkCollector, Spool
 from raybio.data.linked_tables import one_group
 from raybio.data.quarantine import Quarantine
-from raybio.data.source_files import read_lines
+from raybio.data.source_files import plain_or_gzip, read_lines
 from raybio.errors import DataError
 
 TEXTS, LINKS = "data.txt", "graph.txt"
@@ -62,6 +62,4 @@ class Cane:
         return u_E, v_E, line_E
 
     def _file(self, name: str) -> Path:
-        plain = Path(self.folder) / name
-        zipped = plain.with_name(f"{name}.gz")
-        return zipped if zipped.is_file() and not plain.is_file() else plain
+        return plain_or_gzip(Path(self.folder) / name)

@@ -24,7 +24,7 @@ import pyarrow.csv
 from raybio.data.assemble import Corpus, LinkCollector, Spool
 from raybio.data.linked_tables import one_group
 from raybio.data.quarantine import Quarantine
-from raybio.data.source_files import open_source
+from raybio.data.source_files import open_source, plain_or_gzip
 from raybio.errors import DataError
 
 MAPPING = "mapping/paper_entidx2name.csv"
@@ -90,9 +90,7 @@ class OgbMag:
         return one_group(keys, spooled_N, links.merged(file.name))
 
     def _file(self, name: str) -> Path:
-        plain = Path(self.folder) / name
-        zipped = plain.with_name(f"{plain.name}.gz")
-        return plain if plain.is_file() else zipped
+        return plain_or_gzip(Path(self.folder) / name)
 
 
 def abstract_of(inverted_index: dict[str, Any]) -> str:

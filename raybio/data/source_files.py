@@ -12,6 +12,12 @@ from raybio.errors import DataError
 GZIP_MAGIC = b"\x1f\x8b"
 
 
+def plain_or_gzip(path: Path) -> Path:
+    """The file, or ``FILE.gz`` where that is there and the file is not."""
+    zipped = path.with_name(f"{path.name}.gz")
+    return zipped if zipped.is_file() and not path.is_file() else path
+
+
 @contextmanager
 def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
     """The bytes of a file for a ``with`` block; gzip is recognised by its content, whatever the file is called.

@@ -4,13 +4,14 @@ N nodes, T triangles of a surface, V corners.
 """
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, lru_cache
+from typing import Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
 from raybio.config import Config
+from raybio.data.store import open_store
 from raybio.data.topic_store import TopicStore
 from raybio.errors import DataError
 from raybio.functional.hashing import derive_seed
@@ -20,7 +21,7 @@ from raybio.graphs.simplicial import HEIGHT, SURFACES, surface
 from raybio.graphs.synthetic import cliques, cycle_with_graphlets, near_on_surface, with_noise, within_steps
 
 GraphKind = Literal["cliques", "plane", "moebius", "sphere", "torus", "homophily", "motif", "structural"]
-KINDS: tuple[GraphKind, ...] = ("cliques", "plane", "moebius", "sphere", "torus", "homophily", "motif", "structural")
+KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
 NUM_NODES = {"cliques": 50, "plane": 100, "moebius": 300, "sphere": 300, "torus": 300}
 RADIUS = {"plane": 0.15, "moebius": 0.15, "sphere": 0.2, "torus": 0.2}
 NUM_CLIQUES, BALL_STEPS, NUM_HOMOPHILY, NUM_STRUCTURAL, KMEANS_STARTS = 10, 3, 4, 3, 50
@@ -98,7 +99,7 @@ def synthetic_graph(store: TopicStore, config: SyntheticConfig) -> SyntheticGrap
     draw = _surface if config.kind in SURFACES else _cliques if config.kind == "cliques" else _cycle
     for _ in range(MAX_TRIES):
         drawn = draw(store, config, rng)
-        wanted = config.num_nodes or NUM_NODES.get(config.kind, 0)
+        wanted = 0 if draw is _cycle else config.num_nodes or NUM_NODES[config.kind]
         if (drawn.graph.degree_N > 0).all() and 2 * len(drawn.text_N) >= wanted:
             break
     else:
@@ -109,6 +110,11 @@ def synthetic_graph(store: TopicStore, config: SyntheticConfig) -> SyntheticGrap
     if not config.noise:
         return drawn
     noisy = with_noise(drawn.graph, config.noise, rng, may_remove=config.noise_removes)
+    if (noisy.degree_N == noisy.num_nodes - 1).any() or not (noisy.degree_N > 0).all():
+        raise DataError(
+            f"graph.noise {config.noise:g}: leaves a node of {config.kind} linked to all others or to none, and then "
+            "there is nothing to tell; want less noise"
+        )
     return SyntheticGraph(drawn.text_N, noisy, drawn.label_N, drawn.place_N, drawn.weight_N3)
 
 
@@ -171,6 +177,11 @@ def _surface(store: TopicStore, config: SyntheticConfig, rng: np.random.Generato
         weights.append(weight_M3[chosen])
         places.append(np.full(size, place))
     row_M, place_M, weight_M3 = np.concatenate(rows), np.concatenate(places), np.concatenate(weights)
+    if config.num_nodes is not None and config.num_nodes > len(row_M):
+        raise DataError(
+            f"graph.num_nodes: got {config.num_nodes}, and the triangles of {config.kind} have {len(row_M)} sentences; "
+            "want fewer nodes, a larger graph.per_triangle, or more sentences"
+        )
     num_nodes = min(config.num_nodes or NUM_NODES[config.kind], len(row_M))
     chosen = np.sort(rng.choice(len(row_M), num_nodes, replace=False))
     graph = near_on_surface(triangle_T3, place_M[chosen], weight_M3[chosen], config.radius or RADIUS[config.kind])
@@ -190,13 +201,20 @@ def _pure_rows(store: TopicStore, min_share: float) -> dict[int, np.ndarray]:
 
 def _rows_by_triple(store: TopicStore, min_sentences: int) -> dict[tuple[int, ...], np.ndarray]:
     """Sentences of which three topics are more than two thirds, by these, ascending; of triples that have enough."""
+    return _triples_of(str(store.path), store.digest, min_sentences)
+
+
+@lru_cache(maxsize=2)  # every draw of a surface asks for it, and of millions of sentences it takes seconds
+def _triples_of(path: str, digest: str, min_sentences: int) -> dict[tuple[int, ...], np.ndarray]:
+    store = open_store(path, TopicStore)
     row_M = np.flatnonzero(store.share_NK.sum(axis=1) > 2 / 3)
-    triple_M3 = np.sort(store.topic_NK[row_M], axis=1)
-    triples, number_M, count = np.unique(triple_M3, axis=0, return_inverse=True, return_counts=True)
-    by_triple = np.split(row_M[np.argsort(number_M.ravel(), kind="stable")], np.cumsum(count)[:-1])
+    size = len(store.topic_words)
+    code_M = np.sort(store.topic_NK[row_M], axis=1) @ np.array([size * size, size, 1])
+    codes, number_M, count = np.unique(code_M, return_inverse=True, return_counts=True)
+    by_code = np.split(row_M[np.argsort(number_M, kind="stable")], np.cumsum(count)[:-1])
     return {
-        tuple(triple): rows
-        for triple, rows in zip(triples.tolist(), by_triple, strict=True)
+        (int(code // size**2), int(code // size % size), int(code % size)): rows
+        for code, rows in zip(codes.tolist(), by_code, strict=True)
         if len(rows) >= min_sentences
     }
 

@@ -202,10 +202,10 @@ def _only_text(
     quarantine: Quarantine,
 ) -> pa.RecordBatch:
     """Without the records whose ids are not UTF-8; looked for one by one only where the block as a whole is not."""
-    texts = [column for column, kind in zip(columns, kinds, strict=True) if pa.types.is_string(kind)]
+    texts = [column for column, kind in zip(columns, kinds, strict=True) if kind != pa.large_binary()]
     try:
         for column in texts:
-            batch.column(column).cast(pa.string())
+            batch.column(column).cast(pa.large_string())
         return batch
     except pa.ArrowInvalid:
         bad = np.zeros(len(batch), dtype=bool)

@@ -4,17 +4,18 @@
 """
 
 import csv
-import io
 import json
+import re
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from raybio.data.source_files import open_source, read_lines
+from raybio.data.source_files import open_source, plain_or_gzip, read_lines
 from raybio.data.task_store import SPLITS
-from raybio.data.tasks import TASKS, Example
+from raybio.data.tasks import TASKS, UNKNOWN, Example
 from raybio.errors import DataError
 
 TAPE_KEYS = {
@@ -25,8 +26,8 @@ TAPE_KEYS = {
 }
 TAPE_SPLITS = {"train": ("train",), "dev": ("valid",), "test": ("test", "test_fold_holdout", "cb513")}
 SCIBERT_SPLITS = {"train": "train.txt", "dev": "dev.txt", "test": "test.txt"}
-SS3 = {"0": "H", "1": "E", "2": "C"}
-"""TAPE's numbers of the three states."""
+SS3 = {0: "H", 1: "E", 2: "C"} | {letter: letter for letter in "HEC"}
+"""TAPE's numbers of the three states, and the states themselves."""
 
 GFP = (
     "SKGEELFTGVVPILVELDGDVNGHKFSVSGEGEGDATYGKLTLKFICTTGKLPVPWPTLVTTLSYGVQCFSRYPDHMKQHDFFKSAMPEGYVQERTIFFKDDGNYKTRAEVKFEGD"
@@ -111,16 +112,14 @@ def _tape_examples(name: str, paths: dict[str, Path]) -> Iterator[Example]:
             except ValueError as error:
                 raise DataError(f"{path}: is no JSON ({error}). Repair it, or fetch it again.") from None
         for number, record in enumerate(records if isinstance(records, list) else [records], start=1):
-            try:
+            with _told(path, f"record {number}", f"an object with primary and {key}, such as TAPE's"):
                 sequence, value = record["primary"], record[key]
-            except (KeyError, TypeError):
-                raise DataError(f"{path}, record {number}: want an object with primary and {key}") from None
-            if labels == "residues":
-                label: object = [SS3.get(str(one), "") for one in value]
-            elif labels == "number":
-                label = float(value[0] if isinstance(value, list) else value)
-            else:
-                label = str(value)
+                if labels == "residues":
+                    label: object = [SS3.get(one, UNKNOWN) for one in value]
+                elif labels == "number":
+                    label = float(value[0] if isinstance(value, list) else value)
+                else:
+                    label = str(value)
             yield Example(str(sequence).upper(), split, label, path.name, number)  # type: ignore[arg-type]
 
 
@@ -174,31 +173,29 @@ def _one(name: str, source: Path) -> TaskFiles | None:
 def _csv_examples(name: str, path: Path) -> Iterator[Example]:
     """FLIP's tables: ``sequence, target, set, validation``."""
     is_number = TASKS[name].labels == "number"
-    for number, row in enumerate(csv.DictReader(io.StringIO("".join(read_lines(path, "FLIP's CSV")))), start=2):
-        is_dev = (row.get("validation") or "").strip() == "True"
-        split = "dev" if is_dev else (row["set"] or "").strip()
-        if split not in SPLITS:
-            raise DataError(f"{path}, line {number}: set is {row['set']!r}, want train or test")
-        try:
-            label = float(row["target"]) if is_number else str(row["target"])
-        except ValueError:
-            raise DataError(f"{path}, line {number}: target is {row['target']!r}, want a number") from None
-        yield Example((row["sequence"] or "").strip().upper(), split, label, path.name, number)
+    for number, row in _table(path, "FLIP's CSV"):
+        with _told(path, f"line {number}", "sequence, target (a number, if the task has one), set (train or test)"):
+            split = "dev" if row.get("validation") == "True" else row["set"]
+            label = float(row["target"]) if is_number else row["target"]
+            if split not in SPLITS:
+                raise ValueError(f"set is {split!r}")
+        yield Example(row["sequence"].upper(), split, label, path.name, number)
 
 
 def _gfp_examples(path: Path) -> Iterator[Example]:
     """Genotypes such as ``SA108D:SK3R``; those with a stop are left out, of which there are a few in a hundred."""
-    rows = csv.DictReader(io.StringIO("".join(read_lines(path, "a table of genotypes"))), delimiter="\t")
-    for number, row in enumerate(rows, start=2):
-        residues, mutations = list(GFP), [one for one in (row["aaMutations"] or "").split(":") if one]
-        for mutation in mutations:
-            old, place, new = mutation[1], int(mutation[2:-1]), mutation[-1]
-            if place >= len(GFP) or GFP[place] != old:
-                raise DataError(f"{path}, line {number}: {mutation} is none of the wild type's, counted from 0")
-            residues[place] = new
+    for number, row in _table(path, "a table of genotypes"):
+        residues, mutations = list(GFP), [one for one in row["aaMutations"].split(":") if one]
+        with _told(path, f"line {number}", "mutations such as SA108D, places counted from 0, and a brightness"):
+            for mutation in mutations:
+                old, place, new = mutation[1], int(mutation[2:-1]), mutation[-1]
+                if GFP[place] != old:
+                    raise ValueError(f"{mutation}, where the wild type has {GFP[place]}")
+                residues[place] = new
+            brightness = float(row["medianBrightness"])
         if "*" not in residues:
             split = "train" if len(mutations) <= GFP_TRAINING_MUTATIONS else "test"
-            yield Example("".join(residues), split, float(row["medianBrightness"]), path.name, number)
+            yield Example("".join(residues), split, brightness, path.name, number)
 
 
 def _scop_examples(path: Path) -> Iterator[Example]:
@@ -206,7 +203,10 @@ def _scop_examples(path: Path) -> Iterator[Example]:
 
     So a fold is told by relatives too remote to be of its superfamily. Folds of one superfamily are training alone.
     """
-    rows = [(header.split()[1], sequence) for header, sequence in _fasta("".join(read_lines(path, "FASTA"))).items()]
+    rows = []
+    for number, (header, sequence) in enumerate(_fasta("".join(read_lines(path, "FASTA"))).items(), start=1):
+        with _told(path, f"record {number}", "a header with an id and SCOP's class, such as d1dlya_ a.1.1.1"):
+            rows.append((header.split()[1], sequence))
     superfamilies: dict[str, set[str]] = defaultdict(set)
     for scop, _ in rows:
         superfamilies[_first(scop, 2)].add(_first(scop, 3))
@@ -224,16 +224,39 @@ def _first(scop: str, fields: int) -> str:
     return ".".join(scop.split(".")[:fields])
 
 
+@contextmanager
+def _told(path: Path, place: str, wanted: str) -> Iterator[None]:
+    """What goes wrong with one record becomes an error that names it."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
+        raise DataError(f"{path}, {place}: cannot be read ({error}), want {wanted}") from None
+
+
+def _table(path: Path, wanted: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line and fields, by their names, of a table whose first line names them; commas or tabs."""
+    lines = list(read_lines(path, wanted))
+    rows = csv.reader(lines, delimiter="\t" if "\t" in lines[0] else ",")
+    names = [name.strip() for name in next(rows)]
+    for row in rows:
+        if row:
+            if len(row) != len(names):
+                raise DataError(
+                    f"{path}, line {rows.line_num}: has {len(row)} columns, want {len(names)}, as the header"
+                )
+            yield rows.line_num, dict(zip(names, (field.strip() for field in row), strict=True))
+
+
 def _fasta(text: str) -> dict[str, str]:
     """Header -> everything below it; FASTA of labels and marks is no FASTA of residues."""
-    records = [record.split("\n", 1) for record in text.replace("\r", "").split(">") if record.strip()]
+    records = [record.split("\n", 1) for record in re.split("^>", text.replace("\r", ""), flags=re.MULTILINE)[1:]]
     return {header.strip(): "".join(rest).replace("\n", "").strip() for header, *rest in records}
 
 
 def _by_id(records: dict[str, str]) -> dict[str, str]:
-    return {header.split()[0]: value for header, value in records.items()}
+    return {header.split()[0]: value for header, value in records.items() if header.split()}
 
 
 def _there(path: Path) -> Path | None:
-    zipped = path.with_name(f"{path.name}.gz")
-    return path if path.is_file() else zipped if zipped.is_file() else None
+    found = plain_or_gzip(path)
+    return found if found.is_file() else None

@@ -44,6 +44,10 @@ TASKS: dict[str, Task] = {
 }
 
 
+UNKNOWN = "?"
+"""Label of a residue that a reader does not know; such rows are set aside."""
+
+
 class Example(NamedTuple):
     """One row of a source.
 
@@ -79,7 +83,7 @@ def prepare_task(
     *,
     force: bool = False,
 ) -> TaskStore:
-    """Write a task's examples into a store; classes are numbered by the alphabet of those in training.
+    """Write a task's examples into a store; classes are numbered by the alphabet.
 
     Args:
         out: folder of the store.
@@ -104,11 +108,8 @@ def prepare_task(
             if not any(one.split == split for one in good):
                 raise DataError(f"{files[0]}: the task has no {split} rows, want some; are all of its files there?")
         names = _class_names(good, task)
-        known = [one for one in good if task.labels != "class" or one.label in names]
-        unknown = [one for one in good if task.labels == "class" and one.label not in names]
-        for one in unknown:  # TAPE's test folds may lie outside training; nothing could ever tell them
-            reason = "row of a class that training does not have"
-            quarantine.add("row", reason, one.file, one.line, str(one.label), is_bad=False)
+        if task.labels != "number" and len(names) < 2:
+            raise DataError(f"{files[0]}: has {len(names)} classes ({', '.join(names)}), want two at least")
         number = {label: place for place, label in enumerate(names)} | {"": IGNORED}
         is_class, is_residues = task.labels == "class", task.labels == "residues"
         provenance = {
@@ -118,12 +119,12 @@ def prepare_task(
         }
         return commit_task(
             draft,
-            contents=[one.content.encode() for one in known],
-            splits=[one.split for one in known],
-            targets=[number[one.label] if is_class else 0.0 if is_residues else float(one.label) for one in known],  # type: ignore[arg-type,index]
+            contents=[one.content.encode() for one in good],
+            splits=[one.split for one in good],
+            targets=[number[one.label] if is_class else 0.0 if is_residues else float(one.label) for one in good],  # type: ignore[arg-type,index]
             classes=[
                 np.array([number[label] for label in one.label] if is_residues else [], np.int8)  # type: ignore[union-attr]
-                for one in known
+                for one in good
             ],
             class_names=names,
             with_words=task.on_texts,
@@ -146,6 +147,8 @@ def _what_is_wrong(one: Example, task: Task) -> str:
         return "letter that is not an amino acid"
     if task.labels == "residues" and len(one.label) != len(one.content):  # type: ignore[arg-type]
         return "other number of labels than residues"
+    if task.labels == "residues" and UNKNOWN in one.label:  # type: ignore[operator]
+        return "residue with a label that is none"
     if task.labels == "class" and not one.label:
         return "row without a label"
     if task.labels == "number" and not np.isfinite(float(one.label)):  # type: ignore[arg-type]
@@ -166,7 +169,7 @@ def _with_dev(good: list[Example], config: TaskConfig) -> list[Example]:
 def _class_names(good: list[Example], task: Task) -> list[str]:
     if task.labels == "number":
         return []
+    # Those of all splits: what training never shows is told wrong, and counts.
     if task.labels == "class":
-        return sorted({str(one.label) for one in good if one.split == "train"})
-    # Of residues those of all splits: what training never shows is told wrong, and counts.
+        return sorted({str(one.label) for one in good})
     return sorted({label for one in good for label in one.label if label})  # type: ignore[union-attr]

@@ -63,12 +63,12 @@ def prepare_topics(
         if len(texts) < config.num_topics:
             raise DataError(f"{len(texts):,} sentences are left for {config.num_topics} topics; want more sentences")
         model = LatentDirichletAllocation(
-            config.num_topics,
-            learning_method="online",
-            batch_size=BATCH_SENTENCES,
-            max_iter=config.num_passes,
-            random_state=config.seed,
-        ).fit(counts)
+            config.num_topics, batch_size=BATCH_SENTENCES, total_samples=len(texts), random_state=config.seed
+        )
+        # Not fit, which in the end looks at all sentences at once: of millions they do not fit into memory.
+        for _ in range(config.num_passes):
+            for start in range(0, len(texts), BATCH_SENTENCES):
+                model.partial_fit(counts[start : start + BATCH_SENTENCES])
         topic_NK, share_NK = _strongest(model, counts)
         words = counter.get_feature_names_out()
         topic_words = [" ".join(words[np.argsort(-weight)[:SHOWN_WORDS]]) for weight in model.components_]

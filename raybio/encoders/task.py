@@ -71,7 +71,7 @@ class TaskModel(Encoder):
 
     def keep_if_best(self, value: float) -> None:
         """Remember the weights if an evaluation was better than all before; checkpoints hold them."""
-        if value <= float(self.best_value):
+        if not value > float(self.best_value):  # nor is NaN better
             return
         self.best_value.fill_(value)
         for name, weight in self._weights():

@@ -24,10 +24,15 @@ from raybio.protocols import Collective
 
 
 class LinkEvaluationConfig(Config):
-    """How link retrieval is measured during training; the final table takes whole groups."""
+    """How link retrieval is measured, during training and at the end."""
 
     num_nodes_per_group: int = Field(
         50, ge=0, description="nodes drawn from each group, to which all their neighbours are added; 0: whole groups"
+    )
+    num_nodes_per_group_at_the_end: int = Field(
+        0,
+        ge=0,
+        description="the same for a finished run's table; 0: whole groups, whose cost grows with their squares",
     )
     metric: Literal["euclidean", "cosine"] = Field("euclidean", description="what is near in embedding space")
     block_rows: int = Field(1024, ge=1, description="nodes whose candidates are scored at once")

@@ -29,7 +29,7 @@ class OverTrials(NamedTuple):
     deviation: float
 
 
-def test_nodes(graph: Graph, rng: np.random.Generator) -> np.ndarray:
+def nodes_of_test_graph(graph: Graph, rng: np.random.Generator) -> np.ndarray:
     """Nodes of a test graph: in random order, links whose ends are in no part yet choose one for both."""
     source_E = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
     target_E = np.asarray(graph.indices)
@@ -70,7 +70,7 @@ def sampled_link_scores(
 
 
 def _of_trial(graph: Graph, embedding_ND: Tensor, samples: int, nodes: int, rng: np.random.Generator) -> np.ndarray:
-    node_S = test_nodes(graph, rng)
+    node_S = nodes_of_test_graph(graph, rng)
     test_graph = induced(graph, node_S, np.zeros(len(node_S), np.int32))
     linked = np.flatnonzero(test_graph.degree_N > 0)
     if not len(linked):

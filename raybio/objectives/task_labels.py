@@ -58,7 +58,10 @@ class TaskLabels:
         return LossReport(loss, {"task_loss": loss.detach()})
 
     def losses(self, scores_RC: Tensor, target_R: Tensor) -> Tensor:
-        """The loss of each sequence (R,)."""
+        """The loss of each sequence (R,): its cross entropy, or half the squared error of the standardised number.
+
+        That is minus a log-likelihood, of numbers but for a constant and with a variance of 1.
+        """
         if self.labels == "class":
             return F.cross_entropy(scores_RC, target_R.long(), reduction="none")
-        return (scores_RC[:, 0] - (target_R.to(scores_RC.dtype) - self.centre) / self.scale) ** 2
+        return (scores_RC[:, 0] - (target_R.to(scores_RC.dtype) - self.centre) / self.scale) ** 2 / 2

@@ -7,6 +7,7 @@ sweeps/NAME/
     map-GRAPH.png            the nodes in the embedding space, with their links: draw 0, without and with the graph loss
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,14 +80,21 @@ def experiment_space(config: Config, asked: Experiments) -> SearchSpace:
     )
 
 
-def train_and_show(arguments: Arguments, asked: Experiments) -> None:
+def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: float | None = None) -> None:
     """Carry out the experiments, and print their table.
+
+    Args:
+        arguments: of the command line.
+        asked: what is trained.
+        gpus_per_worker: of each trial, a fraction lets trials share one; None: 1 if there are GPUs.
 
     Raises:
         RaybioError: as ``sweep``.
         ConfigError: for arguments that are wrong.
         ClusterError: if a trial did not come to its end.
     """
+    if arguments.device not in ("auto", "cpu"):
+        raise ConfigError(f"--device: got {arguments.device!r}, want auto or cpu; --gpus-per-worker shares GPUs")
     settled = settle("synthetic_graphs", arguments, "synthetic")
     # Only now: this imports Ray and MLflow, which takes seconds.
     from raybio.runtime.sweeps.sweep import SweepRequest, sweep
@@ -97,18 +105,18 @@ def train_and_show(arguments: Arguments, asked: Experiments) -> None:
     steps = {"schedule.evaluate_every_steps": settled["config"].schedule.max_steps}
     config = override_all(settled["config"], steps)
     space, store = experiment_space(config, asked), open_store(settled["store"], TopicStore)
-    for settings in _draws(asked):  # too few sentences are told before anything is trained
+    for settings in _draws(asked):  # too few sentences or too much noise are told before anything is trained
         synthetic_graph(store, override_all(config, settings).graph)
     request = SweepRequest(
         space,
         config,
         settled["store"],
-        arguments.name or settled["name"],
+        arguments.name or f"{settled['name']}-{hashlib.sha256(repr(asked).encode()).hexdigest()[:4]}",
         default_folder("sweeps", "RAYBIO_SWEEPS"),
         tracking=settled["tracking"],
     )
     given = {"cpus_per_worker": settled["cpus_per_worker"], "verbose": arguments.verbose}
-    swept = sweep(replace(request, gpus_per_worker=0 if arguments.device == "cpu" else None, **given))
+    swept = sweep(replace(request, gpus_per_worker=0 if arguments.device == "cpu" else gpus_per_worker, **given))
     failed = [f"{json.dumps(trial.settings)}: {trial.error}" for trial in swept.trials if trial.status != FINISHED]
     if failed:
         raise ClusterError(
@@ -162,7 +170,12 @@ def _graph(store: TopicStore, config: Config, kind: str, draw: int, noise: float
 
 
 def _draws(asked: Experiments) -> Sequence[dict[str, Any]]:
-    return [{KIND: kind, REPEAT: draw} for kind in asked.kinds for draw in range(asked.repeats)]
+    return [
+        {KIND: kind, REPEAT: draw, NOISE: noise}
+        for kind in asked.kinds
+        for draw in range(asked.repeats)
+        for noise in asked.noise
+    ]
 
 
 def _key(settings: Mapping[str, Any]) -> tuple[str, int, float, float]:

@@ -2,22 +2,32 @@
 
 import argparse
 import math
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from raybio.config import did_you_mean, fingerprint
+from raybio.data.embedded import kept_store
 from raybio.data.prepare import demand_files, describe_files
-from raybio.data.store import open_store
+from raybio.data.store import SCHEMA_VERSION, open_store
 from raybio.data.task_files import read_task_files
 from raybio.data.task_store import TaskStore
 from raybio.data.tasks import TASKS, TaskConfig, prepare_task
-from raybio.errors import ConfigError, StoreError
-from raybio.runtime.launch import default_folder
+from raybio.errors import ConfigError
+from raybio.runtime.launch import Published, default_folder
+from raybio.systems.downstream import Config
+from raybio.training.settings import TrainingConfig
 
-BATCH = "plan.global_batch_rows"
+NUM_SPECIAL = 2
+"""Special tokens of a protein, at most."""
+
+VERSION = 1
+"""Rises whenever the same files give another store."""
 
 
-class Published(NamedTuple):
+class TaskSettings(NamedTuple):
     """Settings of the SPPT paper's code for a task.
 
     Attributes:
@@ -33,26 +43,39 @@ class Published(NamedTuple):
     stops_early: bool
 
 
-PUBLISHED = {
-    "remote_homology": Published(16, 1e-5, 200, True),
-    "secondary_structure": Published(16, 1e-5, 200, True),
-    "stability": Published(512, 1e-4, 200, True),
-    "fluorescence": Published(128, 5e-5, 200, True),
-    "paper_field": Published(32, 5e-5, 2, False),
-    "scicite": Published(32, 1e-5, 3, False),
-    "acl_arc": Published(32, 5e-5, 4, False),
+PUBLISHED: dict[str, TaskSettings] = {
+    "remote_homology": TaskSettings(16, 1e-5, 200, True),
+    "secondary_structure": TaskSettings(16, 1e-5, 200, True),
+    "stability": TaskSettings(512, 1e-4, 200, True),
+    "fluorescence": TaskSettings(128, 5e-5, 200, True),
+    "paper_field": TaskSettings(32, 5e-5, 2, False),
+    "scicite": TaskSettings(32, 1e-5, 3, False),
+    "acl_arc": TaskSettings(32, 5e-5, 4, False),
 }
 
 
-def with_task(arguments: list[str]) -> list[str]:
-    """The arguments of a training command in place of ``TASK --data FILES``; the store is prepared if it is not there.
+class GivenTask(NamedTuple):
+    """What a command line with a task comes to.
+
+    Attributes:
+        arguments: of the training command, with the store.
+        published: the task's own settings, see ``launch.Published``; None without a task.
+    """
+
+    arguments: list[str]
+    published: Published | None
+
+
+def with_task(arguments: list[str]) -> GivenTask:
+    """What ``TASK --data FILES`` stands for; the store is prepared if it is not there.
 
     Raises:
         ConfigError: for an unknown task, or one without its files.
         DataError: if the files are damaged, or none of the task.
+        StoreError: if the store cannot be written.
     """
     if not arguments or arguments[0].startswith("-"):
-        return arguments
+        return GivenTask(arguments, None)
     name, *rest = arguments
     if name not in TASKS:
         near = did_you_mean(name, list(TASKS))
@@ -63,16 +86,13 @@ def with_task(arguments: list[str]) -> list[str]:
     given, others = parser.parse_known_args(rest)
     if (given.data is None) == (given.store is None):
         raise ConfigError(f"{name}: want either --data FILES (see docs/structure_preserving.md) or --store STORE")
-    path = given.store if given.data is None else kept_task(name, given.data)
-    store = open_store(path, TaskStore)
+    store = kept_task(name, given.data) if given.store is None else open_store(given.store, TaskStore)
     if store.task != name:
-        raise ConfigError(f"--store {path}: is of {store.task}, want one of {name}")
-    settings = published_settings(name, len(store.split_rows("train")), _rows_of_a_step(others, PUBLISHED[name].rows))
-    chosen = [part for setting, value in settings.items() for part in ("--set", f"{setting}={value}")]
-    return ["--store", str(path), *chosen, *others]
+        raise ConfigError(f"--store {given.store}: is of {store.task}, want one of {name}")
+    return GivenTask(["--store", str(store.path), *others], partial(published_settings, store))
 
 
-def kept_task(name: str, data: Path) -> Path:
+def kept_task(name: str, data: Path) -> TaskStore:
     """The store of these files, prepared the first time.
 
     Raises:
@@ -81,33 +101,38 @@ def kept_task(name: str, data: Path) -> Path:
     """
     files, examples = read_task_files(name, data)
     demand_files(files)
-    digest = fingerprint(TaskConfig()) + describe_files(files)["sha256"]
-    path = default_folder("stores", "RAYBIO_STORES") / f"{name}-{digest[:4]}{digest[-8:]}"
-    try:
-        open_store(path, TaskStore)
-    except StoreError:
+    digest = fingerprint(TaskConfig())[:4] + describe_files(files)["sha256"][-8:]
+    home = default_folder("stores", "RAYBIO_STORES") / f"{name}-{VERSION}.{SCHEMA_VERSION}-{digest}"
+
+    def make(_: Path, path: Path) -> TaskStore:
         print(f"{name}: a store of {data} in {path}", flush=True)
-        prepare_task(path, name, files, examples)
-    return path
+        store = prepare_task(path, name, files, examples)
+        for reason, facts in store.manifest["quarantine"].items():
+            print(f"set aside: {reason}: {facts['count']:,}", flush=True)
+        return store
+
+    return kept_store(home, TaskStore, make)
 
 
-def published_settings(name: str, num_train: int, rows: int) -> dict[str, object]:
-    """The paper's settings for a task with so many training rows, in steps of ``rows`` sequences."""
-    published = PUBLISHED[name]
+def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:
+    """The paper's settings for a task; residues are read to the end of the longest protein.
+
+    Args:
+        store: the task.
+        given: what all settings together come to, whose batch epochs are reckoned by; None: the paper's.
+    """
+    published, num_train = PUBLISHED[store.task], len(store.split_rows("train"))
+    rows = given.plan.global_batch_rows if isinstance(given, Config) else published.rows
     epoch = max(1, math.ceil(num_train / rows))
     settings: dict[str, object] = {
-        BATCH: rows,
+        "plan.global_batch_rows": rows,
         "optim.peak_lr": published.rate,
         "schedule.max_steps": epoch * published.epochs,
         "schedule.evaluate_every_steps": epoch,
         "schedule.checkpoint_every_steps": epoch,
     }
+    if TASKS[store.task].labels == "residues":
+        settings["encoder.max_length"] = int(np.diff(store.indptr_N1).max()) + NUM_SPECIAL
     if published.stops_early:
         return settings | {"schedule.early_stopping_metric": "val/log_likelihood"}
     return settings | {"optim.schedule": "linear", "optim.warmup_ratio": 0.2}
-
-
-def _rows_of_a_step(arguments: list[str], usual: int) -> int:
-    """What the last ``--set plan.global_batch_rows=`` says, so that epochs are reckoned by it."""
-    found = [text.partition("=")[2] for text in arguments if text.startswith(f"{BATCH}=")]
-    return int(found[-1]) if found and found[-1].isdigit() and int(found[-1]) else usual

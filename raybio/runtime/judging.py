@@ -247,16 +247,16 @@ def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
 def link_samples(
     model: Annotated[list[str], typer.Option(help="run of sppt_mag, model folder or hub id; repeatable")],
     store: Annotated[Path, typer.Option(help="prepared articles and their citations")],
-    pooling: Annotated[str, typer.Option(help="of models that do not say: auto (mean), mean or cls")] = "auto",
+    pooling: Annotated[str, typer.Option(help="of models that do not say how: cls, as in the paper, or mean")] = "cls",
     max_length: Annotated[int, typer.Option(min=3, help="tokens of a text that are read")] = 512,
     trials: Annotated[int, typer.Option(min=1, help="test graphs")] = 5,
     samples: Annotated[int, typer.Option(min=1, help="of each test graph")] = 100,
     nodes: Annotated[int, typer.Option(min=1, help="drawn for a sample; their neighbours join them")] = 200,
-    seed: Annotated[int, typer.Option(help="of test graphs and samples")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of test graphs and samples")] = 0,
 ) -> None:
     """Link retrieval of text encoders on samples of test graphs, as in the SPPT paper's Table 7."""
-    if pooling not in ("auto", "mean", "cls"):
-        raise ConfigError(f"--pooling: got {pooling!r}, want auto, mean or cls")
+    if pooling not in ("mean", "cls"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
     name_by_folder = {model_folder(one, "--model"): one for one in model}
     demand_models(list(name_by_folder))
     # Only now: these import torch and transformers, which takes seconds.

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -24,7 +24,12 @@ from raybio.training.settings import TrainingConfig
 FOLD = "data.fold"
 """Where a system's configuration says which part of a cross-validation is trained."""
 
+ALL_FOLDS = "train every fold, several at once, and judge them together; --compare model=clgs adds a model"
 _DEVICES = {"auto": None, "cpu": False, "gpu": True}
+
+
+Published = Callable[[TrainingConfig | None], Mapping[str, object]]
+"""Settings that a job brings for its store, below --config and --set: of what all together come to, None at first."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +48,16 @@ class Arguments:
     compare: tuple[str, ...] = ()
     seeds: int = 1
     verbose: bool = False
+    published: Published | None = None
 
 
-def training_job(system: str, description: str) -> NoReturn:
+def training_job(system: str, description: str, published: Published | None = None) -> NoReturn:
     """Run a training job's command line: parse, train, compare, print the table, exit.
 
     Args:
         system: its name in ``SYSTEMS``.
         description: what ``--help`` says first.
+        published: settings that the job brings for the given store.
     """
     usual = SYSTEMS[system].comparison
     has_folds = any(field.path == FOLD for field in fields(SYSTEMS[system].config))
@@ -81,14 +88,7 @@ def training_job(system: str, description: str) -> NoReturn:
         fold: Annotated[
             int | None, typer.Option(help=f"of a cross-validation: --set {FOLD}=", hidden=not has_folds)
         ] = None,
-        all_folds: Annotated[
-            bool,
-            typer.Option(
-                "--all-folds",
-                help="train every fold, several at once, and judge them together; --compare model=clgs adds a model",
-                hidden=not has_folds,
-            ),
-        ] = False,
+        all_folds: Annotated[bool, typer.Option("--all-folds", help=ALL_FOLDS, hidden=not has_folds)] = False,
         verbose: options.Verbose = False,
         help_: Annotated[
             bool,
@@ -99,10 +99,10 @@ def training_job(system: str, description: str) -> NoReturn:
         source = [] if init is None else [f"encoder.source={quoted(model_folder(init, '--init'))}"]
         chosen_fold = [] if fold is None else [f"{FOLD}={fold}"]
         compared = _compared_with(compare_with or [], None if all_folds else usual, no_baseline)
-        settings = [*(settings or ()), *source, *chosen_fold]
-        given = (store, config, tuple(settings), workers, cpus_per_worker, device, name, runs, tracking_uri)
+        chosen = (*(settings or ()), *source, *chosen_fold)
+        given = (store, config, chosen, workers, cpus_per_worker, device, name, runs, tracking_uri)
         carry_out = _train_all_folds if all_folds and has_folds else _train_and_show
-        carry_out(system, Arguments(*given, compare=compared, seeds=seeds, verbose=verbose))
+        carry_out(system, Arguments(*given, compared, seeds, verbose, published))
 
     run_app(app)
 
@@ -163,8 +163,16 @@ def settled_config(entry: SystemEntry, arguments: Arguments, runs: Path) -> tupl
         ConfigError: for settings that are wrong.
     """
     store, base = _store_and_base(entry, arguments, runs)
-    config = base if arguments.config is None else load(entry.config, arguments.config, base)
-    return store, override_all(config, _parse_settings(arguments.settings))
+
+    def settled(below: TrainingConfig) -> TrainingConfig:
+        config = below if arguments.config is None else load(entry.config, arguments.config, below)
+        return override_all(config, _parse_settings(arguments.settings))
+
+    if arguments.published is None:
+        return store, settled(base)
+    # Twice: how long an epoch is depends on what is given.
+    first = settled(override_all(base, arguments.published(None)))
+    return store, settled(override_all(base, arguments.published(first)))
 
 
 def default_folder(kind: str, variable: str) -> Path:

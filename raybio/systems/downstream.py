@@ -169,8 +169,10 @@ def _reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[ReadRow
 
 
 def _export(model: TaskModel, folder: Path, card: Mapping[str, Any]) -> Path:
-    """The encoder of the best evaluation, for programs that do not know raybio; its head is not part of it."""
-    model.take_best()
+    """The encoder, for programs that do not know raybio; its head is not part of it.
+
+    Of a finished run ``at_the_end`` has put the best weights there; training goes on after the export of a trial.
+    """
     if isinstance(model.encoder, ProteinEncoder):
         return export_encoder(model.encoder, folder, card=card)
     assert isinstance(model.encoder, TextEncoder)
@@ -223,10 +225,24 @@ class _Judge:
             told = {split: self._told(one, split, collective)[0] for split in ("dev", "test")}
             scores[name] = {split: with_intervals(found, seed) for split, found in told.items()}
         measured = {split: units(self.store.split_rows(split), found) for split, found in told.items()}
-        return {"scores": scores, "unit_scores": measured, "measure": TASKS[self.store.task].measure}
+        return {
+            "scores": scores,
+            "unit_scores": measured,
+            "measure": TASKS[self.store.task].measure,
+            "test_labels_not_read": self._not_read("test"),
+        }
+
+    def _not_read(self, split: str) -> int:
+        """Labelled residues that lie beyond what the encoder reads of their proteins."""
+        if TASKS[self.store.task].labels != "residues":
+            return 0
+        row_N = self.store.split_rows(split)
+        of_row = np.repeat(np.arange(self.store.num_rows), np.diff(self.store.indptr_N1))
+        labelled = int(((self.store.class_T >= 0) & np.isin(of_row, row_N)).sum())
+        return labelled - int((read_labelled(self.store, self.read, row_N).label_T != IGNORED_LABEL).sum())
 
     def _told(self, model: TaskModel, split: str, collective: Collective) -> tuple[dict[str, Floats], float]:
-        """What each row adds to the scores, and the mean log-likelihood (of numbers: minus half the squared error)."""
+        """What each row adds to the scores, and the mean log-likelihood, as ``TaskLabels.losses`` has it."""
         row_N, max_tokens = self.store.split_rows(split), self.config.memory.max_tokens_per_micro_batch
         embed: Callable[..., Tensor] = partial(embed_rows, collective=collective, max_tokens=max_tokens)
         was_training = model.training

@@ -13,7 +13,9 @@ from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.pair_collate import read_texts
 from raybio.data.store import open_store
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
+from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokens import TokenizerSource
+from raybio.errors import DataError
 from raybio.evaluation.sampled_links import OverTrials, sampled_link_scores
 from raybio.functional.hashing import derive_seed
 from raybio.graphs import Graph
@@ -28,7 +30,7 @@ def sampled_links(
     models: Sequence[str],
     store_path: Path,
     *,
-    pooling: Literal["auto", "mean", "cls"] = "auto",
+    pooling: Literal["mean", "cls"] = "cls",
     max_length: int = 512,
     trials: int = 5,
     samples: int = 100,
@@ -52,13 +54,16 @@ def sampled_links(
     Raises:
         ConfigError: for a model that cannot be loaded.
         StoreError: for a store that cannot be read.
-        ValueError: for a graph that is too small.
+        DataError: for a graph that is too small.
     """
     store = open_store(store_path, LinkedTextStore)
     graph = _whole_graph(store)
     score = partial(sampled_link_scores, graph, trials=trials, samples=samples, nodes=nodes, seed=seed)
     generator = torch.Generator().manual_seed(derive_seed(seed, "random-vectors") % 2**63)
-    scores = {RANDOM: score(torch.randn(graph.num_nodes, RANDOM_WIDTH, generator=generator))}
+    try:
+        scores = {RANDOM: score(torch.randn(graph.num_nodes, RANDOM_WIDTH, generator=generator))}
+    except ValueError as error:
+        raise DataError(f"{store_path}: {error}") from None
     for model in models:
         say(f"embedding {store.num_rows:,} texts by {model}")
         scores[model] = score(_embed(model, store, pooling, max_length))
@@ -72,8 +77,10 @@ def _whole_graph(store: LinkedTextStore) -> Graph:
     return Graph.from_edges(edge_E2, graph.num_nodes)
 
 
-def _embed(model: str, store: LinkedTextStore, pooling: Literal["auto", "mean", "cls"], max_length: int) -> Tensor:
-    config = TextEncoderConfig(source=model, max_length=max_length, pooling=pooling, normalise=False)
+def _embed(model: str, store: LinkedTextStore, pooling: Literal["mean", "cls"], max_length: int) -> Tensor:
+    says = read_checkpoint(model, "main", with_head=True).head is not None
+    own = "auto" if says else pooling
+    config = TextEncoderConfig(source=model, max_length=max_length, pooling=own, normalise=False)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder = build_text_encoder(config, seed=0).to(device)
     tokenise = partial(TokenizerSource.of(encoder.tokenizer).tokenise, max_length=encoder.max_tokens)

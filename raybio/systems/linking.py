@@ -135,32 +135,33 @@ class LinkJudge:
         return evaluate_links(questions, embedding_SD, self.evaluation, collective)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """Whole groups: random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
-        graph = self.linked.graph
-        questions = link_questions(graph, self.linked.heldout, 0, seed=0)
+        """Random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
+        num_nodes = self.evaluation.num_nodes_per_group_at_the_end
+        questions = link_questions(self.linked.graph, self.linked.heldout, num_nodes, seed=0)
         device = next(model.parameters()).device
         generator = torch.Generator().manual_seed(derive_seed(self.config.seed, "random-vectors") % 2**63)
         rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
 
-        def score(embedding_ND: Tensor) -> dict[str, Any]:
-            return scores_with_intervals(*ask(questions, embedding_ND, self.evaluation, collective), rng)
+        def score(embedding_SD: Tensor) -> dict[str, Any]:
+            return scores_with_intervals(*ask(questions, embedding_SD, self.evaluation, collective), rng)
 
         # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
-        noise_ND = torch.randn(graph.num_nodes, model.width, generator=generator).to(device)
-        scores = {"random": score(noise_ND)}
-        del noise_ND
+        noise_SD = torch.randn(len(questions.node_S), model.width, generator=generator).to(device)
+        scores = {"random": score(noise_SD)}
+        del noise_SD
         scores["initial"] = score(self.embed(self.fresh().to(device), collective, questions.node_S))
-        embedding_ND = self.embed(model, collective, questions.node_S)
-        trained = ask(questions, embedding_ND, self.evaluation, collective)
+        embedding_SD = self.embed(model, collective, questions.node_S)
+        trained = ask(questions, embedding_SD, self.evaluation, collective)
         scores["trained"] = scores_with_intervals(*trained, rng)
-        positions = embedding_map(embedding_ND.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
+        positions = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.linked.group_labels
         return {
             "scores": scores,
             "unit_scores": node_scores(*trained),
+            "nodes_asked": len(questions.node_S),
             "embedding_map": {
                 "positions": positions.position_S2.tolist(),
-                "groups": [labels[group] for group in graph.group_N[positions.row_S]],
+                "groups": [labels[group] for group in questions.group_S[positions.row_S]],
             },
         }
 

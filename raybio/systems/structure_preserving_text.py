@@ -1,7 +1,8 @@
 """Structure-preserving pre-training (SPPT) on graphs of texts: articles that cite each other.
 
 McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training". As on proteins, with what the paper takes for
-articles: the margin contrastive loss, negatives that are any texts, λ = 0.01, four epochs.
+articles: the margin contrastive loss, negatives that are any texts, λ = 0.01. Its four epochs are a matter of
+``schedule.max_steps``. All texts are one group; of a large one the final table asks 5,000 nodes and their neighbours.
 
 Different from the authors' code: as on proteins, and an anchor is encoded once, not twice with two masks; the loss is
 the paper's sum of two means, of which theirs is half (lambda_spml weighs it).
@@ -42,7 +43,9 @@ class Config(TrainingConfig):
     input: MaskConfig = MaskConfig()
     objective: ObjectiveConfig = ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.01)
     plan: PlanConfig = PlanConfig()
-    evaluation: LinkEvaluationConfig = LinkEvaluationConfig(num_nodes_per_group=200)
+    evaluation: LinkEvaluationConfig = LinkEvaluationConfig(
+        num_nodes_per_group=200, num_nodes_per_group_at_the_end=5000
+    )
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Config":

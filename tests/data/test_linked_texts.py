@@ -69,6 +69,15 @@ def test_bad_rows_of_tables_are_set_aside_with_their_lines(tmp_path: Path) -> No
     assert text_by_key(store)["x"] == "A B"
 
 
+def test_a_title_that_is_not_utf_8_is_set_aside_with_its_line(tmp_path: Path) -> None:
+    tables = write_tables(tmp_path, [f"{number}\tT{number}\t" for number in range(50)], ["0\t1"])
+    content = tables.articles.read_bytes().replace(b"\tT7\t", b"\tM\xfcller\t")
+    tables.articles.write_bytes(content)
+    store = prepare_linked_texts(tmp_path / "store", tables, ALL)
+    (facts,) = [facts for reason, facts in store.manifest["quarantine"].items() if "UTF-8" in reason]
+    assert [one["line"] for one in facts["examples"]] == [9]
+
+
 def test_held_out_links_are_not_in_the_graph(tmp_path: Path) -> None:
     articles = [f"{number}\tT{number}\t" for number in range(20)]
     ring = [f"{number}\t{(number + step) % 20}" for number in range(20) for step in (1, 2)]

@@ -103,6 +103,8 @@ def test_even_spread_draws_rare_mixtures_as_often_as_frequent_ones() -> None:
         ),
         ({"kind": "motif", "min_share": 0.999}, "want 10 such topics. Prepare more sentences, or set graph.min_share"),
         ({"kind": "torus", "min_sentences": 10_000}, "0 triples of topics have 10000 sentences or more"),
+        ({"kind": "plane", "num_nodes": 1000}, "the triangles of plane have .* sentences; want fewer nodes"),
+        ({"kind": "cliques", "noise": 1.0}, "a node of cliques linked to all others .*want less noise"),
         ({"kind": "sphere", "radius": 1e-9}, "left too many nodes without a link"),
     ],
 )

@@ -39,11 +39,10 @@ def test_tapes_classes(tmp_path: Path) -> None:
         "test_family_holdout": [{"primary": "AAA", "fold_label": 3}],
     }
     store = prepared(tmp_path, "remote_homology", write_tape(tmp_path, "remote_homology", rows))
-    assert store.class_names == ["3", "7"]
+    assert store.class_names == ["3", "7", "99"]  # what training does not have is told wrong, and counts
     assert contents(store, "train") == ["ACD", "EFG"]
     assert store.target_N[store.split_rows("train")].tolist() == [1, 0]
-    assert contents(store, "test") == ["LMN"]
-    assert list(store.manifest["quarantine"]) == ["row of a class that training does not have"]
+    assert contents(store, "test") == ["LMN", "PQR"]
 
 
 def test_tapes_numbers_are_lists_of_one(tmp_path: Path) -> None:
@@ -59,8 +58,8 @@ def test_tapes_numbers_are_lists_of_one(tmp_path: Path) -> None:
 
 def test_tapes_residues(tmp_path: Path) -> None:
     rows = {
-        "train": [{"primary": "ACD", "ss3": [0, 1, 2]}, {"primary": "EF", "ss3": [2, 2]}],
-        "valid": [{"primary": "A", "ss3": [0]}],
+        "train": [{"primary": "ACD", "ss3": [0, 1, 2]}, {"primary": "EF", "ss3": "CC"}],
+        "valid": [{"primary": "A", "ss3": [0.0]}],
         "cb513": [{"primary": "C", "ss3": [1]}],
     }
     store = prepared(tmp_path, "secondary_structure", write_tape(tmp_path, "secondary_structure", rows))
@@ -89,7 +88,7 @@ def test_flips_residues_with_unresolved_ones(tmp_path: Path) -> None:
 
 def test_flips_tables(tmp_path: Path) -> None:
     path = tmp_path / "split.csv"
-    path.write_text("sequence,target,set,validation\nacd,1.5,train,\nACE,2,train,True\nACF,3,test,\n")
+    path.write_text("sequence, target, set, validation\nacd,1.5,train,\nACE,2,train,True\nACF,3,test,\n")
     store = prepared(tmp_path, "stability", path)
     assert [contents(store, split) for split in ("train", "dev", "test")] == [["ACD"], ["ACE"], ["ACF"]]
 
@@ -109,7 +108,7 @@ def test_genotypes_of_gfp_are_split_by_their_mutations(tmp_path: Path) -> None:
 
 def test_a_mutation_of_another_wild_type_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gfp.tsv").write_text("aaMutations\tuniqueBarcodes\tmedianBrightness\tstd\nSW0A\t1\t1.3\t.1\n")
-    with pytest.raises(DataError, match=r"gfp.tsv, line 2: SW0A is none of the wild type's"):
+    with pytest.raises(DataError, match=r"gfp.tsv, line 2: cannot be read \(SW0A, where the wild type has S\)"):
         prepared(tmp_path, "fluorescence", tmp_path / "gfp.tsv")
 
 
@@ -151,6 +150,53 @@ def test_bad_rows_are_refused_with_their_place(tmp_path: Path, record: dict[str,
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "record", "told"),
+    [
+        ("stability", {"primary": "ACD", "stability_score": None}, "record 2: cannot be read"),
+        ("stability", {"primary": "ACD", "stability_score": []}, "record 2: cannot be read"),
+        ("secondary_structure", {"primary": "ACD", "ss3": 3}, "record 2: cannot be read"),
+        (
+            "secondary_structure",
+            {"primary": "ACD", "ss3": [0, 1, 7]},
+            "residue with a label that is none: 1, first",
+        ),
+        ("secondary_structure", {"primary": "ACD", "ss3": [0, 1]}, "other number of labels than residues: 1"),
+        ("remote_homology", {"fold_label": 1}, "record 2: cannot be read"),
+    ],
+)
+def test_records_that_are_none_are_told_with_their_number(
+    tmp_path: Path, name: str, record: dict[str, object], told: str
+) -> None:
+    good = {"primary": "ACD", "stability_score": [1.0], "ss3": [0, 1, 2], "fold_label": 1}
+    rows = {"train": [good, record], "valid": [good], "test": [good], "test_fold_holdout": [good], "cb513": [good]}
+    with pytest.raises(DataError, match=told):
+        prepared(tmp_path, name, write_tape(tmp_path, name, rows))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("sequence,target,set\nACD,x,train\n", "line 2: cannot be read .could not convert"),
+        ("sequence,target,set\nACD,1\n", "line 2: .*2 columns, want 3"),
+        ("sequence,target,set\nACD,1,valid\n", "line 2: cannot be read .set is 'valid'"),
+    ],
+)
+def test_lines_that_are_none_are_told(tmp_path: Path, content: str, told: str) -> None:
+    (tmp_path / "split.csv").write_text(content)
+    with pytest.raises(DataError, match=told):
+        prepared(tmp_path, "stability", tmp_path / "split.csv")
+
+
+def test_a_task_of_one_class_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "domains.fa").write_text(">a x.1.1.1 alpha->beta\nAAA\n>b x.1.2.1\nCCC\n>c x.1.3.1\nDDD\n")
+    with pytest.raises(DataError, match="has 1 classes .x.1., want two at least"):
+        prepared(tmp_path, "remote_homology", tmp_path / "domains.fa")
+    (tmp_path / "domains.fa").write_text(">a\nAAA\n")
+    with pytest.raises(DataError, match="record 1: cannot be read .* want a header with an id and SCOP's class"):
+        prepared(tmp_path, "remote_homology", tmp_path / "domains.fa")
+
+
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist, want the files of acl_arc"):
         read_task_files("acl_arc", tmp_path / "nowhere")
@@ -167,7 +213,7 @@ def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
     from raybio.data.task_collate import read_labelled
 
     rows = {
-        "train": [{"primary": "ACDEF", "ss3": [0, 1, 2, 0, 1]}, {"primary": "EF", "ss3": [2, 8]}],
+        "train": [{"primary": "ACDEF", "ss3": [0, 1, 2, 0, 1]}, {"primary": "EF", "ss3": [2, 1]}],
         "valid": [{"primary": "A", "ss3": [0]}],
         "cb513": [{"primary": "C", "ss3": [1]}],
     }
@@ -177,4 +223,4 @@ def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
     letters = ["".join(map(chr, batch.token_T[a + 1 : b - 1])) for a, b in pairwise(batch.indptr_R1)]
     assert letters == ["EF", "ACDE"]  # cut to six tokens with two special ones
     skip = IGNORED_LABEL
-    assert batch.label_T.tolist() == [skip, 0, skip, skip, skip, 2, 1, 0, 2, skip]
+    assert batch.label_T.tolist() == [skip, 0, 1, skip, skip, 2, 1, 0, 2, skip]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.evaluation.sampled_links import sampled_link_scores
-from raybio.evaluation.sampled_links import test_nodes as nodes_of_test_graph
+from raybio.evaluation.sampled_links import nodes_of_test_graph, sampled_link_scores
 from raybio.graphs import Graph
 
 

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from raybio.data.tasks import TASKS
 from raybio.errors import ConfigError, DataError
-from raybio.runtime.given_task import PUBLISHED, published_settings, with_task
+from raybio.runtime.given_task import PUBLISHED, with_task
+from raybio.runtime.launch import Arguments, settled_config
+from raybio.systems import SYSTEMS
+from raybio.systems.downstream import Config
 
 
 def write(folder: Path, num_train: int = 70) -> Path:
@@ -16,44 +20,52 @@ def write(folder: Path, num_train: int = 70) -> Path:
     return folder
 
 
-def settings(arguments: list[str]) -> dict[str, str]:
-    values = [value for option, value in zip(arguments, arguments[1:], strict=False) if option == "--set"]
-    return dict(value.split("=", 1) for value in values)
+def settled(arguments: list[str], **more: object) -> Config:
+    """What a command line with a task comes to, as the job reckons it."""
+    (_, store, *_), published = with_task(arguments)
+    given = Arguments(store=Path(store), published=published, **more)
+    return settled_config(SYSTEMS["downstream"], given, Path("runs"))[1]
 
 
-def test_a_task_becomes_a_store_and_its_published_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_becomes_a_store_that_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
     data = str(write(tmp_path))
-    arguments = with_task(["acl_arc", "--data", data, "--init", "m", "--set", "optim.peak_lr=1e-3"])
-    assert Path(arguments[arguments.index("--store") + 1]).parent == tmp_path / "stores"
-    found = settings(arguments)
-    assert found["plan.global_batch_rows"] == "32"
-    assert found["schedule.max_steps"] == "12"  # four epochs of three steps
-    assert found["optim.peak_lr"] == "1e-3"  # what is given comes last
-    assert arguments[-4:] == ["--init", "m", "--set", "optim.peak_lr=1e-3"]
-    (store,) = (tmp_path / "stores").iterdir()
-    before = (store / "manifest.json").stat().st_mtime_ns
-    again = with_task(["acl_arc", "--data", data, "--set", "plan.global_batch_rows=10"])
-    assert settings(again)["schedule.max_steps"] == "28"
-    assert (store / "manifest.json").stat().st_mtime_ns == before
-    assert with_task(["acl_arc", "--store", str(store)])[:2] == ["--store", str(store)]
+    arguments = with_task(["acl_arc", "--data", data, "--init", "m"]).arguments
+    assert arguments[0] == "--store"
+    assert arguments[2:] == ["--init", "m"]
+    manifest = Path(arguments[1]) / "manifest.json"
+    assert manifest.parents[2] == tmp_path / "stores"
+    before = manifest.stat().st_mtime_ns
+    with_task(["acl_arc", "--data", data])
+    assert manifest.stat().st_mtime_ns == before
     with pytest.raises(ConfigError, match=r"is of acl_arc, want one of scicite"):
-        with_task(["scicite", "--store", str(store)])
+        with_task(["scicite", "--store", arguments[1]])
+
+
+def test_published_settings_lie_below_what_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    task = ["acl_arc", "--data", str(write(tmp_path))]
+    config = settled(task)
+    assert (config.plan.global_batch_rows, config.optim.peak_lr, config.optim.schedule) == (32, 5e-5, "linear")
+    assert config.schedule.max_steps == 12  # four epochs of three steps
+    (tmp_path / "mine.yaml").write_text("plan: {global_batch_rows: 10}\noptim: {peak_lr: 3.0e-4}\n")
+    config = settled(task, config=tmp_path / "mine.yaml")
+    assert (config.plan.global_batch_rows, config.optim.peak_lr, config.schedule.max_steps) == (10, 3e-4, 28)
+    more = ("plan.global_batch_rows=70", "schedule.max_steps=5")
+    config = settled(task, config=tmp_path / "mine.yaml", settings=more)
+    assert (config.plan.global_batch_rows, config.schedule.max_steps) == (70, 5)
+    assert config.schedule.evaluate_every_steps == 1
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_the_published_settings_are_settings(name: str) -> None:
-    from raybio.config import override_all
-    from raybio.systems.downstream import Config
-
-    config = override_all(Config(), {key: str(value) for key, value in published_settings(name, 1000, 16).items()})
-    assert config.schedule.evaluate_every_steps == 63
-    assert (config.schedule.early_stopping_metric is None) == (config.optim.schedule == "linear")
+def test_every_task_has_published_settings(name: str) -> None:
+    assert name in TASKS
+    assert PUBLISHED[name].stops_early != TASKS[name].on_texts
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    assert with_task(["--store", "x"]) == ["--store", "x"]
-    assert with_task([]) == []
+    assert with_task(["--store", "x"]) == (["--store", "x"], None)
+    assert with_task([]) == ([], None)
     with pytest.raises(ConfigError, match="'scicit' is no task.*Did you mean 'scicite'"):
         with_task(["scicit"])
     for given in ([], ["--data", "x", "--store", "y"]):

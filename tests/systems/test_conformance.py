@@ -86,6 +86,20 @@ def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:
     assert judged["trained"] > max(0.9, 1.5 * judged["initial"]), judged
 
 
+def test_an_evaluation_and_an_export_leave_the_training_alone(name: str, store: Store, tmp_path: Path) -> None:
+    system = SYSTEMS[name].build(tiny_config(name), store.path)
+    trained = dict(system.model.named_parameters())
+    for step in (0.1, 0.2):  # what is remembered of a better evaluation stays where it is
+        system.evaluate(system.model, SingleProcess())
+        with torch.no_grad():
+            for weight in trained.values():
+                weight.add_(step)
+    before = {key: weight.detach().clone() for key, weight in trained.items()}
+    system.evaluate(system.model, SingleProcess())
+    system.export(tmp_path / "export", {})
+    assert all(torch.equal(weight, before[key]) for key, weight in system.model.named_parameters())
+
+
 def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(name: str, store: Store) -> None:
     system = SYSTEMS[name].build(tiny_config(name), store.path)
     final = system.final_evaluate(system.model, SingleProcess())

@@ -97,7 +97,8 @@ class TrialOrder:
         """
         budget, schedule = self.space.budget, self.base.schedule
         every = min(schedule.evaluate_every_steps or budget.grace_steps, budget.grace_steps)
-        steps = {"max_steps": budget.max_steps, "evaluate_every_steps": every, "checkpoint_every_steps": every}
+        saved = min(schedule.checkpoint_every_steps, every)
+        steps = {"max_steps": budget.max_steps, "evaluate_every_steps": every, "checkpoint_every_steps": saved}
         given = {f"schedule.{name}": value for name, value in steps.items()}
         return override_all(self.base, given | {path: quoted(value) for path, value in settings.items()})
 
