@@ -12,6 +12,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from raybio.batches import PaddedTokens
 from raybio.encoders.transformer import TransformerConfig, seeded_weights
+from raybio.errors import ConfigError
 from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Encoded, Encoder
 
@@ -120,14 +121,22 @@ class LinearTokenHead(nn.Module):
         return self.linear(hidden_RLD)
 
 
-def build_head(kind: HeadKind, width: int, num_outputs: int, *, on_tokens: bool, seed: int) -> nn.Module:
-    """A fresh head whose weights depend on ``seed`` alone.
+def settled_head(kind: HeadKind, *, on_tokens: bool, on_texts: bool) -> HeadKind:
+    """The head of a task, ``auto`` resolved.
 
     Raises:
-        ValueError: for a kind that is not for tokens, or for tokens alone.
+        ConfigError: for one that is for residues, or for sequences, alone.
     """
     if kind in (("mlp",) if on_tokens else ("conv",)):
-        raise ValueError(f"encoder.head {kind} is for {'sequences' if on_tokens else 'residues'}")
+        what, wanted = ("residues", "auto, linear or conv") if on_tokens else ("sequences", "auto, linear or mlp")
+        raise ConfigError(f"encoder.head: got {kind}, and the task is told of {what}; want {wanted}")
+    if kind != "auto":
+        return kind
+    return "linear" if on_texts else "conv" if on_tokens else "mlp"
+
+
+def build_head(kind: HeadKind, width: int, num_outputs: int, *, on_tokens: bool, seed: int) -> nn.Module:
+    """A fresh head, of a kind that ``settled_head`` gives, whose weights depend on ``seed`` alone."""
     with seeded_weights(seed):
         if on_tokens:
             return TokenHead(width, num_outputs) if kind == "conv" else LinearTokenHead(width, num_outputs)

@@ -26,7 +26,7 @@ from raybio.functional.similarity import at_least_fp32, normalise
 from raybio.protocols import Encoded, Encoder
 
 MAX_LENGTH = 1_048_576
-HEAD = "mask_head.safetensors"
+MASK_HEAD_FILE = "mask_head.safetensors"
 """Of an export: the head of masked language modelling, for those who train on."""
 
 
@@ -153,8 +153,8 @@ class TextEncoder(Encoder):
     def learn_words(self, config: TextEncoderConfig, *, seed: int) -> None:
         """Add a head of masked language modelling whose last map is the word embeddings' own.
 
-        Its weights are those of the source, be it a language model or an export with ``HEAD``; where that has none, or
-        layers were left out between the two, they are drawn from ``seed``.
+        Its weights are those of the source, be it a language model or an export with its head beside it; where
+        that has none, or layers were left out between the two, they are drawn from ``seed``.
 
         Raises:
             ConfigError: if the tokenizer has no mask token, or the model cannot have such a head.
@@ -163,7 +163,7 @@ class TextEncoder(Encoder):
             raise ConfigError(f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that has")
 
         def weights() -> dict[str, Tensor] | None:
-            path = Path(config.source).expanduser() / HEAD
+            path = Path(config.source).expanduser() / MASK_HEAD_FILE
             return load_file(path) if path.is_file() else read_mask_head(config.source, config.revision)
 
         is_whole = config.num_layers_kept is None

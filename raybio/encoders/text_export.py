@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
-from raybio.encoders.text import HEAD, TextEncoder
+from raybio.encoders.text import MASK_HEAD_FILE, TextEncoder
 from raybio.folders import whole_folder
 
 _USAGE = """```python
@@ -45,7 +45,7 @@ def export_text_encoder(encoder: TextEncoder, directory: str | Path, *, card: Ma
 
     The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` gives the encoder's embeddings,
     ``AutoModel`` and ``AutoTokenizer`` load it, and so does ``encoder.source``, with its pooling and normalisation.
-    A learned temperature is no part of it. A head of masked language modelling lies beside the transformer in ``HEAD``:
+    A learned temperature is no part of it. A head of masked language modelling lies beside the transformer:
     ``encoder.source`` goes on with it, others leave it alone.
 
     Args:
@@ -61,7 +61,7 @@ def export_text_encoder(encoder: TextEncoder, directory: str | Path, *, card: Ma
         _plain_tokenizer(encoder).save_pretrained(folder)
         if encoder.mask_head is not None:
             head = {name: weight.detach().cpu().contiguous() for name, weight in encoder.mask_head.state_dict().items()}
-            save_file(head, folder / HEAD)
+            save_file(head, folder / MASK_HEAD_FILE)
         usage = _USAGE.format(pool=_POOL[encoder.pooling] + (_NORMALISE if encoder.is_normalised else ""))
         text = model_card(
             card,

@@ -30,11 +30,10 @@ from raybio.data.text_rows import TextRows
 from raybio.encoders.export import export_encoder
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.encoders.sources import check_source
-from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head
+from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head, settled_head
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
-from raybio.errors import ConfigError
 from raybio.evaluation.task_scores import Floats, of_classes, of_numbers, of_tokens, units, with_intervals
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.task_labels import TaskLabels
@@ -110,14 +109,8 @@ def build(config: Config, store_path: str | Path) -> System:
 
 
 def _head_kind(config: Config, store: TaskStore) -> HeadKind:
-    task, kind = TASKS[store.task], config.encoder.head
-    on_tokens = task.labels == "residues"
-    if kind in (("mlp",) if on_tokens else ("conv",)):
-        what, wanted = ("residue", "auto, linear or conv") if on_tokens else ("row", "auto, linear or mlp")
-        raise ConfigError(f"encoder.head: got {kind}, and {store.task} is told of each {what}; want {wanted}")
-    if kind != "auto":
-        return kind
-    return "linear" if task.on_texts else "conv" if on_tokens else "mlp"
+    task = TASKS[store.task]
+    return settled_head(config.encoder.head, on_tokens=task.labels == "residues", on_texts=task.on_texts)
 
 
 def _fresh(config: Config, store: TaskStore) -> TaskModel:
