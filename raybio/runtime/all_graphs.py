@@ -106,7 +106,9 @@ def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: fl
     config = override_all(settled["config"], steps)
     space, store = experiment_space(config, asked), open_store(settled["store"], TopicStore)
     for settings in _draws(asked):  # too few sentences or too much noise are told before anything is trained
-        synthetic_graph(store, override_all(config, settings).graph)
+        nodes = synthetic_graph(store, override_all(config, settings).graph)
+        if settings[REPEAT] == 0:
+            print(_foretold(settings, describe(nodes)))
     request = SweepRequest(
         space,
         config,
@@ -180,6 +182,14 @@ def _draws(asked: Experiments) -> Sequence[dict[str, Any]]:
 
 def _key(settings: Mapping[str, Any]) -> tuple[str, int, float, float]:
     return str(settings[KIND]), int(settings[REPEAT]), float(settings[NOISE]), float(settings[WEIGHT])
+
+
+def _foretold(settings: Mapping[str, Any], facts: Mapping[str, float]) -> str:
+    noise = f", noise {settings[NOISE]:g}" if settings[NOISE] else ""
+    sizes = ", ".join(f"{facts[name]} {name}" for name in ("nodes", "links", "classes"))
+    return (
+        f"{settings[KIND]}{noise}: {sizes}; neighbours tell the class of {100 * facts['homophily']:.0f} % of the nodes"
+    )
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
