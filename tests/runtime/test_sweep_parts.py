@@ -69,13 +69,9 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(ord
     write_json(failed.failure, {"kind": "DivergedError", "message": "no | longer <finite>"})
     folder = RunFolder(Path(order.sweep).parent, "mine")
     places, trials = write_results(folder, order)
-    assert [(one.best_step, one.best_value, one.status) for one in trials] == [
-        (20, 0.7, FINISHED),
-        (30, 0.6, FINISHED),
-        (20, 0.6, FINISHED),
-        (10, 0.1, STOPPED),
-        (None, None, FAILED),
-    ]
+    first, *equal, fourth, last = [(one.best_step, one.best_value, one.status) for one in trials]
+    assert (first, fourth, last) == ((20, 0.7, FINISHED), (10, 0.1, STOPPED), (None, None, FAILED))
+    assert sorted(equal) == [(20, 0.6, FINISHED), (30, 0.6, FINISHED)]
     # Two seeds speak for 0.5, one for 0.0: its 0.7 may be luck.
     assert [place.settings[LAMBDA] for place in places] == [0.5, 0.0, 0.1]
     best = places[0]
