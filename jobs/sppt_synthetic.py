@@ -16,7 +16,7 @@ from raybio.runtime.command_line import run_app
 
 def command(
     graph: Annotated[list[str] | None, typer.Option(help=f"{', '.join(KINDS)}; repeatable")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="all of them: the paper's Table 1")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="all of them, as in the paper's Table 1")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="draws of each graph and its sentences")] = 1,
     noise: Annotated[str, typer.Option(help="chances of a pair of nodes to be linked all the same, by comma")] = "0",
     store: options.Store = None,
