@@ -48,10 +48,16 @@ def test_values_that_are_no_yaml_are_an_error_of_the_configuration(values: str) 
 
 
 def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_trained(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--compare encoder\.source=facebook/esm2: no name"):
-        family(request(tmp_path), [Variation("encoder.source", ("facebook/esm2",))])
-    with pytest.raises(ConfigError, match="no name"):
+    with pytest.raises(ConfigError, match=r"--compare objective.lambda_spml=0.125: no name for that run can be made"):
         family(replace(request(tmp_path), name="x" * 95), [Variation("objective.lambda_spml", (0.125,))])
+
+
+def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_path: Path) -> None:
+    models = ("facebook/esm2", f"{tmp_path}/runs/sppt.lambda-0/export", "../runs/sppt.lambda-0/export", "./export")
+    names = [kin.request.name for kin in family(request(tmp_path), [Variation("encoder.source", models)])[1:]]
+    ends = [name.removeprefix(f"{request(tmp_path).name}.source-").rsplit("-", 1) for name in names]
+    assert [end for end, _ in ends] == ["esm2", "sppt.lambda-0", "sppt.lambda-0", "export"]
+    assert len({digits for _, digits in ends}) == 4
 
 
 def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:

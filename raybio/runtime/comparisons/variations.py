@@ -15,7 +15,7 @@ from raybio.config import override, override_all, parse_yaml, value_at
 from raybio.errors import ConfigError
 from raybio.runtime.cluster import check_plan
 from raybio.runtime.comparisons.against import Judged, write_against
-from raybio.runtime.comparisons.labels import label_of, leaf, shown
+from raybio.runtime.comparisons.labels import label_of, leaf, named, shown
 from raybio.runtime.comparisons.result_table import ResultTable, over_repetitions, write_table
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.probes.curves import write_curves
@@ -87,7 +87,7 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
     for values in product(*(_choices(request.config, one) for one in variations)):
         value_by_path = dict(zip(paths, values, strict=True))
         changed = {path: value for path, value in value_by_path.items() if value != value_at(request.config, path)}
-        name = request.name + "".join(f".{leaf(path)}-{shown(value)}" for path, value in changed.items())
+        name = request.name + "".join(f".{leaf(path)}-{named(value)}" for path, value in changed.items())
         try:
             RunFolder(request.runs, name)
         except ConfigError as error:
