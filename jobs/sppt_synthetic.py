@@ -12,6 +12,7 @@ from raybio.data.synthetic_graphs import KINDS
 from raybio.errors import ConfigError
 from raybio.runtime import job_options as options
 from raybio.runtime.command_line import run_app
+from raybio.runtime.launch import Arguments, help_of
 
 
 def command(
@@ -28,6 +29,10 @@ def command(
     name: options.Name = None,
     tracking_uri: options.TrackingUri = None,
     verbose: options.Verbose = False,
+    help_: Annotated[
+        bool,
+        typer.Option("--help", is_eager=True, callback=help_of("synthetic_graphs"), help="show this and all settings"),
+    ] = False,
 ) -> None:
     """The command line; the module's description is the help."""
     if all_ == bool(graph):
@@ -36,7 +41,6 @@ def command(
         raise ConfigError(f"--graph: got {unknown[0]!r}, want one of {', '.join(KINDS)}")
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.runtime.all_graphs import Experiments, numbers, train_and_show
-    from raybio.runtime.launch import Arguments
 
     asked = Experiments(tuple(dict.fromkeys(graph or KINDS)), repeats, numbers(noise, "--noise"))
     given = (store, config, tuple(settings or ()), None, cpus_per_worker, device, name, None, tracking_uri)
@@ -45,5 +49,5 @@ def command(
 
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(help=__doc__)(command)
+    app.command(help=__doc__, context_settings={"help_option_names": []})(command)
     run_app(app)

@@ -92,7 +92,7 @@ def training_job(system: str, description: str, published: Published | None = No
         verbose: options.Verbose = False,
         help_: Annotated[
             bool,
-            typer.Option("--help", is_eager=True, callback=_help_of(system), help="show this and all settings"),
+            typer.Option("--help", is_eager=True, callback=help_of(system), help="show this and all settings"),
         ] = False,
     ) -> None:
         """The command line; ``--help`` is the description."""
@@ -257,7 +257,9 @@ def _train_all_folds(system: str, arguments: Arguments) -> None:
     train_and_show(system, arguments)
 
 
-def _help_of(system: str) -> Callable[[typer.Context, bool], None]:
+def help_of(system: str) -> Callable[[typer.Context, bool], None]:
+    """What ``--help`` calls: the command's own help and, below it, the settings of a system."""
+
     def show(context: typer.Context, value: bool) -> None:
         if not value:
             return

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.run_folder import RunFolder, read_json
 
 KEY = "raybio.key"
 """The tag by which a run is found again whose id got lost on its way here."""
@@ -115,6 +115,17 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
         for name, value in report["metrics"].items()
     ]
     client.log_batch(run_id, metrics=metrics)
+
+
+def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
+    """A report of ``final/SPLIT/SCORE``, the final evaluation of the trained model; none before there is one."""
+    outcome = read_json(folder.outcome) or {}
+    scores = outcome.get("final", {}).get("scores", {}).get("trained", {})
+    metrics = {f"final/{split}/{name}": one["value"] for split, own in scores.items() for name, one in own.items()}
+    if not metrics:
+        return []
+    # The file's own time: what is sent twice is stored once.
+    return [{"step": outcome["step"], "time_ms": int(folder.outcome.stat().st_mtime * 1000), "metrics": metrics}]
 
 
 def artifacts(folder: RunFolder) -> list[Path]:

@@ -315,7 +315,7 @@ class Tracker:
         tags = self._tags | ({"ended": self._why} if self._why else {})
         for name, text in tags.items():
             self._client.set_tag(self.run_id, name, text[:LONGEST_TAG])
-        mlflow_run.log_reports(self._client, str(self.run_id), self._facts)
+        mlflow_run.log_reports(self._client, str(self.run_id), [*self._facts, *mlflow_run.final_scores(self.folder)])
         for run_id in self._found():
             if run_id != self.run_id:  # a server that was slow made it after all, when it was given up
                 self._client.delete_run(run_id)

@@ -41,6 +41,14 @@ def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: 
         assert option in shown.stdout
 
 
+def test_the_synthetic_experiments_list_their_settings_too(tmp_path: Path) -> None:
+    shown = run_job(tmp_path, "--help", job="sppt_synthetic.py")
+    assert shown.returncode == 0, shown.stderr
+    assert "--repeats" in shown.stdout
+    for field in fields(SYSTEMS["synthetic_graphs"].config):
+        assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
+
+
 def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2(tmp_path: Path) -> None:
     refused = run_job(tmp_path, "--set", "objective.lambda_smpl=0.1")
     assert refused.returncode == 2

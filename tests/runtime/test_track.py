@@ -10,7 +10,7 @@ from raybio.runtime import machine, track
 from raybio.runtime.machine import network_file_system
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.mlflow_run import flatten
-from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import Tracker, add_artifacts, tracking_uri
 from raybio.training.settings import TrainingConfig
 
@@ -81,6 +81,8 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(fold
         log.append(step, {"loss": 1 / step, "rate": 0.5})
     folder.export.mkdir()
     (folder.export / "config.json").write_text("{}")
+    scores = {"trained": {"test": {"f1": {"value": 0.75, "low": 0.7, "high": 0.8}}}, "initial": {}}
+    write_json(folder.outcome, {"step": 2500, "final": {"scores": scores}})
     tracker.finish("FINISHED")
     client = MlflowClient(uri)
     run = client.get_run(tracker.run_id)
@@ -90,6 +92,7 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(fold
     assert {"system", "version.ray", "version.torch", "data_digest"} <= run.data.tags.keys()
     assert run.inputs.dataset_inputs[0].dataset.digest == "d" * 36
     assert history(uri, tracker.run_id, "loss") == [(step, 1 / step) for step in range(1, 2501)]
+    assert history(uri, tracker.run_id, "final/test/f1") == [(2500, 0.75)]
     names = {file.path for file in client.list_artifacts(tracker.run_id)}
     assert {"config.yaml", "config.json", "export"} <= names
     assert "MLFLOW_RUN_ID" not in os.environ

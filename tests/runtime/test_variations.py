@@ -54,7 +54,9 @@ def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_traine
 
 def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_path: Path) -> None:
     models = ("facebook/esm2", f"{tmp_path}/runs/sppt.lambda-0/export", "../runs/sppt.lambda-0/export", "./export")
-    names = [kin.request.name for kin in family(request(tmp_path), [Variation("encoder.source", models)])[1:]]
+    kin = family(request(tmp_path), [Variation("encoder.source", models)])[1:]
+    names = [one.request.name for one in kin]
+    assert [one.label for one in kin] == [f"source = {name.partition('.source-')[2]}" for name in names]
     ends = [name.removeprefix(f"{request(tmp_path).name}.source-").rsplit("-", 1) for name in names]
     assert [end for end, _ in ends] == ["esm2", "sppt.lambda-0", "sppt.lambda-0", "export"]
     assert len({digits for _, digits in ends}) == 4

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def label_of(value_by_path: Mapping[str, Any]) -> str:
-    """``kind = ce, seed = 1``; empty without settings."""
-    return ", ".join(f"{leaf(path)} = {shown(value)}" for path, value in value_by_path.items())
+    """``kind = ce, seed = 1``; models as in the names of runs; empty without settings."""
+    return ", ".join(f"{leaf(path)} = {named(value)}" for path, value in value_by_path.items())
 
 
 def shown(value: Any) -> str:
