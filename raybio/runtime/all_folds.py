@@ -18,6 +18,7 @@ from raybio.data.store import open_store, sha256_of
 from raybio.data.word_store import WordStore
 from raybio.errors import ClusterError, ConfigError, RaybioError
 from raybio.evaluation.fold_report import PUBLISHED, fold_table
+from raybio.markdown import markdown_table
 from raybio.runtime.cluster import cluster_nodes, started
 from raybio.runtime.launch import FOLD, Arguments, default_folder, settle
 from raybio.runtime.room import Room, room
@@ -173,7 +174,7 @@ def train_all_folds(
         swept.folder.path / "folds.json",
         {model: {str(fold): one for fold, one in by_fold.items()} for model, by_fold in scores.items()},
     )
-    (swept.folder.path / "folds.md").write_text(table + "\n", encoding="utf-8")
+    (swept.folder.path / "folds.md").write_text(f"{table}\n\n{_folders(swept.folder, exports)}\n", encoding="utf-8")
     add_artifacts(swept.folder, [swept.folder.path / "folds.md", swept.folder.path / "folds.json"])
     return swept
 
@@ -255,6 +256,12 @@ def judge_all(missing: Sequence[Judgement], store: Path, place: Room) -> None:
             raise (error.cause if isinstance(error.cause, RaybioError) else error) from None
         told = len(missing) - len(pending)
         print(f"judged {entry.row}, fold {entry.fold}: {told} of {len(missing)}", flush=True)
+
+
+def _folders(folder: RunFolder, exports: Mapping[tuple[str, int], Path]) -> str:
+    """Which trial is which: they are named after their settings."""
+    rows = [[model, str(fold), path.relative_to(folder.path).as_posix()] for (model, fold), path in exports.items()]
+    return markdown_table(["model", "fold", "folder"], sorted(rows, key=lambda row: (row[0], int(row[1]))))
 
 
 def _row_name(model: str) -> str:

@@ -72,6 +72,15 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     assert statuses == ["finished"] * 4
     table = (folder / "folds.md").read_text()
     assert table.splitlines()[3].startswith("| cldr + clner | 2 |") and "the paper" not in table
+    told = [cells.split(" | ") for cells in table.splitlines()[-4:]]
+    assert [(model.strip("| "), fold) for model, fold, _ in told] == [
+        ("cldr", "1"),
+        ("cldr", "2"),
+        ("clner", "1"),
+        ("clner", "2"),
+    ]
+    for model, _, place in told:
+        assert f"model: {model.strip('| ')}" in (folder / place.strip(" |")).parent.joinpath("config.yaml").read_text()
 
     marked = folder / "folds" / "cldr-clner-1.json"
     content = read_json(marked)
