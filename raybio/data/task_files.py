@@ -1,4 +1,4 @@
-"""The files of downstream tasks, a reader a layout: TAPE's JSON, FLIP's FASTA and CSV, SciBERT's JSON lines, others.
+"""The files of downstream tasks, a reader a layout: TAPE's, FLIP's, SciBERT's and others.
 
 ``read_task_files`` looks at what is there: a folder, or one file.
 """
@@ -13,7 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from raybio.data.json_stream import stream_records
 from raybio.data.source_files import open_source, plain_or_gzip, read_lines
+from raybio.data.tape_lmdb import lmdb_records
 from raybio.data.task_store import SPLITS
 from raybio.data.tasks import TASKS, UNKNOWN, Example
 from raybio.errors import DataError
@@ -52,10 +56,10 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
 
     Args:
         name: one of ``TASKS``.
-        source: a folder with TAPE's JSON files (``*_train.json``, ...), with SciBERT's ``train.txt``, ``dev.txt`` and
-            ``test.txt``, or with FLIP's three FASTA files of secondary structure (a zip of it too); or a file: FLIP's
-            CSV (``sequence, target, set, validation``), the table of GFP's genotypes, or a FASTA file whose headers
-            have SCOP's classes. All but the zip may be gzip.
+        source: a folder with TAPE's files (``*_train.lmdb`` or ``*_train.json``, ...), with SciBERT's ``train.txt``,
+            ``dev.txt`` and ``test.txt``, or with FLIP's three FASTA files of secondary structure (a zip of it too);
+            or a file: FLIP's CSV (``sequence, target, set, validation``), the table of GFP's genotypes, or a FASTA file
+            whose headers have SCOP's classes. All but LMDB and the zip may be gzip.
 
     Raises:
         DataError: if it is not there, or holds no layout of the task; later, from the examples, what is damaged.
@@ -69,7 +73,7 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
     for layout in layouts:
         if (found := layout(name, source)) is not None:
             return found
-    wanted = "train.txt, dev.txt and test.txt" if TASKS[name].on_texts else "TAPE's JSON, or FLIP's files"
+    wanted = "train.txt, dev.txt and test.txt" if TASKS[name].on_texts else "TAPE's LMDB or JSON, or FLIP's files"
     raise DataError(f"{source}: holds no layout of {name} that we know; want {wanted} (docs/structure_preserving.md)")
 
 
@@ -98,29 +102,31 @@ def _tape(name: str, source: Path) -> TaskFiles | None:
         split: path
         for split, endings in TAPE_SPLITS.items()
         for ending in endings
-        if (path := _there(source / f"{name}_{ending}.json")) is not None
+        for kind in ("lmdb", "json")
+        if (path := _there(source / f"{name}_{ending}.{kind}")) is not None
     }
-    return TaskFiles(list(found.values()), _tape_examples(name, found)) if found else None
+    return TaskFiles([_file(path) for path in found.values()], _tape_examples(name, found)) if found else None
 
 
 def _tape_examples(name: str, paths: dict[str, Path]) -> Iterator[Example]:
     key, labels = TAPE_KEYS[name], TASKS[name].labels
     for split, path in paths.items():
-        with open_source(path, "TAPE's JSON: a list of objects") as file:
-            try:
-                records = json.loads(file.read())
-            except ValueError as error:
-                raise DataError(f"{path}: is no JSON ({error}). Repair it, or fetch it again.") from None
-        for number, record in enumerate(records if isinstance(records, list) else [records], start=1):
+        records = lmdb_records(path) if path.suffix == ".lmdb" else (record for _, record in stream_records(path))
+        for number, record in enumerate(records, start=1):
             with _told(path, f"record {number}", f"an object with primary and {key}, such as TAPE's"):
                 sequence, value = record["primary"], record[key]
                 if labels == "residues":
                     label: object = [SS3.get(one, UNKNOWN) for one in value]
                 elif labels == "number":
-                    label = float(value[0] if isinstance(value, list) else value)
+                    label = float(np.ravel(value)[0])
                 else:
                     label = str(value)
             yield Example(str(sequence).upper(), split, label, path.name, number)  # type: ignore[arg-type]
+
+
+def _file(path: Path) -> Path:
+    """What holds the records of an LMDB folder."""
+    return path / "data.mdb" if path.is_dir() else path
 
 
 def _flip(name: str, source: Path) -> TaskFiles | None:
@@ -259,4 +265,4 @@ def _by_id(records: dict[str, str]) -> dict[str, str]:
 
 def _there(path: Path) -> Path | None:
     found = plain_or_gzip(path)
-    return found if found.is_file() else None
+    return found if _file(found).is_file() else None
