@@ -51,7 +51,7 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
 
     Raises:
         DataError: for a line that has not two columns, an id without a label, or one that comes twice, naming the line;
-            if no id of the table is in the store.
+            if the header is missing, or no id of the table is in the store.
     """
     ids: list[str] = []
     labels: list[str] = []
@@ -66,7 +66,11 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
                 raise DataError(f"{path}, line {number}: got {len(parts)} columns {parts!r:.80}, want {WANTED}")
             name, label = (part.strip() for part in parts)
             if number == 1:
-                continue  # the header
+                if find(pa.array([name], pa.string()), keys)[0] >= 0:
+                    raise DataError(
+                        f"{path}, line 1: {name} is an id of the store, and the first line a header; add one"
+                    )
+                continue
             if (first := line_by_id.setdefault(name, number)) != number:
                 raise DataError(f"{path}, line {number}: {name} had its label in line {first}; want one line an id")
             ids.append(name)

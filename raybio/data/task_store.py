@@ -53,6 +53,14 @@ class TaskStore(Store):
         """Names of the classes; none of a task on numbers."""
         return [str(name) for name in self._batch(CLASSES).column("name").to_pylist()]
 
+    def untaught_classes(self) -> dict[str, list[str]]:
+        """Of dev and test the classes of rows that training has no row of, if any; nothing of other tasks."""
+        if not self.class_names or len(self.class_T):
+            return {}
+        taught = self.target_N[self.split_rows("train")]
+        found = {split: np.setdiff1d(self.target_N[self.split_rows(split)], taught) for split in SPLITS[1:]}
+        return {split: [self.class_names[int(one)] for one in new] for split, new in found.items() if len(new)}
+
     @cached_property
     def target_N(self) -> np.ndarray:
         """Class or number of each row, float64; of a task on residues zeros."""

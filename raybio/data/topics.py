@@ -9,6 +9,7 @@ from pydantic import Field
 
 from raybio.config import Config
 from raybio.data.prepare import demand_files, describe_files
+from raybio.data.quarantine import Quarantine
 from raybio.data.source_files import read_lines
 from raybio.data.store_writer import Draft
 from raybio.data.topic_store import NUM_KEPT, TopicStore, commit_topics
@@ -17,6 +18,8 @@ from raybio.errors import DataError
 SHOWN_WORDS = 8
 BATCH_SENTENCES = 1024
 ROWS_PER_BLOCK = 1 << 16
+FEW_TOLD = "few words that are neither rare nor everywhere"
+"""Why a sentence is set aside that is long enough; its number among those read stands for its line."""
 
 
 class TopicConfig(Config):
@@ -49,16 +52,22 @@ def prepare_topics(
     config = config or TopicConfig()
     demand_files(files)
     with Draft(out, force=force) as draft:
-        texts = list(dict.fromkeys(_sentences(files, config.min_words)))
+        quarantine = Quarantine()
+        texts = list(_sentences(files, config.min_words, quarantine))
+        if not texts:
+            raise DataError(f"{files[0]}: has no sentence of {config.min_words} words or more, want one a line")
         counter = CountVectorizer(max_df=config.max_share, min_df=config.min_count, token_pattern=r"\S+")
         try:
             counts = counter.fit_transform(texts)
-        except ValueError as error:
+        except ValueError:
             raise DataError(
-                f"{len(texts):,} sentences leave no words to tell topics by ({error}); want more of them, or a lower "
-                "--min-count"
+                f"{files[0]}: of {len(texts):,} sentences no word is in {config.min_count:,} or more (--min-count) and "
+                f"in at most {config.max_share:.0%} of them (--max-share); want more sentences, or a lower --min-count"
             ) from None
         is_kept_N = np.asarray(counts.sum(axis=1)).ravel() >= config.min_words
+        few = np.flatnonzero(~is_kept_N)
+        shown = [(int(row) + 1, texts[row]) for row in few[:5]]
+        quarantine.add_many("sentence", FEW_TOLD, "sentences", len(few), shown, is_bad=False)
         counts, texts = counts[is_kept_N], [texts[row] for row in np.flatnonzero(is_kept_N)]
         if len(texts) < config.num_topics:
             raise DataError(f"{len(texts):,} sentences are left for {config.num_topics} topics; want more sentences")
@@ -75,19 +84,25 @@ def prepare_topics(
         provenance = {
             "sources": {"sentences": describe_files(list(files))},
             "parameters": config.to_mapping(),
-            "quarantine": {},
+            "quarantine": quarantine.summary(),
         }
         return commit_topics(
             draft, texts=texts, topic_NK=topic_NK, share_NK=share_NK, topic_words=topic_words, provenance=provenance
         )
 
 
-def _sentences(files: Sequence[Path], min_words: int) -> Iterator[str]:
+def _sentences(files: Sequence[Path], min_words: int, quarantine: Quarantine) -> Iterator[str]:
+    seen: set[str] = set()
     for path in files:
-        for line in read_lines(Path(path), "a sentence a line"):
+        for number, line in enumerate(read_lines(Path(path), "a sentence a line"), start=1):
             words = re.sub(r"[^\w\s]|_", "", line.lower()).split()
-            if len(words) >= min_words:
-                yield " ".join(words)
+            text = " ".join(words)
+            reason = "few words" if len(words) < min_words else "the same as one before" if text in seen else ""
+            if reason:
+                quarantine.add("sentence", reason, Path(path).name, number, line.strip(), is_bad=False)
+                continue
+            seen.add(text)
+            yield text
 
 
 def _strongest(model: object, counts: object) -> tuple[np.ndarray, np.ndarray]:

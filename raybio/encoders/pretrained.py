@@ -4,7 +4,7 @@ import logging
 
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
-from raybio.encoders.sources import check_complete, load_pretrained, load_weights
+from raybio.encoders.sources import SCRATCH, check_complete, check_source, load_pretrained, load_weights
 from raybio.encoders.tokenizer import vocabulary_of_tokenizer
 from raybio.encoders.vocabulary import Vocabulary
 from raybio.errors import ConfigError
@@ -25,6 +25,17 @@ def load_vocabulary(source: str, revision: str) -> Vocabulary:
         raise ConfigError(
             f"encoder.source {source!r} is no protein encoder: {error}. Give one whose tokens are single residues."
         ) from None
+
+
+def check_protein_source(source: str, revision: str) -> None:
+    """Refuse a source that is not there or reads no single residues, before anything is started.
+
+    Raises:
+        ConfigError: naming it and what is wanted.
+    """
+    check_source(source, revision)
+    if source != SCRATCH:
+        load_vocabulary(source, revision)
 
 
 def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel:

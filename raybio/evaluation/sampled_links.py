@@ -43,6 +43,12 @@ def nodes_of_test_graph(graph: Graph, rng: np.random.Generator) -> np.ndarray:
     return np.flatnonzero(np.array(part_N) == TEST)
 
 
+def linked_of_test_graph(graph: Graph, seed: int) -> int:
+    """Nodes with a link in the first test graph: what samples are drawn from."""
+    node_S = nodes_of_test_graph(graph, np.random.default_rng((seed, 0)))
+    return int((induced(graph, node_S, np.zeros(len(node_S), np.int32)).degree_N > 0).sum())
+
+
 def sampled_link_scores(
     graph: Graph, embedding_ND: Tensor, *, trials: int = 5, samples: int = 100, nodes: int = 200, seed: int = 0
 ) -> dict[str, OverTrials]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raybio.config import did_you_mean, fingerprint
+from raybio.config import did_you_mean, fingerprint, load, override_all
 from raybio.data.embedded import kept_store
 from raybio.data.prepare import demand_files, describe_files
 from raybio.data.store import SCHEMA_VERSION, open_store
@@ -16,7 +16,7 @@ from raybio.data.task_files import read_task_files
 from raybio.data.task_store import TaskStore
 from raybio.data.tasks import TASKS, TaskConfig, prepare_task
 from raybio.errors import ConfigError
-from raybio.runtime.launch import Published, default_folder
+from raybio.runtime.launch import Published, default_folder, parse_settings
 from raybio.systems.downstream import Config
 from raybio.training.settings import TrainingConfig
 
@@ -83,6 +83,7 @@ def with_task(arguments: list[str]) -> GivenTask:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--store", type=Path)
+    _check_settings(rest)
     given, others = parser.parse_known_args(rest)
     if (given.data is None) == (given.store is None):
         raise ConfigError(f"{name}: want either --data FILES (see docs/structure_preserving.md) or --store STORE")
@@ -90,6 +91,16 @@ def with_task(arguments: list[str]) -> GivenTask:
     if store.task != name:
         raise ConfigError(f"--store {given.store}: is of {store.task}, want one of {name}")
     return GivenTask(["--store", str(store.path), *others], partial(published_settings, store))
+
+
+def _check_settings(arguments: list[str]) -> None:
+    """Refuse settings that are wrong before files are read, which takes long."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--config", type=Path)
+    given, _ = parser.parse_known_args(arguments)
+    base = Config() if given.config is None else load(Config, given.config)
+    override_all(base, parse_settings(given.set))
 
 
 def kept_task(name: str, data: Path) -> TaskStore:
@@ -109,6 +120,8 @@ def kept_task(name: str, data: Path) -> TaskStore:
         store = prepare_task(path, name, files, examples)
         for reason, facts in store.manifest["quarantine"].items():
             print(f"set aside: {reason}: {facts['count']:,}", flush=True)
+        for split, names in store.untaught_classes().items():
+            print(f"{split} has classes that training has not, and told wrong: {', '.join(names[:5])}", flush=True)
         return store
 
     return kept_store(home, TaskStore, make)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -166,7 +166,7 @@ def settled_config(entry: SystemEntry, arguments: Arguments, runs: Path) -> tupl
 
     def settled(below: TrainingConfig) -> TrainingConfig:
         config = below if arguments.config is None else load(entry.config, arguments.config, below)
-        return override_all(config, _parse_settings(arguments.settings))
+        return override_all(config, parse_settings(arguments.settings))
 
     if arguments.published is None:
         return store, settled(base)
@@ -213,7 +213,12 @@ def _trained_with(config: Path) -> dict[str, Any]:
     return found
 
 
-def _parse_settings(settings: tuple[str, ...]) -> dict[str, str]:
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """Path -> value as it is written, of ``--set``.
+
+    Raises:
+        ConfigError: for one that is no SETTING=VALUE.
+    """
     parsed = {}
     for text in settings:
         path, separator, value = text.partition("=")

@@ -28,6 +28,7 @@ from raybio.data.task_store import TaskStore
 from raybio.data.tasks import TASKS
 from raybio.data.text_rows import TextRows
 from raybio.encoders.export import export_encoder
+from raybio.encoders.pretrained import check_protein_source
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.encoders.sources import check_source
 from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head, settled_head
@@ -72,9 +73,10 @@ def check(config: Config, store: TaskStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or the head is not for the task.
+        ConfigError: if the encoder's source is not there, or encoder or head are not for the task.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    checked = check_source if TASKS[store.task].on_texts else check_protein_source
+    checked(config.encoder.source, config.encoder.revision)
     _head_kind(config, store)
 
 

@@ -21,8 +21,8 @@ from raybio.data.protein_store import ProteinStore
 from raybio.data.simulate import default_corpus
 from raybio.data.store import open_store
 from raybio.encoders.export import export_encoder
+from raybio.encoders.pretrained import check_protein_source
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
-from raybio.encoders.sources import check_source
 from raybio.errors import ConfigError
 from raybio.evaluation.link_retrieval import LinkEvaluationConfig
 from raybio.functional.hashing import derive_seed
@@ -76,9 +76,9 @@ def check(config: Config, store: ProteinStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there.
+        ConfigError: if the encoder's source is not there, or no protein encoder.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    check_protein_source(config.encoder.source, config.encoder.revision)
 
 
 def build(config: Config, store_path: str | Path) -> System:

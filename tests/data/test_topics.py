@@ -7,7 +7,7 @@ import pytest
 
 from raybio.data.store import open_store
 from raybio.data.topic_store import TopicStore
-from raybio.data.topics import TopicConfig, prepare_topics
+from raybio.data.topics import FEW_TOLD, TopicConfig, prepare_topics
 from raybio.errors import DataError
 
 WORDS = [[f"{letter}{number}" for number in range(8)] for letter in "abcd"]
@@ -47,12 +47,18 @@ def test_sentences_are_cleaned_and_short_and_repeated_ones_left_out(tmp_path: Pa
     store = prepare_topics(tmp_path / "store", [write(tmp_path / "a.txt", odd + lines)], config)
     assert store.texts(np.arange(2)) == ["a0 a1 a2 a3 a4a5", lines[0]]  # "x y ..." has no word that counts
     assert store.num_rows == 41
+    aside = {reason: facts["count"] for reason, facts in store.manifest["quarantine"].items()}
+    assert aside == {"few words": 1, "the same as one before": 1, FEW_TOLD: 1}
 
 
 def test_too_little_to_tell_topics_by_is_refused(tmp_path: Path) -> None:
     few = write(tmp_path / "a.txt", sentences(20)[0])
-    with pytest.raises(DataError, match="20 sentences leave no words to tell topics by .*want more of them"):
+    with pytest.raises(
+        DataError, match=r"a.txt: of 20 sentences no word is in 100 or more .*want more sentences, or a"
+    ):
         prepare_topics(tmp_path / "store", [few])
+    with pytest.raises(DataError, match=r"empty.txt: has no sentence of 5 words or more, want one a line"):
+        prepare_topics(tmp_path / "store", [write(tmp_path / "empty.txt", ["too short"])])
     with pytest.raises(DataError, match="20 sentences are left for 100 topics; want more sentences"):
         prepare_topics(tmp_path / "store", [few], TopicConfig(min_count=1))
     assert not (tmp_path / "store").exists()

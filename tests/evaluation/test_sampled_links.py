@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.evaluation.sampled_links import nodes_of_test_graph, sampled_link_scores
+from raybio.evaluation.sampled_links import linked_of_test_graph, nodes_of_test_graph, sampled_link_scores
 from raybio.graphs import Graph
 
 
@@ -39,6 +39,13 @@ def test_perfect_embeddings_score_one_and_random_ones_little() -> None:
     noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
     noisy = sampled_link_scores(graph, noise, trials=3, samples=4, nodes=20)
     assert all(one.mean < 0.5 and one.deviation > 0 for one in noisy.values())
+
+
+def test_what_samples_are_drawn_from_is_counted() -> None:
+    graph = cliques(40, 4)
+    nodes = nodes_of_test_graph(graph, np.random.default_rng((4, 0)))
+    members = np.bincount(nodes // 4, minlength=40)
+    assert linked_of_test_graph(graph, 4) == members[members > 1].sum() > 0
 
 
 def test_every_model_gets_the_same_samples() -> None:

@@ -97,6 +97,7 @@ def test_few_nodes_foretell_nothing():
         ("id\tlabel\nA\tx\n", r"none of its 1 ids \(A, ...\) is in the store; want such as 9606.A"),
         ("id\tlabel\n", r"none of its 0 ids \(none, ...\)"),
         ("id\tlabel\n9606.A\t\xff\n", "line 2: is not UTF-8"),
+        ("9606.A\tx\n9606.B\ty\n", "line 1: 9606.A is an id of the store, and the first line a header; add one"),
     ],
 )
 def test_bad_tables_are_refused_with_their_line(tmp_path: Path, lines: str, told: str):

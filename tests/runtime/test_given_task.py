@@ -57,6 +57,28 @@ def test_published_settings_lie_below_what_is_given(tmp_path: Path, monkeypatch:
     assert config.schedule.evaluate_every_steps == 1
 
 
+@pytest.mark.parametrize("given", [["--set", "schedule.max_step=3"], ["--config", "mine.yaml"]])
+def test_wrong_settings_are_refused_before_the_files_are_read(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("schedule: {max_step: 3}\n")
+    with pytest.raises(ConfigError, match=r"Did you mean 'schedule.max_steps'"):
+        with_task(["acl_arc", "--data", str(write(tmp_path)), *given])
+    assert not (tmp_path / "stores").exists()
+
+
+def test_classes_that_training_does_not_have_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    write(tmp_path)
+    (tmp_path / "test.txt").write_text('{"text": "t", "label": "new"}\n{"text": "u", "label": "a"}\n')
+    with_task(["acl_arc", "--data", str(tmp_path)])
+    assert "test has classes that training has not, and told wrong: new\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_task_has_published_settings(name: str) -> None:
     assert name in TASKS

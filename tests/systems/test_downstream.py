@@ -100,7 +100,7 @@ def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> 
     assert all(torch.equal(weight, now[name]) for name, weight in model.named_parameters())
 
 
-def test_texts_are_tuned_and_exported(tmp_path: Path) -> None:
+def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for split, size in (("train", 60), ("dev", 20), ("test", 20)):
         words = {"a": ["alpha", "amber", "apple"], "b": ["beta", "birch", "bread"]}
@@ -122,6 +122,10 @@ def test_texts_are_tuned_and_exported(tmp_path: Path) -> None:
     with torch.no_grad():
         pair = [one.eval()(tokens).embedding_RD for one in (tuned, system.model.encoder)]
     torch.testing.assert_close(*pair)
+    # It reads no proteins, which is told before anything starts.
+    for name, proteins in ((NAME, tiny_task), ("structure_preserving", tiny_store)):
+        with pytest.raises(ConfigError, match="is no protein encoder: .* Give one whose tokens are single residues"):
+            SYSTEMS[name].check(tiny_config(name, **{"encoder.source": str(folder)}), proteins)
 
 
 @pytest.mark.parametrize(("kind", "on_tokens"), [("mlp", True), ("conv", False)])

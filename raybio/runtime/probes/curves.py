@@ -75,7 +75,10 @@ def write_curves(folder: Path, names_by_label: Mapping[str, Sequence[str]], metr
         most = max(num for _, num, _ in of_label)
         mean_by_step = {step: mean for step, num, mean in of_label if num == most}
         print(f"{label}  highest at step {max(mean_by_step, key=lambda step: mean_by_step[step]):,}")
-    written = [out / "curves.csv", plot_curves(by_label, out / "curves.png", title=metric)]
+    written = [
+        out / "curves.csv",
+        plot_curves(by_label, out / "curves.png", title=metric, y_label=metric.rpartition("/")[2]),
+    ]
     chosen = {label: [run_choice(folder, name, metric) for name in names] for label, names in names_by_label.items()}
     whole = {label: [one for one in found if one] for label, found in chosen.items() if all(found)}
     for earlier in (out / "choice.csv", out / "choice.md"):

@@ -41,9 +41,14 @@ def plot_probe(data: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def plot_curves(
-    runs_by_label: Mapping[str, Sequence[Curve]], path: Path, *, title: str = "", x_label: str = "step"
+    runs_by_label: Mapping[str, Sequence[Curve]],
+    path: Path,
+    *,
+    title: str = "",
+    x_label: str = "step",
+    y_label: str = "accuracy",
 ) -> Path:
-    """Accuracies over steps: a line a label, the mean of its runs, shaded by their deviation (Figures 3, 4, 6, 9).
+    """Scores over steps: a line a label, the mean of its runs, shaded by their deviation (Figures 3, 4, 6, 9).
 
     Args:
         runs_by_label: label (a model, a mask ratio) -> a curve a seed or sentence set; at each step the runs that
@@ -51,6 +56,7 @@ def plot_curves(
         path: the PNG file.
         title: above the plot.
         x_label: what steps are.
+        y_label: what the score is; it is shown in percent.
     """
     figure = Figure(figsize=(7, 4.2), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
@@ -66,7 +72,7 @@ def plot_curves(
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
         axes.plot(steps, mean, color=colour, marker=marker, ms=4, linewidth=1.4, label=label)
         axes.fill_between(steps, mean - deviation, mean + deviation, color=colour, alpha=0.2, linewidth=0)
-    axes.set(xlabel=x_label, ylabel="accuracy (%)")
+    axes.set(xlabel=x_label, ylabel=f"{y_label} (%)")
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False, fontsize=8)
