@@ -37,7 +37,7 @@ class GraphObjectiveConfig(Config):
         "mean", description="over the sentences of a step; the authors' code sums, at the same learning rate"
     )
     in_batch_negatives: bool = Field(
-        False, description="cldr: true graphs of the step's other sentences are false ones too (not in the paper)"
+        False, description="cldr, clgs: true graphs of the step's other sentences are false ones too (not in the paper)"
     )
     text_pooling: Literal["mean", "max", "cls"] = Field("mean", description="clgs: a sentence's text is of its words")
     graph_pooling: Literal["mean", "max"] = Field("mean", description="clgs: a graph is of its nodes")

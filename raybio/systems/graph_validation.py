@@ -62,6 +62,8 @@ def validate(
     # Whatever the batches of training, sentences here count alike, and those beside them in a batch are no matter.
     mean = objective.config.model_copy(update={"reduction": "mean", "in_batch_negatives": False})
     objective = replace(objective, config=mean)
+    # Whatever the loss compares, the nearest graph is one text's: that of the true pair, or of the sentence.
+    same_text = replace(objective, config=mean.model_copy(update={"pairing": "paper"}))
 
     def read(some: np.ndarray) -> WordBatch:
         return WordBatch.from_arrays(collate.reader.arrays(some.tolist()))
@@ -79,7 +81,7 @@ def validate(
             losses.append(float(objective.embedding_loss(own_WD, batch, SingleProcess()).loss))
             sizes.append(len(some))
             if objective.model != "clner":
-                accuracies.append(_accuracy(objective.similarities(own_WD, batch).similarity_G, batch))
+                accuracies.append(_accuracy(same_text.similarities(own_WD, batch).similarity_G, batch))
     return Validation(-float(np.average(losses, weights=sizes)), np.concatenate(accuracies))
 
 

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from raybio.data.simulate_words import WordsConfig, default_words
-from raybio.systems.graph_validation import _accuracy
+from raybio.data.store import Store
+from raybio.systems import SYSTEMS
+from raybio.systems.graph_validation import _accuracy, validate
 from raybio.systems.word_neighbours import (
     Found,
     Gold,
@@ -23,8 +25,10 @@ from raybio.systems.word_neighbours import (
     judge,
     probe,
 )
+from raybio.training.gather import SingleProcess
 from tests import word_oracles
 from tests.objectives.test_relation_graphs import batch_of
+from tests.systems.conformance_cases import tiny_config
 
 SIZES = [4, 6, 5, 3]
 
@@ -167,3 +171,16 @@ def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_ne
     # Found; beaten by the third; nothing to be told apart from; a tie, which is not found.
     similarity_G = torch.tensor([0.9, 0.1, 0.5, 0.2, 0.6, 0.3, 0.4, 0.4])
     assert _accuracy(similarity_G, batch).tolist() == [0.5, 0.0]
+
+
+def test_the_nearest_graph_is_one_texts_whatever_the_loss_compares(tiny_words: Store) -> None:
+    found = []
+    for pairing in ("paper", "diagonal"):
+        config = tiny_config("relation_graphs", **{"model": "cldr", "objective.pairing": pairing})
+        system = SYSTEMS["relation_graphs"].build(config, tiny_words.path)
+        rows = np.arange(tiny_words.num_rows)
+        parts = (system.model, system.objective, system.collate, rows, SingleProcess())
+        found.append(validate(*parts, max_tokens=4096))
+    assert found[0].log_likelihood != found[1].log_likelihood
+    assert 0 < found[0].accuracy_S.mean() < 1
+    np.testing.assert_array_equal(found[0].accuracy_S, found[1].accuracy_S)
