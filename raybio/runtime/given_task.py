@@ -121,7 +121,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
         for reason, facts in store.manifest["quarantine"].items():
             print(f"set aside: {reason}: {facts['count']:,}", flush=True)
         for split, names in store.untaught_classes().items():
-            print(f"{split} has classes that training has not, and told wrong: {', '.join(names[:5])}", flush=True)
+            print(f"no training row has these classes of {split}, which are always told wrong: {', '.join(names[:5])}")
         return store
 
     return kept_store(home, TaskStore, make)

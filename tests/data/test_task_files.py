@@ -129,6 +129,21 @@ def test_an_lmdb_file_runs_no_code_and_is_left_as_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+@pytest.mark.parametrize("value", [np.array([None]), np.array(["a"]), np.array([(1, 2)], dtype="i4,i4")])
+def test_an_array_of_anything_but_numbers_is_refused(tmp_path: Path, value: np.ndarray) -> None:
+    write_lmdb(tmp_path / "stability_train.lmdb", [pickle.dumps({"primary": "ACD", "stability_score": value})])
+    with pytest.raises(DataError, match=r"record 0: cannot be read \(it holds values of type"):
+        list(read_task_files("stability", tmp_path).examples)
+
+
+@pytest.mark.parametrize("type_", [">f8", "<f4", "i2", "u1", "?"])
+def test_arrays_keep_their_numbers(tmp_path: Path, type_: str) -> None:
+    value = np.array([[1, 0]], dtype=type_)
+    rows = [{"primary": "ACD", "stability_score": one} for one in (value, value[0, 0])]
+    write_lmdb(tmp_path / "stability_train.lmdb", [pickle.dumps(row) for row in rows])
+    assert [one.label for one in read_task_files("stability", tmp_path).examples] == [1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

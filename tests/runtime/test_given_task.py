@@ -76,7 +76,7 @@ def test_classes_that_training_does_not_have_are_told(
     write(tmp_path)
     (tmp_path / "test.txt").write_text('{"text": "t", "label": "new"}\n{"text": "u", "label": "a"}\n')
     with_task(["acl_arc", "--data", str(tmp_path)])
-    assert "test has classes that training has not, and told wrong: new\n" in capsys.readouterr().out
+    assert "no training row has these classes of test, which are always told wrong: new\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
