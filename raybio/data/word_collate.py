@@ -12,6 +12,7 @@ import numpy as np
 
 from raybio.batches import IGNORED_LABEL
 from raybio.data.word_store import WordStore
+from raybio.errors import ConfigError
 
 Arrays = dict[str, np.ndarray]
 NO_WORD = -1
@@ -45,12 +46,30 @@ class WordReader:
     Attributes:
         store: the sentences.
         tokens: the encoder's way of reading words.
-        max_tokens: most tokens of a sentence, special ones included; words behind that are not read.
+        max_tokens: most tokens of a sentence, special ones included.
     """
 
     store: WordStore
     tokens: WordTokens
     max_tokens: int
+
+    def __post_init__(self) -> None:
+        """Every word must be read: one without a vector could be nobody's neighbour and would still be counted.
+
+        Raises:
+            ConfigError: if a sentence has more tokens than ``max_tokens``.
+        """
+        tokens, pointers_N1 = self.tokens, np.asarray(self.store.indptr_N1)
+        sum_W1 = np.cumsum(np.concatenate([[0], np.diff(tokens.indptr_V1)[self.store.word_T]]))
+        size_N = np.diff(sum_W1[pointers_N1]) + len(tokens.prefix_ids) + len(tokens.suffix_ids)
+        if len(size_N) and size_N.max() > self.max_tokens:
+            longest = int(size_N.argmax())
+            raise ConfigError(
+                f"{self.store.path}: {(size_N > self.max_tokens).sum():,} of {len(size_N):,} sentences have more than "
+                f"the {self.max_tokens:,} tokens that the encoder reads, sentence "
+                f"{self.store.orig_ids[longest] or longest} {size_N[longest]:,}; want encoder.max_length of at least "
+                "that, an encoder that reads so many, or such sentences divided"
+            )
 
     def arrays(self, rows: Sequence[int]) -> Arrays:
         """The arrays of a ``WordBatch``."""
@@ -88,11 +107,10 @@ class WordReader:
         word_K = owner_K + 1
         if tokens.first_only:
             word_K = np.where(offset_K == 0, word_K, NO_WORD)
-        room = self.max_tokens - len(tokens.prefix_ids) - len(tokens.suffix_ids)
         before_K = np.full(len(tokens.prefix_ids), NO_WORD)
         before_K[:1] = 0
         after_K = np.full(len(tokens.suffix_ids), NO_WORD)
         return (
-            np.concatenate([tokens.prefix_ids, token_K[:room], tokens.suffix_ids]).astype(np.int64),
-            np.concatenate([before_K, word_K[:room], after_K]),
+            np.concatenate([tokens.prefix_ids, token_K, tokens.suffix_ids]).astype(np.int64),
+            np.concatenate([before_K, word_K, after_K]),
         )

@@ -40,7 +40,7 @@ class WordEncoderConfig(TextEncoderConfig):
     """Which encoder reads sentences, and how a word is made of its pieces."""
 
     max_length: int | Literal["auto"] = Field(
-        default=256, description="tokens of a sentence, special ones included; words behind that are not read"
+        default=256, description="most tokens of a sentence, special ones included; a longer one is an error"
     )
     word_pooling: Literal["mean", "first"] = Field(
         default="mean",

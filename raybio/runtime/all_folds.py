@@ -237,7 +237,7 @@ def judge_all(missing: Sequence[Judgement], store: Path, place: Room) -> None:
     """Judge as many at a time as have room on the connected cluster, and keep the scores of each when it is done.
 
     Raises:
-        RaybioError: what a judgement raises; those that were done before are kept.
+        RaybioError: what a judgement raises; those that were done before are kept, the others are cancelled.
     """
     import ray
 
@@ -246,16 +246,19 @@ def judge_all(missing: Sequence[Judgement], store: Path, place: Room) -> None:
     )
     device = "cuda" if place.gpus_per_worker else "cpu"
     pending = {task.remote(entry, store, device): entry for entry in missing}
-    while pending:
-        (done,), _ = ray.wait(list(pending))
-        entry = pending.pop(done)
-        try:
+    try:
+        while pending:
+            (done,), _ = ray.wait(list(pending))
+            entry = pending.pop(done)
             entry.keep(ray.get(done))
-        except ray.exceptions.RayTaskError as error:
-            # Told where it was raised; here its own words are enough.
-            raise (error.cause if isinstance(error.cause, RaybioError) else error) from None
-        told = len(missing) - len(pending)
-        print(f"judged {entry.row}, fold {entry.fold}: {told} of {len(missing)}", flush=True)
+            told = len(missing) - len(pending)
+            print(f"judged {entry.row}, fold {entry.fold}: {told} of {len(missing)}", flush=True)
+    except ray.exceptions.RayTaskError as error:
+        # Told where it was raised; here its own words are enough.
+        raise (error.cause if isinstance(error.cause, RaybioError) else error) from None
+    finally:
+        for left in pending:  # a cluster that others use too would go on with them
+            ray.cancel(left)
 
 
 def _folders(folder: RunFolder, exports: Mapping[tuple[str, int], Path]) -> str:

@@ -69,11 +69,13 @@ def test_tokens_know_their_words(store, first_only):
     assert arrays["word_indptr_R1"].tolist() == [0, *np.cumsum([len(store.sentence(row)) + 1 for row in rows])]
 
 
-def test_a_long_sentence_loses_its_last_words_and_keeps_its_end(store):
-    arrays = reader_of(store, max_tokens=9).arrays([0])
-    assert len(arrays["token_T"]) == 9
-    assert arrays["token_T"][-1] == 2 and arrays["word_T"][-1] == -1
-    assert arrays["word_indptr_R1"][-1] == len(store.sentence(0)) + 1
+def test_a_sentence_that_is_not_read_to_its_end_is_refused(store):
+    sizes = [sum(word % 3 + 1 for word in store.sentence(row)) + 2 for row in range(len(store.indptr_N1) - 1)]
+    longest = max(sizes)
+    assert len(reader_of(store, max_tokens=longest).arrays([sizes.index(longest)])["token_T"]) == longest
+    told = f"{sizes.count(longest)} of 60 sentences have more than the {longest - 1} tokens that .*, sentence .* "
+    with pytest.raises(ConfigError, match=f"{told}{longest}; want encoder.max_length of at least that"):
+        reader_of(store, max_tokens=longest - 1)
 
 
 def test_a_rectangle_numbers_the_words_of_its_own_sentences_through(store):

@@ -1,9 +1,12 @@
 """A cross-validation as a sweep."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import ray
+from ray.util.state import list_tasks
 
 from raybio.data.simulate_words import WordsConfig, default_words
 from raybio.errors import ConfigError
@@ -121,5 +124,13 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
     )
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ConfigError, match="is no exported model of words"):
-        judge_all([replace(done, entities=tmp_path / "nothing")], store.path, place)
+        others = [replace(done, path=tmp_path / "folds" / f"joint-{fold}.json") for fold in range(2, 8)]
+        judge_all([replace(done, entities=tmp_path / "nothing"), *others], store.path, place)
     assert done.known()
+    address = ray.get_runtime_context().gcs_address
+    for _ in range(600):  # until all are told of, and none of them waits or works
+        states = [task.state for task in list_tasks(address=address, filters=[("name", "=", "_scores_of")])]
+        if set(states) == {"FINISHED", "FAILED"} and len(states) == 2 + len(others):
+            break
+        time.sleep(0.1)
+    assert len(states) == 2 + len(others) and 1 <= states.count("FINISHED") < 1 + len(others), states
