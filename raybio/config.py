@@ -311,6 +311,7 @@ def _type_name(annotation: Any) -> str:
 
 def _range(info: FieldInfo) -> str:
     symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "of length >="}
+    symbols |= {"multiple_of": "a multiple of"}
     parts = []
     for constraint in info.metadata:
         for name, symbol in symbols.items():

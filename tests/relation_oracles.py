@@ -71,6 +71,18 @@ def class_centroids(bank, labels) -> list[list[float]]:
     return centroids
 
 
+def self_contrast(pairs, twins, names, temperature: float, *, excludes_positives: bool) -> float:
+    """L_self (facts §4.4): of the pairs that have a positive, the own twin against those of the others."""
+    terms = []
+    for i in range(len(pairs)):
+        if not any(j != i and names[j] == names[i] for j in range(len(pairs))):
+            continue
+        others = [k for k in range(len(pairs)) if k != i and not (excludes_positives and names[k] == names[i])]
+        up = math.exp(cosine(pairs[i], twins[i]) / temperature)
+        terms.append(-math.log(up / (up + sum(math.exp(cosine(pairs[i], twins[k]) / temperature) for k in others))))
+    return sum(terms) / len(terms)
+
+
 def contrast(pairs, is_positive, is_negative, temperature: float, *, by_anchor: bool) -> tuple[float, int]:
     """Sum and number of the terms (facts §4.4, or §5.2 by anchor); relations of rows i and j are functions of both."""
     total, number = 0.0, 0

@@ -32,7 +32,10 @@ class CouplePlanConfig(Config):
     """Which documents make up a step."""
 
     global_batch_rows: int = Field(
-        16, ge=2, description="documents of a step, over all workers: couples that share a pair of entities"
+        16,
+        ge=2,
+        multiple_of=2,
+        description="documents of a step, over all workers: couples that share a pair of entities",
     )
     max_pairs_per_document: int = Field(
         64, ge=1, description="pairs of a document that are compared: those that recur first, others by chance"
@@ -180,6 +183,9 @@ class BlankCollate:
         store = self.reader.store
         head_P, tail_P = oriented(store, row)
         key_E = store.keys(row)
+        # Entities of a DocRED document may share their name; one pair of it with itself would be no positive.
+        _, first = np.unique(self._number(key_E[head_P], key_E[tail_P]), return_index=True)
+        head_P, tail_P = head_P[np.sort(first)], tail_P[np.sort(first)]
         low_P, high_P = np.minimum(key_E[head_P], key_E[tail_P]), np.maximum(key_E[head_P], key_E[tail_P])
         number_P = self._number(low_P, high_P)
         rank_P = hash_uniform(derive_seed(self.seed, "pairs", step), row, np.arange(len(head_P)))

@@ -1,6 +1,7 @@
-"""Documents on their way into a store: their arrays go through files, so memory does not grow with their mentions.
+"""Documents on their way into a store: their arrays go through files, and memory does not grow with their texts.
 
-In memory stay, of each document, some numbers and its id, and the distinct keys.
+In memory stay, of each document, some numbers and its id, and the distinct keys; and in the end, while the documents of
+each key are found, some 27 bytes of each entity of each document (8 GB for 300 million).
 
 Shape letters: D documents as they were added, N rows of the store, and those of ``document_store.py``.
 """

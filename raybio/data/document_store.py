@@ -76,9 +76,14 @@ class DocumentStore(PartedStore):
         """Identity of each entity across documents (E,): its place in ``entity_keys``, int64."""
         return self._of("entities", "key", row)
 
+    @property
+    def entity_indptr_N1(self) -> np.ndarray:
+        """``np.diff`` of it is the number of entities of each document; mapped."""
+        return self._arrays["entities", ""]
+
     def entities(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """All entities of documents ``first`` to ``stop - 1`` end to end: (row (E,), type (E,), key (E,)), int64."""
-        bounds = self._arrays["entities", ""][first : stop + 1]
+        bounds = self.entity_indptr_N1[first : stop + 1]
         row_E = np.repeat(np.arange(first, stop), np.diff(bounds))
         type_E, key_E = (self._arrays["entities", name][bounds[0] : bounds[-1]] for name in PARTS["entities"])
         return row_E, type_E.astype(np.int64), key_E.astype(np.int64)

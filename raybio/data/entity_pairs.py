@@ -6,6 +6,7 @@ pairs, K those that are kept.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -17,7 +18,8 @@ from raybio.data.document_store import DocumentStore
 from raybio.errors import DataError, StoreError
 
 OCCURRENCES_AT_ONCE = 1 << 26
-DOCUMENTS_AT_ONCE = 1 << 12
+BLOCK_OCCURRENCES = 1 << 22
+"""Pairs of a block of documents; each takes some 33 bytes while they are made."""
 
 
 class PairCountConfig(Config):
@@ -183,8 +185,12 @@ def pair_blocks(store: DocumentStore, is_kept_V: np.ndarray) -> Iterator[np.ndar
 
 
 def _blocks(store: DocumentStore) -> list[tuple[int, int]]:
+    """(first, stop) of training documents that have so many pairs together, or one more: full texts have thousands."""
     num_rows = len(store.split_rows("train"))
-    return [(first, min(first + DOCUMENTS_AT_ONCE, num_rows)) for first in range(0, num_rows, DOCUMENTS_AT_ONCE)]
+    size_N: np.ndarray = np.diff(store.entity_indptr_N1[: num_rows + 1].astype(np.int64))
+    block_N = np.cumsum(size_N * (size_N + 1) // 2) // BLOCK_OCCURRENCES
+    bounds = np.concatenate([[0], np.flatnonzero(np.diff(block_N)) + 1, [num_rows]]).tolist()
+    return [(first, stop) for first, stop in pairwise(bounds) if stop > first]
 
 
 def _documents_with_both(store: DocumentStore, one: int, other: int) -> np.ndarray:

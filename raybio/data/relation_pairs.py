@@ -64,6 +64,24 @@ class LabelledPairs:
         return np.array(sorted(row for row, chosen in self._chosen.items() if len(chosen)), dtype=np.int64)
 
     @cached_property
+    def outside_F4(self) -> np.ndarray:
+        """Relations of the split between entities that are no candidate pair, (document, head, tail, class), int64.
+
+        None where labels are few: of those left out nothing is known, and whether they are candidates neither.
+        """
+        found = [np.zeros((0, 4), dtype=np.int64)]
+        for row in self.store.split_rows(self.split).tolist() if self.fraction == 1 else ():
+            head_F, tail_F, label_F = (part.astype(np.int64) for part in self.store.relations(row))
+            num_entities = len(self.store.types(row))
+            ends = [head_K * num_entities + tail_K for head_K, tail_K in _both_ways(self.store, self.pairs(row))]
+            is_outside_F = ~np.isin(head_F * num_entities + tail_F, np.concatenate(ends))
+            if not self.store.is_directed:
+                head_F, tail_F = np.minimum(head_F, tail_F), np.maximum(head_F, tail_F)
+            fact_F4 = np.stack([np.full_like(head_F, row), head_F, tail_F, label_F], axis=1)
+            found.append(fact_F4[is_outside_F])
+        return np.concatenate(found)
+
+    @cached_property
     def num_pairs(self) -> int:
         """Of all documents."""
         return sum(len(chosen) for chosen in self._chosen.values())
@@ -100,13 +118,17 @@ def classes(store: DocumentStore, row: int, pairs: Pairs) -> np.ndarray:
     num_entities = len(store.types(row))
     label_KC = np.zeros((len(head_K), len(store.relation_names)), dtype=bool)
     place = {pair: number for number, pair in enumerate((head_K * num_entities + tail_K).tolist())}
-    both_ways = [(head_P, tail_P)] if store.is_directed else [(head_P, tail_P), (tail_P, head_P)]
-    for first_P, second_P in both_ways:
+    for first_P, second_P in _both_ways(store, (head_P, tail_P)):
         for pair, label in zip((first_P * num_entities + second_P).tolist(), label_P.tolist(), strict=True):
             if pair in place:
                 label_KC[place[pair], label] = True
     label_KC[:, 0] = ~label_KC[:, 1:].any(1)
     return label_KC
+
+
+def _both_ways(store: DocumentStore, pairs: Pairs) -> list[Pairs]:
+    """Pairs as they are and, where they have no direction, the other way round."""
+    return [pairs] if store.is_directed else [pairs, pairs[::-1]]
 
 
 def coarse_classes(label_KC: np.ndarray) -> np.ndarray:

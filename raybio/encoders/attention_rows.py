@@ -59,7 +59,9 @@ def remember_attention(model: PreTrainedModel) -> None:
 def states_and_rows(model: PreTrainedModel, tokens: PaddedTokens) -> StatesAndRows:
     """Encode with a model that ``remember_attention`` has prepared.
 
-    Rows are softmax(q k / sqrt(d)) over real tokens, without dropout, in float32 or wider; they have gradients.
+    Rows are softmax(q k / sqrt(d)) over real tokens, in float32 or wider; they have gradients. They are without
+    dropout, but of models that know no other attention than their own ("eager"): those give it after dropout while they
+    train.
 
     Raises:
         ConfigError: if the model turns out not to give its attention.

@@ -3,6 +3,7 @@
 Q queries, N rows of a bank, R classes, D width, K neighbours kept of a class, B queries of a block, C members at once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,16 +59,29 @@ def classwise_knn(
     Raises:
         ValueError: if k < 1, shapes do not fit together, or embeddings are not finite.
     """
-    means = []
+    return classwise_means(query_QD, bank_ND, label_NR, ks=(k,), collective=collective)[k]
+
+
+def classwise_means(
+    query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, *, ks: Sequence[int], collective: Collective | None = None
+) -> dict[int, Tensor]:
+    """``classwise_knn`` for several numbers of neighbours at once; never more than Q x R numbers each are held.
+
+    Raises:
+        ValueError: as ``classwise_knn``.
+    """
+    means: dict[int, list[Tensor]] = {k: [] for k in ks}
     # Blocks must be alike on all workers, so their size does not depend on the bank.
     for query_BD in torch.split(query_QD, _MOST_QUERIES):
-        near = nearest_members(query_BD, bank_ND, label_NR, k=k)
+        near = nearest_members(query_BD, bank_ND, label_NR, k=max(ks))
         if collective is not None:
             gathered = collective.all_gather(near.cosine_QRK).row_MD
             first, *others = map(Neighbours, gathered.view(collective.world, *near.cosine_QRK.shape))
             near = first.merge(*others)
-        means.append(near.mean())
-    return torch.cat(means)
+        for k, mean in means.items():
+            # Neighbours are sorted: those of a smaller number are the first.
+            mean.append(Neighbours(near.cosine_QRK[:, :, :k]).mean())
+    return {k: torch.cat(mean) for k, mean in means.items()}
 
 
 def nearest_members(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, *, k: int) -> Neighbours:

@@ -57,10 +57,10 @@ def load_frozen(source: str) -> FrozenEncoder:
             told = json.loads(settings.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"--model {source}: {SETTINGS} cannot be read ({error}); want it as exported") from None
-        # Exports of mtb_pretrain did not always say it.
-        config = config.model_copy(
-            update={"max_document_tokens": told.get("max_document_tokens", config.max_document_tokens)}
-        )
+        # Documents are read as in training: in windows as long as the folder says. Exports of mtb_pretrain did not
+        # always tell where a document was cut.
+        limit = told.get("max_document_tokens", config.max_document_tokens)
+        config = config.model_copy(update={"max_length": "auto", "max_document_tokens": limit})
     if "projection.weight" not in read_parts(source):
         config = config.model_copy(update={"projection": "none"})
     model = build_relation_encoder(config, seed=0).eval()

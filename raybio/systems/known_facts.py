@@ -1,6 +1,6 @@
 """Which facts the training documents tell already, by their names: Ign-F1 leaves them out (facts §7).
 
-Shape letters: P pairs, C classes ("none" first), F gold facts, in the order of their pairs and then of their classes.
+F gold facts.
 """
 
 from functools import lru_cache
@@ -8,14 +8,18 @@ from functools import lru_cache
 import numpy as np
 
 from raybio.data.document_store import DocumentStore
-from raybio.systems.embedded_pairs import EmbeddedPairs
+from raybio.evaluation.relation_scores import Facts
 
 
-def told_in_training(store: DocumentStore, pairs: EmbeddedPairs, label_PC: np.ndarray) -> np.ndarray:
-    """Whether a training document has the same relation between a mention of the same name each, bool (F,)."""
-    names_by_row = {row: _names(store, row) for row in np.unique(pairs.row_P).tolist()}
-    pair_F, label_F = np.nonzero(label_PC[:, 1:])
-    facts = zip(*(part[pair_F].tolist() for part in (pairs.row_P, pairs.head_P, pairs.tail_P)), strict=True)
+def told_in_training(store: DocumentStore, gold: Facts) -> np.ndarray:
+    """Whether a training document has the same relation between a mention of the same name each, bool (F,).
+
+    Args:
+        store: the documents.
+        gold: facts, their documents as rows of the store.
+    """
+    names_by_row = {row: _names(store, row) for row in np.unique(gold.document_F).tolist()}
+    columns = (gold.document_F, gold.head_F, gold.tail_F, gold.label_F)
     return np.array(
         [
             any(
@@ -23,7 +27,7 @@ def told_in_training(store: DocumentStore, pairs: EmbeddedPairs, label_PC: np.nd
                 for head in names_by_row[row][first]
                 for tail in names_by_row[row][second]
             )
-            for (row, first, second), label in zip(facts, (label_F + 1).tolist(), strict=True)
+            for row, first, second, label in zip(*(column.tolist() for column in columns), strict=True)
         ],
         dtype=bool,
     )

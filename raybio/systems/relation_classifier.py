@@ -4,7 +4,7 @@ Shape letters: P pairs, B pairs of the bank, C classes ("none" first), D width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ from raybio.config import Config
 from raybio.data.document_collate import DocumentReader
 from raybio.data.relation_pairs import LabelledPairs, classes
 from raybio.encoders.relation import RelationEncoder
+from raybio.errors import ConfigError
 from raybio.evaluation.relation_scores import Facts, RelationScores, score_facts
-from raybio.functional.neighbours import nearest_members
+from raybio.functional.neighbours import classwise_means
 from raybio.functional.threshold import above_threshold
 from raybio.objectives.relation_labels import RelationHead
 from raybio.protocols import Collective
@@ -73,25 +74,53 @@ class KnownPairs(NamedTuple):
     Attributes:
         pairs: embedded.
         label_PC: bool.
-        is_in_train_F: of each gold fact in the order of the pairs, whether training documents tell it too, bool; None
-            where that is not asked: of the training pairs, and where a pair has one relation at most.
+        outside_F4: gold relations of entities that are no candidate pair, which nothing can find: (document, head,
+            tail, class); None: there are none.
+        is_in_train_F: of each of ``gold``, whether training documents tell it too, bool; None where that is not asked:
+            of the training pairs, and where a pair has one relation at most.
     """
 
     pairs: EmbeddedPairs
     label_PC: np.ndarray
+    outside_F4: np.ndarray | None = None
     is_in_train_F: np.ndarray | None = None
+
+    @property
+    def gold(self) -> Facts:
+        """All that there is to find; documents are rows of the store."""
+        found = self.facts(self.label_PC)
+        if self.outside_F4 is None:
+            return found
+        columns = (found.document_F, found.head_F, found.tail_F, found.label_F)
+        return Facts(*(np.concatenate(both) for both in zip(columns, self.outside_F4.T, strict=True)))
+
+    def facts(self, label_PC: np.ndarray) -> Facts:
+        """What classes of the pairs mean, gold or predicted ones; documents are rows of the store."""
+        is_fact_PC = label_PC.copy()
+        is_fact_PC[:, 0] = False
+        return Facts.of_labels(self.pairs.row_P, self.pairs.head_P, self.pairs.tail_P, is_fact_PC)
 
 
 def known_pairs(
-    model: RelationEncoder, reader: DocumentReader, asked: LabelledPairs, collective: Collective, max_tokens: int
+    model: RelationEncoder,
+    reader: DocumentReader,
+    asked: LabelledPairs,
+    collective: Collective,
+    max_tokens: int,
+    *,
+    part: slice = slice(None),
 ) -> KnownPairs:
-    """Embed the pairs of a split that have their label."""
-    pairs = {row: asked.pairs(row) for row in asked.rows.tolist()}
+    """Embed the pairs of a split that have their label; of some of its documents, if a part is wanted."""
+    pairs = {row: asked.pairs(row) for row in asked.rows[part].tolist()}
     nothing = np.zeros((0, len(asked.store.relation_names)), dtype=bool)
     label_PC = np.concatenate([nothing, *(classes(asked.store, row, pair) for row, pair in pairs.items())])
-    embedded = embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens)
-    asks_training = asked.store.is_multi_label and asked.split != "train"
-    return KnownPairs(embedded, label_PC, told_in_training(asked.store, embedded, label_PC) if asks_training else None)
+    known = KnownPairs(embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens), label_PC)
+    if asked.split == "train":
+        return known
+    known = known._replace(outside_F4=asked.outside_F4)
+    if not asked.store.is_multi_label:
+        return known
+    return known._replace(is_in_train_F=told_in_training(asked.store, known.gold))
 
 
 @dataclass(frozen=True)
@@ -100,37 +129,47 @@ class Classifier:
 
     Attributes:
         head: what was trained beside the encoder; None: nothing.
-        bank: the labelled pairs.
+        bank: the labelled pairs whose neighbours decide, or a part of them; None: the head's linear classifier decides.
         is_multi_label: whether a pair may have several relations.
-        by_neighbours: whether the nearest labelled pairs decide, or the head's linear classifier.
+        collective: the workers that have the other parts; None: ``bank`` is all of it.
     """
 
     head: RelationHead | None
-    bank: KnownPairs
+    bank: KnownPairs | None
     is_multi_label: bool
-    by_neighbours: bool
+    collective: Collective | None = None
 
     def scores(self, embedding_PD: Tensor, rules: Sequence[Rule]) -> dict[Rule, Tensor]:
         """Scores (P, C) of all classes by each rule; by ``LINEAR`` alone, where that decides.
 
         Without trained biases, rules that differ in their weight are one, of weight 0.
         """
-        if not self.by_neighbours:
+        if self.bank is None:
             assert self.head is not None and self.head.classifier is not None
             return {LINEAR: self.head.classifier(embedding_PD)}
         label_BC = torch.from_numpy(self.bank.label_PC).to(embedding_PD.device)
-        most = max(rule.neighbours for rule in rules)
-        found = nearest_members(embedding_PD, self.bank.pairs.embedding_PD, label_BC, k=most)
-        # Neighbours are sorted: those of a smaller number are the first.
-        score_by_k = {k: type(found)(found.cosine_QRK[:, :, :k]).mean() for k in {rule.neighbours for rule in rules}}
+        ks = sorted({rule.neighbours for rule in rules})
+        score_by_k = classwise_means(
+            embedding_PD, self.bank.pairs.embedding_PD, label_BC, ks=ks, collective=self.collective
+        )
         bias_C = None if self.head is None else self.head.bias_C
         if bias_C is None:
             return {Rule(k, 0.0): score_PC for k, score_PC in score_by_k.items()}
         return {rule: score_by_k[rule.neighbours] + rule.bias_weight * bias_C for rule in rules}
 
     def predicted(self, score_PC: Tensor) -> np.ndarray:
-        """Classes of each pair, bool (P, C); "none" is no class here."""
+        """Classes of each pair, bool (P, C); "none" is no class here.
+
+        Raises:
+            ConfigError: if a pair may have several relations and no labelled pair has none: nothing tells then how
+                near is near enough.
+        """
         if self.is_multi_label:
+            if bool(torch.isneginf(score_PC[:, 0]).any()):
+                raise ConfigError(
+                    "no labelled training pair is without a relation, and the nearest of those decide which relations "
+                    "a pair has where it may have several; want a larger data.label_fraction, or other documents"
+                )
             is_PC = above_threshold(score_PC, na_index=0)
         else:
             is_PC = torch.nn.functional.one_hot(score_PC.argmax(1), score_PC.shape[1]).bool()
@@ -139,38 +178,31 @@ class Classifier:
         return predicted_PC
 
 
-def judged(asked: KnownPairs, predicted_PC: np.ndarray, rows: np.ndarray) -> RelationScores:
-    """Scores of predictions among the gold labels of the pairs that were asked.
+def judged(asked: KnownPairs, predicted_PC: np.ndarray) -> RelationScores:
+    """Scores of predictions among all gold relations of the documents that were asked about.
 
     Args:
         asked: the pairs.
         predicted_PC: bool.
-        rows: all documents that were asked about, ascending.
     """
-    place_P = np.searchsorted(rows, asked.pairs.row_P)
-    gold_PC = asked.label_PC.copy()
-    gold_PC[:, 0] = False
-    predicted, gold = (
-        Facts.of_labels(place_P, asked.pairs.head_P, asked.pairs.tail_P, label_PC)
-        for label_PC in (predicted_PC, gold_PC)
-    )
+    predicted, gold = asked.facts(predicted_PC), asked.gold
+    rows = np.union1d(asked.pairs.row_P, gold.document_F)
+    predicted, gold = (replace(one, document_F=np.searchsorted(rows, one.document_F)) for one in (predicted, gold))
     return score_facts(
         predicted,
         gold,
         num_documents=max(len(rows), 1),
-        num_relations=gold_PC.shape[1],
+        num_relations=predicted_PC.shape[1],
         na_index=0,
         is_in_train_F=asked.is_in_train_F,
     )
 
 
-def best_rule(
-    classifier: Classifier, asked: KnownPairs, rows: np.ndarray, rules: Sequence[Rule]
-) -> tuple[Rule, RelationScores]:
+def best_rule(classifier: Classifier, asked: KnownPairs, rules: Sequence[Rule]) -> tuple[Rule, RelationScores]:
     """The rule with the best F1 and its scores; of equals the one of fewest neighbours, then of the largest weight."""
     with torch.no_grad():
         scores = classifier.scores(asked.pairs.embedding_PD, rules)
-    found = {rule: judged(asked, classifier.predicted(score_PC), rows) for rule, score_PC in scores.items()}
+    found = {rule: judged(asked, classifier.predicted(score_PC)) for rule, score_PC in scores.items()}
     best = max(found, key=lambda rule: (found[rule].values["f1"], -rule.neighbours, rule.bias_weight))
     return best, found[best]
 

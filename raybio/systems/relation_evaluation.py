@@ -37,12 +37,16 @@ class RelationModel(NamedTuple):
         classifier: with the bank of labelled pairs.
         relations: names of the classes, "NA" first.
         rules: those to choose from.
+        label_fraction: share of the validation pairs to choose by: the model's training had no more.
+        label_seed: which of them.
     """
 
     frozen: FrozenEncoder
     classifier: Classifier
     relations: tuple[str, ...]
     rules: tuple[Rule, ...]
+    label_fraction: float
+    label_seed: int
 
 
 class Judged(NamedTuple):
@@ -70,10 +74,21 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     path = Path(folder).expanduser()
     try:
         settings: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
+        if settings["trained_by"] != "relation_extraction":
+            raise ConfigError(
+                f"it was trained by {settings['trained_by']} and knows no relation yet; for such a model there is "
+                "`evaluate.py relation-probe`"
+            )
+        labels = settings["labels"]
+        fraction, seed = float(labels["fraction"]), int(labels["seed"])
         objective = RelationObjectiveConfig.from_mapping(settings["objective"])
         evaluation = RelationEvaluationConfig.from_mapping(settings["evaluation"])
         bank = load_file(path / BANK)
-    except (OSError, ValueError, ConfigError) as error:
+    except KeyError as error:
+        raise ConfigError(
+            f"--model {folder}: {SETTINGS} says nothing of {error}; want an export of this version of relation_finetune"
+        ) from None
+    except (OSError, ValueError, TypeError, ConfigError) as error:
         raise ConfigError(
             f"--model {folder}: is no exported relation model ({error}); want the export/ of a run of relation_finetune"
         ) from None
@@ -84,14 +99,23 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     head.load_state_dict({name.removeprefix("head."): w for name, w in saved.items() if name.startswith("head.")})
     nothing = np.zeros(len(bank["label"]), dtype=np.int64)
     known = KnownPairs(EmbeddedPairs(bank["embedding"].to(device), nothing, nothing, nothing), bank["label"].numpy())
-    classifier = Classifier(head.to(device), known, settings["is_multi_label"], by_neighbours=objective.kind != "ce")
-    return RelationModel(frozen, classifier, tuple(settings["relations"]), evaluation.rules)
+    classifier = Classifier(head.to(device), None if objective.kind == "ce" else known, settings["is_multi_label"])
+    return RelationModel(frozen, classifier, tuple(settings["relations"]), evaluation.rules, fraction, seed)
 
 
 def evaluate_relations(
     folder: str | Path, store_path: str | Path, split: str, *, say: Callable[[str], None] = lambda text: None
 ) -> Judged:
-    """Judge an exported model on all pairs of a split; the rule is chosen on the validation documents.
+    """Judge an exported model on documents that it was not trained on.
+
+    The rule is chosen on the validation pairs that its training had labels of. Of the test documents all pairs are
+    asked, of the validation documents those.
+
+    Args:
+        folder: export of a run.
+        store_path: documents with the same relations.
+        split: "dev" or "test"; of the training pairs each would find itself.
+        say: told what is being done.
 
     Raises:
         ConfigError: if the folder is no exported relation model, its relations are not the store's, or the store has no
@@ -108,17 +132,13 @@ def evaluate_relations(
         if not len(store.split_rows(name)):
             raise ConfigError(f"--store {store_path}: has no {name} documents; prepare it with --{name}")
 
-    def known(name: str) -> tuple[KnownPairs, np.ndarray]:
-        asked = LabelledPairs(store, name, 1.0, seed=0)
-        return model.frozen.known(asked, say), asked.rows
-
-    rule, scores = best_rule(model.classifier, *known("dev"), model.rules)
-    if split == "dev":
-        return Judged(model.relations, scores, rule, None)
-    asked, rows = known(split)
+    asked = model.frozen.known(LabelledPairs(store, "dev", model.label_fraction, model.label_seed), say)
+    rule, _ = best_rule(model.classifier, asked, model.rules)
+    if split == "test":
+        asked = model.frozen.known(LabelledPairs(store, "test", 1.0, seed=0), say)
     predicted_PC = predicted_by(model.classifier, rule, asked.pairs.embedding_PD)
     confusion_CC = None
     if not store.is_multi_label:
         gold_P, predicted_P = asked.label_PC.argmax(1), predicted_PC.argmax(1)
         confusion_CC = confusion_matrix(gold_P, predicted_P, len(model.relations))
-    return Judged(model.relations, judged(asked, predicted_PC, rows), rule, confusion_CC)
+    return Judged(model.relations, judged(asked, predicted_PC), rule, confusion_CC)

@@ -49,6 +49,7 @@ from raybio.systems.relation_classifier import (
     known_pairs,
     predicted_by,
 )
+from raybio.training.gather import SingleProcess
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
@@ -196,7 +197,7 @@ class _Judge:
             results = {"dev": found}
             if len(self.reader.store.split_rows("test")):
                 test = self._embedded(one, "test", collective)
-                results["test"] = self._scored(classifier, test, "test", rule)
+                results["test"] = judged(test, predicted_by(classifier, rule, test.pairs.embedding_PD))
             # The same resamples for all, so that differences between rows are no luck of the draw.
             scores[who] = {split: self._intervals(result) for split, result in results.items()}
             chosen[who] = rule._asdict()
@@ -206,8 +207,6 @@ class _Judge:
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to classify pairs."""
-        from raybio.training.gather import SingleProcess
-
         store, bank = self.reader.store, self._embedded(encoder, "train", SingleProcess())
         settings = {
             "trained_by": "relation_extraction",
@@ -217,6 +216,8 @@ class _Judge:
             "is_multi_label": store.is_multi_label,
             "is_directed": store.is_directed,
             "evaluation": self.config.evaluation.to_mapping(),
+            # Which validation pairs had a label: whoever judges again chooses the rule by the same.
+            "labels": {"fraction": self.config.data.label_fraction, "seed": self.config.seed},
             "max_document_tokens": self.config.encoder.max_document_tokens,
         }
         parts = {"embedding": bank.pairs.embedding_PD, "label": torch.from_numpy(bank.label_PC)}
@@ -232,12 +233,13 @@ class _Judge:
 
     def _classifier(self, model: Encoder, collective: Collective, *, trained: bool) -> Classifier:
         assert isinstance(model, RelationEncoder)
-        return Classifier(
-            head=_head_of(model) if trained else None,
-            bank=self._embedded(model, "train", collective),
-            is_multi_label=self.reader.store.is_multi_label,
-            by_neighbours=not (trained and self.config.objective.kind == "ce"),
-        )
+        head, is_multi_label = _head_of(model) if trained else None, self.reader.store.is_multi_label
+        if trained and self.config.objective.kind == "ce":
+            return Classifier(head, None, is_multi_label)
+        # Each worker embeds, and keeps, every so many of the documents.
+        max_tokens, part = self.config.memory.max_tokens_per_micro_batch, slice(collective.rank, None, collective.world)
+        bank = known_pairs(model, self.reader, self.labelled("train"), SingleProcess(), max_tokens, part=part)
+        return Classifier(head, bank, is_multi_label, collective)
 
     def _embedded(self, model: Encoder, split: str, collective: Collective) -> KnownPairs:
         assert isinstance(model, RelationEncoder)
@@ -245,11 +247,7 @@ class _Judge:
         return known_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
 
     def _chosen(self, classifier: Classifier, dev: KnownPairs) -> tuple[Rule, RelationScores]:
-        return best_rule(classifier, dev, self.labelled("dev").rows, self.config.evaluation.rules)
-
-    def _scored(self, classifier: Classifier, asked: KnownPairs, split: str, rule: Rule) -> RelationScores:
-        predicted_PC = predicted_by(classifier, rule, asked.pairs.embedding_PD)
-        return judged(asked, predicted_PC, self.labelled(split).rows)
+        return best_rule(classifier, dev, self.config.evaluation.rules)
 
     def _intervals(self, scores: RelationScores) -> dict[str, Any]:
         rng = np.random.default_rng(SEED)  # as jobs/evaluate.py draws them

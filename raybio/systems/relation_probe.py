@@ -63,9 +63,9 @@ def probe_relations(
     fits: Mapping[str, Callable[[], Mapping[str, Classifier]]] = {
         "softmax": lambda: {f"L2 {l2:g}": softmax_classifier(train, store.is_multi_label, l2) for l2 in L2},
         "nearest centroid": lambda: {"": centroid_classifier(train, store.is_multi_label)},
-        "classwise kNN": lambda: {"": Classifier(None, train, store.is_multi_label, by_neighbours=True)},
+        "classwise kNN": lambda: {"": Classifier(None, train, store.is_multi_label)},
     }
-    chosen = partial(_chosen, dev=dev, dev_rows=asked["dev"].rows, test=test, test_rows=asked["test"].rows)
+    chosen = partial(_chosen, dev=dev, test=test)
     found = []
     for name, fit in fits.items():
         say(f"fitting {name}")
@@ -81,7 +81,7 @@ def softmax_classifier(train: KnownPairs, is_multi_label: bool, l2: float) -> Cl
     weight_CD, bias_C = fit_linear(embedding_PD, label_PC, row_loss, l2=l2)
     head = RelationHead(RelationObjectiveConfig(kind="ce"), len(bias_C), embedding_PD.shape[1])
     head.load_state_dict({"classifier.weight": weight_CD, "classifier.bias": bias_C})
-    return Classifier(head.to(embedding_PD.device), train, is_multi_label, by_neighbours=False)
+    return Classifier(head.to(embedding_PD.device), None, is_multi_label)
 
 
 def centroid_classifier(train: KnownPairs, is_multi_label: bool) -> Classifier:
@@ -92,7 +92,7 @@ def centroid_classifier(train: KnownPairs, is_multi_label: bool) -> Classifier:
     nothing = np.zeros(len(there), dtype=np.int64)
     label_CC = np.eye(train.label_PC.shape[1], dtype=bool)[there]
     bank = KnownPairs(EmbeddedPairs(centroid_CD[there], nothing, nothing, nothing), label_CC)
-    return Classifier(None, bank, is_multi_label, by_neighbours=True)
+    return Classifier(None, bank, is_multi_label)
 
 
 def _cross_entropy(logits_PC: Tensor, label_PC: Tensor) -> Tensor:
@@ -105,14 +105,12 @@ def _chosen(
     *,
     rules: Sequence[Rule],
     dev: KnownPairs,
-    dev_rows: np.ndarray,
     test: KnownPairs,
-    test_rows: np.ndarray,
 ) -> Probed:
     """The candidate with the best F1 on validation pairs, the first of equals, and what it finds in test pairs."""
-    by_setting = {setting: best_rule(one, dev, dev_rows, rules) for setting, one in candidates.items()}
+    by_setting = {setting: best_rule(one, dev, rules) for setting, one in candidates.items()}
     setting = max(by_setting, key=lambda one: by_setting[one][1].values["f1"])
     (rule, dev_scores), classifier = by_setting[setting], candidates[setting]
     predicted_PC = predicted_by(classifier, rule, test.pairs.embedding_PD)
     told = f"k = {rule.neighbours}" if len(rules) > 1 else setting
-    return Probed(name, told, dev_scores, judged(test, predicted_PC, test_rows))
+    return Probed(name, told, dev_scores, judged(test, predicted_PC))

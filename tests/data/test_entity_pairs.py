@@ -13,7 +13,14 @@ from raybio.data.blanks import BlankCollate, BlankConfig, CouplePlan, CouplePlan
 from raybio.data.document_collate import DocumentReader
 from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
-from raybio.data.entity_pairs import EntityPairConfig, PairCountConfig, count_here, recurring_pairs, save_pairs
+from raybio.data.entity_pairs import (
+    EntityPairConfig,
+    PairCountConfig,
+    count_here,
+    pair_blocks,
+    recurring_pairs,
+    save_pairs,
+)
 from raybio.data.prepare_documents import prepare_documents
 from raybio.data.store import open_store
 from raybio.errors import DataError, StoreError
@@ -41,10 +48,22 @@ def documents_by_pair(store: DocumentStore) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-@pytest.mark.parametrize(("at_once", "documents"), [(1 << 26, 4096), (10, 4096), (10, 1), (1 << 26, 5)])
-def test_recurring_pairs_are_those_that_loops_find_in_one_part_or_many(tiny_documents, monkeypatch, at_once, documents):
+@pytest.mark.parametrize("most", [1, 20, 1000])
+def test_a_block_has_few_pairs_however_many_entities_its_documents_have(tiny_documents, monkeypatch, most):
+    monkeypatch.setattr(entity_pairs, "BLOCK_OCCURRENCES", most)
+    store = tiny_documents
+    sizes = [len(store.types(row)) for row in store.split_rows("train").tolist()]
+    most_of_one = max(size * (size + 1) // 2 for size in sizes)
+    blocks = list(pair_blocks(store, np.ones(len(store.entity_keys), dtype=bool)))
+    assert max(map(len, blocks)) < most + most_of_one
+    assert sum(map(len, blocks)) == sum(len(rows) for rows in documents_by_pair(store).values())
+    assert (len(blocks) > 1) == (most < 1000)
+
+
+@pytest.mark.parametrize(("at_once", "of_block"), [(1 << 26, 1 << 22), (10, 1 << 22), (10, 1), (1 << 26, 20)])
+def test_recurring_pairs_are_those_that_loops_find_in_one_part_or_many(tiny_documents, monkeypatch, at_once, of_block):
     monkeypatch.setattr(entity_pairs, "OCCURRENCES_AT_ONCE", at_once)
-    monkeypatch.setattr(entity_pairs, "DOCUMENTS_AT_ONCE", documents)
+    monkeypatch.setattr(entity_pairs, "BLOCK_OCCURRENCES", of_block)
     store, rows = tiny_documents, tiny_documents.split_rows("train")
     found = recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=10_000))
     expected = {pair: rows for pair, rows in documents_by_pair(store).items() if len(rows) >= 2}
@@ -88,6 +107,11 @@ def test_two_entities_of_one_name_are_no_pair_and_count_once(tmp_path):
     assert [sorted(pair) for pair in names] == [["LOC:~bern", "PER:~ann"]]
     assert (found.count_K.tolist(), found.score_K.tolist()) == ([3], [3 / 9])
     assert found.documents(0).tolist() == [0, 1, 2]
+    drawn = collate(store, blank_rate=0.0)(0, 0, 1)
+    # Ann and Bern each way round, and Ann with the other Ann: once in each document.
+    assert set(np.diff(drawn["pair_indptr_R1"]).tolist()) == {3}
+    assert len(set(drawn["id_N"][:3].tolist())) == 3
+    assert drawn["id_N"][:3].tolist() == drawn["id_N"][3:6].tolist()
 
 
 def test_pairs_that_were_saved_are_counted_no_more(tmp_path, tiny_documents, monkeypatch):

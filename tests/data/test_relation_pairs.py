@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from raybio.data.document_collate import DocumentReader
+from raybio.data.prepare_documents import prepare_documents
 from raybio.data.relation_pairs import DocumentPlanConfig, LabelledPairs, RelationCollate
 from tests.data.test_entity_pairs import MARKERS, read
+from tests.data.test_prepare_documents import DEV, TRAIN, pubtator
 
 
 def test_all_pairs_have_the_classes_of_the_store(tiny_documents):
@@ -34,6 +36,20 @@ def test_a_fraction_keeps_exactly_so_many_pairs_of_the_whole_split_by_the_seed(t
     assert sets[0] == sets[1] != sets[2]
     assert len(sets[0]) == some.num_pairs
     assert all(len(some.pairs(row)[0]) for row in some.rows.tolist())
+
+
+def test_relations_of_types_that_training_never_relates_are_there_to_be_missed(tmp_path):
+    train, dev = pubtator(tmp_path / "train", *TRAIN), pubtator(tmp_path / "dev", *DEV)
+    store = prepare_documents(tmp_path / "two", [train], [dev], max_bad_share=0.5)
+    outside = [(split, LabelledPairs(store, split, 1.0, seed=0).outside_F4.tolist()) for split in ("train", "dev")]
+    assert sum(len(facts) for _, facts in outside) == store.manifest["counts"]["relations_outside_candidates"] == 1
+    ((row, head, tail, label),) = next(facts for _, facts in outside if facts)
+    assert (head, tail) not in set(zip(*map(np.ndarray.tolist, store.candidates(row)), strict=True))
+    known = {
+        tuple(sorted(ends)): kind for *ends, kind in zip(*map(np.ndarray.tolist, store.relations(row)), strict=True)
+    }
+    assert known[head, tail] == label
+    assert not len(LabelledPairs(store, "dev", 0.5, seed=0).outside_F4)
 
 
 def test_training_that_is_coarse_is_told_only_whether_a_pair_has_a_relation(tiny_documents):

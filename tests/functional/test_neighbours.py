@@ -130,3 +130,14 @@ def test_of_classes_with_equally_many_votes_that_of_the_nearest_member_wins():
 def test_votes_of_no_class_are_refused(label, message):
     with pytest.raises(ValueError, match=message):
         majority_vote(label, 3)
+
+
+def test_several_numbers_of_neighbours_are_what_each_gives_alone_block_by_block(monkeypatch):
+    monkeypatch.setattr(neighbours, "_MOST_QUERIES", 4)
+    generator = torch.Generator().manual_seed(0)
+    query, bank = torch.randn(11, 5, generator=generator), torch.randn(30, 5, generator=generator)
+    label = torch.rand(30, 3, generator=generator) < 0.5
+    found = neighbours.classwise_means(query, bank, label, ks=(3, 1, 20))
+    assert list(found) == [3, 1, 20]
+    for k, mean_QR in found.items():
+        torch.testing.assert_close(mean_QR, nearest_members(query, bank, label, k=k).mean())

@@ -19,11 +19,11 @@ from tests.systems.conformance_cases import tiny_config
 from tests.systems.test_conformance import assert_equal_gradients, gradients
 from tests.training.workers import run_workers
 
-FORMS = pytest.mark.parametrize("form", ["binary", "multi_center"])
+FORMS = pytest.mark.parametrize("form", ["contrastive", "binary", "multi_center"])
 
 
 def system_of(form: str, store: str | Path, **more: object) -> System:
-    settings = {"objective.relation_loss": form, "plan.global_batch_rows": 11}
+    settings = {"objective.relation_loss": form, "plan.global_batch_rows": 12}
     return build(tiny_config("matching_blanks", **settings | more), store)
 
 
@@ -48,6 +48,11 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(form, typ
         sides = relation_oracles.pair_equality(pair, is_positive, is_negative)
         expected = sum(total / number for total, number in sides) / 2
         assert report.terms["positive_pairs"] == sides[0][1] > 0
+    elif form == "contrastive":
+        temperature = system.objective.config.temperature
+        total, number = relation_oracles.contrast(pair, is_positive, is_negative, temperature, by_anchor=False)
+        expected = total / number
+        assert report.terms["positive_pairs"] == number > 0
     else:
         temperatures = (CENTER_TEMPERATURE, CENTER_TEMPERATURE)
         total, number = relation_oracles.multi_center_contrast(
@@ -56,6 +61,21 @@ def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(form, typ
         expected = total / number
         assert report.terms["positive_anchors"] == number > 0
     assert float(report.loss) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("excludes_positives", [False, True])
+def test_the_own_twin_is_told_from_those_of_the_other_pairs(excludes_positives, tiny_documents) -> None:
+    parts = {"objective.relation_weight": 0.0, "objective.mlm_weight": 0.0}
+    more = {"objective.self_exclude_positives": excludes_positives, "objective.temperature": 0.5}
+    system = system_of("contrastive", tiny_documents.path, **parts, **more)
+    batch = system.batch_type.from_arrays(system.collate(2, 0, 1))
+    embedding = torch.randn(batch.num_embeddings, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pair, twin = embedding.split(len(batch.id_N))
+    expected = relation_oracles.self_contrast(
+        pair, twin, batch.id_N.tolist(), 0.5, excludes_positives=excludes_positives
+    )
+    report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    assert float(report.loss) == float(report.terms["self_loss"]) == pytest.approx(expected, rel=1e-9)
 
 
 @FORMS
@@ -80,6 +100,11 @@ def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(form, 
     run_workers(partial(save_gradients, form=form, store=str(tiny_documents.path)), 2, tmp_path)
     for rank in range(2):
         assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
+def test_half_a_couple_is_refused() -> None:
+    with pytest.raises(ConfigError, match="plan.global_batch_rows: got 11, want a whole number >= 2, a multiple of 2"):
+        tiny_config("matching_blanks", **{"plan.global_batch_rows": 11})
 
 
 def test_another_form_is_refused_with_those_that_there_are() -> None:

@@ -36,7 +36,7 @@ def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(
     head = RelationHead(RelationObjectiveConfig(), num_classes=4, width=6)
     with torch.no_grad():
         head.bias_C.copy_(torch.tensor([0.1, -0.2, 0.3, 0.0]))
-    classifier = Classifier(head, bank, is_multi_label, by_neighbours=True)
+    classifier = Classifier(head, bank, is_multi_label)
     with torch.no_grad():
         score_PC = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 2.0), Rule(k, weight), Rule(7, 0.0)))[
             Rule(k, weight)
@@ -65,11 +65,11 @@ def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_a
         head = RelationHead(RelationObjectiveConfig(), num_classes=3, width=3)
         with torch.no_grad():
             head.bias_C.copy_(torch.tensor([bias, 0.0, 0.0]))
-        classifier = Classifier(head, bank, is_multi_label=False, by_neighbours=True)
-        rule, scores = best_rule(classifier, asked, np.zeros(1, int), rules)
+        classifier = Classifier(head, bank, is_multi_label=False)
+        rule, scores = best_rule(classifier, asked, rules)
         assert (rule, scores.values["f1"]) == (expected, 1.0)
-    classifier = Classifier(None, bank, is_multi_label=False, by_neighbours=True)
-    assert best_rule(classifier, asked, np.zeros(1, int), rules[1:])[0] == Rule(1, 0.0)  # there are none to leave out
+    classifier = Classifier(None, bank, is_multi_label=False)
+    assert best_rule(classifier, asked, rules[1:])[0] == Rule(1, 0.0)  # there are none to leave out
 
 
 @pytest.mark.parametrize("given", [{"neighbours": []}, {"neighbours": [3, 0]}, {"bias_weights": []}])
@@ -80,7 +80,7 @@ def test_without_a_rule_or_a_neighbour_nothing_could_be_decided(given):
 
 def test_a_linear_classifier_decides_alone():
     head = RelationHead(RelationObjectiveConfig(kind="ce"), num_classes=3, width=6)
-    classifier = Classifier(head, known(5, 3, 0), is_multi_label=False, by_neighbours=False)
+    classifier = Classifier(head, None, is_multi_label=False)
     asked = known(9, 3, 1)
     with torch.no_grad():
         ((rule, score_PC),) = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 0.0), Rule(3, 1.0))).items()
@@ -93,7 +93,25 @@ def test_a_linear_classifier_decides_alone():
 
 def test_perfect_predictions_score_one_and_none_score_zero():
     asked = known(30, 4, 2)
-    rows = np.arange(4)
     gold_PC = asked.label_PC.copy()
-    assert judged(asked, gold_PC, rows).values["f1"] == 1.0
-    assert judged(asked, np.zeros_like(gold_PC), rows).values["f1"] == 0.0
+    assert judged(asked, gold_PC).values["f1"] == 1.0
+    assert judged(asked, np.zeros_like(gold_PC)).values["f1"] == 0.0
+
+
+def test_a_relation_that_is_no_candidate_is_missed():
+    asked = known(30, 4, 2)
+    outside_F4 = np.array(
+        [[1, 90, 91, 2], [7, 0, 1, 3]]
+    )  # in a document that was asked about, and in one without pairs
+    found = judged(asked._replace(outside_F4=outside_F4), asked.label_PC)
+    num = asked.label_PC[:, 1:].sum()
+    assert found.values["recall"] == pytest.approx(num / (num + 2))
+    assert found.values["precision"] == 1.0
+    assert len(found.count_UR4) == len(np.unique([*asked.pairs.row_P, 7]))
+
+
+def test_with_several_relations_and_no_pair_without_any_nothing_tells_how_near_is_near_enough():
+    bank, asked = known(40, 4, 0, 2), known(15, 4, 1, 2)
+    bank.label_PC[:, 0] = False
+    with pytest.raises(ConfigError, match="no labelled training pair is without a relation.*data.label_fraction"):
+        best_rule(Classifier(None, bank, is_multi_label=True), asked, [Rule(1, 0.0)])

@@ -10,7 +10,8 @@ from raybio.config import override_all
 from raybio.data.document_store import DocumentStore
 from raybio.data.prepare_documents import prepare_documents
 from raybio.errors import ConfigError
-from raybio.systems import relation_extraction
+from raybio.systems import matching_blanks, relation_extraction
+from raybio.systems.frozen_pairs import load_frozen
 from raybio.systems.relation_evaluation import evaluate_relations
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
@@ -24,6 +25,7 @@ KINDS = {
     "ce": {"objective.kind": "ce"},
     "supcon": {"objective.kind": "supcon"},
     "coarse mccl": COARSE | {"objective.num_proxies": 3, "objective.ce_weight": 0.2},
+    "few labels": {"data.label_fraction": 0.3, "evaluation.neighbours": [1, 3, 5, 10, 20], "seed": 2},
     "coarse supcon": COARSE | {"objective.kind": "supcon"},
 }
 
@@ -48,6 +50,31 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
     assert found.confusion_CC[1:].sum() == gold
 
 
+def test_documents_are_read_in_windows_as_long_as_in_training(tiny_documents: DocumentStore, tmp_path: Path) -> None:
+    """Also where the encoder could read longer ones."""
+    first = relation_extraction.build(
+        tiny_config("relation_extraction", **{"encoder.max_length": 200}), tiny_documents.path
+    )
+    longer = first.export(tmp_path / "longer", {})
+    more = {"encoder.source": str(longer), "encoder.max_length": 32}
+    system = relation_extraction.build(tiny_config("relation_extraction", **more), tiny_documents.path)
+    assert (first.model.text.max_tokens, system.model.text.max_tokens) == (200, 32)
+    export = system.export(tmp_path / "export", {})
+    assert load_frozen(str(export)).model.text.max_tokens == 32
+    final = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]["test"]
+    found = evaluate_relations(export, tiny_documents.path, "test").scores.values
+    assert {name: round(value, 6) for name, value in found.items()} == {
+        name: round(told["value"], 6) for name, told in final.items()
+    }
+
+
+def test_what_was_only_pretrained_is_refused_with_the_command_that_takes_it(tiny_documents, tmp_path: Path) -> None:
+    system = matching_blanks.build(tiny_config("matching_blanks"), tiny_documents.path)
+    export = system.export(tmp_path / "export", {})
+    with pytest.raises(ConfigError, match="trained by matching_blanks and knows no relation yet.*relation-probe"):
+        evaluate_relations(export, tiny_documents.path, "test")
+
+
 def test_the_command_prints_and_writes_the_scores(trained, tiny_documents: DocumentStore, tmp_path, capsys) -> None:
     from raybio.runtime.judging import relations
 
@@ -70,6 +97,10 @@ def test_what_is_no_relation_model_or_has_other_relations_is_refused(trained, ti
     settings["objective"]["use_proxies"] = True
     (copy / "relation.json").write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match="'use_proxies' is not a setting.*want the export/ of a run"):
+        evaluate_relations(copy, tiny_documents.path, "test")
+    del settings["labels"]
+    (copy / "relation.json").write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match="relation.json says nothing of 'labels'; want an export of this version"):
         evaluate_relations(copy, tiny_documents.path, "test")
 
 
