@@ -58,6 +58,7 @@ WHAT = {
     "P23": ("MCCL over 256 documents in the memory of 32", "≤ 1.3× memory at 8× the pairs (ratio ≥ 0.77)"),
     "P24": ("10 nearest of 22,923 names for 19,000 queries", "≥ 1.0× faiss, ≥ 1.5× sklearn"),
     "P25": ("5 nearest pairs of words", "≥ 8× faiss over their chains"),
+    "P26": ("pairs of entities, attention at their markers alone", "> 1×"),
 }
 
 Result = dict[str, Any]

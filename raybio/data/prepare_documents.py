@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,38 @@ def prepare_documents(
             name_by_relation=names,
             min_type_pair_relations=min_type_pair_relations,
             provenance={"sources": sources, "parameters": parameters},
+        )
+
+
+def prepare_unlabelled(out: str | Path, files: Sequence[Path], *, max_bad_share: float = 0.1) -> DocumentStore:
+    """Make a store of documents to find relations in: all of them are in "train", none has a relation of its own.
+
+    Every pair of types is a candidate. Formats, documents that are there twice and what is bad are treated as by
+    ``prepare_documents``.
+
+    Raises:
+        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left.
+        StoreError: if the store cannot be written.
+    """
+    demand_files(files)
+    quarantine = Quarantine(max_bad_share)
+    with Draft(out, force=False) as draft, DocumentCollector(draft.folder, dev_share=None, seed=0) as collector:
+        for path in files:
+            for raw in read_documents(path, quarantine):
+                asked = replace(raw, relations=())
+                collector.add(asked, to_entities(asked, quarantine, path.name), "train", path.name)
+        for kind in (DOCUMENT, MENTION):
+            quarantine.check(kind)
+        return collector.commit(
+            draft,
+            quarantine,
+            held_out=pa.array([], pa.string()),
+            name_by_relation=None,
+            min_type_pair_relations=1,
+            provenance={
+                "sources": _described({"unlabelled": [*files]}),
+                "parameters": {"max_bad_share": max_bad_share},
+            },
         )
 
 

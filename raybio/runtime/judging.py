@@ -63,7 +63,7 @@ def zero_shot(
 
 @app.command()
 def relations(
-    model: Annotated[Path, typer.Option(help="export/ of a run of relation_finetune")],
+    model: Annotated[str, typer.Option(help="run of relation_finetune, or its export/")],
     store: Annotated[Path, typer.Option(help="prepared documents with the same relations")],
     split: Annotated[str, typer.Option(help="dev or test")] = "test",
     out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
@@ -77,7 +77,7 @@ def relations(
     from raybio.evaluation.relation_report import report_data, report_markdown
     from raybio.systems.relation_evaluation import evaluate_relations
 
-    judged = evaluate_relations(model, store, split, say=print)
+    judged = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
     data = report_data(judged.relations, judged.scores, str(judged.rule), judged.confusion_CC)
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))
     if out is not None:
@@ -87,7 +87,7 @@ def relations(
 
 @app.command()
 def relation_probe(
-    model: Annotated[str, typer.Option(help="export/ of a run of mtb_pretrain, or any model folder or hub id")],
+    model: Annotated[str, typer.Option(help="run of mtb_pretrain, its export/, or any model folder or hub id")],
     store: Annotated[Path, typer.Option(help="prepared documents with relations: train, dev and test")],
     label_fraction: Annotated[
         float, typer.Option(help="share of the training and validation pairs that keep their label")
@@ -100,6 +100,7 @@ def relation_probe(
         raise ConfigError(f"--label-fraction: got {label_fraction:g}, want a number above 0 and up to 1")
     if out is not None:
         demand_file(out)
+    model = model_folder(model, "--model")
     demand_models([model])
     documents = _documents(store, ("train", "dev", "test"))
     # Only now: these import torch and transformers, which takes seconds.
@@ -117,7 +118,7 @@ def relation_probe(
 @app.command()
 def relation_map(
     model: Annotated[
-        list[str], typer.Option(help="export/ of a run, or any model folder or hub id; repeatable: side by side")
+        list[str], typer.Option(help="run, its export/, or any model folder or hub id; repeatable: side by side")
     ],
     store: Annotated[Path, typer.Option(help="prepared documents with relations")],
     out: Annotated[Path, typer.Option(help="folder of the figure and the table of its points")],
@@ -126,6 +127,7 @@ def relation_map(
 ) -> None:
     """Draw t-SNE maps of pairs: the four most frequent relations, those without any in grey."""
     demand_folder(out)
+    model = [model_folder(one, "--model") for one in model]
     demand_models(model)
     from raybio.data.document_store import SPLITS
 

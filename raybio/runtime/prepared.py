@@ -33,7 +33,8 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     for pattern in patterns:
         found = sorted(glob.glob(pattern, recursive=True)) or ([pattern] if os.path.exists(pattern) else [])
         if not found:
-            raise ConfigError(f"{option} {pattern}: no such file. Quote a pattern, so that the shell leaves it alone")
+            hint = ". Quote a pattern, so that the shell leaves it alone" if glob.has_magic(pattern) else ""
+            raise ConfigError(f"{option} {pattern}: no such file{hint}")
         files |= dict.fromkeys(Path(path) for path in found)
     return list(files)
 

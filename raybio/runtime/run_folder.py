@@ -1,6 +1,7 @@
 """A run's folder: where its files lie, who may write into it, and what must stay the same between two starts."""
 
 import contextlib
+import difflib
 import fcntl
 import json
 import os
@@ -162,9 +163,16 @@ def model_folder(given: str, option: str) -> str:
     """The model of a run, if ``given`` is a run's folder; anything else as it is: a model's folder, or a hub id.
 
     Raises:
-        ConfigError: for a run that has no model yet, and for a sweep, with the option that named it.
+        ConfigError: for a run that has no model yet, for a sweep, and for what is not in a folder that is there, with
+            the option that named it.
     """
     folder = Path(given).expanduser()
+    if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
+        near = difflib.get_close_matches(folder.name, [one.name for one in folder.parent.iterdir() if one.is_dir()])
+        raise ConfigError(
+            f"{option} {given}: there is no {folder.name} in {folder.parent}"
+            + (f"; did you mean {' or '.join(near)}?" if near else ". Want a run, a model's folder, or a hub id")
+        )
     if (identity := read_json(folder / RUN)) is None:
         return given
     if "space" in identity.get("config", {}):

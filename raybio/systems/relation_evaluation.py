@@ -36,8 +36,11 @@ class RelationModel(NamedTuple):
         frozen: the encoder.
         classifier: with the bank of labelled pairs.
         relations: names of the classes, "NA" first.
-        rules: those to choose from.
-        label_fraction: share of the validation pairs to choose by: the model's training had no more.
+        rules: those to choose from, where none is chosen yet.
+        rule: the one that its run chose; None: it had no validation documents.
+        candidate_types: (type of the head, type of the tail) of the pairs that it is for; None: all.
+        is_directed: whether (head, tail) and (tail, head) are different pairs.
+        label_fraction: share of the validation pairs that its run had labels of.
         label_seed: which of them.
     """
 
@@ -45,6 +48,9 @@ class RelationModel(NamedTuple):
     classifier: Classifier
     relations: tuple[str, ...]
     rules: tuple[Rule, ...]
+    rule: Rule | None
+    candidate_types: frozenset[tuple[str, str]] | None
+    is_directed: bool
     label_fraction: float
     label_seed: int
 
@@ -81,9 +87,11 @@ def load_relation_model(folder: str | Path) -> RelationModel:
             )
         labels = settings["labels"]
         fraction, seed = float(labels["fraction"]), int(labels["seed"])
+        rule = Rule(**settings["rule"]) if settings["rule"] else None
+        types, is_directed = settings["candidate_types"], bool(settings["is_directed"])
         objective = RelationObjectiveConfig.from_mapping(settings["objective"])
         evaluation = RelationEvaluationConfig.from_mapping(settings["evaluation"])
-        bank = load_file(path / BANK)
+        bank = None if objective.kind == "ce" else load_file(path / BANK)
     except KeyError as error:
         raise ConfigError(
             f"--model {folder}: {SETTINGS} says nothing of {error}; want an export of this version of relation_finetune"
@@ -97,10 +105,23 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     num_classes, is_coarse = len(settings["relations"]), settings["is_coarse"]
     head = RelationHead(objective, num_classes, frozen.model.width, is_coarse=is_coarse)
     head.load_state_dict({name.removeprefix("head."): w for name, w in saved.items() if name.startswith("head.")})
-    nothing = np.zeros(len(bank["label"]), dtype=np.int64)
-    known = KnownPairs(EmbeddedPairs(bank["embedding"].to(device), nothing, nothing, nothing), bank["label"].numpy())
-    classifier = Classifier(head.to(device), None if objective.kind == "ce" else known, settings["is_multi_label"])
-    return RelationModel(frozen, classifier, tuple(settings["relations"]), evaluation.rules, fraction, seed)
+    known = None
+    if bank is not None:
+        nothing = np.zeros(len(bank["label"]), dtype=np.int64)
+        pairs = EmbeddedPairs(bank["embedding"].to(device), nothing, nothing, nothing)
+        known = KnownPairs(pairs, bank["label"].numpy())
+    classifier = Classifier(head.to(device), known, settings["is_multi_label"])
+    return RelationModel(
+        frozen,
+        classifier,
+        tuple(settings["relations"]),
+        evaluation.rules,
+        rule,
+        None if types is None else frozenset((head, tail) for head, tail in types),
+        is_directed,
+        fraction,
+        seed,
+    )
 
 
 def evaluate_relations(
@@ -108,8 +129,8 @@ def evaluate_relations(
 ) -> Judged:
     """Judge an exported model on documents that it was not trained on.
 
-    The rule is chosen on the validation pairs that its training had labels of. Of the test documents all pairs are
-    asked, of the validation documents those.
+    Of the test documents all pairs are asked, of the validation documents those that the model's run had labels of. The
+    rule is its run's own; without one, it is chosen on the validation documents.
 
     Args:
         folder: export of a run.
@@ -119,7 +140,7 @@ def evaluate_relations(
 
     Raises:
         ConfigError: if the folder is no exported relation model, its relations are not the store's, or the store has no
-            such split, or no validation documents to choose by.
+            such split, or no validation documents where a rule has to be chosen by them.
         StoreError: if the store is missing, damaged or of another kind.
     """
     model, store = load_relation_model(folder), open_store(store_path, DocumentStore)
@@ -128,14 +149,16 @@ def evaluate_relations(
             f"--model {folder} knows the relations {', '.join(model.relations[1:])}; --store {store_path} has "
             f"{', '.join(store.relation_names[1:])}. Want a store of the same relations"
         )
-    for name in dict.fromkeys(("dev", split)):
+    for name in (split,) if model.rule else dict.fromkeys(("dev", split)):
         if not len(store.split_rows(name)):
             raise ConfigError(f"--store {store_path}: has no {name} documents; prepare it with --{name}")
 
-    asked = model.frozen.known(LabelledPairs(store, "dev", model.label_fraction, model.label_seed), say)
-    rule, _ = best_rule(model.classifier, asked, model.rules)
-    if split == "test":
-        asked = model.frozen.known(LabelledPairs(store, "test", 1.0, seed=0), say)
+    def known(name: str) -> KnownPairs:
+        given = (1.0, 0) if name == "test" else (model.label_fraction, model.label_seed)
+        return model.frozen.known(LabelledPairs(store, name, *given), say)
+
+    rule = model.rule or best_rule(model.classifier, known("dev"), model.rules)[0]
+    asked = known(split)
     predicted_PC = predicted_by(model.classifier, rule, asked.pairs.embedding_PD)
     confusion_CC = None
     if not store.is_multi_label:

@@ -207,7 +207,11 @@ class _Judge:
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to classify pairs."""
-        store, bank = self.reader.store, self._embedded(encoder, "train", SingleProcess())
+        store, rule = self.reader.store, None
+        classifier = self._classifier(encoder, SingleProcess(), trained=True)
+        if len(store.split_rows("dev")):
+            rule, _ = self._chosen(classifier, self._embedded(encoder, "dev", SingleProcess()))
+        names, types = store.entity_types, sorted(store.type_pairs)
         settings = {
             "trained_by": "relation_extraction",
             "objective": self.config.objective.to_mapping(),
@@ -216,12 +220,17 @@ class _Judge:
             "is_multi_label": store.is_multi_label,
             "is_directed": store.is_directed,
             "evaluation": self.config.evaluation.to_mapping(),
-            # Which validation pairs had a label: whoever judges again chooses the rule by the same.
+            "rule": rule and rule._asdict(),
+            "candidate_types": None if store.is_directed else [[names[head], names[tail]] for head, tail in types],
+            # Which validation pairs had a label: whoever judges again asks the same.
             "labels": {"fraction": self.config.data.label_fraction, "seed": self.config.seed},
             "max_document_tokens": self.config.encoder.max_document_tokens,
         }
-        parts = {"embedding": bank.pairs.embedding_PD, "label": torch.from_numpy(bank.label_PC)}
-        return export_relation_encoder(encoder, folder, card=card, settings=settings, bank=parts)
+        bank = classifier.bank and {
+            "embedding": classifier.bank.pairs.embedding_PD,
+            "label": torch.from_numpy(classifier.bank.label_PC),
+        }
+        return export_relation_encoder(encoder, folder, card=card, settings=settings, bank=bank)
 
     def _lazy(self, model: Encoder) -> RelationEncoder:
         """The encoder before training, without its projection if nothing has trained that either."""

@@ -41,9 +41,6 @@ PRETRAINING = COMMON | {
 FINETUNING = COMMON | {
     "objective.kind": "mccl",
     "data.label_fraction": 0.5,
-    # One rule, so that whoever judges again need not choose among the same validation pairs.
-    "evaluation.neighbours": "[3]",
-    "evaluation.bias_weights": "[1]",
     "optim.peak_lr": LR,
 }
 pytestmark = pytest.mark.timeout(900)

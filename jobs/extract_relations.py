@@ -1,0 +1,36 @@
+"""Find relations in documents whose entities are known, by a model that relation_finetune has trained."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.folders import demand_file
+from raybio.runtime.launch import run_app
+from raybio.runtime.prepared import matching
+from raybio.runtime.run_folder import model_folder
+
+app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def extract(
+    model: Annotated[str, typer.Option(help="run of relation_finetune, or its export/")],
+    source: Annotated[list[str], typer.Option("--input", help="documents with entities, or patterns; quote patterns")],
+    out: Annotated[Path, typer.Option(help="table, tab-separated: document, both entities, relation, score")],
+    max_bad_share: Annotated[
+        float, typer.Option(min=0, max=1, help="share of bad documents or mentions at most")
+    ] = 0.1,
+) -> None:
+    """Read PubTator, BioC or DocRED's JSON (.gz too) and write the relations that the model finds."""
+    demand_file(out)
+    files = matching(source)
+    # Only now: this imports torch and transformers, which takes seconds.
+    from raybio.systems.relation_prediction import extract_relations
+
+    found = extract_relations(model_folder(model, "--model"), files, out, max_bad_share=max_bad_share, say=print)
+    print(f"{out}: {found:,} relations")
+
+
+if __name__ == "__main__":
+    run_app(app)
