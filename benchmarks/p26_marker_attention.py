@@ -28,7 +28,7 @@ SETTINGS = {
     "plan.global_batch_rows": 2 if SMALL else 8,
 }
 CORPUS = DocumentsConfig(
-    num_entities=40, num_facts=120, num_train=8, num_dev=4, num_test=4, facts_per_document=30, co_mentions=20
+    num_entities=40, num_facts=120, num_train=8, num_dev=4, num_test=4, facts_per_document=12, co_mentions=14
 )
 
 

@@ -1,9 +1,9 @@
 """The commands of ``jobs/evaluate.py``: finished models, judged on data that has gold."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,9 +80,7 @@ def relations(
     judged = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
     data = report_data(judged.relations, judged.scores, str(judged.rule), judged.confusion_CC)
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    _write(out, data)
 
 
 @app.command()
@@ -110,9 +108,7 @@ def relation_probe(
     probed = probe_relations(model, documents, label_fraction=label_fraction, seed=seed, say=print)
     data = probe_data(probed, {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed})
     print(probe_markdown(data))
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    _write(out, data)
 
 
 @app.command()
@@ -229,6 +225,13 @@ def word_maps(
     print(f"map: {figure}, {write_word_maps(panels, sentences, out / 'word_maps.csv')}")
 
 
+def _write(out: Path | None, data: Mapping[str, Any]) -> None:
+    """What a command found, as JSON, if it is wanted."""
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
 def _documents(store: Path, splits: Sequence[str]) -> "DocumentStore":
     """The store, if it has relations and these splits."""
     from raybio.data.document_store import DocumentStore
@@ -253,10 +256,13 @@ def link_samples(
     samples: Annotated[int, typer.Option(min=1, help="of each test graph")] = 100,
     nodes: Annotated[int, typer.Option(min=1, help="drawn for a sample; their neighbours join them")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="of test graphs and samples")] = 0,
+    out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
 ) -> None:
     """Link retrieval of text encoders on samples of test graphs, as in the SPPT paper's Table 7."""
     if pooling not in ("mean", "cls"):
         raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
+    if out is not None:
+        demand_file(out)
     name_by_folder = {model_folder(one, "--model"): one for one in model}
     demand_models(list(name_by_folder))
     # Only now: these import torch and transformers, which takes seconds.
@@ -276,6 +282,11 @@ def link_samples(
     ]
     print(markdown_table(["model", *MEASURES], rows))
     print(f"\nin %; mean and deviation over {trials} test graphs, of each {samples} samples of {nodes} nodes")
+    scores = {
+        name_by_folder.get(name, name): {measure: one._asdict() for measure, one in row.items()}
+        for name, row in found.items()
+    }
+    _write(out, {"store": str(store), "settings": settings, "scores": scores})
 
 
 @app.command()
@@ -304,7 +315,4 @@ def task_fit(
     print(fit_markdown(data, f"{labels} on the graph of {store}"))
     if found.unknown:
         print(f"\n{len(found.unknown):,} ids of the table are not in the store, such as {found.unknown[0]}")
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        told = {name: one._asdict() if isinstance(one, BesideChance) else one for name, one in data.items()}
-        out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    _write(out, {name: one._asdict() if isinstance(one, BesideChance) else one for name, one in data.items()})

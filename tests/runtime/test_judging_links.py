@@ -1,0 +1,50 @@
+"""``evaluate.py link-samples``: text encoders judged on samples of test graphs."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raybio.data.linked_text_store import LinkedTextStore
+from raybio.errors import ConfigError
+from raybio.evaluation.sampled_links import MEASURES
+from raybio.runtime.judging import app
+from raybio.systems import structure_preserving_text
+from tests.systems.conformance_cases import tiny_config
+
+SIZES = {"--trials": 3, "--samples": 4, "--nodes": 5}
+
+
+def evaluate(*arguments: object):
+    return CliRunner().invoke(app, ["link-samples", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_the_table_and_the_file_tell_the_same_of_each_model(tiny_citations: LinkedTextStore, tmp_path: Path) -> None:
+    system = structure_preserving_text.build(tiny_config("structure_preserving_text"), tiny_citations.path)
+    models = [system.export(tmp_path / name, {"name": name}) for name in ("one", "two")]
+    sizes = [part for pair in SIZES.items() for part in pair]
+    given = [part for model in models for part in ("--model", model)]
+    out = tmp_path / "new" / "scores.json"
+    done = evaluate(*given, "--store", tiny_citations.path, "--max-length", 32, *sizes, "--out", out)
+    assert done.exit_code == 0
+    told = json.loads(out.read_text())
+    assert told["settings"] == {"pooling": "cls", "max_length": 32, "seed": 0, "trials": 3, "samples": 4, "nodes": 5}
+    assert list(told["scores"]) == ["random vectors", *map(str, models)]
+    for scores in told["scores"].values():
+        assert tuple(scores) == MEASURES
+        assert all(0 < one["mean"] <= 1 and math.isfinite(one["deviation"]) for one in scores.values())
+        shown = (f"{100 * one['mean']:.2f} ± {100 * one['deviation']:.2f}" for one in scores.values())
+        assert " | ".join(shown) in done.output
+    # Equal weights, equal samples.
+    assert told["scores"][str(models[0])] == told["scores"][str(models[1])]
+
+
+def test_wrong_arguments_are_refused_before_models_are_loaded(tiny_citations: LinkedTextStore, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--pooling: got 'max', want mean or cls"):
+        evaluate("--model", tmp_path, "--store", tiny_citations.path, "--pooling", "max")
+    with pytest.raises(ConfigError, match="there is no nothing in .*Want a run, a model's folder, or a hub id"):
+        evaluate("--model", tmp_path / "nothing", "--store", tiny_citations.path)
+    with pytest.raises(ConfigError, match="--out .*: is a folder"):
+        evaluate("--model", tmp_path, "--store", tiny_citations.path, "--out", tmp_path)
