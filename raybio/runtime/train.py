@@ -149,7 +149,8 @@ def train(request: TrainRequest) -> Result:
         # Both before anything is recorded: a plan that cannot run and a damaged store are no failed run.
         check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
         open_store(request.store, verify=True)
-        for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores):
+        # What the last start came to says nothing of this one, which may be killed before it can say so itself.
+        for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores, folder.result):
             path.unlink(missing_ok=True)
         with StopSignals(folder.stop) as signals:
             return _run(request, folder, tracker, signals)
@@ -172,9 +173,13 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: St
             raise explained(folder, error)
         if status == "stopped":
             raise _interrupted(folder, request, signals.caught[0])
-    except KeyboardInterrupt:  # while Ray was starting
+    except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
+        # Its own handler of SIGTERM, which is there meanwhile, exits with the signal's number.
+        if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
+            raise
         status = "stopped"
-        raise _interrupted(folder, request, signals.caught[0]) from None
+        number = signals.caught[0] if signals.caught else signal.SIGTERM
+        raise _interrupted(folder, request, number) from None
     finally:
         write_json(folder.result, _summary(folder, request, status, tracker.run_id))
         if status in COMPLETE:

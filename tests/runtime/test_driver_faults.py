@@ -18,7 +18,7 @@ import yaml
 from raybio.config import override_all
 from raybio.data.store import Store
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.train import Result
 from raybio.training.settings import TrainingConfig
 
@@ -82,8 +82,12 @@ def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weight
     job: Job, unbroken: Result
 ) -> None:
     step = int(np.random.default_rng().integers(1, 23))
+    older = job.run_folder("killed").result
+    older.parent.mkdir(parents=True)
+    write_json(older, {"status": "stopped", "step": 0})
     process = job.start("killed")
     job.wait_for_step("killed", step, process)
+    assert not older.exists()  # nothing says of a run at work, or killed, that it was stopped
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()

@@ -1,7 +1,12 @@
 """What ``train`` refuses before a cluster is started or anything is recorded, and the status that it gives."""
 
+import os
 import shutil
+import signal
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +15,10 @@ import pytest
 from raybio.config import override
 from raybio.data.store import Store
 from raybio.errors import CheckpointError, ClusterError, ConfigError, StoreError
+from raybio.runtime import train as runtime_train
 from raybio.runtime.comparisons.variations import Variation, compare
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.train import TrainRequest, _status, check_request, train
+from raybio.runtime.train import InterruptedRunError, TrainRequest, _status, check_request, train
 from raybio.training import precision
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
@@ -145,3 +151,26 @@ def test_a_finished_run_needs_its_encoder_no_more(request_one: TrainRequest, tin
         check_request(request)
     write_json(folder.result, result | {"status": "finished"})
     assert check_request(request) == tiny_store.digest
+
+
+def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
+    request_one: TrainRequest, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ray.init`` puts a handler of its own on SIGTERM, which exits."""
+
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(InterruptedRunError, match="SIGTERM: stopped at step 0; the same command goes on") as caught:
+        train(replace(request_one, use_gpu=False))
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+    folder = RunFolder(request_one.runs, request_one.name)
+    assert read_json(folder.result)["status"] == "stopped"

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from raybio.config import override
 from raybio.errors import ConfigError
+from raybio.runtime.comparisons.labels import named, shown
 from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal
 from raybio.runtime.comparisons.variations import Kin, Variation, family, over_steps, same_arithmetic, score_rows
 from raybio.runtime.metrics_log import MetricsLog
@@ -71,6 +72,12 @@ def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -
     assert [other.request.name for other in kin] == ["first.lambda_spml-0", "first.lambda_spml-0.1"]
     assert [other.request.config.objective.lambda_spml for other in kin] == [0, 0.1]
     assert all(other.request.config.plan == first.config.plan for other in kin)
+
+
+def test_names_and_labels_have_values_as_one_writes_them() -> None:
+    values = {0.0: "0", 0.5: "0.5", True: "true", None: "null", "diagonal": "diagonal"}
+    assert {value: shown(value) for value in values} == values
+    assert (shown(False), named(False)) == ("false", "false")
 
 
 def test_of_several_settings_every_combination_is_a_run(tmp_path: Path) -> None:

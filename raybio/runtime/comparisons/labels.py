@@ -12,7 +12,9 @@ def label_of(value_by_path: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """0 and not 0.0: one text for one value, in labels and names."""
+    """As one writes it after ``=``, and one text for one value: 0 and not 0.0, false, null; in labels and names."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
