@@ -99,19 +99,32 @@ def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine
     """Rows of each fold's sentences.
 
     Raises:
-        DataError: as ``read_folds``, and for an id that no sentence has: without it, results would be of another fold
-            than the published one.
+        DataError: as ``read_folds``, for an id that no sentence has: without it, results would be of another fold than
+            the published one; and if most sentences are in no fold.
     """
     row_by_id = {sentence.orig_id: row for row, sentence in enumerate(sentences) if sentence.orig_id}
     folds: Folds = []
     for number, fold in enumerate(read_folds(path), start=1):
         unknown = [one for one in (*fold.train, *fold.test) if one not in row_by_id]
         if unknown:
-            set_aside = ", ".join(f"{reason}: {count:,}" for reason, count in quarantine.count_by_reason.items())
+            told = f"{path}, split_{number}: {len(unknown):,} of its ids have no sentence, the first {unknown[0]!r}"
+            if not quarantine.count_by_reason:
+                raise DataError(f"{told}; give the --input that belongs to these folds")
+            # Without them results would be of other folds than others have, so they cannot just be left out.
+            set_aside = "; ".join(
+                f"{reason}: {count:,}, first {quarantine.examples_by_reason[reason][0]}"
+                for reason, count in quarantine.count_by_reason.items()
+            )
             raise DataError(
-                f"{path}, split_{number}: no sentence has orig_id {unknown[0]!r}, nor {len(unknown) - 1:,} others of "
-                f"the fold (set aside: {set_aside or 'nothing'}). Give the --input that belongs to these folds."
+                f"{told}. Set aside were: {set_aside}. Repair these sentences or take them out of the folds; or give "
+                "the --input that belongs to these folds"
             )
         rows = {split: [row_by_id[one] for one in getattr(fold, split)] for split in ("train", "test")}
         folds.append({"dev": np.zeros(0, np.int64)} | {split: np.array(one) for split, one in rows.items()})
+    covered = len(np.unique(np.concatenate([part for fold in folds for part in fold.values()])))
+    if 10 * covered < len(sentences):
+        raise DataError(
+            f"{path}: only {covered:,} of {len(sentences):,} sentences are in a fold, want a tenth at least. Give the "
+            "--splits that belongs to this --input, or the --input without the others"
+        )
     return folds

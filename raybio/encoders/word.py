@@ -4,6 +4,7 @@ Shape letters: R sentences, L padded length, W words of all sentences, D width, 
 """
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -148,6 +149,27 @@ def build_word_encoder(
     return encoder.train()
 
 
+def check_layers(config: WordEncoderConfig) -> None:
+    """Refuse to freeze all layers of a folder before it is loaded.
+
+    Raises:
+        ConfigError: if no layer is left to train.
+    """
+    path = Path(config.source).expanduser() / "config.json"
+    if path.is_file():
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(num_layers := told.get("num_hidden_layers"), int):
+            _check_frozen(config, min(num_layers, config.num_layers_kept or num_layers))
+
+
+def _check_frozen(config: WordEncoderConfig, num_layers: int) -> None:
+    if config.num_frozen_layers >= max(num_layers, 1):
+        raise ConfigError(
+            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has {num_layers} layers "
+            f"(encoder.source {config.source!r}); want fewer, so that something is trained"
+        )
+
+
 def read_heads(source: str) -> dict[str, Tensor]:
     """What an exported folder holds beside the transformer, by name; nothing if it is no such folder."""
     path = Path(source).expanduser() / HEADS
@@ -177,11 +199,7 @@ def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
     if not config.num_frozen_layers:
         return
     num_layers = encoder.model_config.num_hidden_layers
-    if config.num_frozen_layers >= num_layers:
-        raise ConfigError(
-            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has {num_layers} layers "
-            f"(encoder.source {config.source!r}); want fewer, so that something is trained"
-        )
+    _check_frozen(config, num_layers)
     model = encoder.body.model
     # The characters' part has lists of its own.
     below = set(model.get_input_embeddings().modules())

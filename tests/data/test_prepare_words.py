@@ -109,7 +109,7 @@ def test_tags_of_random_entities_are_those_of_the_oracle(tmp_path):
         spans = np.sort(rng.integers(0, num_words + 1, (int(rng.integers(0, 5)), 2)), axis=1)
         entities = " ".join(f"{rng.choice(['X', 'Y'])}:{start}:{end}" for start, end in spans if start < end)
         sentences.append(sentence("w " * num_words, entities, orig_id=number))
-    store = prepared(tmp_path, sentences, folds(("0", "1")))
+    store = prepared(tmp_path, sentences, folds((" ".join(map(str, range(199))), "199")))
     names = tag_names(store.entity_types)
     for row, one in enumerate(sentences):
         expected = bio_tags(len(one["tokens"]), [tuple(entity.values()) for entity in one["entities"]])
@@ -169,7 +169,7 @@ def test_what_does_not_go_together_is_refused(tmp_path):
 
 
 def test_a_fold_that_names_what_is_not_there_is_refused_with_what_was_set_aside(tmp_path):
-    with pytest.raises(DataError, match=r"folds.json, split_2: no sentence has orig_id '99', nor 1 others .*nothing"):
+    with pytest.raises(DataError, match="split_2: 2 of its ids have no sentence, the first '99'; give the --input"):
         prepared(tmp_path, sides=folds(("10", "11"), ("99 10", "98")))
     bad = [*SENTENCES, *(sentence("fine", orig_id=number) for number in range(30, 50))]
     bad += [sentence("x y", "Drug:0:1", "0:4", orig_id=20), sentence("again", orig_id=13)]
@@ -179,8 +179,17 @@ def test_a_fold_that_names_what_is_not_there_is_refused_with_what_was_set_aside(
         REPEATED_ID: 1,
     }
     assert store.manifest["quarantine"][NO_ENTITY]["examples"][0]["line"] == 25
-    with pytest.raises(DataError, match=f"no sentence has orig_id '20'.*{NO_ENTITY}: 1"):
+    with pytest.raises(
+        DataError,
+        match=f"1 of its ids have no sentence, the first '20'. Set aside were: {NO_ENTITY}: 1, first .*Repair",
+    ):
         prepared(tmp_path, bad, folds(("10", "20")), name="other")
+
+
+def test_folds_of_another_corpus_are_refused_though_their_ids_are_there(tmp_path):
+    many = [*SENTENCES, *(sentence("fine", orig_id=number) for number in range(30, 90))]
+    with pytest.raises(DataError, match="folds.json: only 4 of 64 sentences are in a fold, want a tenth at least"):
+        prepared(tmp_path, many, FOLDS)
 
 
 def test_statistics_count_folds_and_tags(tmp_path):

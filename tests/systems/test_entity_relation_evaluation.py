@@ -1,5 +1,6 @@
 """Exported models of words, judged together."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from raybio.data.simulate_words import WordsConfig, default_words
 from raybio.data.store import open_store
 from raybio.data.word_store import WordStore
 from raybio.encoders.character_bert import build_character_bert, is_character_bert, save_character_bert
+from raybio.encoders.word import check_layers
 from raybio.errors import ConfigError
 from raybio.systems import relation_graphs
 from raybio.systems.entity_relation_evaluation import WordModel, graph_accuracy, judge_together
@@ -138,6 +140,18 @@ def test_character_bert_is_trained_exported_and_judged_like_any_other(store, tmp
     for name, interval in judge_together(folder, folder, store.path).intervals().items():
         assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
     assert graph_accuracy(folder, store.path) == pytest.approx(final["graphs"]["trained"]["graph_accuracy"])
+
+
+@pytest.mark.parametrize(("frozen", "kept", "fits"), [(1, None, True), (2, None, False), (1, 1, False), (0, 1, True)])
+def test_an_encoder_with_no_layer_to_train_is_refused_before_anything_starts(tmp_path, frozen, kept, fits):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "num_hidden_layers": 2}))
+    changes = {"encoder.num_frozen_layers": frozen, "encoder.num_layers_kept": kept}
+    config = tiny_config("relation_graphs", **changes | {"encoder.source": str(tmp_path)})
+    if fits:
+        check_layers(config.encoder)
+    else:
+        with pytest.raises(ConfigError, match=f"num_frozen_layers is {frozen}, and the encoder has {kept or 2} layers"):
+            check_layers(config.encoder)
 
 
 def test_layers_from_scratch_are_not_frozen(store):
