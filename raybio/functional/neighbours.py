@@ -1,5 +1,8 @@
 """What the nearest neighbours say: how near those of each class are (facts §6), and what most of them are.
 
+Products of matrices and no index of faiss: the nearest of *each* class are wanted, which would take an index a class,
+and faiss's exact ones compute the same products. So the bank may stay on the GPU, divided over the workers.
+
 Q queries, N rows of a bank, R classes, D width, K neighbours kept of a class, B queries of a block, C members at once.
 """
 

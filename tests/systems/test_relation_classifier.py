@@ -16,6 +16,7 @@ from raybio.systems.relation_classifier import (
     best_rule,
     judged,
 )
+from tests.functional.threads import in_threads
 
 
 def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownPairs:
@@ -55,6 +56,23 @@ def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(
             else {int(np.argmax(scores))} - {0}
         )
         assert set(np.flatnonzero(predicted_PC[place]).tolist()) == expected
+
+
+def test_workers_that_have_a_part_of_the_bank_each_decide_as_one_that_has_all_of_it():
+    bank, asked, rules = known(41, 4, 0), known(15, 4, 1), (Rule(1, 0.0), Rule(5, 0.0))
+    whole = Classifier(None, bank, is_multi_label=False).scores(asked.pairs.embedding_PD, rules)
+    parts = [slice(None, None, 2), slice(1, None, 2), slice(41, None)]  # the last worker has no pair
+
+    def scores(collective):
+        place = parts[collective.rank]
+        pairs = EmbeddedPairs(*(array[place] for array in bank.pairs))
+        own = Classifier(None, KnownPairs(pairs, bank.label_PC[place]), False, collective)
+        return own.scores(asked.pairs.embedding_PD, rules)
+
+    for found in in_threads(len(parts), scores):
+        assert list(found) == list(whole)
+        for rule, score_PC in found.items():
+            torch.testing.assert_close(score_PC, whole[rule])
 
 
 def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_are_better_without():
