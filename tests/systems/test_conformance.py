@@ -147,8 +147,13 @@ def test_the_size_of_micro_batches_does_not_change_the_gradient(name: str, store
     assert_equal_gradients(small, gradients(system, SingleProcess(), 2, max_tokens=100_000))
 
 
+def uneven_rows(name: str) -> int:
+    """Rows of a step that two workers cannot share evenly; MTB's are couples, of which some overlap."""
+    return 12 if name == "matching_blanks" else 11
+
+
 def save_gradients(rank: int, collective: Collective, folder: Path, name: str, store: str) -> None:
-    system = SYSTEMS[name].build(tiny_config(name, **{"plan.global_batch_rows": 11}), store)
+    system = SYSTEMS[name].build(tiny_config(name, **{"plan.global_batch_rows": uneven_rows(name)}), store)
     gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
     parameters = [parameter for parameter in system.model.parameters() if parameter.requires_grad]
     sum_gradients(parameters, collective)
@@ -159,7 +164,7 @@ def save_gradients(rank: int, collective: Collective, folder: Path, name: str, s
 def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
     name: str, store: Store, tmp_path: Path
 ) -> None:
-    system = SYSTEMS[name].build(tiny_config(name, **{"plan.global_batch_rows": 11}), store.path)
+    system = SYSTEMS[name].build(tiny_config(name, **{"plan.global_batch_rows": uneven_rows(name)}), store.path)
     alone = gradients(system, SingleProcess(), 3)
     run_workers(partial(save_gradients, name=name, store=str(store.path)), 2, tmp_path)
     for rank in range(2):
