@@ -206,9 +206,9 @@ def _fit_and_follow(
     from raybio.runtime.worker_group import fit_in_thread
 
     work = fit_in_thread(_order(request, folder, resources), resources)
-    tail = MetricsTail(folder.metrics)
     newest = folder.newest_checkpoint
     from_step = 0 if newest is None else step_of(newest)
+    tail = MetricsTail(folder.metrics, after_step=from_step or -1)  # with its step 0, if it begins
     with ProgressView(request.name, request.config.schedule.max_steps, from_step=from_step) as view:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -139,7 +140,7 @@ def test_a_worker_killed_at_any_step_changes_nothing(seed: int, unbroken: Result
 
 @pytest.mark.slow
 def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_order(
-    unbroken: Result, request_two: TrainRequest, tiny_training: TrainingConfig
+    unbroken: Result, request_two: TrainRequest, tiny_training: TrainingConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     longer = override_all(tiny_training, {"schedule.max_steps": 100_000, "optim.schedule": "constant"})
     request = replace(request_two, name="stopped", config=longer)
@@ -161,8 +162,14 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
 
     steps = stopped["step"] + 6
     shorter = override_all(longer, {"schedule.max_steps": steps})
+    capsys.readouterr()
     result = train(replace(request, config=shorter, workers=1))
     assert result.status == "finished"
+    told = capsys.readouterr().err
+    assert f"stopped: going on from step {stopped['step']:,}" in told
+    # What was told before, is not told again, nor taken for steps of this start.
+    shown = [int(step) for step in re.findall(r"stopped: step (\d+)/", told)]
+    assert shown and min(shown) > stopped["step"]
     assert result.mlflow_run_id == stopped["mlflow_run_id"]
     assert mlflow_status(folder) == "FINISHED"
     assert logged_steps(result) == list(range(steps + 1))
