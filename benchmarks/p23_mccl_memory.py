@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from _measure import SMALL, peak_growth_bytes, report
-from training_setup import gradients_of
+from training_setup import MINILM_L6_SETTINGS, gradients_of
 
 from raybio.batches import LabelledDocumentBatch
 from raybio.config import override_all
@@ -21,12 +21,7 @@ from raybio.systems import SYSTEMS
 
 FEW, MANY = (4, 32) if SMALL else (32, 256)
 MAX_TOKENS = 2048
-SETTINGS = {
-    "encoder.source": "scratch",
-    "encoder.num_layers": 6,
-    "encoder.width": 384,
-    "encoder.num_heads": 12,
-    "encoder.ffn_width": 1536,
+SETTINGS = MINILM_L6_SETTINGS | {
     "precision": "fp32",
 }
 CORPUS = DocumentsConfig(

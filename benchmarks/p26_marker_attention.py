@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from _measure import NUM_PAIRS, SMALL, compare
 from torch import Tensor
+from training_setup import MINILM_L6_SETTINGS
 
 from raybio.batches import LabelledDocumentBatch
 from raybio.config import override_all
@@ -18,12 +19,7 @@ from raybio.data.simulate_documents import DocumentsConfig, default_documents
 from raybio.encoders.relation import RelationEncoder
 from raybio.systems import SYSTEMS
 
-SETTINGS = {
-    "encoder.source": "scratch",
-    "encoder.num_layers": 6,
-    "encoder.width": 384,
-    "encoder.num_heads": 12,
-    "encoder.ffn_width": 1536,
+SETTINGS = MINILM_L6_SETTINGS | {
     "encoder.dropout": 0.0,
     "plan.global_batch_rows": 2 if SMALL else 8,
 }

@@ -17,6 +17,10 @@ from raybio.training.precision import Precision
 
 MINILM_L6 = EncoderConfig(num_layers=6, width=384, num_heads=12, ffn_width=1536, max_positions=512)
 
+_SIZES = ("num_layers", "width", "num_heads", "ffn_width")
+MINILM_L6_SETTINGS = {"encoder.source": "scratch"} | {f"encoder.{name}": getattr(MINILM_L6, name) for name in _SIZES}
+"""An encoder of MiniLM-L6's size for a system's configuration, its weights drawn."""
+
 
 def link_batch(encoder: ProteinEncoder, num_anchors: int, max_length: int, seed: int = 0) -> LinkBatch:
     """Anchors, one positive and one negative each; lengths spread as those of proteins, cropped to ``max_length``."""

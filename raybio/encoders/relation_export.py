@@ -17,8 +17,8 @@ SETTINGS, BANK = "relation.json", "bank.safetensors"
 _PAIRS = f"""Trained were embeddings of pairs of entities in documents, and not of texts: the code above gives the plain
 transformer's. {PARTS} holds the projection that makes pairs of its states and attention, {SETTINGS} how documents are
 read. raybio goes on with this folder (`jobs/relation_finetune.py --init .`)"""
-_RELATIONS = f"""; {BANK} holds the labelled pairs that others are compared with, and
-`jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv` finds relations"""
+_BANK = f"""; {BANK} holds the labelled pairs that others are compared with"""
+_RELATIONS = """. `jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv` finds relations"""
 
 
 def export_relation_encoder(
@@ -41,9 +41,9 @@ def export_relation_encoder(
     Returns:
         ``directory``.
     """
-    about = {"Pairs of entities": _PAIRS + (_RELATIONS if bank is not None else "") + "."}
+    told = _PAIRS + (_BANK if bank is not None else "") + (_RELATIONS if "relations" in settings else "") + "."
     with whole_folder(Path(directory)) as folder:
-        export_text_encoder(encoder.text, folder, card={**card, **about})
+        export_text_encoder(encoder.text, folder, card={**card, "Pairs of entities": told})
         own = {name: weight for name, weight in encoder.state_dict().items() if not name.startswith("text.")}
         save_file({name: weight.detach().cpu().contiguous() for name, weight in own.items()}, folder / PARTS)
         (folder / SETTINGS).write_text(json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8")

@@ -47,6 +47,11 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
         assert value == pytest.approx(final["scores"]["trained"]["test"][measure]["value"], abs=1e-6)
     gold = sum(len(tiny_documents.relations(row)[0]) for row in tiny_documents.split_rows("test").tolist())
     assert found.confusion_CC is not None
+    card = (folder / "README.md").read_text()
+    assert "jobs/extract_relations.py --model ." in card
+    # A linear classifier compares with no labelled pairs.
+    has_bank = final["rules"]["trained"]["neighbours"] > 0
+    assert ("bank.safetensors" in card) == (folder / "bank.safetensors").exists() == has_bank
     assert found.confusion_CC[1:].sum() == gold
 
 
