@@ -143,10 +143,15 @@ def test_a_folder_of_runs_is_tried_out_and_left_as_it_was(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_too_little_disk_is_an_error(tmp_path: Path) -> None:
+def test_too_little_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert states(here.look_at_disk(tmp_path / "not" / "yet", 0.0)) == [OK, OK]
     assert states(here.look_at_disk(tmp_path, 1e9)) == [ERROR, ERROR]
-    assert "96% full" in here.disk_problem(2**40, 0.96, 1.0, "runs")
+    assert not here.disk_problem(2**40, 0.96, 1.0, "runs")  # the tests' Ray has no limit
+    monkeypatch.setenv("RAY_local_fs_capacity_threshold", "0.97")
+    assert not here.disk_problem(2**40, 0.96, 1.0, "runs")
+    monkeypatch.delenv("RAY_local_fs_capacity_threshold")
+    assert "96% full; Ray refuses to use it beyond 95%" in here.disk_problem(2**40, 0.96, 1.0, "runs")
+    assert not here.disk_problem(2**40, 0.94, 1.0, "runs")
 
 
 def test_too_little_shared_memory_is_a_warning(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ GIB, MIB = 2**30, 2**20
 CONNECT_SECONDS = 5.0
 UPLOAD_SECONDS = 20.0
 NEARLY = 0.8
-RAY_STOPS_AT = 0.95
+RAY_STOPS_AT = "RAY_local_fs_capacity_threshold"  # Ray's own setting, read by its raylets
 """How full a disk may be before Ray no longer spills to it."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
@@ -173,8 +173,10 @@ def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, place:
     """What is wrong with a disk, empty for nothing."""
     if free_bytes < min_free_gib * GIB:
         return f"{free_bytes / GIB:.1f} GiB free for {place}, want {min_free_gib:g}; make room or choose another disk"
-    if used_share > RAY_STOPS_AT:
-        return f"the disk of {place} is {used_share:.0%} full; Ray refuses to use it beyond {RAY_STOPS_AT:.0%}"
+    stops_at = float(os.environ.get(RAY_STOPS_AT, "0.95"))
+    if used_share > stops_at:
+        found = f"the disk of {place} is {used_share:.0%} full; Ray refuses to use it beyond {stops_at:.0%}"
+        return f"{found}: make room, or set {RAY_STOPS_AT} for Ray and for this"
     return ""
 
 
