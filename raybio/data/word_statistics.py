@@ -67,7 +67,7 @@ def word_statistics_markdown(data: Mapping[str, Any]) -> str:
         [
             "## Folds (Table 1)",
             markdown_table(["fold", *(f"{split} {what}" for split in splits for what in COUNTED)], folds),
-            f"## Words of each tag in {data['batch_sentences']:,} sentences, mean (Table 5)",
+            f"## Words of each tag in a batch of {data['batch_sentences']:,} sentences, mean (Table 5)",
             markdown_table(["tag", "words"], means),
             "## Words of each tag (Table 6)",
             markdown_table(["tag", "words"], totals),

@@ -69,7 +69,8 @@ class WordStore(PartedStore):
             ConfigError: for a fold that is not there, or another name of a split.
         """
         if not 1 <= fold <= self.num_folds:
-            raise ConfigError(f"{self.path}: got fold {fold}, want one of 1 to {self.num_folds}")
+            want = f"one of 1 to {self.num_folds}" if self.num_folds > 1 else "1, the only one there is"
+            raise ConfigError(f"{self.path}: got fold {fold}, want {want}")
         if split not in SPLITS:
             raise ConfigError(f"split {split!r} is none of {', '.join(SPLITS)}")
         place = (fold - 1) * len(SPLITS) + SPLITS.index(split)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.bootstrap import Interval
-from raybio.functional.significance import ratio_interval
+from raybio.functional.significance import mean_interval
 
 Floats = NDArray[np.float64]
 
@@ -84,4 +84,4 @@ def _votes(embedding_ND: Floats, label_N: NDArray[np.int64], num_classes: int, n
 
 
 def _interval(value_N: Floats, seed: int) -> Interval:
-    return ratio_interval(value_N, np.ones(len(value_N)), np.random.default_rng(seed))
+    return mean_interval(value_N, np.random.default_rng(seed))

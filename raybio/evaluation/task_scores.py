@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from raybio.evaluation.shares import linear_share
 from raybio.evaluation.unit_scores import UnitScores, sampled
-from raybio.functional.significance import ratio_interval
+from raybio.functional.significance import mean_interval
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.integer]  # type: ignore[type-arg]
@@ -49,8 +49,7 @@ def with_intervals(value_by_measure: dict[str, Floats], seed: int) -> dict[str, 
     """``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows."""
     found = {}
     for name, value_N in value_by_measure.items():
-        interval = ratio_interval(value_N, np.ones(len(value_N)), np.random.default_rng(seed))
-        found[name] = interval._asdict()
+        found[name] = mean_interval(value_N, np.random.default_rng(seed))._asdict()
     return found
 
 

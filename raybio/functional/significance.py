@@ -80,6 +80,11 @@ def ratio_interval(
     return Interval(float(numerator.sum() / denominator.sum()), float(low), float(high))
 
 
+def mean_interval(value_Q: Numbers, rng: np.random.Generator, *, num_resamples: int = 1000) -> Interval:
+    """The mean, with its interval; otherwise as ``ratio_interval``."""
+    return ratio_interval(value_Q, np.ones(len(value_Q)), rng, num_resamples=num_resamples)
+
+
 def paired_test(
     one_Q: Numbers,
     two_Q: Numbers,

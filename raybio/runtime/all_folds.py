@@ -279,9 +279,11 @@ def _digest(export: Path) -> str:
 
 def _scores_of(entry: Judgement, store: Path, device: str) -> dict[str, float]:
     # Only now: these import torch and transformers, which takes seconds.
-    from raybio.systems.entity_relation_evaluation import graph_accuracy, judge_together
+    from raybio.systems.entity_relation_evaluation import graph_accuracy_of_sentences, judge_together
 
     is_untuned = entry.row == UNTUNED
     judged = judge_together(entry.relations, entry.entities, store, is_untrained=is_untuned, device=device)
     found = {name: interval["value"] for name, interval in judged.intervals().items()}
-    return found | ({"graph_accuracy": graph_accuracy(entry.relations, store, device)} if entry.has_graphs else {})
+    if entry.has_graphs:
+        found["graph_accuracy"] = float(graph_accuracy_of_sentences(entry.relations, store, device).mean())
+    return found

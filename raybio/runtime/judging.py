@@ -179,16 +179,24 @@ def entities_relations(
 def sentence_graphs(
     model: Annotated[list[str], typer.Option(help="run of relation_graphs with graphs, or its export/; repeatable")],
     store: Annotated[Path, typer.Option(help="prepared sentences")],
+    seed: Annotated[int, typer.Option(help="of the intervals")] = 0,
 ) -> None:
     """How often test sentences (clgs) or related pairs (cldr) have their true graph nearest (the paper's Table 2)."""
     folders = [model_folder(one, "--model") for one in model]
     # Only now: these import torch and transformers, which takes seconds.
-    from raybio.markdown import markdown_table
-    from raybio.systems.entity_relation_evaluation import graph_accuracy
+    import numpy as np
 
-    rows = [[one, f"{100 * graph_accuracy(folder, store):.2f}"] for one, folder in zip(model, folders, strict=True)]
-    print(markdown_table(["model", "true graph nearest, %"], rows))
-    print("\nagainst as many false graphs each as in training (graphs.num_negatives)")
+    from raybio.functional.significance import mean_interval
+    from raybio.markdown import markdown_table
+    from raybio.systems.entity_relation_evaluation import graph_accuracy_of_sentences
+
+    rows = []
+    for one, folder in zip(model, folders, strict=True):
+        accuracy_S = graph_accuracy_of_sentences(folder, store)
+        value, low, high = (100 * number for number in mean_interval(accuracy_S, np.random.default_rng(seed)))
+        rows.append([one, f"{value:.2f} [{low:.2f}, {high:.2f}]", f"{len(accuracy_S):,}"])
+    print(markdown_table(["model", "true graph nearest, %", "sentences"], rows))
+    print("\n95 % intervals over sentences; against as many false graphs each as in training (graphs.num_negatives)")
 
 
 @app.command()

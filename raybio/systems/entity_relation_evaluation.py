@@ -141,8 +141,8 @@ def judge_together(
     return judge(spaces(np.union1d(parts.train, parts.dev)), spaces(parts.test), store, evaluation, rule)
 
 
-def graph_accuracy(folder: str | Path, store_path: str | Path, device: str | None = None) -> float:
-    """How often a test sentence of the model's fold (CLGS), or a related pair (CLDR), has its true graph nearest.
+def graph_accuracy_of_sentences(folder: str | Path, store_path: str | Path, device: str | None = None) -> np.ndarray:
+    """How often each test sentence of the model's fold (CLGS), or its related pairs (CLDR), has its true graph nearest.
 
     False graphs beside it are as many as in training, drawn from the run's seed.
 
@@ -150,6 +150,9 @@ def graph_accuracy(folder: str | Path, store_path: str | Path, device: str | Non
         folder: export of a run.
         store_path: prepared sentences.
         device: where the model works; None: on a GPU if there is one.
+
+    Returns:
+        The share of each sentence that has true and false graphs, float64 in 0 to 1; at least one.
 
     Raises:
         ConfigError: if the folder is no export, its model has no graphs, or what its run began with is not there.
@@ -168,7 +171,7 @@ def graph_accuracy(folder: str | Path, store_path: str | Path, device: str | Non
     found = validate(model.encoder, objective, system.collate, rows, SingleProcess(), max_tokens=max_tokens)
     if not len(found.accuracy_S):
         raise ConfigError(f"{store_path}: no test sentence of fold {model.config.data.fold} has true and false graphs")
-    return float(found.accuracy_S.mean())
+    return found.accuracy_S
 
 
 def _ready(encoder: WordEncoder, device: str | None) -> WordEncoder:

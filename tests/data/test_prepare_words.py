@@ -86,6 +86,8 @@ def test_rows_of_a_fold_are_in_the_order_of_its_file_and_a_fold_that_is_not_ther
 
 def test_words_for_a_tokenizer_are_counted_in_training_sentences_alone(tmp_path):
     store = prepared(tmp_path, sides=folds(("10", "12")))
+    with pytest.raises(ConfigError, match="got fold 2, want 1, the only one there is"):
+        store.fold_rows(2, "train")
     assert store.count_by_word == {"aspirin": 1, "fatal": 1, "gave": 1, "pain": 1}
     assert store.manifest["counts"]["sentences_in_no_fold"] == 2
 
@@ -223,7 +225,7 @@ def test_the_commands_prepare_and_count(tmp_path):
     assert open_store(store, WordStore, verify=True).num_folds == 2
     result = CliRunner().invoke(prepare.app, ["word-statistics", "--store", str(store)], catch_exceptions=False)
     assert "| 1 | 3 | 1 | 4 | 1 | 3 | 3 |" in result.output
-    assert "in 16 sentences" in result.output
+    assert "in a batch of 16 sentences" in result.output
     with pytest.raises(ConfigError, match="--dev no: no such file"):
         CliRunner().invoke(prepare.app, [*command, "--dev", "no", "--force"], catch_exceptions=False)
     shutil.rmtree(store)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from raybio.functional import significance
-from raybio.functional.significance import holm, over_seeds, paired_test, ratio_interval
+from raybio.functional.significance import holm, mean_interval, over_seeds, paired_test, ratio_interval
 from tests import oracles
 
 
@@ -29,6 +29,13 @@ def test_a_denominator_of_one_gives_the_mean_and_its_normal_interval():
     found = ratio_interval(value, np.ones(400), np.random.default_rng(3), num_resamples=4000)
     assert found.value == pytest.approx(value.mean())
     assert found.high - found.low == pytest.approx(2 * 1.96 * value.std() / 20, rel=0.06)
+
+
+def test_a_mean_is_a_ratio_with_one_each():
+    values = np.random.default_rng(3).normal(2, 1, 40)
+    found = mean_interval(values, np.random.default_rng(5))
+    assert found == ratio_interval(values, np.ones(40), np.random.default_rng(5))
+    assert found.value == pytest.approx(values.mean())
 
 
 def test_the_interval_is_that_of_all_possible_resamples():

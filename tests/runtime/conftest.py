@@ -9,6 +9,7 @@ import pytest
 
 from raybio.config import override_all
 from raybio.data.store import Store
+from raybio.runtime.checks.here import RAY_STOPS_AT
 from raybio.runtime.train import Result, TrainRequest, train
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
@@ -37,7 +38,7 @@ def private_home() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="rb", dir="/tmp"))
     before = dict(os.environ)
     os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-    os.environ["RAY_local_fs_capacity_threshold"] = "1"  # tests want a few GiB, whatever share of the disk these are
+    os.environ |= {RAY_STOPS_AT: "1"}  # tests want a few GiB, whatever share of the disk these are
     for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         os.environ.pop(name, None)
     yield folder

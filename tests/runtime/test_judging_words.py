@@ -1,11 +1,12 @@
 """``evaluate.py entities-relations`` and ``sentence-graphs``: runs of models of words, judged."""
 
 import json
+import re
 
 import pytest
 
 from raybio.errors import ConfigError
-from raybio.systems.entity_relation_evaluation import graph_accuracy, judge_together
+from raybio.systems.entity_relation_evaluation import graph_accuracy_of_sentences, judge_together
 from tests.runtime.test_word_maps import evaluate, runs, store
 
 __all__ = ["runs", "store"]  # fixtures
@@ -43,7 +44,9 @@ def test_runs_of_different_folds_are_refused(store, runs):
 
 def test_true_graphs_are_counted_for_each_model(store, runs):
     done = evaluate("sentence-graphs", "--model", runs / "cldr", "--store", store.path)
-    share = graph_accuracy(runs / "cldr" / "export", store.path)
-    assert f"| {runs / 'cldr'} | {100 * share:.2f} |" in done.stdout
+    found = graph_accuracy_of_sentences(runs / "cldr" / "export", store.path)
+    share = re.escape(f"{100 * found.mean():.2f}")
+    row = re.search(rf"cldr \| {share} \[([0-9.]+), ([0-9.]+)\] \| {len(found)} \|", done.stdout)
+    assert row and float(row[1]) < 100 * found.mean() < float(row[2]), done.stdout
     with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
         evaluate("sentence-graphs", "--model", runs / "clner", "--store", store.path)

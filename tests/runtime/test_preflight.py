@@ -147,9 +147,9 @@ def test_too_little_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert states(here.look_at_disk(tmp_path / "not" / "yet", 0.0)) == [OK, OK]
     assert states(here.look_at_disk(tmp_path, 1e9)) == [ERROR, ERROR]
     assert not here.disk_problem(2**40, 0.96, 1.0, "runs")  # the tests' Ray has no limit
-    monkeypatch.setenv("RAY_local_fs_capacity_threshold", "0.97")
+    monkeypatch.setenv(here.RAY_STOPS_AT, "0.97")
     assert not here.disk_problem(2**40, 0.96, 1.0, "runs")
-    monkeypatch.delenv("RAY_local_fs_capacity_threshold")
+    monkeypatch.delenv(here.RAY_STOPS_AT)
     assert "96% full; Ray refuses to use it beyond 95%" in here.disk_problem(2**40, 0.96, 1.0, "runs")
     assert not here.disk_problem(2**40, 0.94, 1.0, "runs")
 
