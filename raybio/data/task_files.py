@@ -98,13 +98,16 @@ def _scibert_examples(paths: dict[str, Path]) -> Iterator[Example]:
 
 
 def _tape(name: str, source: Path) -> TaskFiles | None:
-    found = {
-        split: path
-        for split, endings in TAPE_SPLITS.items()
-        for ending in endings
-        for kind in ("lmdb", "json")
-        if (path := _there(source / f"{name}_{ending}.{kind}")) is not None
-    }
+    found: dict[str, Path] = {}
+    for split, endings in TAPE_SPLITS.items():
+        for ending in endings:
+            there = [_there(source / f"{name}_{ending}.{kind}") for kind in ("lmdb", "json")]
+            paths = [path for path in there if path is not None]
+            if len(paths) > 1:
+                names = " and ".join(path.name for path in paths)
+                raise DataError(f"{source}: has {names}; want one of them, since they may differ")
+            if paths:
+                found[split] = paths[0]
     return TaskFiles([_file(path) for path in found.values()], _tape_examples(name, found)) if found else None
 
 
