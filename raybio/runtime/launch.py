@@ -25,6 +25,7 @@ FOLD = "data.fold"
 """Where a system's configuration says which part of a cross-validation is trained."""
 
 ALL_FOLDS = "train every fold, several at once, and judge them together; --compare model=clgs adds a model"
+LAST_TRAINING = "after --all-folds: train each model again for its best steps, on validation sentences too; judge both"
 _DEVICES = {"auto": None, "cpu": False, "gpu": True}
 
 
@@ -49,6 +50,7 @@ class Arguments:
     seeds: int = 1
     verbose: bool = False
     published: Published | None = None
+    has_last_training: bool = False
 
 
 def training_job(system: str, description: str, published: Published | None = None) -> NoReturn:
@@ -89,6 +91,9 @@ def training_job(system: str, description: str, published: Published | None = No
             int | None, typer.Option(help=f"of a cross-validation: --set {FOLD}=", hidden=not has_folds)
         ] = None,
         all_folds: Annotated[bool, typer.Option("--all-folds", help=ALL_FOLDS, hidden=not has_folds)] = False,
+        last_training: Annotated[
+            bool, typer.Option("--last-training", help=LAST_TRAINING, hidden=not has_folds)
+        ] = False,
         verbose: options.Verbose = False,
         help_: Annotated[
             bool,
@@ -101,8 +106,10 @@ def training_job(system: str, description: str, published: Published | None = No
         compared = _compared_with(compare_with or [], None if all_folds else usual, no_baseline)
         chosen = (*(settings or ()), *source, *chosen_fold)
         given = (store, config, chosen, workers, cpus_per_worker, device, name, runs, tracking_uri)
+        if last_training and not all_folds:
+            raise ConfigError("--last-training: follows --all-folds, which finds out for how many steps; give both")
         carry_out = _train_all_folds if all_folds and has_folds else _train_and_show
-        carry_out(system, Arguments(*given, compared, seeds, verbose, published))
+        carry_out(system, Arguments(*given, compared, seeds, verbose, published, last_training))
 
     run_app(app)
 
@@ -257,7 +264,7 @@ def _train_and_show(system: str, arguments: Arguments) -> None:
 
 
 def _train_all_folds(system: str, arguments: Arguments) -> None:
-    from raybio.runtime.all_folds import train_and_show
+    from raybio.runtime.folds.all_folds import train_and_show
 
     train_and_show(system, arguments)
 

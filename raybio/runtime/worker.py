@@ -26,7 +26,7 @@ from raybio.runtime.stream import stream_batches
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.gather import ProcessGroup, SingleProcess
-from raybio.training.loop import Batches, Report, fit
+from raybio.training.loop import Batches, Report, fit, local_batches
 from raybio.training.settings import TrainingConfig
 
 WRITER_LOCK_SECONDS = 60.0
@@ -205,6 +205,39 @@ def walk(
             checkpoints.wait()
             _finish(folder, system, config, collective, report, metrics, log is not None, is_judged=goal is None)
         yield report
+
+
+def walk_alone(
+    system: System,
+    config: TrainingConfig,
+    folder: RunFolder,
+    *,
+    device: torch.device | str,
+    stop: Path,
+    goal: Goal | None,
+    should_checkpoint: Callable[[], bool] = lambda: False,
+) -> Iterator[Report]:
+    """As ``walk``, in a process that trains by itself and makes its own batches.
+
+    Raises:
+        ClusterError: if another process is at work on the folder.
+    """
+    with folder.lock("writer", WRITER_LOCK_SECONDS):
+        checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
+        yield from walk(
+            system,
+            config,
+            folder,
+            batches=local_batches(system, config.schedule.max_steps),
+            collective=SingleProcess(),
+            device=device,
+            checkpoints=checkpoints,
+            log=MetricsLog(folder.metrics),
+            stop=stop,
+            goal=goal,
+            should_checkpoint=should_checkpoint,
+        )
+        checkpoints.close()
 
 
 def _agree(first_step: int, collective: Collective) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import mlflow
 import pytest
 
 from raybio.data.prepare_words import prepare_words
@@ -85,6 +86,21 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     marked = folder / "folds" / "cldr-clner-1.json"
     content = read_json(marked)
     marked.write_text(json.dumps(content | {"scores": content["scores"] | {"ner_f1": 1.0}}))
-    again = run(tmp_path, *job)
+    again = run(tmp_path, *job, "--last-training")
     assert again.returncode == 0, again.stderr[-3000:]
-    assert read_json(folder / "folds.json")["cldr + clner"]["1"]["ner_f1"] == 1.0  # read, not judged again
+    scores = read_json(folder / "folds.json")
+    assert scores["cldr + clner"]["1"]["ner_f1"] == 1.0  # read, not judged again
+    assert sorted(scores["cldr + clner, last training"]) == ["1", "2"]
+    table = (folder / "folds.md").read_text()
+    assert "| cldr + clner, last training | 2 |" in table and "| clner | 2 | last/clner-2/export |" in table
+    last = read_json(folder / "last" / "clner-2" / "run.json")["config"]
+    best = {
+        (one["settings"]["model"], one["settings"]["data.fold"]): one["best_step"]
+        for one in read_json(folder / "result.json")["trials"]
+    }
+    assert last["schedule"]["max_steps"] == best["clner", 2]
+    assert last["data"]["train_on_validation"] and last["data"]["fold"] == 2
+    runs = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    parent = read_json(folder / "tracking.json")["run_id"]
+    child = runs.get_run(read_json(folder / "last" / "clner-2" / "tracking.json")["run_id"])
+    assert child.data.tags["mlflow.parentRunId"] == parent and child.info.status == "FINISHED"

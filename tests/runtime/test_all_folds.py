@@ -1,5 +1,7 @@
 """A cross-validation as a sweep."""
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +10,25 @@ import pytest
 import ray
 from ray.util.state import list_tasks
 
+from raybio.data.relation_graph_collate import FoldConfig, fold_of
 from raybio.data.simulate_words import WordsConfig, default_words
-from raybio.errors import ConfigError
-from raybio.runtime.all_folds import Judgement, fold_space, judge_all, judgements, models_of, train_and_show
+from raybio.data.store import open_store
+from raybio.data.word_store import WordStore
+from raybio.errors import CheckpointError, ConfigError
+from raybio.functional.digest import weights_digest
+from raybio.runtime.folds.all_folds import fold_space, models_of, train_and_show
+from raybio.runtime.folds.judgement import Found, Judgement, judgements
+from raybio.runtime.folds.last_training import LastTraining, last_config
+from raybio.runtime.folds.work_off import work_off_here
 from raybio.runtime.launch import Arguments
 from raybio.runtime.room import Room
-from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.systems import SYSTEMS, relation_graphs
-from raybio.systems.entity_relation_evaluation import graph_accuracy_of_sentences, judge_together
+from raybio.systems.entity_relation_evaluation import WordModel, graph_accuracy_of_sentences, judge_together
+from raybio.training.loop import fit
 from tests.systems.conformance_cases import tiny_config
+
+JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def config_of(**settings):
@@ -94,19 +106,84 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
         (export / "model.safetensors").write_text(f"{model} {fold}")
     folder = RunFolder(tmp_path, "folds")
     folder.path.mkdir()
-    entries = judgements(folder, exports, models, 2)
+    entries = judgements(folder, tmp_path, exports, models)
     assert [(entry.row, entry.fold) for entry in entries] == [(row, fold) for row in expected for fold in (1, 2)]
     for entry in entries:
         pair = f"{entry.relations.name[:-2]}+{entry.entities.name[:-2]}"
         assert pair == expected[entry.row]
         assert entry.relations.name[-1] == entry.entities.name[-1] == str(entry.fold)
         assert entry.has_graphs == (entry.row != "untuned" and not pair.startswith("clner"))
-        assert entry.known() is None
-        entry.keep({"ner_f1": entry.fold / 10})
-    assert [entry.known() for entry in entries] == [{"ner_f1": entry.fold / 10} for entry in entries]
+        assert entry.is_untuned == (entry.row == "untuned")
+        assert not entry.is_done
+        entry.keep(Found({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}))
+    assert [entry.known() for entry in entries] == [
+        Found({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}) for entry in entries
+    ]
+    assert len({entry.path for entry in entries}) == len(entries)
+    last = judgements(folder, tmp_path, exports, models, after=", last training", is_untuned_too=False)
+    assert [one.row for one in last] == [f"{one.row}, last training" for one in entries if not one.is_untuned]
+    assert not {one.path for one in last} & {one.path for one in entries}
     (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
-    again = {(entry.row, entry.fold) for entry in entries if entry.known() is None}
+    again = {(entry.row, entry.fold) for entry in entries if not entry.is_done}
     assert again and {fold for _, fold in again} == {2}
+
+
+def last_training(tmp_path, name="cldr-1", **settings):
+    """Of a model on fold 1, for 5 steps; its folder is made."""
+    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    rule = {"pair_neighbours": 3, "tag_neighbours": 9, "probe_positive_weight": 4.0}
+    config = last_config(config_of(**{"schedule.checkpoint_every_steps": 2} | settings), 5, rule)
+    found = LastTraining("relation_graphs", config, store.path, RunFolder(tmp_path, name), "sqlite:///none.db", None)
+    found.open()
+    return found
+
+
+def test_a_last_training_has_nothing_left_to_choose(tmp_path):
+    choices = {"evaluation.pair_neighbours": (1, 3), "schedule.early_stopping_metric": "val/log_likelihood"}
+    config = last_training(tmp_path, **choices).config
+    assert config.data.train_on_validation
+    assert (config.schedule.max_steps, config.schedule.evaluate_every_steps) == (5, 0)
+    assert config.evaluation.first_rule == (3, 9, 4.0)
+    assert not config.evaluation.has_choice
+
+
+def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_also_when_it_is_stopped(tmp_path):
+    place = Room(1.0, 0.0, 1, "")
+    whole, stopped = last_training(tmp_path), last_training(tmp_path, "stopped")
+    assert not whole.is_done
+    whole.work(place)
+    assert whole.is_done
+    system = relation_graphs.build(whole.config, whole.store)
+    store = open_store(whole.store, WordStore)
+    both = {row for split in ("train", "dev") for row in getattr(fold_of(store, FoldConfig()), split)}
+    assert set(system.collate.rows.tolist()) == both
+    for _ in fit(system, whole.config):
+        pass
+    digest = weights_digest(system.model.state_dict().items())
+    assert read_json(whole.folder.outcome)["weights_sha256"] == digest
+    assert WordModel.load(whole.folder.export, store).config == whole.config
+
+    stopped.folder.stop.touch()
+    stopped.work(place)
+    assert not stopped.is_done
+    assert read_json(stopped.folder.outcome)["step"] < 5
+    stopped.folder.stop.unlink()
+    stopped.work(place)
+    assert stopped.is_done
+    assert read_json(stopped.folder.outcome)["weights_sha256"] == digest
+
+
+def test_the_folder_of_another_last_training_is_refused(tmp_path):
+    last_training(tmp_path)
+    with pytest.raises(CheckpointError, match="seed"):
+        last_training(tmp_path, seed=5)
+
+
+def test_a_last_training_alone_is_refused(tmp_path):
+    done = subprocess.run(
+        [sys.executable, JOBS / "relation_graphs.py", "--last-training"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 2 and "--last-training: follows --all-folds" in done.stderr
 
 
 @pytest.mark.timeout(600)
@@ -115,21 +192,23 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
     config = config_of(**{"model": "joint"})
     good = relation_graphs.build(config, store.path)
     export = good.export(tmp_path / "export", {"name": "x"})
-    done = Judgement("joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True)
+    done = Judgement(store.path, "joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True)
     place = Room(1.0, 0.0, 1, "")
-    judge_all([done], store.path, place)
+    work_off_here([done], place)
     judged = judge_together(export, export, store.path).intervals()
     expected = {name: one["value"] for name, one in judged.items()}
     expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
-    assert done.known() == pytest.approx(expected)
+    found = done.known()
+    assert found and found.scores == pytest.approx(expected)
+    assert found.rule == config.evaluation.first_rule._asdict()
     (tmp_path / "nothing").mkdir()
     with pytest.raises(ConfigError, match="is no exported model of words"):
         others = [replace(done, path=tmp_path / "folds" / f"joint-{fold}.json") for fold in range(2, 8)]
-        judge_all([replace(done, entities=tmp_path / "nothing"), *others], store.path, place)
-    assert done.known()
+        work_off_here([replace(done, entities=tmp_path / "nothing"), *others], place)
+    assert done.is_done
     address = ray.get_runtime_context().gcs_address
     for _ in range(600):  # until all are told of, and none of them waits or works
-        states = [task.state for task in list_tasks(address=address, filters=[("name", "=", "_scores_of")])]
+        states = [task.state for task in list_tasks(address=address, filters=[("name", "=", "_work")])]
         if set(states) == {"FINISHED", "FAILED"} and len(states) == 2 + len(others):
             break
         time.sleep(0.1)

@@ -30,7 +30,6 @@ from raybio.training.settings import TrainingConfig
 OBJECTIVE = "objective"
 """What Tune compares: the best value of the metric over the trial's evaluated steps so far."""
 
-WRITER_LOCK_SECONDS = 60.0
 NOTICE_POLL_SECONDS = 2.0
 
 
@@ -165,37 +164,27 @@ def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) 
     import torch
 
     from raybio.runtime.shared_precision import shared_precision
-    from raybio.runtime.worker import walk
-    from raybio.training.checkpoint import CheckpointStore
-    from raybio.training.gather import SingleProcess
-    from raybio.training.loop import local_batches
+    from raybio.runtime.worker import walk_alone
 
     if order.setup is not None:
         order.setup(0, folder.path)
     torch.set_num_threads(order.threads)
     device = "cuda" if order.gpus_per_worker else "cpu"
-    with folder.lock("writer", WRITER_LOCK_SECONDS):
-        config = override(config, "precision", shared_precision(order.precision, config.precision, device))
-        system = SYSTEMS[order.space.system].build(config, order.store)
-        checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
-        reports = walk(
-            system,
-            config,
-            folder,
-            batches=local_batches(system, config.schedule.max_steps),
-            collective=SingleProcess(),
-            device=device,
-            checkpoints=checkpoints,
-            log=MetricsLog(folder.metrics),
-            stop=order.stop,
-            goal=order.goal,
-            should_checkpoint=NodeNotice(),
-        )
-        for report in reports:
-            line = {"step": report.step, "metrics": report.metrics, "is_evaluation": report.is_evaluation}
-            order.goal.check(line)
-            yield from order.goal.values([line])
-        checkpoints.close()
+    config = override(config, "precision", shared_precision(order.precision, config.precision, device))
+    system = SYSTEMS[order.space.system].build(config, order.store)
+    reports = walk_alone(
+        system,
+        config,
+        folder,
+        device=device,
+        stop=order.stop,
+        goal=order.goal,
+        should_checkpoint=NodeNotice(),
+    )
+    for report in reports:
+        line = {"step": report.step, "metrics": report.metrics, "is_evaluation": report.is_evaluation}
+        order.goal.check(line)
+        yield from order.goal.values([line])
 
 
 class NodeNotice:
