@@ -4,6 +4,9 @@ A pair is (last word of a relation's tail, last word of its head); in ADE (drug,
 sentence.
 """
 
+import itertools
+import math
+from collections import Counter
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -98,21 +101,37 @@ def _replacements(sentence: Sentence, pair: tuple[int, int], side: int, rule: Ne
 def whole_graphs(sentence: Sentence, num_negatives: int, rng: np.random.Generator) -> list[Graph]:
     """The graph of all pairs, and false ones in which other words stand at one end of every pair (CLGS).
 
-    The two ends take turns. The words that replace an end are of no entity of its type and are no end that stays; each
-    pair draws its own, so that the number of nodes may change. Empty for a sentence without pairs.
+    Half of the false ones keep the pairs' first ends, half the second ones; no two are equal, and each has as many
+    edges as the true one. The words that replace an end are of no entity of its type and are no end that stays; each
+    pair draws its own, so that the number of nodes may change. Fewer where there are not enough words; empty for a
+    sentence without pairs.
     """
     if not sentence.pairs:
         return []
     graphs = [_graph(sentence.pairs)]
-    for number in range(num_negatives):
-        kept, replaced = number % 2, 1 - number % 2
-        taken = sentence.alike[replaced] | {pair[kept] for pair in sentence.pairs}
-        allowed = [word for word in range(sentence.num_words) if word not in taken]
-        if allowed:
-            drawn = rng.choice(allowed, len(sentence.pairs)).tolist()
-            ends = zip((pair[kept] for pair in sentence.pairs), drawn, strict=True)
+    for kept, num in ((0, num_negatives - num_negatives // 2), (1, num_negatives // 2)):
+        for words in _distinct_words(sentence, kept, num, rng):
+            ends = zip(sorted(pair[kept] for pair in sentence.pairs), words, strict=True)
             graphs.append(_graph([(one, other) if kept == 0 else (other, one) for one, other in ends]))
     return graphs
+
+
+def _distinct_words(sentence: Sentence, kept: int, num: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    """Up to ``num`` draws of a word for each pair, in the order of the ends that stay; no two give the same graph."""
+    taken = sentence.alike[1 - kept] | {pair[kept] for pair in sentence.pairs}
+    allowed = [word for word in range(sentence.num_words) if word not in taken]
+    # Pairs that share an end have different words at the other, or they would be one edge.
+    sizes = [size for _, size in sorted(Counter(pair[kept] for pair in sentence.pairs).items())]
+    num_graphs = math.prod(math.comb(len(allowed), size) for size in sizes)
+    if num_graphs <= 2 * num:
+        parts = itertools.product(*(itertools.combinations(allowed, size) for size in sizes))
+        all_words = [tuple(itertools.chain(*part)) for part in parts]
+        return [all_words[place] for place in rng.choice(num_graphs, min(num, num_graphs), replace=False).tolist()]
+    drawn: dict[tuple[int, ...], None] = {}
+    while len(drawn) < num:  # at least every second draw is new
+        parts_drawn = [sorted(rng.choice(allowed, size, replace=False).tolist()) for size in sizes]
+        drawn[tuple(itertools.chain(*parts_drawn))] = None
+    return list(drawn)
 
 
 def _graph(pairs: list[tuple[int, int]]) -> Graph:

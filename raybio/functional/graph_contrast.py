@@ -36,6 +36,11 @@ def true_graph_loss(
     return total_A - logit_G[is_first_G]
 
 
+def has_positive(tag_W: Tensor, sample_WK: Tensor, sample_tag_WK: Tensor) -> Tensor:
+    """Whether a word has a sample of its tag (W,), and so a loss; arguments as of ``same_tag_loss``."""
+    return (tag_W >= 0) & ((sample_WK >= 0) & (sample_tag_WK == tag_W[:, None])).any(1)
+
+
 def same_tag_loss(
     word_WD: Tensor,
     tag_W: Tensor,
@@ -62,7 +67,7 @@ def same_tag_loss(
     """
     is_there_WK = sample_WK >= 0
     is_positive_WK = is_there_WK & (sample_tag_WK == tag_W[:, None])
-    is_anchor_W = (tag_W >= 0) & is_positive_WK.any(1)
+    is_anchor_W = has_positive(tag_W, sample_WK, sample_tag_WK)
     # Of all pairs at once: with a batch's few hundred words that is less than gathering 80 vectors for each.
     cosine_WM = normalise(at_least_fp32(word_WD)) @ normalise(at_least_fp32(other_MD)).T
     logit_WK = cosine_WM.gather(1, sample_WK.clamp(min=0)) / temperature

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raybio.config import Config
-from raybio.functional.graph_contrast import pairwise_cosine, same_tag_loss, true_graph_loss
+from raybio.functional.graph_contrast import has_positive, pairwise_cosine, same_tag_loss, true_graph_loss
 from raybio.functional.groups import mean_by
 from raybio.functional.similarity import normalise
 from raybio.objectives.coupling import CouplingObjective
@@ -97,9 +97,22 @@ class RelationGraphs(CouplingObjective):
             loss, terms["graph_loss"] = loss + share, share.detach()
         if self.model in ("clner", "joint"):
             share = self._tags(embedding_WD, batch, collective)
-            weight = self.config.tag_weight if self.model == "joint" else 1.0
-            loss, terms["tag_loss"] = loss + weight * share, share.detach()
+            loss, terms["tag_loss"] = loss + self.weight_of("tag_loss") * share, share.detach()
         return LossReport(loss, terms)
+
+    def num_averaged(self, batch: RelationGraphBatch) -> dict[str, int]:
+        """Over how many sentences or words of a whole batch each term of the loss is a mean."""
+        counts = {}
+        if self.model != "clner":
+            counts["graph_loss"] = len(batch.sentence_A.unique())
+        if self.model in ("clner", "joint"):
+            is_anchor_W = has_positive(batch.tag_W, batch.sample_WK, batch.sample_tag_WK)
+            counts["tag_loss"] = int(is_anchor_W.sum())
+        return counts
+
+    def weight_of(self, term: str) -> float:
+        """What a term counts in the loss."""
+        return self.config.tag_weight if self.model == "joint" and term == "tag_loss" else 1.0
 
     def similarities(self, embedding_WD: Tensor, batch: RelationGraphBatch) -> "Similarities":
         """Of each graph of an anchor with the text that it is compared with: cosines (G,)."""

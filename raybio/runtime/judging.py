@@ -179,6 +179,10 @@ def entities_relations(
 def sentence_graphs(
     model: Annotated[list[str], typer.Option(help="run of relation_graphs with graphs, or its export/; repeatable")],
     store: Annotated[Path, typer.Option(help="prepared sentences")],
+    negatives: Annotated[
+        int | None,
+        typer.Option(min=1, help="false graphs beside each true one, or all that there are; default: as in training"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="of the intervals")] = 0,
 ) -> None:
     """How often test sentences (clgs) or related pairs (cldr) have their true graph nearest (the paper's Table 2)."""
@@ -192,11 +196,14 @@ def sentence_graphs(
 
     rows = []
     for one, folder in zip(model, folders, strict=True):
-        accuracy_S = graph_accuracy_of_sentences(folder, store)
+        accuracy_S = graph_accuracy_of_sentences(folder, store, num_negatives=negatives)
         value, low, high = (100 * number for number in mean_interval(accuracy_S, np.random.default_rng(seed)))
         rows.append([one, f"{value:.2f} [{low:.2f}, {high:.2f}]", f"{len(accuracy_S):,}"])
     print(markdown_table(["model", "true graph nearest, %", "sentences"], rows))
-    print("\n95 % intervals over sentences; against as many false graphs each as in training (graphs.num_negatives)")
+    against = (
+        "as many false graphs each as in training" if negatives is None else f"up to {negatives:,} false graphs each"
+    )
+    print(f"\n95 % intervals over sentences; against {against}")
 
 
 @app.command()

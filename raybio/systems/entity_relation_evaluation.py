@@ -137,19 +137,33 @@ def judge_together(
 
     rule = evaluation.first_rule
     if evaluation.has_choice:
+        for name, model in zip((relations, entities), models, strict=True):
+            _demand_unseen(name, fold_of(store, model.config.data).train, parts.dev)
         rule = choose_rule(spaces(np.setdiff1d(parts.train, parts.dev)), spaces(parts.dev), store, evaluation)
     return judge(spaces(np.union1d(parts.train, parts.dev)), spaces(parts.test), store, evaluation, rule)
 
 
-def graph_accuracy_of_sentences(folder: str | Path, store_path: str | Path, device: str | None = None) -> np.ndarray:
+def _demand_unseen(name: str | Path, train: np.ndarray, dev: np.ndarray) -> None:
+    """Refuse to choose by sentences that a model was trained on."""
+    if known := len(np.intersect1d(train, dev)):
+        raise ConfigError(
+            f"{name} was trained on {known:,} of the {len(dev):,} validation sentences by which the numbers of "
+            "neighbours are to be chosen; want two runs of one data.validation_share, or one number each"
+        )
+
+
+def graph_accuracy_of_sentences(
+    folder: str | Path, store_path: str | Path, device: str | None = None, num_negatives: int | None = None
+) -> np.ndarray:
     """How often each test sentence of the model's fold (CLGS), or its related pairs (CLDR), has its true graph nearest.
 
-    False graphs beside it are as many as in training, drawn from the run's seed.
+    False graphs beside it are drawn from the run's seed.
 
     Args:
         folder: export of a run.
         store_path: prepared sentences.
         device: where the model works; None: on a GPU if there is one.
+        num_negatives: false graphs beside each true one, or all that there are; None: as many as in training.
 
     Returns:
         The share of each sentence that has true and false graphs, float64 in 0 to 1; at least one.
@@ -166,9 +180,13 @@ def graph_accuracy_of_sentences(folder: str | Path, store_path: str | Path, devi
     assert isinstance(system.collate, RelationGraphCollate) and isinstance(system.objective, RelationGraphs)
     model.words(store, np.zeros(0, dtype=np.int64))  # CharacterBERT learns the letters
     objective = replace(system.objective, head=relation_graphs.head_of(model.encoder))
+    collate = system.collate
+    if num_negatives is not None:
+        graphs = collate.graphs.model_copy(update={"num_negatives": num_negatives})
+        collate = replace(collate, graphs=graphs)
     rows = fold_of(store, model.config.data).test
     max_tokens = model.config.memory.max_tokens_per_micro_batch
-    found = validate(model.encoder, objective, system.collate, rows, SingleProcess(), max_tokens=max_tokens)
+    found = validate(model.encoder, objective, collate, rows, SingleProcess(), max_tokens=max_tokens)
     if not len(found.accuracy_S):
         raise ConfigError(f"{store_path}: no test sentence of fold {model.config.data.fold} has true and false graphs")
     return found.accuracy_S

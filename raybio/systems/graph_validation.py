@@ -3,6 +3,8 @@
 Shape letters as in ``RelationGraphBatch``.
 """
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -25,7 +27,8 @@ class Validation(NamedTuple):
     """Of held-out sentences.
 
     Attributes:
-        log_likelihood: minus the mean loss over batches of them.
+        log_likelihood: minus the loss, whose terms are means over all sentences with a relation, and over all words
+            with a sample of their tag; NaN if there are none of these.
         accuracy_S: of each sentence with false graphs, the share of its anchors whose true graph is the most similar
             one; empty for a model without graphs.
     """
@@ -35,7 +38,7 @@ class Validation(NamedTuple):
 
     def metrics(self) -> Mapping[str, float]:
         """For the log."""
-        found = {"log_likelihood": self.log_likelihood}
+        found = {} if math.isnan(self.log_likelihood) else {"log_likelihood": self.log_likelihood}
         return found | ({"graph_accuracy": float(self.accuracy_S.mean())} if len(self.accuracy_S) else {})
 
 
@@ -59,7 +62,7 @@ def validate(
         max_tokens: padded tokens that are encoded at once.
     """
     device = next(model.parameters()).device
-    # Whatever the batches of training, sentences here count alike, and those beside them in a batch are no matter.
+    # Whatever training averages, sentences here count alike, and those beside them in a batch are no matter.
     mean = objective.config.model_copy(update={"reduction": "mean", "in_batch_negatives": False})
     objective = replace(objective, config=mean)
     # Whatever the loss compares, the nearest graph is one text's: that of the true pair, or of the sentence.
@@ -70,7 +73,8 @@ def validate(
 
     word_WD = embed_rows(model, read, rows, collective, max_tokens=max_tokens)
     start = 0
-    losses, sizes, accuracies = [], [], [np.zeros(0)]
+    counts, totals = Counter[str](), dict[str, float]()
+    accuracies = [np.zeros(0)]
     for first in range(0, len(rows), collate.batch_rows):
         some = rows[first : first + collate.batch_rows]
         arrays = collate.arrays(some, derive_seed(collate.seed, "validation", first))
@@ -78,11 +82,15 @@ def validate(
         own_WD = word_WD[start : start + batch.num_embeddings]
         start += batch.num_embeddings
         with torch.no_grad():
-            losses.append(float(objective.embedding_loss(own_WD, batch, SingleProcess()).loss))
-            sizes.append(len(some))
+            terms = objective.embedding_loss(own_WD, batch, SingleProcess()).terms
+            for term, num in objective.num_averaged(batch).items():
+                totals[term] = totals.get(term, 0.0) + num * float(terms[term])
+                counts[term] += num
             if objective.model != "clner":
                 accuracies.append(_accuracy(same_text.similarities(own_WD, batch).similarity_G, batch))
-    return Validation(-float(np.average(losses, weights=sizes)), np.concatenate(accuracies))
+    has_all = all(counts.values())
+    means = {term: objective.weight_of(term) * totals[term] / counts[term] for term in counts if has_all}
+    return Validation(-sum(means.values()) if has_all else math.nan, np.concatenate(accuracies))
 
 
 def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:

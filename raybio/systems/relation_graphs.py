@@ -136,6 +136,12 @@ def check(config: Config, store: WordStore) -> None:
         raise ConfigError(f"{store.path}: its sentences have no relation to learn from; want some, or model=clner")
     if config.model in ("clner", "joint") and not store.entity_types:
         raise ConfigError(f"{store.path}: its sentences have no entity to learn from; want some, or model=cldr")
+    wants_graphs = config.model != "clner" and config.schedule.evaluate_every_steps and len(fold.dev)
+    if wants_graphs and not any(len(store.relations(row)[0]) for row in fold.dev.tolist()):
+        raise ConfigError(
+            f"{store.path}: none of the {len(fold.dev):,} validation sentences of fold {config.data.fold} has a "
+            "relation, and evaluations are by these; want other ones, or schedule.evaluate_every_steps=0"
+        )
     if not len(fold.dev) and (config.schedule.evaluate_every_steps or config.evaluation.has_choice):
         raise ConfigError(
             f"{store.path}: of the {len(fold.train):,} training sentences of fold {config.data.fold} none is kept for "

@@ -1,5 +1,7 @@
 """True and false graphs of a sentence, by the paper's rule and by the authors' code's."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -65,9 +67,30 @@ def test_false_whole_graphs_replace_one_side_of_every_pair_in_turn(sentence):
     assert len(false) == 8
     for number, graph in enumerate(false):
         edges = {frozenset((graph.words[one], graph.words[other])) for one, other in graph.edges}
-        kept, taken = ({2, 4}, {6, 7, 9}) if number % 2 == 0 else ({7, 9}, {1, 2, 4})
+        kept, taken = ({2, 4}, {6, 7, 9}) if number < 4 else ({7, 9}, {1, 2, 4})
         assert all(len(edge & kept) == 1 and not edge & taken - kept for edge in edges)
         assert kept <= set(graph.words)
+
+
+@pytest.mark.parametrize("num_negatives", [8, 30, 100, 10_000])
+def test_false_whole_graphs_are_distinct_and_have_as_many_relations_as_the_true_one(sentence, num_negatives):
+    """4 has two effects and 7 two drugs: C(5, 1) C(5, 2) ways to replace effects, and C(5, 2) C(5, 1) for drugs."""
+    true, *false = whole_graphs(sentence, num_negatives, np.random.default_rng(0))
+    told = {
+        frozenset(frozenset((graph.words[one], graph.words[other])) for one, other in graph.edges) for graph in false
+    }
+    assert len(told) == len(false) == min(num_negatives, 100)
+    assert {len(edges) for edges in told} == {len(true.edges)} == {3}
+
+
+def test_all_false_whole_graphs_are_equally_likely(sentence):
+    counts = Counter(
+        tuple(sorted(map(tuple, np.sort(np.array(graph.words)[np.array(graph.edges)], axis=1).tolist())))
+        for seed in range(3000)
+        for graph in whole_graphs(sentence, 4, np.random.default_rng(seed))[1:]
+    )
+    assert len(counts) == 100
+    assert min(counts.values()) / 120 > 0.6 and max(counts.values()) / 120 < 1.4
 
 
 def test_a_sentence_without_room_has_fewer_false_graphs(tmp_path):

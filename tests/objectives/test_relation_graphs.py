@@ -48,7 +48,8 @@ def batch_of(graphs, edges, sentence_A, sizes, samples=0, seed=0) -> RelationGra
 
 def pair_batch(samples: int = 0) -> RelationGraphBatch:
     num_graphs = sum(map(len, PAIRS))
-    return batch_of(PAIRS, [[(0, 1)]] * num_graphs, [0, 0, 1], [7, 5], samples)
+    # The third sentence has no relation.
+    return batch_of(PAIRS, [[(0, 1)]] * num_graphs, [0, 0, 1], [7, 5, 4], samples)
 
 
 def objective_of(model: str, **settings) -> RelationGraphs:
@@ -64,7 +65,7 @@ def objective_of(model: str, **settings) -> RelationGraphs:
     return RelationGraphs(config, model, head)
 
 
-def words(num: int = 12) -> torch.Tensor:
+def words(num: int = 16) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(7).normal(size=(num, WIDTH))).requires_grad_()
 
 

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from raybio.data.relation_graph_collate import fold_of
+from raybio.data.relation_graph_collate import FoldConfig, fold_of
 from raybio.data.simulate_words import WordsConfig, default_words
 from raybio.data.store import open_store
 from raybio.data.word_store import WordStore
 from raybio.encoders.character_bert import build_character_bert, is_character_bert, save_character_bert
 from raybio.encoders.word import check_layers
 from raybio.errors import ConfigError
-from raybio.systems import relation_graphs
+from raybio.systems import entity_relation_evaluation, relation_graphs
 from raybio.systems.entity_relation_evaluation import WordModel, graph_accuracy_of_sentences, judge_together
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
@@ -87,6 +88,63 @@ def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, t
     alone = {"data.validation_share": 0} | several
     with pytest.raises(ConfigError, match="none is kept for validation"):
         relation_graphs.check(tiny_config("relation_graphs", **alone), store)
+
+
+def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], set[int]]]:
+    """(what is done, rows that vote, rows that are asked) of each search that ``module`` does from now on."""
+    rows_by_gold, kept, calls = {}, [], []
+    gold_of = module.gold_of
+
+    def remembered(store, rows):
+        kept.append(gold_of(store, rows))  # kept, so that no other gets its number
+        rows_by_gold[id(kept[-1])] = set(rows.tolist())
+        return kept[-1]
+
+    def told(name, search):
+        def call(bank, asked, *rest):
+            calls.append((name, rows_by_gold[id(bank.gold)], rows_by_gold[id(asked.gold)]))
+            return search(bank, asked, *rest)
+
+        return call
+
+    monkeypatch.setattr(module, "gold_of", remembered)
+    for name in ("choose_rule", "judge", "find"):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, told(name, getattr(module, name)))
+    return calls
+
+
+def test_neighbours_are_chosen_by_validation_sentences_and_no_sentence_finds_itself(store, tmp_path, monkeypatch):
+    several = {"evaluation.pair_neighbours": [1, 3], "schedule.max_steps": 2, "schedule.evaluate_every_steps": 1}
+    fold = fold_of(store, FoldConfig())
+    train, dev, test = (set(rows.tolist()) for rows in (fold.train, fold.dev, fold.test))
+    in_run = rows_that_are_looked_at(monkeypatch, relation_graphs)
+    folder, _ = exported(store, tmp_path / "export", **several)
+    on_the_way = [call for call in in_run if call[0] == "find"]
+    assert on_the_way and all(call == ("find", train, dev) for call in on_the_way)
+    chosen, on_dev, on_test = ("choose_rule", train, dev), ("judge", train, dev), ("judge", train | dev, test)
+    assert [call for call in in_run if call[0] != "find"] == [chosen, on_dev, on_test] * 2
+    afterwards = rows_that_are_looked_at(monkeypatch, entity_relation_evaluation)
+    judge_together(folder, folder, store.path)
+    assert afterwards == [chosen, on_test]
+
+
+def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, tmp_path):
+    several = {"evaluation.tag_neighbours": [1, 3], "schedule.max_steps": 2}
+    whole, _ = exported(store, tmp_path / "whole", model="cldr", **several)
+    less, _ = exported(store, tmp_path / "less", model="clner", **several, **{"data.validation_share": 0.05})
+    with pytest.raises(ConfigError, match=r"less was trained on \d+ of the \d+ validation sentences"):
+        judge_together(whole, less, store.path)
+
+
+def test_an_untuned_encoder_tells_tags_by_its_words_as_they_are(store, joint):
+    pair_WD, tag_WD = WordModel.load(joint[0], store, "cpu").untrained(store).words(store, np.arange(5))
+    assert torch.equal(pair_WD, tag_WD)
+
+
+def test_false_graphs_may_be_all_that_there_are(store, joint):
+    few, more = (graph_accuracy_of_sentences(joint[0], store.path, num_negatives=num) for num in (1, 1000))
+    assert more.mean() < few.mean()
 
 
 @pytest.mark.parametrize("model", ["cldr", "clgs", "clner"])
@@ -170,3 +228,9 @@ def test_layers_from_scratch_are_not_frozen(store):
         ConfigError, match="num_frozen_layers is 1, and layers from scratch would stay as they were drawn"
     ):
         relation_graphs.check(config, store)
+
+
+def test_a_step_has_as_many_sentences_as_in_the_paper(store):
+    for model, rows in {"cldr": 8, "clgs": 8, "clner": 16}.items():
+        config = tiny_config("relation_graphs", **{"model": model, "plan.global_batch_rows": None})
+        assert relation_graphs.build(config, store.path).collate.batch_rows == rows

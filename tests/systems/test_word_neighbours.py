@@ -1,7 +1,9 @@
 """Entities and relations by neighbours, and whether true graphs are nearest, against loops."""
 
 import itertools
+import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 from raybio.data.simulate_words import WordsConfig, default_words
 from raybio.data.store import Store
+from raybio.functional.hashing import derive_seed
 from raybio.systems import SYSTEMS
 from raybio.systems.graph_validation import _accuracy, validate
 from raybio.systems.word_neighbours import (
@@ -25,8 +28,11 @@ from raybio.systems.word_neighbours import (
     judge,
     probe,
 )
+from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
+from raybio.word_batches import RelationGraphBatch, WordBatch
 from tests import word_oracles
+from tests.data.word_stores import store_of
 from tests.objectives.test_relation_graphs import batch_of
 from tests.systems.conformance_cases import tiny_config
 
@@ -171,6 +177,53 @@ def test_a_sentence_has_the_share_of_its_anchors_whose_true_graph_is_strictly_ne
     # Found; beaten by the third; nothing to be told apart from; a tie, which is not found.
     similarity_G = torch.tensor([0.9, 0.1, 0.5, 0.2, 0.6, 0.3, 0.4, 0.4])
     assert _accuracy(similarity_G, batch).tolist() == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("model, settings", [("cldr", {}), ("clgs", {}), ("joint", {"objective.tag_weight": 0.5})])
+def test_sentences_without_relations_are_no_part_of_the_loss_of_graphs(tmp_path, model, settings) -> None:
+    """All false graphs there are, so that nothing is drawn; whatever the batches, each sentence counts once."""
+    plain = (["nothing", "is", "said", "here"], [("Drug", 3, 4)], [])
+    related = [
+        ([*["w"] * num, "da", "v", "ea"], [("Drug", num, num + 1), ("AE", num + 2, num + 3)], [(1, 0)])
+        for num in range(1, 6)
+    ]
+    sentences = [plain, *related[:1], plain, plain, *related[1:], plain, plain]
+    store = store_of(tmp_path, sentences)
+    found = []
+    for size in (2, 3, 10):
+        given = {"model": model, "plan.global_batch_rows": size, "graphs.num_negatives": 1000} | settings
+        system = SYSTEMS["relation_graphs"].build(tiny_config("relation_graphs", **given), store.path)
+        objective = system.objective
+        if model == "joint":  # whose samples of words are drawn from the batch
+            objective = replace(objective, model="cldr")
+        rows = np.arange(store.num_rows)
+        parts = (system.model, objective, system.collate, rows, SingleProcess())
+        found.append(validate(*parts, max_tokens=4096).log_likelihood)
+    assert found == pytest.approx([found[0]] * 3, rel=1e-4)
+    assert found[0] < -0.1
+    none = validate(*parts[:3], np.array([0, 2]), SingleProcess(), max_tokens=4096)
+    assert math.isnan(none.log_likelihood) and not none.metrics()
+
+
+@pytest.mark.parametrize("tag_weight", [1.0, 0.5])
+def test_the_loss_of_validation_sentences_is_that_of_training_where_all_are_one_batch(tiny_words, tag_weight) -> None:
+    given = {"model": "joint", "plan.global_batch_rows": 1000, "objective.tag_weight": tag_weight}
+    given |= {"objective.reduction": "sum", "objective.in_batch_negatives": True}  # which are no matter
+    system = SYSTEMS["relation_graphs"].build(tiny_config("relation_graphs", **given), tiny_words.path)
+    model, rows = system.model.eval(), np.arange(tiny_words.num_rows)
+    found = validate(model, system.objective, system.collate, rows, SingleProcess(), max_tokens=4096)
+    batch = RelationGraphBatch.from_arrays(
+        system.collate.arrays(rows, derive_seed(system.collate.seed, "validation", 0))
+    )
+    plain = system.objective.config.model_copy(update={"reduction": "mean", "in_batch_negatives": False})
+
+    def read(some):
+        return WordBatch.from_arrays(system.collate.reader.arrays(some.tolist()))
+
+    with torch.no_grad():
+        word_WD = embed_rows(model, read, rows, SingleProcess(), max_tokens=4096)
+        expected = replace(system.objective, config=plain).embedding_loss(word_WD, batch, SingleProcess()).loss
+    assert found.log_likelihood == pytest.approx(-float(expected), rel=1e-5)
 
 
 def test_the_nearest_graph_is_one_texts_whatever_the_loss_compares(tiny_words: Store) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.data.store import sha256_of
+from raybio.encoders.word_export import SETTINGS
 from raybio.runtime.room import Room
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 
@@ -134,6 +135,6 @@ def _row_name(model: str) -> str:
 
 
 def _digest(export: Path) -> str:
-    return hashlib.sha256(
-        "".join(sha256_of(path) for path in sorted(export.glob("*.safetensors"))).encode()
-    ).hexdigest()
+    """Of the weights, and of the settings that decide how they are judged."""
+    parts = [*sorted(export.glob("*.safetensors")), export / SETTINGS]
+    return hashlib.sha256("".join(sha256_of(path) for path in parts).encode()).hexdigest()
