@@ -116,7 +116,8 @@ class WordStore(PartedStore):
     def count_by_word(self) -> dict[str, int]:
         """How often the commonest words occur, in lower case, in sentences that any fold trains on.
 
-        For a tokenizer that is made from scratch.
+        For a tokenizer that is made from scratch: in a cross-validation these are all sentences, so that the words of a
+        fold's test sentences may have pieces of their own (their spelling, and nothing of what they mean).
         """
         counts = self._batch(WORD_COUNTS)
         return dict(zip(counts.column("word").to_pylist(), counts.column("count").to_pylist(), strict=True))
@@ -134,7 +135,7 @@ def commit_words(
     Args:
         draft: where.
         sentences: at least one.
-        folds: for each fold, the rows of each of ``SPLITS``, ascending.
+        folds: for each fold, the rows of each of ``SPLITS``, in the order in which ``fold_rows`` is to give them.
         provenance: further entries of the manifest.
 
     Raises:

@@ -9,8 +9,9 @@ Reproduced: the graph convolutions over the states of the untrained encoder, bot
 of the authors' code), negatives by the paper's rule and by the code's, balanced samples of tags, frozen first layers,
 and the authors' validation sentences. Different: negatives of validation sentences are drawn once; strict relation
 scores count what neighbours found and tags lost as missed (the authors' way stands beside it); a run that stops early
-keeps its last weights, and a sweep over folds (``--all-folds``) those of each fold's best step. Beyond: both losses
-over one encoder ("joint"), true graphs of other sentences as negatives, pairs in both orders.
+keeps its last weights, and a sweep over folds (``--all-folds``) those of each fold's best step; decay is AdamW's, and
+spares biases; an evaluation that equals the best one is no rise. Beyond: both losses over one encoder ("joint"), true
+graphs of other sentences as negatives, pairs in both orders.
 """
 
 from collections.abc import Mapping
