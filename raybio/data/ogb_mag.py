@@ -101,7 +101,7 @@ def abstract_of(inverted_index: dict[str, Any]) -> str:
     """
     try:
         words = {int(place): word for word, places in inverted_index["InvertedIndex"].items() for place in places}
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError("is no inverted index") from None
     if words and not 0 <= min(words) <= max(words) < MAX_WORDS:
         raise ValueError(f"has places outside 0 to {MAX_WORDS:,}")

@@ -7,6 +7,7 @@ import csv
 import json
 import re
 import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -138,11 +139,14 @@ def _flip(name: str, source: Path) -> TaskFiles | None:
         return None
     names = ("sequences.fasta", "sampled.fasta", "mask.fasta")
     if source.is_file() and zipfile.is_zipfile(source):
-        with zipfile.ZipFile(source) as archive:
-            members = {Path(member).name: member for member in archive.namelist()}
-            if not set(names) <= members.keys():
-                raise DataError(f"{source}: has not all of {', '.join(names)}")
-            texts = {one: archive.read(members[one]).decode() for one in names}
+        try:
+            with zipfile.ZipFile(source) as archive:
+                members = {Path(member).name: member for member in archive.namelist()}
+                if not set(names) <= members.keys():
+                    raise DataError(f"{source}: has not all of {', '.join(names)}")
+                texts = {one: archive.read(members[one]).decode() for one in names}
+        except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+            raise DataError(f"{source}: is a damaged zip ({error}); want FLIP's splits.zip as it was made") from None
         return TaskFiles([source], _flip_examples(texts))
     paths = {one: _there(source / one) for one in names}
     if None in paths.values():
@@ -154,13 +158,15 @@ def _flip(name: str, source: Path) -> TaskFiles | None:
 def _flip_examples(texts: dict[str, str]) -> Iterator[Example]:
     sequences, masks = (_by_id(_fasta(texts[one])) for one in ("sequences.fasta", "mask.fasta"))
     for number, (header, labels) in enumerate(_fasta(texts["sampled.fasta"]).items(), start=1):
+        if not header:
+            raise DataError(f"sampled.fasta: record {number} has no header, want an id and SET=train or SET=test")
         key, *facts = header.split()
         told = dict(fact.split("=", 1) for fact in facts if "=" in fact)
         split = "test" if told.get("SET") == "test" else "dev" if told.get("VALIDATION") == "True" else "train"
         sequence, mask = sequences.get(key, ""), masks.get(key, "")
         if len(mask) != len(labels):
             raise DataError(f"mask.fasta: {key} has {len(mask)} marks, and sampled.fasta {len(labels)} labels")
-        known = [label if mark == "1" else "" for label, mark in zip(labels, mask, strict=True)]
+        known = [SS3.get(label, UNKNOWN) if mark == "1" else "" for label, mark in zip(labels, mask, strict=True)]
         yield Example(sequence.upper(), split, known, "sampled.fasta", number)
 
 
@@ -169,6 +175,8 @@ def _one(name: str, source: Path) -> TaskFiles | None:
         return None
     with open_source(source, "a table or FASTA") as file:
         first = file.readline().decode(errors="replace")
+    if not first.strip():
+        raise DataError(f"{source}: is empty, or begins with an empty line; want the files of {name}")
     if first.startswith(">") and name == "remote_homology":
         return TaskFiles([source], _scop_examples(source))
     columns = {column.strip() for column in first.replace("\t", ",").split(",")}
@@ -192,7 +200,7 @@ def _csv_examples(name: str, path: Path) -> Iterator[Example]:
 
 
 def _gfp_examples(path: Path) -> Iterator[Example]:
-    """Genotypes such as ``SA108D:SK3R``; those with a stop are left out, of which there are a few in a hundred."""
+    """Genotypes such as ``SA108D:SK3R``."""
     for number, row in _table(path, "a table of genotypes"):
         residues, mutations = list(GFP), [one for one in row["aaMutations"].split(":") if one]
         with _told(path, f"line {number}", "mutations such as SA108D, places counted from 0, and a brightness"):
@@ -202,9 +210,8 @@ def _gfp_examples(path: Path) -> Iterator[Example]:
                     raise ValueError(f"{mutation}, where the wild type has {GFP[place]}")
                 residues[place] = new
             brightness = float(row["medianBrightness"])
-        if "*" not in residues:
-            split = "train" if len(mutations) <= GFP_TRAINING_MUTATIONS else "test"
-            yield Example("".join(residues), split, brightness, path.name, number)
+        split = "train" if len(mutations) <= GFP_TRAINING_MUTATIONS else "test"
+        yield Example("".join(residues), split, brightness, path.name, number)
 
 
 def _scop_examples(path: Path) -> Iterator[Example]:
@@ -221,12 +228,16 @@ def _scop_examples(path: Path) -> Iterator[Example]:
         superfamilies[_first(scop, 2)].add(_first(scop, 3))
     split_of = {}
     for found in superfamilies.values():
-        ordered = sorted(found, key=lambda one: [int(part) if part.isdigit() else part for part in one.split(".")])
+        ordered = sorted(found, key=_numbers_first)
         for place, one in enumerate(reversed(ordered)):
             is_left = place < len(ordered) - 1
             split_of[one] = "test" if place == 0 and is_left else "dev" if place == 1 and is_left else "train"
     for number, (scop, sequence) in enumerate(rows, start=1):
         yield Example(sequence.upper(), split_of[_first(scop, 3)], _first(scop, 2), path.name, number)
+
+
+def _numbers_first(scop: str) -> list[tuple[bool, int, str]]:
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in scop.split(".")]
 
 
 def _first(scop: str, fields: int) -> str:
@@ -257,9 +268,18 @@ def _table(path: Path, wanted: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _fasta(text: str) -> dict[str, str]:
-    """Header -> everything below it; FASTA of labels and marks is no FASTA of residues."""
+    """Header -> everything below it; FASTA of labels and marks is no FASTA of residues.
+
+    Raises:
+        DataError: if two records have one header.
+    """
     records = [record.split("\n", 1) for record in re.split("^>", text.replace("\r", ""), flags=re.MULTILINE)[1:]]
-    return {header.strip(): "".join(rest).replace("\n", "").strip() for header, *rest in records}
+    found: dict[str, str] = {}
+    for number, (header, *rest) in enumerate(records, start=1):
+        if header.strip() in found:
+            raise DataError(f"FASTA, record {number}: header {header.strip()!r} is there twice, want each once")
+        found[header.strip()] = "".join(rest).replace("\n", "").strip()
+    return found
 
 
 def _by_id(records: dict[str, str]) -> dict[str, str]:

@@ -53,6 +53,11 @@ class TaskStore(Store):
         """Names of the classes; none of a task on numbers."""
         return [str(name) for name in self._batch(CLASSES).column("name").to_pylist()]
 
+    def known_from_training(self) -> dict[str, int]:
+        """Of dev and test, how many rows have a text or sequence that a training row has too."""
+        taught = set(self.texts(self.split_rows("train")))
+        return {split: sum(one in taught for one in self.texts(self.split_rows(split))) for split in SPLITS[1:]}
+
     def untaught_classes(self) -> dict[str, list[str]]:
         """Of dev and test the classes of rows that training has no row of, if any; nothing of other tasks."""
         if not self.class_names or len(self.class_T):

@@ -23,7 +23,7 @@ from raybio.training.settings import TrainingConfig
 NUM_SPECIAL = 2
 """Special tokens of a protein, at most."""
 
-VERSION = 1
+VERSION = 2
 """Rises whenever the same files give another store."""
 
 
@@ -120,6 +120,10 @@ def kept_task(name: str, data: Path) -> TaskStore:
         store = prepare_task(path, name, files, examples)
         for reason, facts in store.manifest["quarantine"].items():
             print(f"set aside: {reason}: {facts['count']:,}", flush=True)
+        for split, num in store.known_from_training().items():
+            if num:
+                rows = len(store.split_rows(split))
+                print(f"{num:,} of {rows:,} {split} rows stand in training too, whatever their label there", flush=True)
         for split, names in store.untaught_classes().items():
             print(f"no training row has these classes of {split}, which are always told wrong: {', '.join(names[:5])}")
         return store

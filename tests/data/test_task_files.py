@@ -19,6 +19,9 @@ from raybio.data.task_store import TaskStore
 from raybio.data.tasks import TaskConfig, prepare_task
 from raybio.errors import DataError
 
+GENOTYPES = Path(__file__).parents[3] / "shared" / "data" / "protein_fluorescence"
+GENOTYPES /= "amino_acid_genotypes_to_brightness.tsv.gz"
+
 
 def prepared(tmp_path: Path, name: str, source: Path, **settings: object) -> TaskStore:
     prepare_task(tmp_path / "store", name, *read_task_files(name, source), TaskConfig(**settings))
@@ -97,6 +100,66 @@ def test_tapes_residues(tmp_path: Path, kind: str) -> None:
     store = prepared(tmp_path, "secondary_structure", write_tape(tmp_path, "secondary_structure", rows, kind))
     assert store.class_names == ["C", "E", "H"]
     assert store.class_T.tolist() == [2, 1, 0, 0, 0, 2, 1]
+
+
+def test_a_damaged_zip_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "splits.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("sequences.fasta", "sampled.fasta", "mask.fasta"):
+            archive.writestr(name, f">a SET=train\n{'ACDEFGHIKL' * 50}\n")
+    whole = bytearray(path.read_bytes())
+    whole[60:90] = bytes(30)
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=r"splits.zip: is a damaged zip"):
+        read_task_files("secondary_structure", path)
+
+
+@pytest.mark.parametrize(
+    "labels, told",
+    [(">\nHEC\n", "record 1 has no header"), (">a SET=test\nHEC\n>a SET=test\nHEC\n", "'a SET=test' is there twice")],
+)
+def test_headers_of_flip_that_are_none_are_told(tmp_path: Path, labels: str, told: str) -> None:
+    (tmp_path / "sequences.fasta").write_text(">a\nACD\n")
+    (tmp_path / "mask.fasta").write_text(">a\n111\n")
+    (tmp_path / "sampled.fasta").write_text(labels)
+    with pytest.raises(DataError, match=told):
+        list(read_task_files("secondary_structure", tmp_path).examples)
+
+
+def test_labels_that_flip_does_not_have_are_set_aside(tmp_path: Path) -> None:
+    splits = {"a": "SET=train VALIDATION=False", "b": "SET=train VALIDATION=True", "c": "SET=test"}
+    (tmp_path / "sequences.fasta").write_text("".join(f">{key}\nACD\n" for key in "abcd"))
+    (tmp_path / "mask.fasta").write_text("".join(f">{key}\n111\n" for key in "abcd"))
+    (tmp_path / "sampled.fasta").write_text(
+        "".join(f">{key} {told}\nHEC\n" for key, told in splits.items()) + ">d SET=train\nHXC\n"
+    )
+    files, examples = read_task_files("secondary_structure", tmp_path)
+    store = prepare_task(tmp_path / "store", "secondary_structure", files, examples, TaskConfig(max_bad_share=0.5))
+    assert store.class_names == ["C", "E", "H"]
+    assert store.manifest["quarantine"]["residue with a label that is none"]["count"] == 1
+
+
+def test_classes_of_scop_need_not_be_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "scop.fasta"
+    path.write_text("".join(f">d{place} {one}\nACD\n" for place, one in enumerate(("a.1.1.1", "a.1.x.1", "a.1.2.1"))))
+    splits = [one.split for one in read_task_files("remote_homology", path).examples]
+    assert splits == ["train", "test", "dev"]
+
+
+def test_an_empty_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "stability.csv").write_text("")
+    with pytest.raises(DataError, match="stability.csv: is empty"):
+        read_task_files("stability", tmp_path / "stability.csv")
+
+
+def test_rows_that_stand_in_training_too_are_counted(tmp_path: Path) -> None:
+    rows = {
+        "train": [{"primary": one, "stability_score": [1.0]} for one in ("ACD", "ACE")],
+        "valid": [{"primary": "ACF", "stability_score": [1.0]}],
+        "test": [{"primary": one, "stability_score": [2.0]} for one in ("ACD", "ACG")],
+    }
+    store = prepared(tmp_path, "stability", write_tape(tmp_path, "stability", rows))
+    assert store.known_from_training() == {"dev": 0, "test": 1}
 
 
 def test_a_split_in_both_of_tapes_forms_is_asked_about(tmp_path: Path) -> None:
@@ -213,6 +276,7 @@ def test_genotypes_of_gfp_are_split_by_their_mutations(tmp_path: Path) -> None:
     seen = sorted(contents(store, "train") + contents(store, "dev"))
     assert seen == sorted([GFP, f"A{GFP[1:]}"])
     assert contents(store, "test") == [f"{GFP[0]}AAAA{GFP[5:]}"]
+    assert store.manifest["quarantine"]["sequence with a stop codon"]["count"] == 1
 
 
 def test_a_mutation_of_another_wild_type_is_refused(tmp_path: Path) -> None:
@@ -333,3 +397,13 @@ def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
     assert letters == ["EF", "ACDE"]  # cut to six tokens with two special ones
     skip = IGNORED_LABEL
     assert batch.label_T.tolist() == [skip, 0, 1, skip, skip, 2, 1, 0, 2, skip]
+
+
+@pytest.mark.skipif(not GENOTYPES.exists(), reason="no table of GFP's genotypes")
+def test_the_table_of_gfps_genotypes(tmp_path: Path) -> None:
+    """TAPE has 26,808 and 27,217 rows: those with a stop codon too."""
+    files, examples = read_task_files("fluorescence", GENOTYPES)
+    store = prepare_task(tmp_path / "store", "fluorescence", files, examples)
+    assert store.manifest["quarantine"]["sequence with a stop codon"]["count"] == 2310
+    assert [len(store.split_rows(split)) for split in ("train", "dev", "test")] == [20958, 5240, 25517]
+    assert store.known_from_training() == {"dev": 0, "test": 0}

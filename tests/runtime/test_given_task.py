@@ -48,6 +48,7 @@ def test_published_settings_lie_below_what_is_given(tmp_path: Path, monkeypatch:
     config = settled(task)
     assert (config.plan.global_batch_rows, config.optim.peak_lr, config.optim.schedule) == (32, 5e-5, "linear")
     assert config.schedule.max_steps == 12  # four epochs of three steps
+    assert (config.optim.warmup_ratio, config.schedule.early_stopping_metric) == (0.2, None)
     (tmp_path / "mine.yaml").write_text("plan: {global_batch_rows: 10}\noptim: {peak_lr: 3.0e-4}\n")
     config = settled(task, config=tmp_path / "mine.yaml")
     assert (config.plan.global_batch_rows, config.optim.peak_lr, config.schedule.max_steps) == (10, 3e-4, 28)
@@ -55,6 +56,18 @@ def test_published_settings_lie_below_what_is_given(tmp_path: Path, monkeypatch:
     config = settled(task, config=tmp_path / "mine.yaml", settings=more)
     assert (config.plan.global_batch_rows, config.schedule.max_steps) == (70, 5)
     assert config.schedule.evaluate_every_steps == 1
+
+
+def test_proteins_stop_early_and_residues_are_read_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    for ending, sequence in (("train", "ACDEFGHIKL" * 70), ("valid", "ACD"), ("cb513", "ACD")):
+        record = {"primary": sequence, "ss3": "HEC" + "C" * (len(sequence) - 3)}
+        (tmp_path / f"secondary_structure_{ending}.json").write_text(json.dumps([record]))
+    config = settled(["secondary_structure", "--data", str(tmp_path)])
+    assert config.encoder.max_length == 702
+    assert (config.plan.global_batch_rows, config.optim.peak_lr, config.schedule.max_steps) == (16, 1e-5, 200)
+    assert config.schedule.early_stopping_metric == "val/log_likelihood"
+    assert (config.schedule.early_stopping_patience, config.optim.schedule) == (25, "constant")
 
 
 @pytest.mark.parametrize("given", [["--set", "schedule.max_step=3"], ["--config", "mine.yaml"]])

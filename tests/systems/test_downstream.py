@@ -136,6 +136,52 @@ def test_the_weights_of_the_best_evaluation_are_those_that_are_judged(tiny_task:
     assert all(torch.equal(weight, best[name]) for name, weight in model.named_parameters() if weight.requires_grad)
 
 
+def numbers_of(folder: Path, test_sign: float) -> Store:
+    """Shares of alanine; those of test are turned round by a sign of -1."""
+    task_of(folder, "stability")
+    path = folder / "stability_test.json"
+    rows = [row | {"stability_score": [test_sign * row["stability_score"][0]]} for row in json.loads(path.read_text())]
+    path.write_text(json.dumps(rows))
+    return prepare_task(folder / "signed", "stability", *read_task_files("stability", folder))
+
+
+def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_judged(tmp_path: Path) -> None:
+    found = []
+    for sign in (1.0, -1.0):
+        (tmp_path / str(sign)).mkdir()
+        store = numbers_of(tmp_path / str(sign), sign)
+        # The rate is too high, so that the last weights are not the best.
+        settings = {"schedule.max_steps": 30, "schedule.evaluate_every_steps": 2, "optim.peak_lr": 0.03}
+        config = tiny_config(NAME, **settings)
+        system = SYSTEMS[NAME].build(config, store.path)
+        reports = [report.metrics for report in fit(system, config) if report.is_evaluation]
+        seen = [{name: value for name, value in one.items() if name.startswith("val/")} for one in reports]
+        with torch.no_grad():
+            for weight in system.model.parameters():
+                weight.zero_()
+        scores = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]
+        found.append((seen, {split: scores[split]["spearman"]["value"] for split in ("dev", "test")}))
+    (seen, upright), (seen_again, turned) = found
+    assert seen == seen_again
+    assert turned["dev"] == upright["dev"] and turned["test"] == pytest.approx(-upright["test"])
+    likelihoods = [metrics["val/log_likelihood"] for metrics in seen]
+    best = int(np.argmax(likelihoods))
+    assert best < len(likelihoods) - 1
+    assert upright["dev"] == pytest.approx(seen[best]["val/spearman"])
+
+
+def test_a_head_is_given_what_is_standardised_over_training_rows(tmp_path: Path) -> None:
+    store = task_of(tmp_path, "stability")  # of 60 training rows all are looked at
+    system = SYSTEMS[NAME].build(tiny_config(NAME, **{"encoder.standardise": True}), store.path)
+    model, arrays = system.model.eval(), system.collate(0, 0, 1)
+    assert isinstance(model.head[0], Standardise)
+    batch = system.batch_type.from_arrays(arrays)
+    with torch.no_grad():
+        embedding = model(batch.pad(torch.arange(batch.num_rows), model.pad_id)).embedding_RD
+    assert (model.head[0].mean_D - embedding.mean(0)).abs().max() < embedding.std(0).max()
+    assert 0.3 < float((model.head[0](embedding).std(0)).mean()) < 2
+
+
 def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> None:
     model = SYSTEMS[NAME].build(tiny_config(NAME), tiny_task.path).model
     with torch.no_grad():
@@ -161,6 +207,8 @@ def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_p
     list(fit(system, config))
     scores = system.final_evaluate(system.model, SingleProcess())["scores"]
     assert scores["trained"]["test"]["macro_f1"]["value"] > 0.9
+    with_dropout = SYSTEMS[NAME].build(override_all(config, {"encoder.dropout": 0.25}), store.path)
+    assert with_dropout.model.dropout.p == 0.25  # before the head, as in the authors' code
     folder = system.export(tmp_path / "export", {})
     again = override_all(config, {"encoder.source": str(folder)})
     tuned = SYSTEMS[NAME].build(again, store.path).model.encoder
