@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from raybio.markdown import markdown_table
 
@@ -39,7 +40,7 @@ class GraphScores(NamedTuple):
 
 
 def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
-    """Mean ± deviation over draws, and the mean of the differences, which are in pairs."""
+    """Mean ± deviation over draws, and the mean of the differences, which are in pairs, with its 95 % interval."""
     has_noise = any(one.noise for one in scores)
     head = ["graph", *(["noise"] if has_noise else []), "homophily", "AUROC, language model", f"AUROC, λ = {weight:g}"]
     rows = []
@@ -50,13 +51,22 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
             [
                 one.kind,
                 *([f"{one.noise:g}"] if has_noise else []),
-                *(_over_draws(values) for values in (one.homophily, one.alone, one.with_graph, gain)),
+                *(_over_draws(values) for values in (one.homophily, one.alone, one.with_graph)),
+                _mean_with_interval(gain),
                 "{:.2f} / {:.2f}".format(*published) if published else "-",
             ]
         )
     draws = len(scores[0].alone)
-    note = f"\n\nmean ± deviation over {draws} draws of graph and sentences" if draws > 1 else ""
-    return markdown_table([*head, "gain", "published"], rows) + note
+    note = f"mean ± deviation over {draws} draws of graph and sentences; gain: mean and its 95 % interval (Student's t)"
+    return markdown_table([*head, "gain", "published"], rows) + (f"\n\n{note}" if draws > 1 else "")
+
+
+def _mean_with_interval(values: Sequence[float]) -> str:
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return f"{mean:.3f}"
+    half = float(stats.t.ppf(0.975, len(values) - 1) * stats.sem(values))
+    return f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
 
 
 def _over_draws(values: Sequence[float]) -> str:

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from raybio.data.store import Store
+from raybio.data.quarantine import Example
+from raybio.data.store import MANIFEST, Store
 from raybio.errors import ConfigError
 
 Out = Annotated[Path, typer.Option(help="folder of the store")]
@@ -49,6 +50,10 @@ def show_store(store: Store, started: float) -> None:
         shown.add_row(f"[yellow]set aside:[/] {reason}", f"{facts['count']:,}")
     console = Console()
     console.print(shown)
+    for reason, facts in store.manifest["quarantine"].items():
+        if facts["examples"]:
+            told = f"set aside: {reason}: first {Example(**facts['examples'][0])}, more in {store.path / MANIFEST}"
+            console.print(told, soft_wrap=True, markup=False, highlight=False)
     if store.manifest["counts"].get("validation_articles") == 0 and store.manifest["parameters"]["validation_share"]:
         console.print(NO_VALIDATION, soft_wrap=True, highlight=False)
     for one in store.manifest.get("broken_files", []):

@@ -137,12 +137,8 @@ def check(config: Config, store: WordStore) -> None:
         raise ConfigError(f"{store.path}: its sentences have no relation to learn from; want some, or model=clner")
     if config.model in ("clner", "joint") and not store.entity_types:
         raise ConfigError(f"{store.path}: its sentences have no entity to learn from; want some, or model=cldr")
-    wants_graphs = config.model != "clner" and config.schedule.evaluate_every_steps and len(fold.dev)
-    if wants_graphs and not any(len(store.relations(row)[0]) for row in fold.dev.tolist()):
-        raise ConfigError(
-            f"{store.path}: none of the {len(fold.dev):,} validation sentences of fold {config.data.fold} has a "
-            "relation, and evaluations are by these; want other ones, or schedule.evaluate_every_steps=0"
-        )
+    if config.model != "clner":
+        _demand_relations(config, store, fold)
     if not len(fold.dev) and (config.schedule.evaluate_every_steps or config.evaluation.has_choice):
         raise ConfigError(
             f"{store.path}: of the {len(fold.train):,} training sentences of fold {config.data.fold} none is kept for "
@@ -150,6 +146,17 @@ def check(config: Config, store: WordStore) -> None:
             "neighbours are chosen by those. Want a larger share, --dev when the store is prepared, or "
             "schedule.evaluate_every_steps=0 and one number of neighbours each"
         )
+
+
+def _demand_relations(config: Config, store: WordStore, fold: Fold) -> None:
+    """Refuse graphs of a fold in which no sentence has any."""
+    asked = {"training": fold.train} | ({"validation": fold.dev} if config.schedule.evaluate_every_steps else {})
+    for what, rows in asked.items():
+        if len(rows) and not any(len(store.relations(row)[0]) for row in rows.tolist()):
+            raise ConfigError(
+                f"{store.path}: none of the {len(rows):,} {what} sentences of fold {config.data.fold} has a relation; "
+                "want some, or model=clner" + (", or schedule.evaluate_every_steps=0" if what == "validation" else "")
+            )
 
 
 def build(config: Config, store_path: str | Path) -> System:

@@ -45,6 +45,7 @@ def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp
     assert store.manifest["parameters"]["heldout_share"] == 0.1
     assert store.manifest["counts"]["links"] + store.manifest["counts"]["heldout_links"] == 150
     assert "set aside: duplicate link (merged)" in result.output
+    assert re.search(r"set aside: duplicate link \(merged\): first \S+:\d+.*, more in .*manifest.json", result.output)
 
 
 @pytest.mark.parametrize(

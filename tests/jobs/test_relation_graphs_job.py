@@ -83,6 +83,9 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     for model, _, place in told:
         assert f"model: {model.strip('| ')}" in (folder / place.strip(" |")).parent.joinpath("config.yaml").read_text()
 
+    alone = run(tmp_path, JOBS / "relation_graphs.py", "--all-folds", "--name", "folds")
+    assert alone.returncode == 2 and "is a cross-validation of" in alone.stderr and "give --store" in alone.stderr
+
     marked = folder / "folds" / "cldr-clner-1.json"
     content = read_json(marked)
     marked.write_text(json.dumps(content | {"scores": content["scores"] | {"ner_f1": 1.0}}))
@@ -92,7 +95,9 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     assert scores["cldr + clner"]["1"]["ner_f1"] == 1.0  # read, not judged again
     assert sorted(scores["cldr + clner, last training"]) == ["1", "2"]
     table = (folder / "folds.md").read_text()
-    assert "| cldr + clner, last training | 2 |" in table and "| clner | 2 | last/clner-2/export |" in table
+    assert (
+        "| cldr + clner, last training | 2 |" in table and "| clner, last training | 2 | last/clner-2/export |" in table
+    )
     last = read_json(folder / "last" / "clner-2" / "run.json")["config"]
     best = {
         (one["settings"]["model"], one["settings"]["data.fold"]): one["best_step"]

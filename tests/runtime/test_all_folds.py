@@ -104,6 +104,7 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
     for (model, fold), export in exports.items():
         export.mkdir()
         (export / "model.safetensors").write_text(f"{model} {fold}")
+        (export / "words.json").write_text("{}")
     folder = RunFolder(tmp_path, "folds")
     folder.path.mkdir()
     entries = judgements(folder, tmp_path, exports, models)
@@ -126,6 +127,8 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
     (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
     again = {(entry.row, entry.fold) for entry in entries if not entry.is_done}
     assert again and {fold for _, fold in again} == {2}
+    (exports[models[0], 1] / "words.json").write_text("judged otherwise")
+    assert {entry.fold for entry in entries if not entry.is_done} == {1, 2}
 
 
 def last_training(tmp_path, name="cldr-1", **settings):

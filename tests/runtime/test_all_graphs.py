@@ -37,7 +37,7 @@ def test_numbers_by_comma() -> None:
 def test_the_table_tells_gains_in_pairs() -> None:
     scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.5, 0.6], [0.7, 0.9])]
     (row,) = [line for line in graph_table(scores, 0.1).splitlines() if line.startswith("| plane")]
-    cells = ["plane", "0.900 ± 0.000", "0.550 ± 0.071", "0.800 ± 0.141", "0.250 ± 0.071", "0.51 / 0.94"]
+    cells = ["plane", "0.900 ± 0.000", "0.550 ± 0.071", "0.800 ± 0.141", "0.250 [-0.385, 0.885]", "0.51 / 0.94"]
     assert row == f"| {' | '.join(cells)} |"
 
 

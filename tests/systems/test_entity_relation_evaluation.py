@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.data.prepare_words import prepare_words
 from raybio.data.relation_graph_collate import FoldConfig, fold_of
 from raybio.data.simulate_words import WordsConfig, default_words
 from raybio.data.store import open_store
@@ -18,6 +19,7 @@ from raybio.systems import entity_relation_evaluation, relation_graphs
 from raybio.systems.entity_relation_evaluation import WordModel, graph_accuracy_of_sentences, judge_together
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
+from tests.data.word_stores import write_sentences
 from tests.systems.conformance_cases import tiny_config
 
 
@@ -234,3 +236,20 @@ def test_a_step_has_as_many_sentences_as_in_the_paper(store):
     for model, rows in {"cldr": 8, "clgs": 8, "clner": 16}.items():
         config = tiny_config("relation_graphs", **{"model": model, "plan.global_batch_rows": None})
         assert relation_graphs.build(config, store.path).collate.batch_rows == rows
+
+
+def test_graphs_of_sentences_without_relations_are_refused(tmp_path):
+    related = (["da", "v", "ea"], [("Drug", 0, 1), ("AE", 2, 3)], [(1, 0)])
+    plain = (["da", "v", "w"], [("Drug", 0, 1)], [])
+    files = {
+        name: write_sentences(tmp_path / f"{name}.json", [one] * 2)
+        for name, one in {"yes": related, "no": plain, "test": related}.items()
+    }
+    config = tiny_config("relation_graphs", model="cldr")
+    untaught = prepare_words(tmp_path / "a", [files["no"]], dev=[files["yes"]], test=[files["test"]])
+    with pytest.raises(ConfigError, match="none of the 2 training sentences of fold 1 has a relation"):
+        relation_graphs.check(config, untaught)
+    relation_graphs.check(tiny_config("relation_graphs", model="clner"), untaught)
+    unasked = prepare_words(tmp_path / "b", [files["yes"]], dev=[files["no"]], test=[files["test"]])
+    with pytest.raises(ConfigError, match="none of the 2 validation sentences of fold 1.*evaluate_every_steps=0"):
+        relation_graphs.check(config, unasked)

@@ -96,6 +96,12 @@ def train_and_show(system: str, arguments: Arguments) -> None:
     if any(text.partition("=")[0].strip() == FOLD for text in arguments.settings):
         raise ConfigError(f"--all-folds trains every fold, and {FOLD} names one; leave one of them out")
     sweeps = default_folder("sweeps", "RAYBIO_SWEEPS")
+    begun = read_json(RunFolder(sweeps, arguments.name).identity) if arguments.name else None
+    if begun and arguments.store is None and arguments.config is None:
+        raise ConfigError(
+            f"--name {arguments.name}: is a cross-validation of {begun['store']}; to go on with it, give --store and "
+            "the same settings again"
+        )
     settled = settle(system, arguments, "folds")
     models = models_of(settled["config"], arguments.compare)
     swept = train_all_folds(
@@ -159,14 +165,14 @@ def _judged(swept: "Swept", store: Path, sentences: WordStore, share: Share, has
     folder, models = swept.folder, swept.order.space.space[MODEL].values
     trials = {(trial.settings[MODEL], trial.settings[FOLD]): trial for trial in swept.trials}
     exports = {key: folder.path / "trials" / trial.name / "export" for key, trial in trials.items()}
-    folders = _folders(folder, exports)
+    folders = _folders(folder, exports, "")
     entries = judgements(folder, store, exports, models)
     work_off(entries, share)
     if has_last_training:
         last = last_trainings(swept, store, entries)
         work_off(list(last.values()), share)
         exports = {key: one.folder.export for key, one in last.items()}
-        folders += _folders(folder, exports)
+        folders += _folders(folder, exports, AFTER_LAST)
         again = judgements(folder, store, exports, models, after=AFTER_LAST, is_untuned_too=False)
         work_off(again, share)
         entries += again
@@ -210,7 +216,9 @@ def last_trainings(swept: "Swept", store: Path, judged: Sequence[Judgement]) -> 
     return trainings
 
 
-def _folders(folder: RunFolder, exports: Mapping[tuple[str, int], Path]) -> list[list[str]]:
+def _folders(folder: RunFolder, exports: Mapping[tuple[str, int], Path], after: str) -> list[list[str]]:
     """Which trial is which: they are named after their settings."""
-    rows = [[model, str(fold), path.relative_to(folder.path).as_posix()] for (model, fold), path in exports.items()]
+    rows = [
+        [model + after, str(fold), path.relative_to(folder.path).as_posix()] for (model, fold), path in exports.items()
+    ]
     return sorted(rows, key=lambda row: (row[0], int(row[1])))

@@ -1,0 +1,70 @@
+"""Fine-tuning, started as a user would: a task's files, two encoders beside each other, two seeds."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.runtime.run_folder import read_json
+from raybio.systems import SYSTEMS
+from tests.jobs.test_relations_job import given
+from tests.jobs.test_sppt_job import run
+from tests.systems.conformance_cases import tiny_config
+
+JOBS = Path(__file__).parents[2] / "jobs"
+SETTINGS = {
+    "encoder.max_length": 16,
+    "encoder.pooling": "mean",
+    "schedule.max_steps": 4,
+    "schedule.evaluate_every_steps": 2,
+    "schedule.checkpoint_every_steps": 2,
+    "precision": "fp32",
+}
+
+
+def write_task(folder: Path) -> Path:
+    """Texts of two classes; a test row is a training row too."""
+    rng, rows = np.random.default_rng(0), {}
+    for split, size in (("train", 40), ("dev", 10), ("test", 10)):
+        rows[split] = [
+            {"text": " ".join(rng.choice([f"{label}{number}" for number in range(5)], 6)), "label": label}
+            for label in rng.choice(["a", "b"], size).tolist()
+        ]
+    rows["test"][0] = rows["train"][0]
+    folder.mkdir()
+    for split, told in rows.items():
+        (folder / f"{split}.txt").write_text("\n".join(json.dumps(row) for row in told))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_task_is_told_by_two_encoders_with_two_seeds(tmp_path: Path, empty_database: Path) -> None:
+    shutil.copy(empty_database, tmp_path)
+    data = write_task(tmp_path / "data")
+    sizes = {"encoder.source": "scratch", "encoder.vocabulary_size": 60, "encoder.max_length": 16}
+    from raybio.runtime.given_task import kept_task
+
+    store = kept_task("scicite", data).path
+    for name, seed in (("one", 1), ("two", 2)):
+        SYSTEMS["downstream"].build(tiny_config("downstream", seed=seed, **sizes), store).export(tmp_path / name, {})
+    command = [JOBS / "finetune.py", "scicite", "--data", data, "--init", tmp_path / "one", "--seeds", "2"]
+    command += ["--compare", f"encoder.source={tmp_path / 'two'}", "--name", "tuned", *given(SETTINGS)]
+    done = run(tmp_path, *command)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "1 of 10 test rows stand in training too" in done.stdout
+    runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert len(runs) == 4 and "tuned" in runs and "tuned.seed-1" in runs, runs
+    result = read_json(tmp_path / "runs" / "tuned" / "result.json")
+    assert (result["config"]["optim"]["peak_lr"], result["config"]["plan"]["global_batch_rows"]) == (1e-5, 32)
+    assert result["step"] == 4 and result["final"]["measure"] == "macro_f1"
+    table = (tmp_path / "runs" / "tuned" / "table.md").read_text()
+    for row in ("initial", "source = one-", "source = two-"):
+        assert len(re.findall(rf"\| {row}[^|]*, 2 runs \| [0-9.]+ ± ", table)) == 2, table  # of dev and of test
+
+    again = run(tmp_path, *command)
+    assert again.returncode == 0 and "was finished already" in again.stdout, again.stderr[-3000:]
+    assert "stand in training too" not in again.stdout  # the store is there
