@@ -245,7 +245,7 @@ def test_graphs_of_sentences_without_relations_are_refused(tmp_path):
         name: write_sentences(tmp_path / f"{name}.json", [one] * 2)
         for name, one in {"yes": related, "no": plain, "test": related}.items()
     }
-    config = tiny_config("relation_graphs", model="cldr")
+    config = tiny_config("relation_graphs", **{"model": "cldr", "schedule.evaluate_every_steps": 1})
     untaught = prepare_words(tmp_path / "a", [files["no"]], dev=[files["yes"]], test=[files["test"]])
     with pytest.raises(ConfigError, match="none of the 2 training sentences of fold 1 has a relation"):
         relation_graphs.check(config, untaught)
