@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 
 from raybio.data.synthetic_graphs import KINDS, SyntheticConfig, SyntheticGraph, chances, synthetic_graph
 from raybio.data.topic_store import TopicStore
 from raybio.errors import DataError
+from raybio.graphs.graphlets import graphlet_degrees
 from raybio.graphs.homophily import homophily
 from raybio.graphs.simplicial import geodesic_distances, surface
+from raybio.graphs.synthetic import within_steps
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,51 @@ def test_each_label_of_a_cycle_has_a_topic_of_its_own(store: TopicStore, kind: s
     topic_N = store.topic_NK[rows_of(store, nodes), 0]
     pairs = set(zip(nodes.label_N.tolist(), topic_N.tolist(), strict=True))
     assert len(pairs) == nodes.label_N.max() + 1 == len({topic for _, topic in pairs})
+
+
+@pytest.mark.parametrize("kind", ["plane", "moebius", "sphere", "torus"])
+def test_the_class_of_a_node_on_a_surface_is_its_strongest_topic(store: TopicStore, kind: str) -> None:
+    nodes = synthetic_graph(store, SyntheticConfig(kind=kind))
+    rows = rows_of(store, nodes)
+    assert (np.diff(store.share_NK[rows], axis=1) <= 0).all()  # the strongest first
+    pairs = set(zip(nodes.label_N.tolist(), store.topic_NK[rows, 0].tolist(), strict=True))
+    assert len(pairs) == nodes.label_N.max() + 1 == len({topic for _, topic in pairs})
+
+
+def scatter(feature_NF: np.ndarray, label_N: np.ndarray) -> float:
+    """Sum of squared distances to the mean of each class."""
+    parts = [feature_NF[label_N == one] for one in set(label_N.tolist())]
+    return sum(float(((part - part.mean(0)) ** 2).sum()) for part in parts)
+
+
+@pytest.mark.parametrize(("kind", "num_classes"), [("homophily", 4), ("structural", 3)])
+def test_classes_of_a_cycle_are_the_best_clusters_of_what_they_are_named_after(
+    store: TopicStore, kind: str, num_classes: int
+) -> None:
+    for repeat in range(4):
+        nodes = synthetic_graph(store, SyntheticConfig(kind=kind, repeat=repeat))
+        graph = nodes.graph
+        feature_NF = graphlet_degrees(graph) if kind == "structural" else within_steps(graph, 3)
+        best = KMeans(num_classes, n_init=50, random_state=7).fit(feature_NF.astype(float)).inertia_
+        assert nodes.label_N.max() + 1 == num_classes
+        assert scatter(feature_NF.astype(float), nodes.label_N) <= 1.01 * best
+
+
+def test_noise_removes_links_only_if_it_is_to(store: TopicStore) -> None:
+    plain = synthetic_graph(store, SyntheticConfig(kind="homophily")).graph
+    u, v = np.triu_indices(plain.num_nodes, 1)
+    linked = plain.has_edge(u, v)
+    left = {}
+    for removes in (False, True):
+        noisy = synthetic_graph(store, SyntheticConfig(kind="homophily", noise=0.2, noise_removes=removes)).graph
+        left[removes] = noisy.has_edge(u, v)[linked].mean()
+        assert noisy.has_edge(u, v)[~linked].any()
+    assert left[False] == 1 and 0.6 < left[True] < 0.95
+
+
+def test_spread_decides_which_sentences_a_triangle_has(store: TopicStore) -> None:
+    drawn = [synthetic_graph(store, SyntheticConfig(kind="plane", spread=spread)) for spread in ("even", "uniform")]
+    assert drawn[0].text_N != drawn[1].text_N
 
 
 def test_labels_of_structure_are_less_homophilous_than_those_of_neighbourhoods(store: TopicStore) -> None:
