@@ -34,12 +34,6 @@ class TaskEncoderConfig(TransformerConfig):
         description="linear (the paper); mlp: 512 units (TAPE, on sequences); conv: over 5 and 3 tokens (TAPE, on "
         "residues); auto: mlp or conv for proteins, linear for texts",
     )
-    standardise: bool = Field(
-        False,
-        description="the head of a sequence reads embeddings whose dimensions have mean 0 and deviation 1 over some "
-        "training rows, as the encoder begins (not in the paper); for sequences that are nearly alike, such as "
-        "variants of one protein, whose embeddings differ by little beside what they share",
-    )
 
 
 class TaskModel(Encoder):
@@ -95,28 +89,6 @@ class TaskModel(Encoder):
 
     def _weights(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, weight) for name, weight in self.named_parameters() if weight.requires_grad]
-
-
-class Standardise(nn.Module):
-    """Takes from each dimension the mean that it had, and divides it by its deviation; nothing before ``measure``."""
-
-    mean_D: Tensor
-    deviation_D: Tensor
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.register_buffer("mean_D", torch.zeros(width))
-        self.register_buffer("deviation_D", torch.ones(width))
-
-    def measure(self, embedding_RD: Tensor) -> None:
-        """Take mean and deviation of these; a dimension that does not vary is left as wide as it is."""
-        deviation_D = embedding_RD.std(0, correction=0)
-        self.mean_D.copy_(embedding_RD.mean(0))
-        self.deviation_D.copy_(torch.where(deviation_D > 0, deviation_D, 1.0))
-
-    def forward(self, embedding_RD: Tensor) -> Tensor:
-        """Embeddings (R, D)."""
-        return (embedding_RD - self.mean_D) / self.deviation_D
 
 
 class TokenHead(nn.Module):

@@ -4,8 +4,7 @@ McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training", Tables 2 a
 al., 2019) and SciBERT's on texts (Beltagy et al., 2019). Heads and settings are those of the authors' code.
 
 Different from it: a layer norm for TAPE's batch norm, numbers are standardised by those of training, and the weights
-of the best evaluation on dev are kept inside the checkpoints, so that a run that was killed ends alike. Beyond:
-embeddings that are standardised before the head (``encoder.standardise``).
+of the best evaluation on dev are kept inside the checkpoints, so that a run that was killed ends alike.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens, TaskBatch
 from raybio.data.collate import ReadRows, unmasked
@@ -32,23 +31,18 @@ from raybio.encoders.export import export_encoder
 from raybio.encoders.pretrained import check_protein_source
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.encoders.sources import check_source
-from raybio.encoders.task import HeadKind, Standardise, TaskEncoderConfig, TaskModel, build_head, settled_head
+from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head, settled_head
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
-from raybio.errors import ConfigError
 from raybio.evaluation.task_scores import Floats, of_classes, of_numbers, of_tokens, units, with_intervals
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.task_labels import TaskLabels
 from raybio.protocols import Collective, Encoded, Encoder, System
 from raybio.systems.structure_preserving import token_table
 from raybio.training.encode import embed_rows
-from raybio.training.gather import SingleProcess
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
-
-NUM_MEASURED = 64
-"""Rows that ``encoder.standardise`` looks at."""
 
 
 class Config(TrainingConfig):
@@ -81,10 +75,6 @@ def check(config: Config, store: TaskStore) -> None:
     Raises:
         ConfigError: if the encoder's source is not there, or encoder or head are not for the task.
     """
-    if config.encoder.standardise and TASKS[store.task].labels == "residues":
-        raise ConfigError(
-            f"encoder.standardise: is for a label of a whole sequence, and {store.task} has one of each residue"
-        )
     checked = check_source if TASKS[store.task].on_texts else check_protein_source
     checked(config.encoder.source, config.encoder.revision)
     _head_kind(config, store)
@@ -150,21 +140,8 @@ def _fresh(config: Config, store: TaskStore) -> TaskModel:
         on_tokens=on_tokens,
         seed=derive_seed(config.seed, "head"),
     )
-    standardise = Standardise(encoder.width)
-    if config.encoder.standardise:
-        head = nn.Sequential(standardise, head)
-    model = TaskModel(encoder, head, on_tokens=on_tokens, dropout=config.encoder.dropout if task.on_texts else 0.0)
-    if config.encoder.standardise:
-        standardise.measure(_some_embeddings(config, store, model.eval()))
-    return model.train()
-
-
-def _some_embeddings(config: Config, store: TaskStore, model: TaskModel) -> Tensor:
-    """Of rows from all over the training rows."""
-    read, _ = _reader(config, store, model)
-    row_N, max_tokens = store.split_rows("train"), config.memory.max_tokens_per_micro_batch
-    some_N = row_N[np.unique(np.linspace(0, len(row_N) - 1, NUM_MEASURED, dtype=np.int64))]
-    return embed_rows(model, partial(unmasked, read), some_N, SingleProcess(), max_tokens=max_tokens)
+    dropout = config.encoder.dropout if task.on_texts else 0.0  # TAPE's heads have none before them
+    return TaskModel(encoder, head, on_tokens=on_tokens, dropout=dropout).train()
 
 
 def _leave_language_model(encoder: ProteinEncoder) -> None:

@@ -12,7 +12,7 @@ from raybio.config import override_all
 from raybio.data.store import Store
 from raybio.data.task_files import read_task_files
 from raybio.data.tasks import prepare_task
-from raybio.encoders.task import Standardise, TokenHead, build_head
+from raybio.encoders.task import TokenHead
 from raybio.errors import ConfigError
 from raybio.systems import SYSTEMS
 from raybio.training.gather import SingleProcess
@@ -61,37 +61,6 @@ def test_residues_and_numbers_are_learned(store: Store) -> None:
     assert final["unit_scores"]["test"].value_by_measure["score"].mean() == pytest.approx(score["trained"])
 
 
-def test_what_sequences_that_are_nearly_alike_differ_by_is_learned_sooner_when_it_is_standardised() -> None:
-    """Embeddings as of variants of one protein: a hundred times longer than what tells them apart."""
-    generator = torch.Generator().manual_seed(0)
-    told_apart_by = torch.randn(200, 16, generator=generator)
-    target, embedding = told_apart_by[:, 0], 3 + 0.03 * told_apart_by
-    loss = {}
-    for given in (False, True):
-        standardise = Standardise(16)
-        if given:
-            standardise.measure(embedding)
-        head = build_head("mlp", 16, 1, on_tokens=False, seed=0)
-        optimiser = torch.optim.Adam(head.parameters(), lr=1e-3)
-        for _ in range(100):
-            now = ((head(standardise(embedding))[:, 0] - target) ** 2).mean()
-            optimiser.zero_grad()
-            now.backward()
-            optimiser.step()
-        loss[given] = now.item()
-    assert loss[True] < 0.1 < 0.8 < loss[False], loss
-
-
-def test_embeddings_that_are_standardised_have_the_mean_and_deviation_of_training_rows(tmp_path: Path) -> None:
-    embedding = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.1, 5.0, 1.0, 0.0]) + 3
-    standardise = Standardise(4)
-    assert torch.equal(standardise(embedding), embedding)
-    standardise.measure(embedding)
-    told = standardise(embedding).double()
-    assert told.mean(0).abs().max() < 1e-4
-    assert torch.allclose(told.std(0, correction=0), torch.tensor([1.0, 1.0, 1.0, 0.0], dtype=torch.double), atol=1e-4)
-
-
 def test_no_dropout_lies_between_a_protein_and_its_head(store: Store) -> None:
     """TAPE's heads have none; where sequences are nearly alike it is more than they differ by."""
     system = SYSTEMS[NAME].build(tiny_config(NAME, **{"encoder.dropout": 0.5}), store.path)
@@ -99,12 +68,6 @@ def test_no_dropout_lies_between_a_protein_and_its_head(store: Store) -> None:
     model.encoder.eval()
     tokens = system.batch_type.from_arrays(system.collate(0, 0, 1)).pad(torch.arange(4), model.pad_id)
     assert torch.equal(model(tokens).embedding_RD, model(tokens).embedding_RD)
-
-
-def test_residues_are_not_standardised(tmp_path: Path) -> None:
-    store = task_of(tmp_path, "secondary_structure")
-    with pytest.raises(ConfigError, match="secondary_structure has one of each"):
-        SYSTEMS[NAME].check(tiny_config(NAME, **{"encoder.standardise": True}), store)
 
 
 def test_gradients_do_not_depend_on_micro_batches(store: Store) -> None:
@@ -168,18 +131,6 @@ def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_judged(tmp
     best = int(np.argmax(likelihoods))
     assert best < len(likelihoods) - 1
     assert upright["dev"] == pytest.approx(seen[best]["val/spearman"])
-
-
-def test_a_head_is_given_what_is_standardised_over_training_rows(tmp_path: Path) -> None:
-    store = task_of(tmp_path, "stability")  # of 60 training rows all are looked at
-    system = SYSTEMS[NAME].build(tiny_config(NAME, **{"encoder.standardise": True}), store.path)
-    model, arrays = system.model.eval(), system.collate(0, 0, 1)
-    assert isinstance(model.head[0], Standardise)
-    batch = system.batch_type.from_arrays(arrays)
-    with torch.no_grad():
-        embedding = model(batch.pad(torch.arange(batch.num_rows), model.pad_id)).embedding_RD
-    assert (model.head[0].mean_D - embedding.mean(0)).abs().max() < embedding.std(0).max()
-    assert 0.3 < float((model.head[0](embedding).std(0)).mean()) < 2
 
 
 def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> None:
