@@ -56,6 +56,29 @@ def test_every_model_gets_the_same_samples() -> None:
     assert sampled_link_scores(graph, noise, trials=2, samples=3, nodes=10, seed=5) != first
 
 
+def test_a_sample_is_some_nodes_and_their_neighbours_and_the_deviation_is_that_of_a_sample_of_trials() -> None:
+    graph = cliques(60, 3)
+    noise = torch.randn(180, 4, generator=torch.Generator().manual_seed(0))
+    alone, both = (sampled_link_scores(graph, noise, trials=num, samples=1, nodes=4, seed=3) for num in (1, 2))
+    for name, one in both.items():
+        first = alone[name].mean
+        second = 2 * one.mean - first
+        assert one.deviation == pytest.approx(abs(first - second) / 2**0.5)
+    # The first trial by hand: of each triangle of the test graph two nodes are left, and a node's partner comes along.
+    rng = np.random.default_rng((3, 0))
+    nodes = nodes_of_test_graph(graph, rng)
+    partners = [one for one in nodes.tolist() if sum(other // 3 == one // 3 for other in nodes.tolist()) == 2]
+    drawn = rng.choice([nodes.tolist().index(one) for one in partners], 4, replace=False)
+    asked = sorted({other for one in nodes[drawn].tolist() for other in partners if other // 3 == one // 3})
+    ranks = []
+    for one in asked:
+        others = [other for other in asked if other != one]
+        near = sorted(others, key=lambda other: float((noise[one] - noise[other]).norm()))
+        ranks.append(1 + next(place for place, other in enumerate(near) if other // 3 == one // 3))
+    assert alone["mrr"].mean == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    assert alone["lrap"].mean == pytest.approx(alone["mrr"].mean)  # each has one link
+
+
 def test_a_graph_without_a_test_link_is_refused() -> None:
     with pytest.raises(ValueError, match="has no link, want a larger graph"):
         for seed in range(20):

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from raybio.data.linked_text_store import LinkedTextStore
 from raybio.errors import ConfigError
-from raybio.evaluation.sampled_links import MEASURES
+from raybio.evaluation.sampled_links import MEASURES, sampled_link_scores
 from raybio.runtime.judging import app
-from raybio.systems import structure_preserving_text
+from raybio.systems import link_samples, structure_preserving_text
 from tests.systems.conformance_cases import tiny_config
 
 SIZES = {"--trials": 3, "--samples": 4, "--nodes": 5}
@@ -48,3 +48,21 @@ def test_wrong_arguments_are_refused_before_models_are_loaded(tiny_citations: Li
         evaluate("--model", tmp_path / "nothing", "--store", tiny_citations.path)
     with pytest.raises(ConfigError, match="--out .*: is a folder"):
         evaluate("--model", tmp_path, "--store", tiny_citations.path, "--out", tmp_path)
+
+
+def test_links_that_training_does_not_have_are_asked_for_too(
+    tiny_citations: LinkedTextStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def remembered(graph, embedding_ND, **sizes):
+        asked.append(graph)
+        return sampled_link_scores(graph, embedding_ND, **sizes)
+
+    monkeypatch.setattr(link_samples, "sampled_link_scores", remembered)
+    link_samples.sampled_links([], tiny_citations.path, trials=1, samples=1, nodes=5)
+    heldout = tiny_citations.heldout
+    assert len(heldout) and not tiny_citations.graph.has_edge(heldout[:, 0], heldout[:, 1]).any()
+    (whole,) = asked
+    assert whole.has_edge(heldout[:, 0], heldout[:, 1]).all()
+    assert whole.num_edges == tiny_citations.graph.num_edges + len(heldout)
