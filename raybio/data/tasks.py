@@ -50,10 +50,6 @@ UNKNOWN = "?"
 """Label of a residue that a reader does not know; such rows are set aside."""
 
 
-WITH_STOP = "sequence with a stop codon"
-"""Set aside, and no fault of a file: among variants of a gene there are some."""
-
-
 class Example(NamedTuple):
     """One row of a source.
 
@@ -144,7 +140,7 @@ def _is_good(one: Example, task: Task, quarantine: Quarantine) -> bool:
     quarantine.saw("row", 1)
     reason = _what_is_wrong(one, task)
     if reason:
-        quarantine.add("row", reason, one.file, one.line, one.content[:40], is_bad=reason != WITH_STOP)
+        quarantine.add("row", reason, one.file, one.line, one.content[:40])
     return not reason
 
 
@@ -152,7 +148,7 @@ def _what_is_wrong(one: Example, task: Task) -> str:
     if not one.content.strip():
         return "row without a text" if task.on_texts else "row without a sequence"
     if not task.on_texts and "*" in one.content:
-        return WITH_STOP
+        return "sequence with a stop codon"
     if not task.on_texts and set(one.content.encode()) - set(LETTERS):
         return "letter that is not an amino acid"
     if task.labels == "residues" and len(one.label) != len(one.content):  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def test_genotypes_of_gfp_are_split_by_their_mutations(tmp_path: Path) -> None:
     many = ":".join(f"S{GFP[place]}{place}A" for place in range(1, 5))
     lines += [f"S{GFP[2]}2*\t1\t1.3\t.1", f"{many}\t1\t2.5\t.1"]
     path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
-    store = prepared(tmp_path, "fluorescence", path, dev_share=0.5)
+    store = prepared(tmp_path, "fluorescence", path, dev_share=0.5, max_bad_share=0.5)
     seen = sorted(contents(store, "train") + contents(store, "dev"))
     assert seen == sorted([GFP, f"A{GFP[1:]}"])
     assert contents(store, "test") == [f"{GFP[0]}AAAA{GFP[5:]}"]
