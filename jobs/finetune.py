@@ -1,9 +1,9 @@
 """Fine-tune an encoder on a downstream task (`finetune.py TASK --data FILES --init MODEL`), judge it on dev and test.
 
-TASK: remote_homology, secondary_structure, stability, fluorescence, paper_field, scicite, acl_arc. --data: its files
-(docs/structure_preserving.md says which); the settings are the paper's for it, and --set changes them. Without a task
-it trains on embedded simulated folds. --compare encoder.source=A,B puts more encoders into the table, --seeds 3 their
-spread.
+TASK: remote_homology, secondary_structure, stability, fluorescence, paper_field, scicite, acl_arc; several by comma,
+each with a --data, end in one table. --data: the task's files (docs/structure_preserving.md says which); the settings
+are the paper's for it, and --set changes them. Without a task it trains on embedded simulated folds. --compare
+encoder.source=A,B puts more encoders into the table, --seeds 3 their spread.
 """
 
 import sys
@@ -16,12 +16,12 @@ def main() -> None:
 
     def train() -> None:
         # Only now: this imports torch and transformers, which takes seconds.
-        from raybio.runtime.given_task import with_task
+        from raybio.runtime.given_task import with_tasks
 
-        sys.argv[1:], published = with_task(sys.argv[1:])
+        sys.argv[1:], parts = with_tasks(sys.argv[1:])
         from raybio.runtime.launch import training_job
 
-        training_job("downstream", __doc__ or "", published)
+        training_job("downstream", __doc__ or "", parts)
 
     run_app(train)
 

@@ -87,6 +87,7 @@ class LinkCollate:
         with_pairs: whether positives, negatives and pair masks are needed (λ > 0).
         mask_anchors: whether anchors are masked (λ < 1, or as the anchor's view in the coupling loss).
         same_node: what copies of one node in a batch are to each other.
+        self_loops: as in ``LinkPlan``; copies of a node are then linked, whatever ``same_node`` says.
     """
 
     linked: HasGraph
@@ -97,11 +98,12 @@ class LinkCollate:
     with_pairs: bool
     mask_anchors: bool
     same_node: Literal["ignore", "positive", "negative"]
+    self_loops: bool = False
 
     @cached_property
     def plan(self) -> LinkPlan:
         """The plan over the store's training graph."""
-        return LinkPlan(self.linked.graph, self.plan_config, self.seed)
+        return LinkPlan(self.linked.graph, self.plan_config, self.seed, self.self_loops)
 
     def __getstate__(self) -> dict[str, object]:
         """The fields without the cached plan, so that what travels stays small."""
@@ -162,9 +164,10 @@ class LinkCollate:
         same_RG = row_R[:, None] == column_G
         itself_RG = np.zeros_like(same_RG)
         itself_RG[np.arange(len(row_R)), offset + np.arange(len(row_R))] = True
-        if self.same_node == "positive":
+        same_node = "positive" if self.self_loops else self.same_node
+        if same_node == "positive":
             linked_RG |= same_RG & ~itself_RG
-        return {"linked_RG": linked_RG, "ignore_RG": same_RG if self.same_node == "ignore" else itself_RG}
+        return {"linked_RG": linked_RG, "ignore_RG": same_RG if same_node == "ignore" else itself_RG}
 
     def _count_fallbacks(self, shard: StepRows) -> int:
         group_N = self.linked.graph.group_N

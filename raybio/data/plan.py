@@ -60,6 +60,13 @@ class LinkPlan:
     ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and every epoch holds each node
     exactly once, also where the batch does not divide the epoch.
 
+    Attributes:
+        graph: who is linked to whom.
+        config: what a step is made of.
+        seed: of all drawing.
+        self_loops: each node counts as a neighbour of itself, so that it is drawn as its own positive as often as any
+            other, and nodes without a link are anchors too; parity with the authors' synthetic surfaces.
+
     Raises:
         DataError: if the graph has no links.
         ConfigError: if a ``group_first`` batch is larger than the graph.
@@ -68,9 +75,10 @@ class LinkPlan:
     graph: Graph
     config: PlanConfig
     seed: int
+    self_loops: bool = False
 
     def __post_init__(self) -> None:
-        if len(self._nodes) == 0:
+        if self.graph.num_edges == 0:
             raise DataError("the graph has no links, want at least one: nothing can be pre-trained on it")
         if self.config.anchor_order == "group_first" and self.config.global_batch_rows > len(self._nodes):
             raise ConfigError(
@@ -80,7 +88,7 @@ class LinkPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which every linked node is an anchor once; a fraction where the batch does not divide them."""
+        """Steps in which each node with a positive is an anchor once; a fraction where the batch does not fit."""
         return len(self._nodes) / self.config.global_batch_rows
 
     def anchors(self, step: int) -> StepRows:
@@ -97,18 +105,30 @@ class LinkPlan:
         """
         anchor_B = self.anchors(step).anchor_B
         rng = np.random.default_rng(derive_seed(self.seed, "neighbours", step))
-        positive_BP = self.graph.sample_neighbours(anchor_B, self.config.num_positives_per_anchor, rng)
+        positive_BP = self._positives(anchor_B, rng)
         try:
             negative_BQ = self.graph.sample_negatives(anchor_B, self.config.num_negatives_per_anchor, rng)
         except ValueError as error:
             raise DataError(f"step {step}: {error}, or set plan.num_negatives_per_anchor=0") from None
         return StepRows(anchor_B, positive_BP, negative_BQ)
 
+    def _positives(self, anchor_B: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        num = self.config.num_positives_per_anchor
+        if not self.self_loops:
+            return self.graph.sample_neighbours(anchor_B, num, rng)
+        degree_B = self.graph.degree_N[anchor_B]
+        is_other_BP = rng.integers(0, degree_B[:, None] + 1, size=(len(anchor_B), num)) > 0
+        positive_BP = np.repeat(anchor_B[:, None], num, axis=1)
+        linked_B = degree_B > 0
+        neighbour_BP = self.graph.sample_neighbours(anchor_B[linked_B], num, rng)
+        positive_BP[linked_B] = np.where(is_other_BP[linked_B], neighbour_BP, positive_BP[linked_B])
+        return positive_BP
+
     @cached_property
     def _nodes(self) -> np.ndarray:
-        """Nodes that have a link, sorted by group so that a group is one range of them."""
-        linked = np.flatnonzero(self.graph.degree_N > 0)
-        return linked[np.argsort(self.graph.group_N[linked], kind="stable")]
+        """Nodes that have a positive, sorted by group so that a group is one range of them."""
+        counted = np.flatnonzero((self.graph.degree_N > 0) | self.self_loops)
+        return counted[np.argsort(self.graph.group_N[counted], kind="stable")]
 
     @cached_property
     def _group_bounds(self) -> np.ndarray:

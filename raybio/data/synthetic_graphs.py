@@ -54,6 +54,11 @@ class SyntheticConfig(Config):
         description="surfaces: how a triangle's sentences are drawn: so that rare mixtures of topics are as likely as "
         "frequent ones, or uniformly, as the authors' code does in effect",
     )
+    self_loops: bool = Field(
+        False,
+        description="every node is a neighbour of itself, as on the authors' surfaces: it may be drawn as its own "
+        "positive, and nodes on a surface that are near no other stay in the graph",
+    )
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ def synthetic_graph(store: TopicStore, config: SyntheticConfig) -> SyntheticGrap
     for _ in range(MAX_TRIES):
         drawn = draw(store, config, rng)
         wanted = 0 if draw is _cycle else config.num_nodes or NUM_NODES[config.kind]
-        if (drawn.graph.degree_N > 0).all() and 2 * len(drawn.text_N) >= wanted:
+        has_links = drawn.graph.num_edges if config.self_loops else (drawn.graph.degree_N > 0).all()
+        if has_links and 2 * len(drawn.text_N) >= wanted:
             break
     else:
         raise DataError(
@@ -110,7 +116,8 @@ def synthetic_graph(store: TopicStore, config: SyntheticConfig) -> SyntheticGrap
     if not config.noise:
         return drawn
     noisy = with_noise(drawn.graph, config.noise, rng, may_remove=config.noise_removes)
-    if (noisy.degree_N == noisy.num_nodes - 1).any() or not (noisy.degree_N > 0).all():
+    is_alone = (noisy.degree_N == 0).any() and not config.self_loops
+    if is_alone or (noisy.degree_N == noisy.num_nodes - 1).any():
         raise DataError(
             f"graph.noise {config.noise:g}: leaves a node of {config.kind} linked to all others or to none, and then "
             "there is nothing to tell; want less noise"
@@ -185,8 +192,7 @@ def _surface(store: TopicStore, config: SyntheticConfig, rng: np.random.Generato
     num_nodes = min(config.num_nodes or NUM_NODES[config.kind], len(row_M))
     chosen = np.sort(rng.choice(len(row_M), num_nodes, replace=False))
     graph = near_on_surface(triangle_T3, place_M[chosen], weight_M3[chosen], config.radius or RADIUS[config.kind])
-    linked = graph.degree_N > 0
-    kept = chosen[linked]  # the authors' nodes without neighbours have themselves
+    kept = chosen[(graph.degree_N > 0) | config.self_loops]
     graph = near_on_surface(triangle_T3, place_M[kept], weight_M3[kept], config.radius or RADIUS[config.kind])
     label_N = np.unique(store.topic_NK[row_M[kept], 0], return_inverse=True)[1]
     return SyntheticGraph(tuple(store.texts(row_M[kept])), graph, label_N, place_M[kept], weight_M3[kept])

@@ -43,9 +43,9 @@ def nodes_of_test_graph(graph: Graph, rng: np.random.Generator) -> np.ndarray:
     return np.flatnonzero(np.array(part_N) == TEST)
 
 
-def linked_of_test_graph(graph: Graph, seed: int) -> int:
-    """Nodes with a link in the first test graph: what samples are drawn from."""
-    node_S = nodes_of_test_graph(graph, np.random.default_rng((seed, 0)))
+def linked_of_test_graph(graph: Graph, seed: int, trial: int = 0) -> int:
+    """Nodes with a link in a test graph, the first one unless told: what samples are drawn from."""
+    node_S = nodes_of_test_graph(graph, np.random.default_rng((seed, trial)))
     return int((induced(graph, node_S, np.zeros(len(node_S), np.int32)).degree_N > 0).sum())
 
 

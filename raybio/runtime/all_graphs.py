@@ -4,7 +4,8 @@ sweeps/NAME/
     trials/…                 one training each; export/ is its model
     graphs.md, .json         AUROC without and with the graph loss (Table 1), and what homophily foretold
     noise.png                over the noise of a graph (Figure 3), where several are trained
-    map-GRAPH.png            the nodes in the embedding space, with their links: draw 0, without and with the graph loss
+    map-GRAPH.png            the nodes in the embedding space, with their links and the surface that they lie on: draw
+                             0, without and with the graph loss
 """
 
 import hashlib
@@ -163,7 +164,7 @@ def report(swept: "Swept", config: Config, store: TopicStore, asked: Experiments
         for title, one in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
             nodes, embedding_ND = embedded_nodes(exports[kind, 0, asked.noise[0], one], store, chosen)
             panels[title] = embedding_ND
-        files.append(plot_nodes(panels, nodes.graph, nodes.label_N, f"{kind}", folder / f"map-{kind}.png"))
+        files.append(plot_nodes(panels, nodes, kind, folder / f"map-{kind}.png"))
     return files
 
 

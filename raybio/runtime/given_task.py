@@ -1,4 +1,4 @@
-"""A downstream task on the command line: its files become a store, and its published settings come first."""
+"""Downstream tasks on the command line: their files become stores, and their published settings come first."""
 
 import argparse
 import math
@@ -16,7 +16,7 @@ from raybio.data.task_files import read_task_files
 from raybio.data.task_store import TaskStore
 from raybio.data.tasks import TASKS, TaskConfig, prepare_task
 from raybio.errors import ConfigError
-from raybio.runtime.launch import Published, default_folder, parse_settings
+from raybio.runtime.launch import Part, default_folder, parse_settings
 from raybio.systems.downstream import Config
 from raybio.training.settings import TrainingConfig
 
@@ -54,43 +54,51 @@ PUBLISHED: dict[str, TaskSettings] = {
 }
 
 
-class GivenTask(NamedTuple):
-    """What a command line with a task comes to.
+class GivenTasks(NamedTuple):
+    """What a command line with tasks comes to.
 
     Attributes:
-        arguments: of the training command, with the store.
-        published: the task's own settings, see ``launch.Published``; None without a task.
+        arguments: of the training command, without the tasks and their files.
+        parts: each task's store, and settings of its own; none without a task.
     """
 
     arguments: list[str]
-    published: Published | None
+    parts: tuple[Part, ...]
 
 
-def with_task(arguments: list[str]) -> GivenTask:
-    """What ``TASK --data FILES`` stands for; the store is prepared if it is not there.
+def with_tasks(arguments: list[str]) -> GivenTasks:
+    """What ``TASK,TASK --data FILES --data FILES`` stands for; the stores are prepared if they are not there.
 
     Raises:
         ConfigError: for an unknown task, or one without its files.
         DataError: if the files are damaged, or none of the task.
-        StoreError: if the store cannot be written.
+        StoreError: if a store cannot be written.
     """
     if not arguments or arguments[0].startswith("-"):
-        return GivenTask(arguments, None)
-    name, *rest = arguments
-    if name not in TASKS:
-        near = did_you_mean(name, list(TASKS))
-        raise ConfigError(f"{name!r} is no task; want one of {', '.join(TASKS)}, or options alone.{near}")
+        return GivenTasks(arguments, ())
+    names, rest = arguments[0].split(","), arguments[1:]
+    for name in names:
+        if name not in TASKS:
+            near = did_you_mean(name, list(TASKS))
+            raise ConfigError(f"{name!r} is no task; want one of {', '.join(TASKS)}, or options alone.{near}")
+        if names.count(name) > 1:
+            raise ConfigError(f"{name}: is there twice, want each task once")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--store", type=Path)
+    for option in ("--data", "--store"):
+        parser.add_argument(option, type=Path, action="append", default=[])
     _check_settings(rest)
     given, others = parser.parse_known_args(rest)
-    if (given.data is None) == (given.store is None):
-        raise ConfigError(f"{name}: want either --data FILES (see docs/structure_preserving.md) or --store STORE")
-    store = kept_task(name, given.data) if given.store is None else open_store(given.store, TaskStore)
-    if store.task != name:
-        raise ConfigError(f"--store {given.store}: is of {store.task}, want one of {name}")
-    return GivenTask(["--store", str(store.path), *others], partial(published_settings, store))
+    if bool(given.data) == bool(given.store) or len(given.data or given.store) != len(names):
+        raise ConfigError(
+            f"{', '.join(names)}: want either --data FILES (see docs/structure_preserving.md) or --store STORE"
+            f"{', once for each task in their order' if len(names) > 1 else ''}"
+        )
+    stores = [open_store(one, TaskStore) for one in given.store]
+    stores = stores or [kept_task(*one) for one in zip(names, given.data, strict=True)]
+    for name, store in zip(names, stores, strict=True):
+        if store.task != name:
+            raise ConfigError(f"--store {store.path}: is of {store.task}, want one of {name}")
+    return GivenTasks(others, tuple(Part(one.task, one.path, partial(published_settings, one)) for one in stores))
 
 
 def _check_settings(arguments: list[str]) -> None:

@@ -4,26 +4,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.collections import LineCollection
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
+from raybio.data.synthetic_graphs import SyntheticGraph
 from raybio.evaluation.synthetic_report import GraphScores
-from raybio.graphs import Graph
+from raybio.graphs.simplicial import surface
 from raybio.runtime.plots import COLOURS, MARKERS, save
 
 GREY = "#BBBBBB"
 
 
-def plot_nodes(panels: Mapping[str, np.ndarray], graph: Graph, label_N: np.ndarray, title: str, path: Path) -> Path:
+def plot_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: str, path: Path) -> Path:
     """A panel an embedding: its first two principal components, nodes coloured by class, links as lines.
+
+    Beneath the nodes of a surface lies the surface: its triangles, whose corners are where they fit the nodes best.
 
     Args:
         panels: title -> embedding (N, D).
-        graph: the links.
-        label_N: class of each node.
-        title: above all panels.
+        nodes: links, classes, and places on a surface.
+        kind: the graph, the title above all panels.
         path: the PNG file.
     """
+    graph, label_N = nodes.graph, nodes.label_N
     figure = Figure(figsize=(6 * len(panels), 5.5), dpi=130, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     source_E = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
@@ -32,14 +36,36 @@ def plot_nodes(panels: Mapping[str, np.ndarray], graph: Graph, label_N: np.ndarr
         centred = embedding_ND - embedding_ND.mean(axis=0)
         _, _, axis_DD = np.linalg.svd(centred, full_matrices=False)
         position_N2 = centred @ axis_DD[:2].T
-        one.add_collection(LineCollection(list(position_N2[edge_E2]), colors=GREY, linewidths=0.4, zorder=0))
+        one.add_collection(LineCollection(list(position_N2[edge_E2]), colors=GREY, linewidths=0.4, zorder=1))
+        if nodes.place_N is not None and nodes.weight_N3 is not None:
+            _draw_triangles(one, surface(kind), corners(surface(kind), nodes.place_N, nodes.weight_N3, position_N2))
         for label in np.unique(label_N):
             chosen, number = label_N == label, int(label)
             colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number // len(COLOURS) % len(MARKERS)]
             one.scatter(*position_N2[chosen].T, s=14, c=colour, marker=marker, linewidths=0)
         one.set(title=name, xticks=[], yticks=[])
-    figure.suptitle(title)
+    figure.suptitle(kind)
     return save(figure, path)
+
+
+def corners(triangle_T3: np.ndarray, place_N: np.ndarray, weight_N3: np.ndarray, position_N2: np.ndarray) -> np.ndarray:
+    """Where a surface's corners (V, 2) lie if flat triangles between them fit the nodes' positions: least squares."""
+    share_NV = np.zeros((len(place_N), int(triangle_T3.max()) + 1))
+    np.put_along_axis(share_NV, triangle_T3[place_N], weight_N3, axis=1)
+    found: np.ndarray = np.linalg.lstsq(share_NV, position_N2, rcond=None)[0]
+    return found
+
+
+def _draw_triangles(axes: Axes, triangle_T3: np.ndarray, corner_V2: np.ndarray) -> None:
+    colour = COLOURS[0]
+    axes.add_collection(
+        PolyCollection(list(corner_V2[triangle_T3]), facecolor=colour, edgecolor="none", alpha=0.06, zorder=0)
+    )
+    axes.add_collection(
+        PolyCollection(list(corner_V2[triangle_T3]), facecolor="none", edgecolor=colour, linewidths=0.9, zorder=2)
+    )
+    for number, place in enumerate(corner_V2, start=1):
+        axes.annotate(str(number), place, fontsize=9, fontweight="bold", color=colour, ha="center", va="center")
 
 
 def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:

@@ -3,9 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -21,6 +21,9 @@ from raybio.search_space import quoted
 from raybio.systems import SYSTEMS, SystemEntry
 from raybio.training.settings import TrainingConfig
 
+if TYPE_CHECKING:
+    from raybio.runtime.comparisons.result_table import ResultTable
+
 FOLD = "data.fold"
 """Where a system's configuration says which part of a cross-validation is trained."""
 
@@ -31,6 +34,20 @@ _DEVICES = {"auto": None, "cpu": False, "gpu": True}
 
 Published = Callable[[TrainingConfig | None], Mapping[str, object]]
 """Settings that a job brings for its store, below --config and --set: of what all together come to, None at first."""
+
+
+class Part(NamedTuple):
+    """One of the trainings that a job is given, with its comparisons.
+
+    Attributes:
+        name: what tells it from the others.
+        store: what it trains on.
+        published: its own settings.
+    """
+
+    name: str
+    store: Path
+    published: Published
 
 
 @dataclass(frozen=True)
@@ -53,13 +70,13 @@ class Arguments:
     has_last_training: bool = False
 
 
-def training_job(system: str, description: str, published: Published | None = None) -> NoReturn:
+def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> NoReturn:
     """Run a training job's command line: parse, train, compare, print the table, exit.
 
     Args:
         system: its name in ``SYSTEMS``.
         description: what ``--help`` says first.
-        published: settings that the job brings for the given store.
+        parts: trainings that the job brings stores and settings for; none: what ``--store`` says.
     """
     usual = SYSTEMS[system].comparison
     has_folds = any(field.path == FOLD for field in fields(SYSTEMS[system].config))
@@ -108,8 +125,13 @@ def training_job(system: str, description: str, published: Published | None = No
         given = (store, config, chosen, workers, cpus_per_worker, device, name, runs, tracking_uri)
         if last_training and not all_folds:
             raise ConfigError("--last-training: follows --all-folds, which finds out for how many steps; give both")
-        carry_out = _train_all_folds if all_folds and has_folds else _train_and_show
-        carry_out(system, Arguments(*given, compared, seeds, verbose, published, last_training))
+        arguments = Arguments(*given, compared, seeds, verbose, has_last_training=last_training)
+        if parts:
+            _train_parts(system, arguments, parts)
+        elif all_folds and has_folds:
+            _train_all_folds(system, arguments)
+        else:
+            _train_and_show(system, arguments)
 
     run_app(app)
 
@@ -235,7 +257,32 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     return parsed
 
 
-def _train_and_show(system: str, arguments: Arguments) -> None:
+def _train_parts(system: str, arguments: Arguments, parts: Sequence[Part]) -> None:
+    several = len(parts) > 1
+    asked = {
+        part.name: replace(
+            arguments,
+            store=part.store,
+            published=part.published,
+            name=f"{arguments.name}-{part.name}" if several and arguments.name else arguments.name,
+        )
+        for part in parts
+    }
+    for one in asked.values():
+        settle(system, one)  # what is wrong with any is told before the first is trained
+    shown = {}
+    for name, one in asked.items():
+        if several:
+            print(f"\n{name}", flush=True)
+        shown[name] = _train_and_show(system, one)
+    if several:
+        from raybio.runtime.comparisons.result_table import write_side_by_side
+
+        path = write_side_by_side({name: table for name, (table, _) in shown.items()}, next(iter(shown.values()))[1])
+        print(f"\n{path.read_text(encoding='utf-8')}\n{path}")
+
+
+def _train_and_show(system: str, arguments: Arguments) -> tuple["ResultTable", RunFolder]:
     fields_of_request = settle(system, arguments, Path(sys.argv[0]).stem)
     # Only now: these import Ray and MLflow, which takes seconds.
     from raybio.runtime.comparisons.result_table import lines_for_terminal
@@ -261,6 +308,7 @@ def _train_and_show(system: str, arguments: Arguments) -> None:
         "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {uri.split('@')[-1]}",
     }.items():
         console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)
+    return table, result.folder
 
 
 def _train_all_folds(system: str, arguments: Arguments) -> None:

@@ -76,7 +76,7 @@ class SystemEntry:
 LINK_RETRIEVAL = TableLayout(
     title="Link retrieval",
     measures={"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"},
-    splits={"train": "training links", "val": "held-out links"},
+    splits={"train": "training links", "val": "held-out links", "samples": "samples of test graphs"},
     plain=frozenset({"mrr"}),
 )
 

@@ -57,7 +57,7 @@ def sampled_links(
         DataError: for a graph that is too small.
     """
     store = open_store(store_path, LinkedTextStore)
-    graph = _whole_graph(store)
+    graph = whole_graph(store)
     score = partial(sampled_link_scores, graph, trials=trials, samples=samples, nodes=nodes, seed=seed)
     generator = torch.Generator().manual_seed(derive_seed(seed, "random-vectors") % 2**63)
     try:
@@ -72,7 +72,8 @@ def sampled_links(
     return scores
 
 
-def _whole_graph(store: LinkedTextStore) -> Graph:
+def whole_graph(store: LinkedTextStore) -> Graph:
+    """All links of a store, held-out ones too."""
     graph = store.graph
     source_E = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
     edge_E2 = np.concatenate([np.stack([source_E, graph.indices], axis=1), store.heldout])

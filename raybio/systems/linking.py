@@ -83,8 +83,12 @@ def link_system(
     final_evaluate: FinalEvaluate,
     export: Export,
     data_digest: str,
+    self_loops: bool = False,
 ) -> System:
-    """Wire SPPT over rows that ``read`` turns into tokens; ``config`` has an objective and a plan."""
+    """Wire SPPT over rows that ``read`` turns into tokens; ``config`` has an objective and a plan.
+
+    With ``self_loops`` a node is among its own positives, see ``LinkPlan``.
+    """
     objective: ObjectiveConfig = config.objective
     collate = LinkCollate(
         linked,
@@ -95,6 +99,7 @@ def link_system(
         with_pairs=objective.lambda_spml > 0,
         mask_anchors=objective.lambda_spml < 1 or objective.masked_anchors,
         same_node=objective.same_node,
+        self_loops=self_loops,
     )
     return System(
         name=name,

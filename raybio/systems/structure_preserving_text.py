@@ -2,17 +2,23 @@
 
 McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training". As on proteins, with what the paper takes for
 articles: the margin contrastive loss, negatives that are any texts, λ = 0.01. Its four epochs are a matter of
-``schedule.max_steps``. All texts are one group; of a large one the final table asks 5,000 nodes and their neighbours.
+``schedule.max_steps``. All texts are one group; of a large one the final table asks 5,000 nodes and their neighbours,
+and with ``evaluation.test_graphs`` also samples of test graphs, as the paper's Table 7 does.
 
 Different from the authors' code: as on proteins, and an anchor is encoded once, not twice with two masks; the loss is
 the paper's sum of two means, of which theirs is half (lambda_spml weighs it).
 """
 
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pydantic import model_validator
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
 
 from raybio.data.collate import MaskConfig
 from raybio.data.linked_text_store import LinkedTextStore
@@ -26,12 +32,28 @@ from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
 from raybio.evaluation.link_retrieval import LinkEvaluationConfig
+from raybio.evaluation.sampled_links import linked_of_test_graph, sampled_link_scores
 from raybio.functional.hashing import derive_seed
+from raybio.graphs import Graph
 from raybio.objectives.structure_preserving import ObjectiveConfig
-from raybio.protocols import System
+from raybio.protocols import Collective, Encoder, System
+from raybio.systems.link_samples import whole_graph
 from raybio.systems.linking import LinkJudge, check_sampling, link_system
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
+
+SAMPLES_SEED = 0
+"""Of test graphs and their samples: the same for every run, and for ``evaluate.py link-samples``."""
+
+
+class EvaluationConfig(LinkEvaluationConfig):
+    """How link retrieval of texts is measured."""
+
+    test_graphs: int = Field(
+        0, ge=0, description="test graphs whose samples the final table asks too, 5 in the paper's Table 7; 0: none"
+    )
+    samples: int = Field(100, ge=1, description="of each test graph")
+    nodes_per_sample: int = Field(200, ge=1, description="drawn for a sample; their neighbours join them")
 
 
 class Config(TrainingConfig):
@@ -43,9 +65,7 @@ class Config(TrainingConfig):
     input: MaskConfig = MaskConfig()
     objective: ObjectiveConfig = ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.01)
     plan: PlanConfig = PlanConfig()
-    evaluation: LinkEvaluationConfig = LinkEvaluationConfig(
-        num_nodes_per_group=200, num_nodes_per_group_at_the_end=5000
-    )
+    evaluation: EvaluationConfig = EvaluationConfig(num_nodes_per_group=200, num_nodes_per_group_at_the_end=5000)
 
     @model_validator(mode="after")
     def _parts_fit(self) -> "Config":
@@ -73,9 +93,15 @@ def check(config: Config, store: LinkedTextStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there.
+        ConfigError: if the encoder's source is not there, or a test graph would have no link.
     """
     check_source(config.encoder.source, config.encoder.revision)
+    for trial in range(config.evaluation.test_graphs):
+        if not linked_of_test_graph(whole_graph(store), SAMPLES_SEED, trial):
+            raise ConfigError(
+                f"evaluation.test_graphs: number {trial + 1} of {config.evaluation.test_graphs} has no link in "
+                f"{store.path} ({store.graph.num_edges:,} links); want 0, or a larger graph"
+            )
 
 
 def build(config: Config, store_path: str | Path) -> System:
@@ -90,7 +116,7 @@ def build(config: Config, store_path: str | Path) -> System:
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     read = text_rows(store, encoder)
     fresh = partial(_encoder, config, store.count_by_word)
-    judge = LinkJudge(store, read, fresh, config.evaluation, config)
+    judge = _Judge(LinkJudge(store, read, fresh, config.evaluation, config), store, config.evaluation)
     return link_system(
         "structure_preserving_text",
         config,
@@ -98,11 +124,52 @@ def build(config: Config, store_path: str | Path) -> System:
         encoder=encoder,
         read=read,
         masks=config.input,
-        evaluate=judge.during_training,
+        evaluate=judge.links.during_training,
         final_evaluate=judge.at_the_end,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Link retrieval over the whole graph and, where asked for, on samples of test graphs."""
+
+    links: LinkJudge
+    store: LinkedTextStore
+    evaluation: EvaluationConfig
+
+    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
+        """As ``LinkJudge`` has it; of test graphs mean and deviation of each score, as split ``samples``."""
+        found = self.links.at_the_end(model, collective)
+        if self.evaluation.test_graphs:
+            device = next(model.parameters()).device
+            row_N = np.arange(self.store.num_rows)
+            generator = torch.Generator().manual_seed(derive_seed(self.links.config.seed, "random-vectors") % 2**63)
+            noise_ND = torch.randn(len(row_N), model.width, generator=generator)
+            found["scores"]["random"]["samples"] = self._on_samples(noise_ND)
+            for name, one in {"initial": self.links.fresh().to(device), "trained": model}.items():
+                found["scores"][name]["samples"] = self._on_samples(self.links.embed(one, collective, row_N))
+        return found
+
+    def _on_samples(self, embedding_ND: Tensor) -> dict[str, dict[str, float]]:
+        asked = self.evaluation
+        scores = sampled_link_scores(
+            self._graph,
+            embedding_ND,
+            trials=asked.test_graphs,
+            samples=asked.samples,
+            nodes=asked.nodes_per_sample,
+            seed=SAMPLES_SEED,
+        )
+        return {
+            name: {"value": mean, "low": mean - deviation, "high": mean + deviation, "num_runs": asked.test_graphs}
+            for name, (mean, deviation) in scores.items()
+        }
+
+    @cached_property
+    def _graph(self) -> Graph:
+        return whole_graph(self.store)
 
 
 def _encoder(config: Config, count_by_word: dict[str, int]) -> TextEncoder:

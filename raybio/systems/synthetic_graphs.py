@@ -4,9 +4,9 @@ McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training", synthetic 
 the nodes of cliques, of points on a surface, or of a cycle with graphlets; shallow encoders read their letters. What
 the nearest neighbours of a node tell of its label is the measure; the homophily of these labels foretells the gain.
 
-Different from the authors' code: no node is its own neighbour, nodes on a surface without a neighbour are left out, a
-triangle's sentences are drawn evenly over mixtures of topics (``graph.spread``), labels of cycles have a topic each,
-and a structural label is made of 15 orbits.
+Different from the authors' code: no node is its own neighbour and nodes on a surface without a neighbour are left out
+(``graph.self_loops``), a triangle's sentences are drawn evenly over mixtures of topics (``graph.spread``), labels of
+cycles have a topic each, and a structural label is made of 15 orbits.
 """
 
 from collections.abc import Mapping
@@ -122,6 +122,7 @@ def build(config: Config, store_path: str | Path) -> System:
         evaluate=judge.during_training,
         final_evaluate=judge.at_the_end,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
+        self_loops=config.graph.self_loops,
         data_digest=f"{store.digest} read as {TokenizerSource.of(encoder.tokenizer).fingerprint}",
     )
 

@@ -78,9 +78,10 @@ def test_only_anchors_are_masked_and_labels_are_the_original_residues(tiny_store
 
 
 @pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("same_node", ["ignore", "positive", "negative"])
+@pytest.mark.parametrize("same_node", ["ignore", "positive", "negative", "self_loops"])
 def test_pair_masks_equal_their_definition(tiny_store: Store, world: int, same_node: str) -> None:
-    collate = collate_of(tiny_store, batch=50, same_node=same_node)
+    settings = {"self_loops": True} if same_node == "self_loops" else {"same_node": same_node}
+    collate = collate_of(tiny_store, batch=50, **settings)
     graph = tiny_store.graph
     neighbours = [set(graph.indices[first:end].tolist()) for first, end in pairwise(graph.indptr.tolist())]
     shards = [collate(3, rank, world) for rank in range(world)]
@@ -91,7 +92,7 @@ def test_pair_masks_equal_their_definition(tiny_store: Store, world: int, same_n
         for i, u in enumerate(shard["row_R"].tolist()):
             for j, v in enumerate(columns):
                 is_itself = j == offset + i
-                linked = v in neighbours[u] or (same_node == "positive" and u == v and not is_itself)
+                linked = v in neighbours[u] or (same_node in ("positive", "self_loops") and u == v and not is_itself)
                 ignored = is_itself or (same_node == "ignore" and u == v)
                 assert linked_RG[i][j] == linked
                 assert ignore_RG[i][j] == ignored

@@ -68,10 +68,34 @@ def test_isolated_nodes_are_no_anchors() -> None:
     assert plan.steps_per_epoch == 1
 
 
-def test_a_graph_without_links_is_refused() -> None:
+def test_with_self_loops_each_node_is_an_anchor_and_one_of_its_own_positives() -> None:
+    star = Graph.from_edges(np.array([[0, 1], [0, 2], [0, 3]]), 6)
+    plan = LinkPlan(star, PlanConfig(global_batch_rows=6, num_positives_per_anchor=2), seed=0, self_loops=True)
+    drawn = [plan.rows(step) for step in range(1500)]
+    assert sorted(drawn[0].anchor_B) == list(range(6)) and plan.steps_per_epoch == 1
+    for node, wanted in {0: {0, 1, 2, 3}, 1: {0, 1}, 5: {5}}.items():
+        positives = np.concatenate([rows.positive_BP[rows.anchor_B == node].ravel() for rows in drawn])
+        found, count = np.unique(positives, return_counts=True)
+        assert set(found.tolist()) == wanted
+        np.testing.assert_allclose(count / len(positives), 1 / len(wanted), atol=0.05)
+    for rows in drawn[:50]:
+        assert (rows.negative_BQ != rows.anchor_B[:, None]).all()
+        assert not star.has_edge(rows.anchor_B, rows.negative_BQ[:, 0]).any()
+
+
+def test_a_batch_of_isolated_nodes_has_only_their_self_loops() -> None:
+    graph = Graph.from_edges(np.array([[0, 1]]), 40)
+    plan = LinkPlan(graph, PlanConfig(global_batch_rows=1), seed=0, self_loops=True)
+    for step in range(40):
+        rows = plan.rows(step)
+        assert rows.anchor_B[0] < 2 or rows.positive_BP[0, 0] == rows.anchor_B[0]
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_a_graph_without_links_is_refused(loops: bool) -> None:
     graph = Graph.from_edges(np.empty((0, 2), dtype=np.int64), 3, np.zeros(3, dtype=np.int32))
     with pytest.raises(DataError, match="no links"):
-        LinkPlan(graph, PlanConfig(), seed=0)
+        LinkPlan(graph, PlanConfig(), seed=0, self_loops=loops)
 
 
 def test_group_first_refuses_a_batch_larger_than_the_graph(tiny_store: Store) -> None:

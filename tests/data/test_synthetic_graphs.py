@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from raybio.data.synthetic_graphs import KINDS, SyntheticConfig, SyntheticGraph, chances, synthetic_graph
+from raybio.data.synthetic_graphs import KINDS, NUM_NODES, SyntheticConfig, SyntheticGraph, chances, synthetic_graph
 from raybio.data.topic_store import TopicStore
 from raybio.errors import DataError
 from raybio.graphs.graphlets import graphlet_degrees
@@ -113,6 +113,16 @@ def test_noise_removes_links_only_if_it_is_to(store: TopicStore) -> None:
         left[removes] = noisy.has_edge(u, v)[linked].mean()
         assert noisy.has_edge(u, v)[~linked].any()
     assert left[False] == 1 and 0.6 < left[True] < 0.95
+
+
+@pytest.mark.parametrize("kind", ["sphere", "torus"])
+def test_with_self_loops_a_surface_keeps_nodes_that_are_near_no_other(store: TopicStore, kind: str) -> None:
+    plain, looped = (synthetic_graph(store, SyntheticConfig(kind=kind, self_loops=loops)) for loops in (False, True))
+    assert len(looped.text_N) == NUM_NODES[kind] > len(plain.text_N)
+    linked = looped.graph.degree_N > 0
+    assert (plain.graph.degree_N > 0).all() and not linked.all()
+    assert plain.text_N == tuple(text for text, has_link in zip(looped.text_N, linked, strict=True) if has_link)
+    assert plain.graph.num_edges == looped.graph.num_edges  # Graph has no self pairs: the plan draws them
 
 
 def test_spread_decides_which_sentences_a_triangle_has(store: TopicStore) -> None:

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raybio.errors import ConfigError, DataError
 from raybio.evaluation.synthetic_report import GraphScores, graph_table
+from raybio.graphs.simplicial import surface
 from raybio.runtime.all_graphs import Experiments, experiment_space, numbers, train_and_show
+from raybio.runtime.graph_plots import corners
 from raybio.runtime.launch import Arguments
 from raybio.systems.synthetic_graphs import DEMO
 
@@ -68,6 +71,15 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     assert len(trained) == 16  # eight models and their heads
     train_and_show(given, asked)
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")} == trained
+
+
+@pytest.mark.parametrize("kind", ["plane", "torus"])
+def test_the_corners_of_a_surface_are_found_from_the_nodes_on_it(kind: str) -> None:
+    rng, triangles = np.random.default_rng(0), surface(kind)
+    corner_V2 = rng.normal(size=(triangles.max() + 1, 2))
+    place_N, weight_N3 = rng.integers(0, len(triangles), 300), rng.dirichlet(np.ones(3), 300)
+    position_N2 = (weight_N3[:, :, None] * corner_V2[triangles[place_N]]).sum(axis=1)
+    np.testing.assert_allclose(corners(triangles, place_N, weight_N3, position_N2), corner_V2, atol=1e-9)
 
 
 def test_too_few_sentences_are_told_before_anything_is_trained(tmp_path: Path, tiny_topics, monkeypatch) -> None:

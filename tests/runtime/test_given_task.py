@@ -7,7 +7,7 @@ import pytest
 
 from raybio.data.tasks import TASKS
 from raybio.errors import ConfigError, DataError
-from raybio.runtime.given_task import PUBLISHED, with_task
+from raybio.runtime.given_task import PUBLISHED, with_tasks
 from raybio.runtime.launch import Arguments, settled_config
 from raybio.systems import SYSTEMS
 from raybio.systems.downstream import Config
@@ -22,24 +22,34 @@ def write(folder: Path, num_train: int = 70) -> Path:
 
 def settled(arguments: list[str], **more: object) -> Config:
     """What a command line with a task comes to, as the job reckons it."""
-    (_, store, *_), published = with_task(arguments)
-    given = Arguments(store=Path(store), published=published, **more)
+    (part,) = with_tasks(arguments).parts
+    given = Arguments(store=part.store, published=part.published, **more)
     return settled_config(SYSTEMS["downstream"], given, Path("runs"))[1]
 
 
 def test_a_task_becomes_a_store_that_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
     data = str(write(tmp_path))
-    arguments = with_task(["acl_arc", "--data", data, "--init", "m"]).arguments
-    assert arguments[0] == "--store"
-    assert arguments[2:] == ["--init", "m"]
-    manifest = Path(arguments[1]) / "manifest.json"
+    arguments, (part,) = with_tasks(["acl_arc", "--data", data, "--init", "m"])
+    assert (arguments, part.name) == (["--init", "m"], "acl_arc")
+    manifest = part.store / "manifest.json"
     assert manifest.parents[2] == tmp_path / "stores"
     before = manifest.stat().st_mtime_ns
-    with_task(["acl_arc", "--data", data])
+    with_tasks(["acl_arc", "--data", data])
     assert manifest.stat().st_mtime_ns == before
     with pytest.raises(ConfigError, match=r"is of acl_arc, want one of scicite"):
-        with_task(["scicite", "--store", arguments[1]])
+        with_tasks(["scicite", "--store", str(part.store)])
+
+
+def test_several_tasks_have_a_store_and_settings_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    data = ["--data", str(write(tmp_path))]
+    arguments, parts = with_tasks(["acl_arc,scicite", *data, "--seeds", "3", *data])
+    assert arguments == ["--seeds", "3"]
+    assert [part.name for part in parts] == ["acl_arc", "scicite"]
+    assert [part.published(None)["optim.peak_lr"] for part in parts] == [5e-5, 1e-5]
+    again = with_tasks(["scicite,acl_arc", "--store", str(parts[1].store), "--store", str(parts[0].store)]).parts
+    assert [part.store for part in again] == [parts[1].store, parts[0].store]
 
 
 def test_published_settings_lie_below_what_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +88,7 @@ def test_wrong_settings_are_refused_before_the_files_are_read(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("schedule: {max_step: 3}\n")
     with pytest.raises(ConfigError, match=r"Did you mean 'schedule.max_steps'"):
-        with_task(["acl_arc", "--data", str(write(tmp_path)), *given])
+        with_tasks(["acl_arc", "--data", str(write(tmp_path)), *given])
     assert not (tmp_path / "stores").exists()
 
 
@@ -88,7 +98,7 @@ def test_classes_that_training_does_not_have_are_told(
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
     write(tmp_path)
     (tmp_path / "test.txt").write_text('{"text": "t", "label": "new"}\n{"text": "u", "label": "a"}\n')
-    with_task(["acl_arc", "--data", str(tmp_path)])
+    with_tasks(["acl_arc", "--data", str(tmp_path)])
     assert "no training row has these classes of test, which are always told wrong: new\n" in capsys.readouterr().out
 
 
@@ -99,12 +109,16 @@ def test_every_task_has_published_settings(name: str) -> None:
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    assert with_task(["--store", "x"]) == (["--store", "x"], None)
-    assert with_task([]) == ([], None)
+    assert with_tasks(["--store", "x"]) == (["--store", "x"], ())
+    assert with_tasks([]) == ([], ())
     with pytest.raises(ConfigError, match="'scicit' is no task.*Did you mean 'scicite'"):
-        with_task(["scicit"])
+        with_tasks(["scicit"])
     for given in ([], ["--data", "x", "--store", "y"]):
         with pytest.raises(ConfigError, match="want either --data FILES"):
-            with_task(["scicite", *given])
+            with_tasks(["scicite", *given])
+    with pytest.raises(ConfigError, match="scicite: is there twice"):
+        with_tasks(["scicite,scicite", "--data", "x", "--data", "y"])
+    with pytest.raises(ConfigError, match="scicite, acl_arc: want .* once for each task in their order"):
+        with_tasks(["scicite,acl_arc", "--data", "x"])
     with pytest.raises(DataError, match="does not exist"):
-        with_task(["scicite", "--data", str(tmp_path / "nowhere")])
+        with_tasks(["scicite", "--data", str(tmp_path / "nowhere")])

@@ -52,7 +52,7 @@ class ResultTable:
         percent = [name for key, name in self.layout.measures.items() if key not in self.layout.plain]
         spreads = [score for row in self.rows.values() for split in row.values() for score in split.values()]
         has_spreads = any("num_runs" in score for score in spreads)
-        spread = "; ± standard deviation over runs" if has_spreads else ""
+        spread = "; ± standard deviation, over runs or test graphs" if has_spreads else ""
         return f"95 % bootstrap intervals{spread}; {', '.join(percent)} in %"
 
     def _cell(self, score: Score, name: str) -> str:
@@ -94,6 +94,26 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, folder.plots / "comparison.png"))
     paths[1].write_text("\n\n".join([*sections, f"{table.legend}."]) + "\n", encoding="utf-8")
     return paths
+
+
+def write_side_by_side(tables: Mapping[str, ResultTable], folder: RunFolder, split: str = "test") -> Path:
+    """``side_by_side.md`` of several comparisons of the same models: a row a model, a column a score of a split."""
+    cells_by_label: dict[str, list[str]] = {}
+    heads: list[str] = []
+    for name, table in tables.items():
+        (_, *measures), body = table.cells(split)
+        for label, *cells in body:
+            row = cells_by_label.setdefault(label, ["-"] * len(heads))
+            row += cells
+        heads += [name if len(measures) == 1 else f"{name}, {measure}" for measure in measures]
+        for row in cells_by_label.values():
+            row += ["-"] * (len(heads) - len(row))
+    first = next(iter(tables.values()))
+    body = [[label, *row] for label, row in cells_by_label.items()]
+    path = folder.path / "side_by_side.md"
+    told = f"{first.title(split)}\n\n{markdown_table(['model', *heads], body)}\n\n{first.legend}.\n"
+    path.write_text(told, encoding="utf-8")
+    return path
 
 
 def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
