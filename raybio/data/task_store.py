@@ -55,8 +55,12 @@ class TaskStore(Store):
 
     def known_from_training(self) -> dict[str, int]:
         """Of dev and test, how many rows have a text or sequence that a training row has too."""
-        taught = set(self.texts(self.split_rows("train")))
-        return {split: sum(one in taught for one in self.texts(self.split_rows(split))) for split in SPLITS[1:]}
+        return {split: len(self.split_rows(split)) - len(self.new_rows(split)) for split in SPLITS[1:]}
+
+    def new_rows(self, split: str) -> np.ndarray:
+        """Rows of a split whose text or sequence no training row has."""
+        taught, row_N = set(self.texts(self.split_rows("train"))), self.split_rows(split)
+        return row_N[[one not in taught for one in self.texts(row_N)]]
 
     def untaught_classes(self) -> dict[str, list[str]]:
         """Of dev and test the classes of rows that training has no row of, if any; nothing of other tasks."""

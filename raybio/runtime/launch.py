@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FOLD = "data.fold"
 """Where a system's configuration says which part of a cross-validation is trained."""
 
+ONE_FOLD = f"of a cross-validation: --set {FOLD}="
 ALL_FOLDS = "train every fold, several at once, and judge them together; --compare model=clgs adds a model"
 LAST_TRAINING = "after --all-folds: train each model again for its best steps, on validation sentences too; judge both"
 _DEVICES = {"auto": None, "cpu": False, "gpu": True}
@@ -104,9 +105,7 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
         ] = None,
         seeds: options.Seeds = 1,
         no_baseline: options.NoBaseline = False,
-        fold: Annotated[
-            int | None, typer.Option(help=f"of a cross-validation: --set {FOLD}=", hidden=not has_folds)
-        ] = None,
+        fold: Annotated[int | None, typer.Option(help=ONE_FOLD, hidden=not has_folds)] = None,
         all_folds: Annotated[bool, typer.Option("--all-folds", help=ALL_FOLDS, hidden=not has_folds)] = False,
         last_training: Annotated[
             bool, typer.Option("--last-training", help=LAST_TRAINING, hidden=not has_folds)
@@ -119,19 +118,16 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
     ) -> None:
         """The command line; ``--help`` is the description."""
         source = [] if init is None else [f"encoder.source={quoted(model_folder(init, '--init'))}"]
-        chosen_fold = [] if fold is None else [f"{FOLD}={fold}"]
+        chosen = (*(settings or ()), *source, *([] if fold is None else [f"{FOLD}={fold}"]))
         compared = _compared_with(compare_with or [], None if all_folds else usual, no_baseline)
-        chosen = (*(settings or ()), *source, *chosen_fold)
         given = (store, config, chosen, workers, cpus_per_worker, device, name, runs, tracking_uri)
         if last_training and not all_folds:
             raise ConfigError("--last-training: follows --all-folds, which finds out for how many steps; give both")
         arguments = Arguments(*given, compared, seeds, verbose, has_last_training=last_training)
-        if parts:
-            _train_parts(system, arguments, parts)
-        elif all_folds and has_folds:
+        if all_folds and has_folds:
             _train_all_folds(system, arguments)
         else:
-            _train_and_show(system, arguments)
+            _train_parts(system, arguments, parts)
 
     run_app(app)
 
@@ -258,6 +254,9 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _train_parts(system: str, arguments: Arguments, parts: Sequence[Part]) -> None:
+    if not parts:
+        _train_and_show(system, arguments)
+        return
     several = len(parts) > 1
     asked = {
         part.name: replace(

@@ -128,7 +128,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         table=TableLayout(
             title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
             measures={"score": "score"},
-            splits={"dev": "validation rows", "test": "test rows"},
+            splits={"dev": "validation rows", "test": "test rows", "new_test": "test rows that training has not"},
         ),
         step_metrics=("val/score", "val/log_likelihood"),
         prepare_demo=downstream.prepare_demo,

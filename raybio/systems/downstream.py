@@ -206,21 +206,27 @@ class _Judge:
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """``val/score``, ``val/log_likelihood`` and more on dev; weights of the best likelihood are kept."""
         assert isinstance(model, TaskModel)
-        found, log_likelihood = self._told(model, "dev", collective)
+        found, log_likelihood = self._told(model, self.store.split_rows("dev"), collective)
         model.keep_if_best(log_likelihood)
         means = {f"val/{name}": float(value_N.mean()) for name, value_N in found.items()}
         return means | {"val/log_likelihood": log_likelihood}
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """The weights of the best evaluation on dev and test, beside a fresh head on the initial encoder."""
+        """The weights of the best evaluation on dev and test, beside a fresh head on the initial encoder.
+
+        Where some test rows stand in training too, the others are a split of their own: ``new_test``.
+        """
         assert isinstance(model, TaskModel)
         model.take_best()
         device, seed = next(model.parameters()).device, derive_seed(self.config.seed, "bootstrap")
         scores: dict[str, Any] = {}
+        rows = {split: self.store.split_rows(split) for split in ("dev", "test")}
+        if 0 < len(new := self.store.new_rows("test")) < len(rows["test"]):
+            rows["new_test"] = new
         for name, one in {"initial": _fresh(self.config, self.store).to(device), "trained": model}.items():
-            told = {split: self._told(one, split, collective)[0] for split in ("dev", "test")}
+            told = {split: self._told(one, row_N, collective)[0] for split, row_N in rows.items()}
             scores[name] = {split: with_intervals(found, seed) for split, found in told.items()}
-        measured = {split: units(self.store.split_rows(split), found) for split, found in told.items()}
+        measured = {split: units(rows[split], found) for split, found in told.items()}
         return {
             "scores": scores,
             "unit_scores": measured,
@@ -237,9 +243,9 @@ class _Judge:
         labelled = int(((self.store.class_T >= 0) & np.isin(of_row, row_N)).sum())
         return labelled - int((read_labelled(self.store, self.read, row_N).label_T != IGNORED_LABEL).sum())
 
-    def _told(self, model: TaskModel, split: str, collective: Collective) -> tuple[dict[str, Floats], float]:
+    def _told(self, model: TaskModel, row_N: np.ndarray, collective: Collective) -> tuple[dict[str, Floats], float]:
         """What each row adds to the scores, and the mean log-likelihood, as ``TaskLabels.losses`` has it."""
-        row_N, max_tokens = self.store.split_rows(split), self.config.memory.max_tokens_per_micro_batch
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
         embed: Callable[..., Tensor] = partial(embed_rows, collective=collective, max_tokens=max_tokens)
         was_training = model.training
         model.eval()

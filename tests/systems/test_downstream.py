@@ -143,6 +143,24 @@ def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> 
     assert all(torch.equal(weight, now[name]) for name, weight in model.named_parameters())
 
 
+def test_test_rows_that_training_has_not_are_scored_apart(tmp_path: Path) -> None:
+    rows = {"train": "abcd", "dev": "ef", "test": "aghbi"}  # a and b are known
+    for split, texts in rows.items():
+        lines = [json.dumps({"text": f"text {text}", "label": "xy"[n % 2]}) for n, text in enumerate(texts)]
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines))
+    store = prepare_task(tmp_path / "store", "scicite", *read_task_files("scicite", tmp_path))
+    assert store.texts(store.new_rows("test")) == ["text g", "text h", "text i"]
+    assert store.known_from_training() == {"dev": 0, "test": 2}
+    system = SYSTEMS[NAME].build(tiny_config(NAME), store.path)
+    final = system.final_evaluate(system.model, SingleProcess())
+    measured = final["unit_scores"]
+    assert measured["new_test"].unit_U.tolist() == store.new_rows("test").tolist()
+    is_new = np.isin(measured["test"].unit_U, measured["new_test"].unit_U)
+    correct = {split: one.value_by_measure["accuracy"] for split, one in measured.items()}
+    assert correct["new_test"].tolist() == correct["test"][is_new].tolist()
+    assert final["scores"]["trained"]["new_test"]["accuracy"]["value"] == pytest.approx(correct["new_test"].mean())
+
+
 def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for split, size in (("train", 60), ("dev", 20), ("test", 20)):
@@ -157,6 +175,8 @@ def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_p
     system = SYSTEMS[NAME].build(config, store.path)
     list(fit(system, config))
     scores = system.final_evaluate(system.model, SingleProcess())["scores"]
+    known = len(store.split_rows("test")) - len(store.new_rows("test"))
+    assert ("new_test" in scores["trained"]) == (known > 0)
     assert scores["trained"]["test"]["macro_f1"]["value"] > 0.9
     with_dropout = SYSTEMS[NAME].build(override_all(config, {"encoder.dropout": 0.25}), store.path)
     assert with_dropout.model.dropout.p == 0.25  # before the head, as in the authors' code
