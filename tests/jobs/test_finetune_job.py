@@ -73,7 +73,7 @@ def test_tasks_are_told_by_two_encoders_with_two_seeds(tmp_path: Path, empty_dat
         own = (tmp_path / "runs" / f"tuned-{name}" / "table.md").read_text().split("test rows")[1]
         for label in ("source = one-", "source = two-"):
             (row,) = [cells[one][place].strip() for one in cells if one.startswith(label)]
-            assert f"| {row} |" in own, (row, own)
+            assert f", 2 runs | {row} |" in own, (row, own)
 
     again = run(tmp_path, *command)
     assert again.returncode == 0 and "was finished already" in again.stdout, again.stderr[-3000:]

@@ -1,7 +1,7 @@
 """The table of final evaluations: scores with intervals, a row a model; repetitions as mean ± standard deviation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,19 +97,20 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
 
 
 def write_side_by_side(tables: Mapping[str, ResultTable], folder: RunFolder, split: str = "test") -> Path:
-    """``side_by_side.md`` of several comparisons of the same models: a row a model, a column a score of a split."""
-    cells_by_label: dict[str, list[str]] = {}
-    heads: list[str] = []
+    """``side_by_side.md`` of several comparisons of the same models: a row a model, a column a score of a split.
+
+    Where there are repetitions, their means alone.
+    """
+    columns: list[tuple[str, dict[str, str]]] = []
     for name, table in tables.items():
-        (_, *measures), body = table.cells(split)
-        for label, *cells in body:
-            row = cells_by_label.setdefault(label, ["-"] * len(heads))
-            row += cells
-        heads += [name if len(measures) == 1 else f"{name}, {measure}" for measure in measures]
-        for row in cells_by_label.values():
-            row += ["-"] * (len(heads) - len(row))
-    first = next(iter(tables.values()))
-    body = [[label, *row] for label, row in cells_by_label.items()]
+        means = {label: row for label, row in table.rows.items() if "num_runs" in next(iter(row[split].values()))}
+        (_, *measures), body = replace(table, rows=means or table.rows).cells(split)
+        for place, measure in enumerate(measures, start=1):
+            head = name if len(measures) == 1 else f"{name}, {measure}"
+            columns.append((head, {row[0]: row[place] for row in body}))
+    labels = dict.fromkeys(label for _, cells in columns for label in cells)
+    body = [[label, *(cells.get(label, "-") for _, cells in columns)] for label in labels]
+    first, heads = next(iter(tables.values())), [head for head, _ in columns]
     path = folder.path / "side_by_side.md"
     told = f"{first.title(split)}\n\n{markdown_table(['model', *heads], body)}\n\n{first.legend}.\n"
     path.write_text(told, encoding="utf-8")
