@@ -6,9 +6,11 @@ and links among these are asked for. The links may be those of training: the mea
 Shape letters: N nodes, D embedding width.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from raybio.evaluation.link_retrieval import induced, neighbours_of
@@ -27,6 +29,18 @@ class OverTrials(NamedTuple):
 
     mean: float
     deviation: float
+
+
+class LinkSample(NamedTuple):
+    """Nodes of a test graph that are asked for the links among them.
+
+    Attributes:
+        node_A: which they are.
+        links: among them, numbered in their order.
+    """
+
+    node_A: np.ndarray
+    links: Graph
 
 
 def nodes_of_test_graph(graph: Graph, rng: np.random.Generator) -> np.ndarray:
@@ -49,43 +63,51 @@ def linked_of_test_graph(graph: Graph, seed: int, trial: int = 0) -> int:
     return int((induced(graph, node_S, np.zeros(len(node_S), np.int32)).degree_N > 0).sum())
 
 
-def sampled_link_scores(
-    graph: Graph, embedding_ND: Tensor, *, trials: int = 5, samples: int = 100, nodes: int = 200, seed: int = 0
-) -> dict[str, OverTrials]:
-    """Mean of each of ``MEASURES`` over the samples of a trial, and then over trials.
+def draw_link_samples(
+    graph: Graph, *, trials: int = 5, samples: int = 100, nodes: int = 200, seed: int = 0
+) -> list[list[LinkSample]]:
+    """The samples of each trial, a test graph of its own; every model is asked the same.
 
     Args:
         graph: links among all nodes.
-        embedding_ND: of all nodes.
         trials: test graphs.
         samples: of each.
         nodes: drawn for a sample, of those with a link in the test graph; all of these if there are fewer.
-        seed: of the test graphs and samples: the same for every model.
+        seed: of the test graphs and samples.
 
     Raises:
         ValueError: if a test graph has no link.
     """
-    value_TM = [
-        _of_trial(graph, embedding_ND, samples, nodes, np.random.default_rng((seed, trial))) for trial in range(trials)
+    return [_of_trial(graph, samples, nodes, np.random.default_rng((seed, trial))) for trial in range(trials)]
+
+
+def sampled_link_scores(samples: Sequence[LinkSample], embedding_ND: Tensor) -> list[float]:
+    """Mean of each of ``MEASURES`` over the samples of a trial, for embeddings of all nodes."""
+    found = [
+        link_retrieval(embedding_ND[one.node_A], one.links.indptr, one.links.indices)  # type: ignore[arg-type]
+        for one in samples
     ]
-    mean_M, deviation_M = np.mean(value_TM, axis=0), np.std(value_TM, axis=0, ddof=1 if trials > 1 else 0)
-    return {
-        name: OverTrials(float(mean), float(deviation))
-        for name, mean, deviation in zip(MEASURES, mean_M, deviation_M, strict=True)
-    }
+    return [float(np.mean([getattr(one, name) for one in found])) for name in MEASURES]
 
 
-def _of_trial(graph: Graph, embedding_ND: Tensor, samples: int, nodes: int, rng: np.random.Generator) -> np.ndarray:
+def over_trials(value_TM: ArrayLike) -> dict[str, OverTrials]:
+    """Mean and deviation over trials, by the name of the measure; a deviation of 0 of a single trial."""
+    values = np.asarray(value_TM, np.float64)
+    deviation_M = values.std(axis=0, ddof=1 if len(values) > 1 else 0)
+    numbers = zip(MEASURES, values.mean(axis=0).tolist(), deviation_M.tolist(), strict=True)
+    return {name: OverTrials(mean, deviation) for name, mean, deviation in numbers}
+
+
+def _of_trial(graph: Graph, samples: int, nodes: int, rng: np.random.Generator) -> list[LinkSample]:
     node_S = nodes_of_test_graph(graph, rng)
     test_graph = induced(graph, node_S, np.zeros(len(node_S), np.int32))
     linked = np.flatnonzero(test_graph.degree_N > 0)
     if not len(linked):
         raise ValueError(f"a test graph of {len(node_S)} nodes has no link, want a larger graph")
-    values = []
+    drawn_samples = []
     for _ in range(samples):
         drawn = rng.choice(linked, min(nodes, len(linked)), replace=False)
         asked = np.unique(np.concatenate([drawn, neighbours_of(test_graph, drawn)]))
         links = induced(test_graph, asked, np.zeros(len(asked), np.int32))
-        found = link_retrieval(embedding_ND[node_S[asked]], links.indptr, links.indices)
-        values.append([getattr(found, name) for name in MEASURES])
-    return np.mean(values, axis=0)
+        drawn_samples.append(LinkSample(node_S[asked], links))
+    return drawn_samples

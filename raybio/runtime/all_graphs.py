@@ -137,7 +137,8 @@ def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: fl
 def report(swept: "Swept", config: Config, store: TopicStore, asked: Experiments) -> list[Path]:
     """Write table and figures into the sweep's folder; the table comes first."""
     # Only now: this imports matplotlib.
-    from raybio.runtime.graph_plots import plot_nodes, plot_noise
+    from raybio.runtime.graph_plots import draw_nodes, plot_noise
+    from raybio.runtime.plots import save
 
     folder = swept.folder.path
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
@@ -164,7 +165,7 @@ def report(swept: "Swept", config: Config, store: TopicStore, asked: Experiments
         for title, one in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
             nodes, embedding_ND = embedded_nodes(exports[kind, 0, asked.noise[0], one], store, chosen)
             panels[title] = embedding_ND
-        files.append(plot_nodes(panels, nodes, kind, folder / f"map-{kind}.png"))
+        files.append(save(draw_nodes(panels, nodes, kind), folder / f"map-{kind}.png"))
     return files
 
 

@@ -16,7 +16,7 @@ from raybio.runtime.plots import COLOURS, MARKERS, save
 GREY = "#BBBBBB"
 
 
-def plot_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: str, path: Path) -> Path:
+def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: str) -> Figure:
     """A panel an embedding: its first two principal components, nodes coloured by class, links as lines.
 
     Beneath the nodes of a surface lies the surface: its triangles, whose corners are where they fit the nodes best.
@@ -25,7 +25,6 @@ def plot_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: st
         panels: title -> embedding (N, D).
         nodes: links, classes, and places on a surface.
         kind: the graph, the title above all panels.
-        path: the PNG file.
     """
     graph, label_N = nodes.graph, nodes.label_N
     figure = Figure(figsize=(6 * len(panels), 5.5), dpi=130, layout="constrained")
@@ -45,7 +44,7 @@ def plot_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: st
             one.scatter(*position_N2[chosen].T, s=14, c=colour, marker=marker, linewidths=0)
         one.set(title=name, xticks=[], yticks=[])
     figure.suptitle(kind)
-    return save(figure, path)
+    return figure
 
 
 def corners(triangle_T3: np.ndarray, place_N: np.ndarray, weight_N3: np.ndarray, position_N2: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,9 +20,6 @@ from raybio.runtime.run_folder import LAUNCH, RUN, RunFolder, model_folder, read
 from raybio.search_space import quoted
 from raybio.systems import SYSTEMS, SystemEntry
 from raybio.training.settings import TrainingConfig
-
-if TYPE_CHECKING:
-    from raybio.runtime.comparisons.result_table import ResultTable
 
 FOLD = "data.fold"
 """Where a system's configuration says which part of a cross-validation is trained."""
@@ -127,7 +124,7 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
         if all_folds and has_folds:
             _train_all_folds(system, arguments)
         else:
-            _train_parts(system, arguments, parts)
+            _train_and_show(system, arguments, parts)
 
     run_app(app)
 
@@ -253,61 +250,18 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     return parsed
 
 
-def _train_parts(system: str, arguments: Arguments, parts: Sequence[Part]) -> None:
-    if not parts:
-        _train_and_show(system, arguments)
-        return
-    several = len(parts) > 1
-    asked = {
-        part.name: replace(
-            arguments,
-            store=part.store,
-            published=part.published,
-            name=f"{arguments.name}-{part.name}" if several and arguments.name else arguments.name,
-        )
-        for part in parts
-    }
-    for one in asked.values():
-        settle(system, one)  # what is wrong with any is told before the first is trained
-    shown = {}
-    for name, one in asked.items():
-        if several:
-            print(f"\n{name}", flush=True)
-        shown[name] = _train_and_show(system, one)
-    if several:
-        from raybio.runtime.comparisons.result_table import write_side_by_side
+def _train_and_show(system: str, arguments: Arguments, parts: Sequence[Part]) -> None:
+    asked = {part.name: _of_part(arguments, part, is_one=len(parts) == 1) for part in parts} or {"": arguments}
+    settled = {name: settle(system, one, Path(sys.argv[0]).stem) for name, one in asked.items()}
+    # Only now: this imports Ray and MLflow, which takes seconds.
+    from raybio.runtime.train_and_show import train_and_show
 
-        path = write_side_by_side({name: table for name, (table, _) in shown.items()}, next(iter(shown.values()))[1])
-        print(f"\n{path.read_text(encoding='utf-8')}\n{path}")
+    train_and_show(settled, arguments.compare, arguments.seeds)
 
 
-def _train_and_show(system: str, arguments: Arguments) -> tuple["ResultTable", RunFolder]:
-    fields_of_request = settle(system, arguments, Path(sys.argv[0]).stem)
-    # Only now: these import Ray and MLflow, which takes seconds.
-    from raybio.runtime.comparisons.result_table import lines_for_terminal
-    from raybio.runtime.comparisons.variations import Variation, compare
-    from raybio.runtime.train import TrainRequest
-
-    request = TrainRequest(**fields_of_request)
-    variations = [Variation.parse(text) for text in arguments.compare]
-    if arguments.seeds > 1:
-        first = request.config.seed
-        variations.append(Variation("seed", tuple(range(first, first + arguments.seeds))))
-    result, table = compare(request, variations)
-    console = Console()
-    if result.was_finished:
-        console.print(f"{result.folder.name} was finished already, at step {result.step:,}", highlight=False)
-    for renderable in lines_for_terminal(table):
-        console.print(renderable)
-    uri = (read_json(result.folder.tracking) or {}).get("uri", "")
-    for what, where in {
-        "result": result.folder.result,
-        "model": result.folder.export,
-        "plots": result.folder.plots,
-        "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {uri.split('@')[-1]}",
-    }.items():
-        console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)
-    return table, result.folder
+def _of_part(arguments: Arguments, part: Part, *, is_one: bool) -> Arguments:
+    name = arguments.name if is_one or not arguments.name else f"{arguments.name}-{part.name}"
+    return replace(arguments, store=part.store, published=part.published, name=name)
 
 
 def _train_all_folds(system: str, arguments: Arguments) -> None:

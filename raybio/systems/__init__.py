@@ -38,12 +38,20 @@ class TableLayout:
         measures: name of a score -> its heading.
         splits: name of a split -> what it is called; a table each.
         plain: scores that are shown as they are; all others in percent.
+        beside: splits that are a part of another one, or another way to ask it: in tables alone, neither tested nor
+            drawn against settings.
     """
 
     title: str
     measures: Mapping[str, str]
     splits: Mapping[str, str]
     plain: frozenset[str] = frozenset()
+    beside: frozenset[str] = frozenset()
+
+    @property
+    def judged(self) -> list[str]:
+        """Splits by which runs are told apart; the last one counts most."""
+        return [split for split in self.splits if split not in self.beside]
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,7 @@ LINK_RETRIEVAL = TableLayout(
     measures={"lrap": "LRAP", "ndcg": "nDCG", "average_precision": "AP", "mrr": "MRR"},
     splits={"train": "training links", "val": "held-out links", "samples": "samples of test graphs"},
     plain=frozenset({"mrr"}),
+    beside=frozenset({"samples"}),
 )
 
 SYSTEMS: dict[str, SystemEntry] = {
@@ -129,6 +138,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
             measures={"score": "score"},
             splits={"dev": "validation rows", "test": "test rows", "new_test": "test rows that training has not"},
+            beside=frozenset({"new_test"}),
         ),
         step_metrics=("val/score", "val/log_likelihood"),
         prepare_demo=downstream.prepare_demo,

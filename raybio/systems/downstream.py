@@ -44,6 +44,9 @@ from raybio.training.encode import embed_rows
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
+MIN_NEW_ROWS = 20
+"""Test rows that training has not are scored apart from so many on."""
+
 
 class Config(TrainingConfig):
     """Settings of fine-tuning; ``jobs/finetune.py`` knows those that the paper has for each task."""
@@ -214,14 +217,15 @@ class _Judge:
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """The weights of the best evaluation on dev and test, beside a fresh head on the initial encoder.
 
-        Where some test rows stand in training too, the others are a split of their own: ``new_test``.
+        Where some test rows stand in training too, the others, if they are enough, are a split of their own:
+        ``new_test``.
         """
         assert isinstance(model, TaskModel)
         model.take_best()
         device, seed = next(model.parameters()).device, derive_seed(self.config.seed, "bootstrap")
         scores: dict[str, Any] = {}
         rows = {split: self.store.split_rows(split) for split in ("dev", "test")}
-        if 0 < len(new := self.store.new_rows("test")) < len(rows["test"]):
+        if MIN_NEW_ROWS <= len(new := self.store.new_rows("test")) < len(rows["test"]):
             rows["new_test"] = new
         for name, one in {"initial": _fresh(self.config, self.store).to(device), "trained": model}.items():
             told = {split: self._told(one, row_N, collective)[0] for split, row_N in rows.items()}

@@ -16,7 +16,13 @@ from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import DataError
-from raybio.evaluation.sampled_links import OverTrials, linked_of_test_graph, sampled_link_scores
+from raybio.evaluation.sampled_links import (
+    OverTrials,
+    draw_link_samples,
+    linked_of_test_graph,
+    over_trials,
+    sampled_link_scores,
+)
 from raybio.functional.hashing import derive_seed
 from raybio.graphs import Graph
 from raybio.training.encode import embed_rows
@@ -58,12 +64,15 @@ def sampled_links(
     """
     store = open_store(store_path, LinkedTextStore)
     graph = whole_graph(store)
-    score = partial(sampled_link_scores, graph, trials=trials, samples=samples, nodes=nodes, seed=seed)
-    generator = torch.Generator().manual_seed(derive_seed(seed, "random-vectors") % 2**63)
     try:
-        scores = {RANDOM: score(torch.randn(graph.num_nodes, RANDOM_WIDTH, generator=generator))}
+        drawn = draw_link_samples(graph, trials=trials, samples=samples, nodes=nodes, seed=seed)
     except ValueError as error:
         raise DataError(f"{store_path}: {error}") from None
+
+    def score(embedding_ND: Tensor) -> dict[str, OverTrials]:
+        return over_trials([sampled_link_scores(of_trial, embedding_ND) for of_trial in drawn])
+
+    scores = {RANDOM: score(random_vectors(graph.num_nodes, seed))}
     if (at_hand := linked_of_test_graph(graph, seed)) <= nodes:
         say(f"a test graph has {at_hand:,} linked nodes: each sample of {nodes} is all of it, easier than the paper's")
     for model in models:
@@ -78,6 +87,12 @@ def whole_graph(store: LinkedTextStore) -> Graph:
     source_E = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
     edge_E2 = np.concatenate([np.stack([source_E, graph.indices], axis=1), store.heldout])
     return Graph.from_edges(edge_E2, graph.num_nodes)
+
+
+def random_vectors(num_nodes: int, seed: int) -> Tensor:
+    """What every model is compared with (N, 768)."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "random-vectors") % 2**63)
+    return torch.randn(num_nodes, RANDOM_WIDTH, generator=generator)
 
 
 def _embed(model: str, store: LinkedTextStore, pooling: Literal["mean", "cls"], max_length: int) -> Tensor:

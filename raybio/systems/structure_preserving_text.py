@@ -32,12 +32,19 @@ from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
 from raybio.evaluation.link_retrieval import LinkEvaluationConfig
-from raybio.evaluation.sampled_links import linked_of_test_graph, sampled_link_scores
+from raybio.evaluation.sampled_links import (
+    MEASURES,
+    LinkSample,
+    draw_link_samples,
+    linked_of_test_graph,
+    sampled_link_scores,
+)
+from raybio.evaluation.task_scores import with_intervals
+from raybio.evaluation.unit_scores import sampled
 from raybio.functional.hashing import derive_seed
-from raybio.graphs import Graph
 from raybio.objectives.structure_preserving import ObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
-from raybio.systems.link_samples import whole_graph
+from raybio.systems.link_samples import random_vectors, whole_graph
 from raybio.systems.linking import LinkJudge, check_sampling, link_system
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
@@ -93,14 +100,17 @@ def check(config: Config, store: LinkedTextStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or a test graph would have no link.
+        ConfigError: if the encoder's source is not there, or a test graph is no larger than a sample.
     """
     check_source(config.encoder.source, config.encoder.revision)
-    for trial in range(config.evaluation.test_graphs):
-        if not linked_of_test_graph(whole_graph(store), SAMPLES_SEED, trial):
+    asked = config.evaluation
+    graph = whole_graph(store) if asked.test_graphs else store.graph
+    for trial in range(asked.test_graphs):
+        if (at_hand := linked_of_test_graph(graph, SAMPLES_SEED, trial)) <= asked.nodes_per_sample:
             raise ConfigError(
-                f"evaluation.test_graphs: number {trial + 1} of {config.evaluation.test_graphs} has no link in "
-                f"{store.path} ({store.graph.num_edges:,} links); want 0, or a larger graph"
+                f"evaluation.test_graphs: number {trial + 1} of {asked.test_graphs} has {at_hand:,} linked nodes in "
+                f"{store.path}, and every sample of {asked.nodes_per_sample} would be all of it; want fewer "
+                "evaluation.nodes_per_sample, a larger graph, or no test graphs"
             )
 
 
@@ -140,36 +150,35 @@ class _Judge:
     evaluation: EvaluationConfig
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """As ``LinkJudge`` has it; of test graphs mean and deviation of each score, as split ``samples``."""
+        """As ``LinkJudge`` has it; test graphs are the units of a split ``samples``."""
         found = self.links.at_the_end(model, collective)
-        if self.evaluation.test_graphs:
-            device = next(model.parameters()).device
-            row_N = np.arange(self.store.num_rows)
-            generator = torch.Generator().manual_seed(derive_seed(self.links.config.seed, "random-vectors") % 2**63)
-            noise_ND = torch.randn(len(row_N), model.width, generator=generator)
-            found["scores"]["random"]["samples"] = self._on_samples(noise_ND)
-            for name, one in {"initial": self.links.fresh().to(device), "trained": model}.items():
-                found["scores"][name]["samples"] = self._on_samples(self.links.embed(one, collective, row_N))
+        if not self.evaluation.test_graphs:
+            return found
+        row_N, device = np.arange(self.store.num_rows), next(model.parameters()).device
+        embeddings = {
+            "random": lambda: random_vectors(len(row_N), SAMPLES_SEED),
+            "initial": lambda: self.links.embed(self.links.fresh().to(device), collective, row_N),
+            "trained": lambda: self.links.embed(model, collective, row_N),
+        }
+        for name, embed in embeddings.items():  # one matrix at a time
+            values = self._on_samples(embed(), collective)
+            found["scores"][name]["samples"] = with_intervals(values, derive_seed(self.links.config.seed, "bootstrap"))
+        found["unit_scores"]["samples"] = sampled(np.arange(self.evaluation.test_graphs), values)
         return found
 
-    def _on_samples(self, embedding_ND: Tensor) -> dict[str, dict[str, float]]:
-        asked = self.evaluation
-        scores = sampled_link_scores(
-            self._graph,
-            embedding_ND,
-            trials=asked.test_graphs,
-            samples=asked.samples,
-            nodes=asked.nodes_per_sample,
-            seed=SAMPLES_SEED,
-        )
-        return {
-            name: {"value": mean, "low": mean - deviation, "high": mean + deviation, "num_runs": asked.test_graphs}
-            for name, (mean, deviation) in scores.items()
-        }
+    def _on_samples(self, embedding_ND: Tensor, collective: Collective) -> dict[str, np.ndarray]:
+        """Scores (T,) of test graphs, which the workers share."""
+        value_TM = torch.zeros(len(self._samples), len(MEASURES), dtype=torch.float64, device=embedding_ND.device)
+        for trial in range(collective.rank, len(self._samples), collective.world):
+            value_TM[trial] = torch.tensor(sampled_link_scores(self._samples[trial], embedding_ND))
+        value_MT = collective.all_sum(value_TM).T.cpu().numpy()
+        return dict(zip(MEASURES, value_MT, strict=True))
 
     @cached_property
-    def _graph(self) -> Graph:
-        return whole_graph(self.store)
+    def _samples(self) -> list[list[LinkSample]]:
+        asked = self.evaluation
+        sizes = {"trials": asked.test_graphs, "samples": asked.samples, "nodes": asked.nodes_per_sample}
+        return draw_link_samples(whole_graph(self.store), **sizes, seed=SAMPLES_SEED)
 
 
 def _encoder(config: Config, count_by_word: dict[str, int]) -> TextEncoder:

@@ -99,6 +99,15 @@ def test_pair_masks_equal_their_definition(tiny_store: Store, world: int, same_n
         offset += len(shard["row_R"])
 
 
+def test_with_self_loops_a_node_is_drawn_as_its_own_positive(tiny_store: Store) -> None:
+    def drawn_itself(collate: LinkCollate) -> bool:
+        batches = [collate(step, 0, 1)["row_R"] for step in range(10)]
+        return any((rows[:10] == rows[10:20]).any() for rows in batches)
+
+    assert drawn_itself(collate_of(tiny_store, self_loops=True))
+    assert not drawn_itself(collate_of(tiny_store))
+
+
 def test_without_pairs_only_anchors_are_read(tiny_store: Store) -> None:
     arrays = collate_of(tiny_store, with_pairs=False)(0, 0, 1)
     assert len(arrays["row_R"]) == 10 == arrays["num_anchors"]

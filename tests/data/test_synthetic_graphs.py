@@ -125,6 +125,18 @@ def test_with_self_loops_a_surface_keeps_nodes_that_are_near_no_other(store: Top
     assert plain.graph.num_edges == looped.graph.num_edges  # Graph has no self pairs: the plan draws them
 
 
+def test_noise_may_take_a_nodes_last_link_if_it_has_itself(store: TopicStore) -> None:
+    settings = {"kind": "homophily", "noise": 0.02, "noise_removes": True}
+    alone = 0
+    for repeat in range(40):
+        noisy = synthetic_graph(store, SyntheticConfig(**settings, repeat=repeat, self_loops=True))
+        if (noisy.graph.degree_N == 0).any():
+            alone += 1
+            with pytest.raises(DataError, match="linked to all others or to none"):
+                synthetic_graph(store, SyntheticConfig(**settings, repeat=repeat))
+    assert alone
+
+
 def test_spread_decides_which_sentences_a_triangle_has(store: TopicStore) -> None:
     drawn = [synthetic_graph(store, SyntheticConfig(kind="plane", spread=spread)) for spread in ("even", "uniform")]
     assert drawn[0].text_N != drawn[1].text_N

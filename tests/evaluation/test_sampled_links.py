@@ -4,8 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.evaluation.sampled_links import linked_of_test_graph, nodes_of_test_graph, sampled_link_scores
+from raybio.evaluation.sampled_links import (
+    OverTrials,
+    draw_link_samples,
+    linked_of_test_graph,
+    nodes_of_test_graph,
+    over_trials,
+    sampled_link_scores,
+)
 from raybio.graphs import Graph
+
+
+def scores_of(graph: Graph, embedding_ND: torch.Tensor, **sizes: int) -> dict[str, OverTrials]:
+    return over_trials([sampled_link_scores(one, embedding_ND) for one in draw_link_samples(graph, **sizes)])
 
 
 def cliques(num: int, size: int) -> Graph:
@@ -34,10 +45,10 @@ def test_perfect_embeddings_score_one_and_random_ones_little() -> None:
     graph = cliques(60, 5)
     near = 1e-3 * torch.randn(300, 60, generator=torch.Generator().manual_seed(0))  # neighbours that tie share ranks
     perfect = torch.eye(60).repeat_interleave(5, dim=0) + near
-    scores = sampled_link_scores(graph, perfect, trials=3, samples=4, nodes=20)
+    scores = scores_of(graph, perfect, trials=3, samples=4, nodes=20)
     assert all(one.mean == pytest.approx(1) and one.deviation == pytest.approx(0) for one in scores.values())
     noise = torch.randn(300, 32, generator=torch.Generator().manual_seed(0))
-    noisy = sampled_link_scores(graph, noise, trials=3, samples=4, nodes=20)
+    noisy = scores_of(graph, noise, trials=3, samples=4, nodes=20)
     assert all(one.mean < 0.5 and one.deviation > 0 for one in noisy.values())
 
 
@@ -51,15 +62,15 @@ def test_what_samples_are_drawn_from_is_counted() -> None:
 def test_every_model_gets_the_same_samples() -> None:
     graph = cliques(40, 4)
     noise = torch.randn(160, 8, generator=torch.Generator().manual_seed(0))
-    first, second = (sampled_link_scores(graph, noise, trials=2, samples=3, nodes=10, seed=4) for _ in range(2))
+    first, second = (scores_of(graph, noise, trials=2, samples=3, nodes=10, seed=4) for _ in range(2))
     assert first == second
-    assert sampled_link_scores(graph, noise, trials=2, samples=3, nodes=10, seed=5) != first
+    assert scores_of(graph, noise, trials=2, samples=3, nodes=10, seed=5) != first
 
 
 def test_a_sample_is_some_nodes_and_their_neighbours_and_the_deviation_is_that_of_a_sample_of_trials() -> None:
     graph = cliques(60, 3)
     noise = torch.randn(180, 4, generator=torch.Generator().manual_seed(0))
-    alone, both = (sampled_link_scores(graph, noise, trials=num, samples=1, nodes=4, seed=3) for num in (1, 2))
+    alone, both = (scores_of(graph, noise, trials=num, samples=1, nodes=4, seed=3) for num in (1, 2))
     for name, one in both.items():
         first = alone[name].mean
         second = 2 * one.mean - first
@@ -82,4 +93,4 @@ def test_a_sample_is_some_nodes_and_their_neighbours_and_the_deviation_is_that_o
 def test_a_graph_without_a_test_link_is_refused() -> None:
     with pytest.raises(ValueError, match="has no link, want a larger graph"):
         for seed in range(20):
-            sampled_link_scores(cliques(1, 2), torch.zeros(2, 4), trials=1, samples=1, nodes=1, seed=seed)
+            scores_of(cliques(1, 2), torch.zeros(2, 4), trials=1, samples=1, nodes=1, seed=seed)

@@ -42,6 +42,7 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
         "schedule.evaluate_every_steps": 2,
         "evaluation.test_graphs": 2,
         "evaluation.samples": 3,
+        "evaluation.nodes_per_sample": 5,
     }
     command = [JOBS / "sppt_mag.py", "--store", tiny_citations.path, "--name", "mag", *given(settings)]
     command += ["--compare", "objective.lambda_spml=0,0.1"]
@@ -54,10 +55,10 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
     ]
     table = (tmp_path / "runs" / "mag" / "table.md").read_text()
     of_samples = table.split("samples of test graphs")[1].splitlines()
-    labels = [line.split("|")[1].strip() for line in of_samples if " ± " in line and line.startswith("|")]
+    labels = [line.split("|")[1].strip() for line in of_samples if "[" in line]
     assert labels == ["random", "initial", "lambda_spml = 0", "lambda_spml = 0.1", "lambda_spml = 0.5 (this run)"]
     models = ["--model", tmp_path / "runs" / "mag", "--model", tmp_path / "runs" / "mag.lambda_spml-0"]
-    sizes = ["--trials", "2", "--samples", "3"]
+    sizes = ["--trials", "2", "--samples", "3", "--nodes", "5"]
     judged = run(tmp_path, JOBS / "evaluate.py", "link-samples", "--store", tiny_citations.path, *models, *sizes)
     assert judged.returncode == 0, judged.stderr[-3000:]
     lrap = read_json(tmp_path / "runs" / "mag" / "result.json")["final"]["scores"]["trained"]["samples"]["lrap"]

@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from raybio.config import override_all
 from raybio.data.document_store import DocumentStore
-from raybio.runtime.comparisons.against import write_against
+from raybio.runtime.comparisons.against import Judged, write_against
 from raybio.runtime.comparisons.overlay_plots import plot_against
 from raybio.runtime.comparisons.variations import Kin, Variation, compare, family, judged
 from raybio.runtime.run_folder import RunFolder, read_json
@@ -88,6 +88,21 @@ def test_each_of_two_numeric_settings_is_shown_against_the_lines_of_the_other(tm
         ["label_fraction = 1", "label_fraction = 0.01", "label_fraction = 0.1"],
         ["num_proxies = 1", "num_proxies = 4", "num_proxies = 0"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("system", "shown"), [("downstream", "test"), ("structure_preserving_text", "val"), ("relation_extraction", "test")]
+)
+def test_the_last_split_that_is_no_part_of_another_is_shown(tmp_path: Path, system: str, shown: str) -> None:
+    layout = SYSTEMS[system].table
+    scores = dict.fromkeys(layout.measures, {"value": 0.5, "low": 0.4, "high": 0.6})
+    runs = [Judged({"optim.peak_lr": rate}, dict.fromkeys(layout.splits, scores)) for rate in (1e-5, 2e-5, 3e-5)]
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    table, _ = write_against(runs, layout, folder)
+    with table.open(newline="") as file:
+        _, *rows = csv.reader(file)
+    assert {(row[0], row[4]) for row in rows} == {(shown, "1")}
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.collections import PolyCollection
 
+from raybio.config import override_all
+from raybio.data.synthetic_graphs import SyntheticConfig, synthetic_graph
+from raybio.data.topic_store import TopicStore
 from raybio.errors import ConfigError, DataError
 from raybio.evaluation.synthetic_report import GraphScores, graph_table
 from raybio.graphs.simplicial import surface
 from raybio.runtime.all_graphs import Experiments, experiment_space, numbers, train_and_show
-from raybio.runtime.graph_plots import corners
+from raybio.runtime.graph_plots import corners, draw_nodes
 from raybio.runtime.launch import Arguments
-from raybio.systems.synthetic_graphs import DEMO
+from raybio.systems.synthetic_graphs import DEMO, build
 
 TINY = (
     *("encoder.width=8", "encoder.num_heads=2", "encoder.ffn_width=8", "encoder.max_length=30"),
@@ -80,6 +84,26 @@ def test_the_corners_of_a_surface_are_found_from_the_nodes_on_it(kind: str) -> N
     place_N, weight_N3 = rng.integers(0, len(triangles), 300), rng.dirichlet(np.ones(3), 300)
     position_N2 = (weight_N3[:, :, None] * corner_V2[triangles[place_N]]).sum(axis=1)
     np.testing.assert_allclose(corners(triangles, place_N, weight_N3, position_N2), corner_V2, atol=1e-9)
+
+
+def test_a_surface_is_drawn_beneath_its_nodes_and_no_other_graph_has_one(tiny_topics: TopicStore) -> None:
+    for kind, num in (("plane", 2 * len(surface("plane"))), ("cliques", 0)):
+        nodes = synthetic_graph(tiny_topics, SyntheticConfig(kind=kind, num_nodes=30, min_sentences=5))
+        embedding = np.random.default_rng(0).normal(size=(nodes.graph.num_nodes, 4))
+        figure = draw_nodes({"one": embedding, "two": embedding}, nodes, kind)
+        for axes in figure.axes:
+            triangles = [one for one in axes.collections if isinstance(one, PolyCollection)]
+            assert sum(len(one.get_paths()) for one in triangles) == num  # filled, and their edges
+            assert len(axes.texts) == (4 if num else 0)  # the corners' numbers
+
+
+def test_self_loops_reach_training(tiny_topics: TopicStore) -> None:
+    settings = {"graph.kind": "plane", "graph.num_nodes": 30, "graph.min_sentences": 5, "plan.global_batch_rows": 8}
+    for loops in (False, True):
+        config = override_all(DEMO, settings | {"graph.self_loops": loops})
+        collate = build(config, tiny_topics.path).collate
+        batches = [collate(step, 0, 1)["row_R"] for step in range(20)]
+        assert any((rows[:8] == rows[8:16]).any() for rows in batches) == loops
 
 
 def test_too_few_sentences_are_told_before_anything_is_trained(tmp_path: Path, tiny_topics, monkeypatch) -> None:

@@ -49,6 +49,7 @@ def write_run(
     system: str = SYSTEM,
     curve: Mapping[int, float] = CURVE,
     units: np.ndarray = UNITS,
+    splits: tuple[str, ...] = ("val",),
 ) -> RunFolder:
     """What training leaves of a run whose units have ``values`` in all scores; None: a trial, without an evaluation."""
     folder = RunFolder(runs, name)
@@ -60,9 +61,10 @@ def write_run(
         log.append(step, {"loss": 1 - value, "val/link_mrr": value, "val/link_mrr/part": value} | rates)
     if values is not None:
         scores = {name: {"value": float(values.mean()), "low": 0.0, "high": 1.0} for name in MEASURES}
-        final = {"scores": {"trained": {"val": scores}}}
+        final = {"scores": {"trained": dict.fromkeys(splits, scores)}}
         write_json(folder.result, {"status": "finished", "step": 10, "precision": "fp32", "final": final})
-        write_unit_scores(folder.unit_scores, {"val": UnitScores(units, dict.fromkeys(MEASURES, values))})
+        of_units = UnitScores(units, dict.fromkeys(MEASURES, values))
+        write_unit_scores(folder.unit_scores, dict.fromkeys(splits, of_units))
     return folder
 
 
@@ -110,6 +112,15 @@ def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_te
     assert len(tests) == 10 * len(MEASURES)
     assert min(test.p for test in tests) < 0.05
     assert {test.verdict for test in tests if test.p > 0.05 / len(tests)} == {"not shown"}
+
+
+def test_splits_beside_the_others_are_shown_and_not_tested(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b")):
+        settings = {"objective.lambda_spml": number / 10}
+        write_run(tmp_path, name, noisy(number), settings, splits=("train", "val", "samples"))
+    found = compared(tmp_path)
+    assert found.scores.splits == ["train", "val", "samples"]
+    assert [test.split for test in found.tests] == ["train"] * len(MEASURES) + ["val"] * len(MEASURES)
 
 
 def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_path: Path) -> None:

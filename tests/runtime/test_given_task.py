@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from raybio.data.task_store import TaskStore
 from raybio.data.tasks import TASKS
 from raybio.errors import ConfigError, DataError
 from raybio.runtime.given_task import PUBLISHED, with_tasks
-from raybio.runtime.launch import Arguments, settled_config
+from raybio.runtime.launch import Arguments, Part, _train_and_show, settled_config
 from raybio.systems import SYSTEMS
 from raybio.systems.downstream import Config
+from tests.systems.conformance_cases import tiny_config
 
 
 def write(folder: Path, num_train: int = 70) -> Path:
@@ -50,6 +52,22 @@ def test_several_tasks_have_a_store_and_settings_each(tmp_path: Path, monkeypatc
     assert [part.published(None)["optim.peak_lr"] for part in parts] == [5e-5, 1e-5]
     again = with_tasks(["scicite,acl_arc", "--store", str(parts[1].store), "--store", str(parts[0].store)]).parts
     assert [part.store for part in again] == [parts[1].store, parts[0].store]
+
+
+def test_what_is_wrong_with_a_later_task_is_told_before_the_first_is_trained(
+    tmp_path: Path, tiny_task: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    texts = with_tasks(["acl_arc", "--data", str(write(tmp_path))]).parts[0].store
+    settings = {"encoder.source": "scratch", "schedule.max_steps": 1}
+    model = SYSTEMS["downstream"].build(tiny_config("downstream", **settings), texts).export(tmp_path / "model", {})
+    monkeypatch.setattr("sys.argv", ["finetune.py"])
+    given = Arguments(settings=(f"encoder.source={model}",), name="two", runs=tmp_path / "runs")
+    # The second reads proteins, of which a model of words knows nothing.
+    parts = [Part(name, store, lambda _: {}) for name, store in (("words", texts), ("folds", tiny_task.path))]
+    with pytest.raises(ConfigError, match="is no protein encoder"):
+        _train_and_show("downstream", given, parts)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_published_settings_lie_below_what_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

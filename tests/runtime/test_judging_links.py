@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from raybio.data.linked_text_store import LinkedTextStore
 from raybio.errors import ConfigError
-from raybio.evaluation.sampled_links import MEASURES, sampled_link_scores
+from raybio.evaluation.sampled_links import MEASURES, draw_link_samples
 from raybio.runtime.judging import app
 from raybio.systems import link_samples, structure_preserving_text
 from tests.systems.conformance_cases import tiny_config
@@ -55,11 +55,11 @@ def test_links_that_training_does_not_have_are_asked_for_too(
 ) -> None:
     asked = []
 
-    def remembered(graph, embedding_ND, **sizes):
+    def remembered(graph, **sizes):
         asked.append(graph)
-        return sampled_link_scores(graph, embedding_ND, **sizes)
+        return draw_link_samples(graph, **sizes)
 
-    monkeypatch.setattr(link_samples, "sampled_link_scores", remembered)
+    monkeypatch.setattr(link_samples, "draw_link_samples", remembered)
     link_samples.sampled_links([], tiny_citations.path, trials=1, samples=1, nodes=5)
     heldout = tiny_citations.heldout
     assert len(heldout) and not tiny_citations.graph.has_edge(heldout[:, 0], heldout[:, 1]).any()

@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,13 @@ from rich.console import Console
 from raybio.config import override
 from raybio.errors import ConfigError
 from raybio.runtime.comparisons.labels import named, shown
-from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal
+from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal, write_side_by_side
 from raybio.runtime.comparisons.variations import Kin, Variation, family, over_steps, same_arithmetic, score_rows
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.plots import plot_comparison
 from raybio.runtime.run_folder import RunFolder
 from raybio.runtime.train import Result, TrainRequest
-from raybio.systems import SYSTEMS
+from raybio.systems import SYSTEMS, TableLayout
 
 LAYOUT = SYSTEMS["structure_preserving"].table
 SCORE = {"value": 0.1234, "low": 0.1, "high": 0.15}
@@ -160,8 +161,50 @@ def test_repetitions_are_told_one_by_one_and_as_mean_and_deviation(tmp_path: Pat
         "lambda_spml = 0, 3 runs": "50.00 ± 10.00",
     }
     assert table.cells("train")[1][-1][-1] == "0.200 ± 0.100"
-    spread = "± standard deviation, over runs or test graphs"
+    spread = "± standard deviation over runs"
     assert table.legend == f"95 % bootstrap intervals; {spread}; LRAP, nDCG, AP in %"
+
+
+def side_by_side(tmp_path: Path, rows_by_name: dict[str, dict[str, Any]], layout: TableLayout = LAYOUT) -> list[str]:
+    """Lines of the table of several comparisons, each with a run of its name."""
+    found = {name: (ResultTable(rows, layout), RunFolder(tmp_path, name)) for name, rows in rows_by_name.items()}
+    for _, folder in found.values():
+        folder.make()
+    path = write_side_by_side(found, "train")
+    assert path == tmp_path / next(iter(found)) / "side_by_side.md"
+    return [line for line in path.read_text().splitlines() if line.startswith("|")]
+
+
+def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> None:
+    one = TableLayout("Task", {"lrap": "score"}, {"train": "rows"})
+
+    def of(value: float) -> dict[str, Any]:
+        return {"train": {"lrap": {"value": value, "low": value, "high": value}}}
+
+    head, _, *rows = side_by_side(
+        tmp_path / "plain", {"a": {"initial": of(0.1), "a": of(0.2)}, "b": {"initial": of(0.3), "b": of(0.4)}}, one
+    )
+    assert head == "| model | a | b |"
+    assert rows == [
+        "| initial | 10.00 [10.00, 10.00] | 30.00 [30.00, 30.00] |",
+        "| this run | 20.00 [20.00, 20.00] | 40.00 [40.00, 40.00] |",
+    ]
+    # A value of a setting that is one's own and the other's variation is one row; what only one has leaves a gap.
+    a = {"peak_lr = 1": of(0.1), "peak_lr = 2 (this run)": of(0.2)}
+    b = {"peak_lr = 2": of(0.3), "peak_lr = 3": of(0.5), "peak_lr = 1 (this run)": of(0.4)}
+    rows = side_by_side(tmp_path / "rates", {"a": a, "b": b}, one)[2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["peak_lr = 1", "peak_lr = 2", "peak_lr = 3"]
+    assert [row.split("|")[2].strip()[:2] for row in rows] == ["10", "20", "-"]
+    assert [row.split("|")[3].strip()[:2] for row in rows] == ["40", "30", "50"]
+
+
+def test_of_several_comparisons_with_repetitions_the_means_stand_beside_each_other(tmp_path: Path) -> None:
+    mean = {"train": {name: {"value": 0.5, "low": 0.4, "high": 0.6, "num_runs": 2} for name in LAYOUT.measures}}
+    rows = {"seed = 1": {"train": SCORES}, "seed = 0 (this run)": {"train": SCORES}, "2 runs": mean}
+    head, _, *body = side_by_side(tmp_path, {"a": rows, "b": rows})
+    assert head.count("a, ") == head.count("b, ") == len(LAYOUT.measures)
+    (only,) = body
+    assert only.startswith("| 2 runs | 50.00 ± 10.00 |")
 
 
 def test_a_table_of_runs_that_are_no_repetitions_has_no_means(tmp_path: Path) -> None:

@@ -32,12 +32,12 @@ class Judged:
 def write_against(judged: Sequence[Judged], layout: TableLayout, folder: RunFolder) -> list[Path]:
     """Of each setting with three numbers or more ``against-SETTING.csv`` and ``plots/against-SETTING.png``.
 
-    They show the last split of the layout that all have, a line for each combination of the other settings. Files of an
-    earlier comparison are deleted. Returns the paths.
+    They show the last split that runs are judged by and all have, a line for each combination of the other settings.
+    Files of an earlier comparison are deleted. Returns the paths.
     """
     for earlier in (*folder.path.glob("against-*.csv"), *folder.plots.glob("against-*.png")):
         earlier.unlink()
-    splits = [split for split in layout.splits if all(split in one.scores for one in judged)]
+    splits = [split for split in layout.judged if all(split in one.scores for one in judged)]
     paths = []
     for setting in _numeric(judged) if splits else []:
         score_by_line = _lines(judged, setting, splits[-1])

@@ -52,7 +52,7 @@ class ResultTable:
         percent = [name for key, name in self.layout.measures.items() if key not in self.layout.plain]
         spreads = [score for row in self.rows.values() for split in row.values() for score in split.values()]
         has_spreads = any("num_runs" in score for score in spreads)
-        spread = "; ± standard deviation, over runs or test graphs" if has_spreads else ""
+        spread = "; ± standard deviation over runs" if has_spreads else ""
         return f"95 % bootstrap intervals{spread}; {', '.join(percent)} in %"
 
     def _cell(self, score: Score, name: str) -> str:
@@ -96,23 +96,25 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     return paths
 
 
-def write_side_by_side(tables: Mapping[str, ResultTable], folder: RunFolder, split: str = "test") -> Path:
-    """``side_by_side.md`` of several comparisons of the same models: a row a model, a column a score of a split.
+def write_side_by_side(found: Mapping[str, tuple[ResultTable, RunFolder]], split: str = "test") -> Path:
+    """``side_by_side.md`` in the first folder: the same models in several comparisons, a column a score of a split.
 
-    Where there are repetitions, their means alone.
+    Rows are joined by the settings that they are called after; a comparison without any has "this run". Where there are
+    repetitions, their means alone.
     """
     columns: list[tuple[str, dict[str, str]]] = []
-    for name, table in tables.items():
+    for name, (table, folder) in found.items():
         means = {label: row for label, row in table.rows.items() if "num_runs" in next(iter(row[split].values()))}
         (_, *measures), body = replace(table, rows=means or table.rows).cells(split)
+        labels = ["this run" if row[0] == folder.name else row[0].removesuffix(" (this run)") for row in body]
         for place, measure in enumerate(measures, start=1):
             head = name if len(measures) == 1 else f"{name}, {measure}"
-            columns.append((head, {row[0]: row[place] for row in body}))
-    labels = dict.fromkeys(label for _, cells in columns for label in cells)
-    body = [[label, *(cells.get(label, "-") for _, cells in columns)] for label in labels]
-    first, heads = next(iter(tables.values())), [head for head, _ in columns]
+            columns.append((head, {label: row[place] for label, row in zip(labels, body, strict=True)}))
+    models = dict.fromkeys(label for _, cells in columns for label in cells)
+    joined = [[label, *(cells.get(label, "-") for _, cells in columns)] for label in models]
+    (first, folder), heads = next(iter(found.values())), [head for head, _ in columns]
     path = folder.path / "side_by_side.md"
-    told = f"{first.title(split)}\n\n{markdown_table(['model', *heads], body)}\n\n{first.legend}.\n"
+    told = f"{first.title(split)}\n\n{markdown_table(['model', *heads], joined)}\n\n{first.legend}.\n"
     path.write_text(told, encoding="utf-8")
     return path
 
