@@ -6,6 +6,11 @@ it again. A setting that means nothing without another one's value is drawn ``wh
 
     optim.schedule: {choice: [constant, cosine]}
     optim.final_lr_ratio: {uniform: [0.0, 0.5], when: {optim.schedule: cosine}}
+
+How long a trial trains is such a setting: with a constant rate every number of steps is seen on the way, and with one
+that falls towards the end each is a training of its own:
+
+    schedule.max_steps: {choice: [100, 200], when: {optim.schedule: linear}}
 """
 
 import itertools
@@ -26,7 +31,9 @@ from raybio.errors import ConfigError
 Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
 RANGES = ("uniform", "log_uniform", "int_uniform")
 STEPS = "schedule.max_steps"
-"""No setting of a sweep: every trial is judged at each of its saved steps, and the best one is told."""
+"""Varied only where the rate depends on the end: any trial is judged at each of its saved steps."""
+
+RATE = "optim.schedule"
 
 RESAMPLE_PROBABILITY = 0.25
 """How often population-based training draws a setting anew instead of moving it."""
@@ -141,6 +148,9 @@ class SearchSpace(Config):
     scheduler: Scheduler = Scheduler()
     search: Search = Search()
     space: dict[str, Distribution] = Field(min_length=1, description="distribution of each varied setting, by path")
+    tied: dict[str, dict[str, Settings]] = Field(
+        {}, description="further settings that come with a value of a varied one, by its path and the value"
+    )
 
     def with_budget(self, given: Iterable[str]) -> "SearchSpace":
         """The same space with another budget: texts such as ``num_trials=6``.
@@ -167,7 +177,8 @@ class SearchSpace(Config):
         for path, distribution in self.space.items():
             if distribution.applies(settings):
                 settings[path] = pick(path, distribution)
-        return settings
+        tied = [own for path, by_value in self.tied.items() for own in [by_value.get(str(settings.get(path)), {})]]
+        return settings | {path: value for own in tied for path, value in own.items()}
 
     def drawn(self) -> Iterator[Settings]:
         """Trials' settings at random, without end; some may be equal."""
@@ -221,6 +232,8 @@ def load_search_space(path: str | Path, configs: Mapping[str, type[Config]]) -> 
         distributions = {str(name): _distribution(str(name), entry, defaults) for name, entry in space.items()}
         for place, (name, distribution) in enumerate(distributions.items()):
             _check_conditions(name, distribution, dict(itertools.islice(distributions.items(), place)))
+        if "tied" in mapping:
+            raise ConfigError("tied: is for jobs that know their settings; want space, with when where it depends")
         found = SearchSpace.from_mapping({**mapping, "space": distributions})
         _check_whole(found)
     except ConfigError as error:
@@ -234,6 +247,15 @@ def _check_whole(found: SearchSpace) -> None:
     ranges = [name for name, distribution in found.space.items() if distribution.kind in RANGES]
     if found.search.kind == "grid" and ranges:
         raise ConfigError(f"search.kind: grid, and {ranges[0]} has a range; list choices, or search at random")
+    if steps := found.space.get(STEPS):
+        if found.scheduler.kind != "none":
+            raise ConfigError(
+                f"{STEPS}: trials of other lengths do not meet in scheduler.kind {found.scheduler.kind}; want none"
+            )
+        if max(steps.values) > found.budget.max_steps:
+            raise ConfigError(
+                f"{STEPS}: {max(steps.values)} is above budget.max_steps {found.budget.max_steps}; raise that"
+            )
     if found.scheduler.kind == "pbt" and found.search.kind == "optuna":
         raise ConfigError(
             "scheduler.kind: pbt changes settings on the way, which optuna cannot learn from; want random"
@@ -255,15 +277,16 @@ def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
     known = [one.path for one in fields(type(defaults))]
     if path not in known:
         raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
-    if path == STEPS:
-        raise ConfigError(
-            f"{path}: a trial is judged at every saved step, and its best one is told; a training for each number of "
-            "steps would be wasted. Set budget.max_steps, and schedule.checkpoint_every_steps of the run"
-        )
     when = {}
     if isinstance(entry, dict) and "when" in entry:
         entry = dict(entry)
         when = _conditions(path, entry.pop("when"), defaults)
+    if path == STEPS and (RATE not in when or "constant" in when[RATE]):
+        raise ConfigError(
+            f"{path}: a trial is judged at every saved step, and its best one is told; a training for each number of "
+            "steps would be wasted where the rate does not depend on it. Set budget.max_steps, or add when: "
+            "{optim.schedule: linear}"
+        )
     kinds = get_args(Kind)
     if not isinstance(entry, dict) or len(entry) != 1 or next(iter(entry)) not in kinds:
         hint = ""
@@ -280,7 +303,7 @@ def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
     elif len({repr(value) for value in distribution.values}) < len(values):
         raise ConfigError(f"{path}: {kind} {values!r} lists a value twice; keep one")
     default = value_at(defaults, path)
-    if default not in distribution:
+    if default not in distribution and path != STEPS:  # the budget's is what a sweep would find again
         raise ConfigError(f"{path}: the default {default!r} lies outside {kind} {list(distribution.values)}; widen it")
     return distribution
 

@@ -19,6 +19,11 @@ SPACES = Path(__file__).parents[1] / "search_spaces"
 
 class Optim(Config):
     peak_lr: float = Field(1e-4, gt=0, le=1)
+    schedule: Literal["constant", "linear"] = "constant"
+
+
+class Schedule(Config):
+    max_steps: int = Field(1000, ge=1)
 
 
 class Example(Config):
@@ -28,6 +33,7 @@ class Example(Config):
     margin: float | None = None
     flag: bool = True
     optim: Optim = Optim()
+    schedule: Schedule = Schedule()
 
 
 def load(tmp_path, space, **changes):
@@ -107,12 +113,37 @@ def test_a_wrong_entry_is_refused_with_the_reason(space, reason, tmp_path):
         ({"mode": "maximum"}, "mode"),
         ({"bugdet": {}}, "'bugdet' is not a setting"),
         ({"budget": {"num_trials": 0}}, "budget.num_trials"),
+        ({"tied": {"layers": {"4": {"seed": 1}}}}, "want space, with when"),
         ({"budget": {"max_steps": 10, "grace_steps": 11}}, "grace_steps"),
         ({"scheduler": {"kind": "medium"}}, "scheduler.kind"),
     ],
 )
 def test_wrong_surroundings_are_refused_with_the_reason(changes, reason, tmp_path):
     assert reason in refused(tmp_path, {"layers": {"choice": [4, 6]}}, **changes)
+
+
+def test_steps_are_varied_where_the_rate_depends_on_them_alone(tmp_path):
+    rates = {"optim.schedule": {"choice": ["constant", "linear"]}}
+    lengths = {"choice": [10, 20], "when": {"optim.schedule": "linear"}}
+    alone = {"scheduler": {"kind": "none"}, "budget": {"max_steps": 20, "grace_steps": 5}, "search": {"kind": "grid"}}
+    found = load(tmp_path, rates | {"schedule.max_steps": lengths}, **alone)
+    assert found.grid() == [
+        {"optim.schedule": "constant"},
+        {"optim.schedule": "linear", "schedule.max_steps": 10},
+        {"optim.schedule": "linear", "schedule.max_steps": 20},
+    ]
+    for wrong in (
+        {"choice": [10, 20]},
+        {"choice": [10, 20], "when": {"optim.schedule": ["constant", "linear"]}},
+        {"choice": [10, 20], "when": {"layers": 4}},
+    ):
+        space = rates | {"layers": {"choice": [4]}, "schedule.max_steps": wrong}
+        assert "add when: {optim.schedule: linear}" in refused(tmp_path, space, **alone)
+    space = rates | {"schedule.max_steps": lengths}
+    assert "scheduler.kind asha; want none" in refused(tmp_path, space, budget=alone["budget"])
+    assert "20 is above budget.max_steps 15" in refused(
+        tmp_path, space, **alone | {"budget": {"max_steps": 15, "grace_steps": 5}}
+    )
 
 
 @pytest.mark.parametrize(

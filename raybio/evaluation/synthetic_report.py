@@ -57,8 +57,11 @@ def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
             ]
         )
     draws = len(scores[0].alone)
-    note = f"mean ± deviation over {draws} draws of graph and sentences; gain: mean and its 95 % interval (Student's t)"
-    return markdown_table([*head, "gain", "published"], rows) + (f"\n\n{note}" if draws > 1 else "")
+    note = "one draw of graph and sentences, which tells nothing about others: --repeats 3"
+    if draws > 1:
+        note = f"mean ± deviation over {draws} draws of graph and sentences; gain: mean and 95 % interval (Student's t)"
+    table = markdown_table([*head, "gain", "published: language model / SPPT"], rows)
+    return f"{table}\n\n{note}"
 
 
 def _mean_with_interval(values: Sequence[float]) -> str:

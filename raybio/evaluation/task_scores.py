@@ -45,11 +45,18 @@ def of_tokens(correct_N: Floats, labelled_N: Floats) -> dict[str, Floats]:
     return {"accuracy": linear_share(correct_N, labelled_N)}
 
 
-def with_intervals(value_by_measure: dict[str, Floats], seed: int) -> dict[str, dict[str, float]]:
-    """``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows."""
+def with_intervals(
+    value_by_measure: dict[str, Floats], seed: int, *, are_shares: bool = False
+) -> dict[str, dict[str, float]]:
+    """``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows.
+
+    Of shares they end at 0 and 1: what the delta method adds up may lie beyond.
+    """
     found = {}
     for name, value_N in value_by_measure.items():
-        found[name] = mean_interval(value_N, np.random.default_rng(seed))._asdict()
+        value, low, high = mean_interval(value_N, np.random.default_rng(seed))
+        low, high = (max(low, 0.0), min(high, 1.0)) if are_shares else (low, high)
+        found[name] = {"value": value, "low": low, "high": high}
     return found
 
 

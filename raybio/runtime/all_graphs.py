@@ -12,12 +12,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from raybio.config import override_all
+from raybio.config import fields, override_all, value_at
 from raybio.data.store import open_store
 from raybio.data.synthetic_graphs import synthetic_graph
 from raybio.data.topic_store import TopicStore
@@ -26,13 +27,15 @@ from raybio.evaluation.synthetic_report import GraphScores, graph_table
 from raybio.runtime.launch import Arguments, default_folder, settle
 from raybio.runtime.run_folder import write_json
 from raybio.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
-from raybio.systems.synthetic_graphs import Config, describe, embedded_nodes
+from raybio.systems.synthetic_graphs import Config, describe, embedded_nodes, published_settings
+from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from raybio.runtime.sweeps.sweep import Swept
 
 KIND, REPEAT, NOISE, WEIGHT = "graph.kind", "graph.repeat", "graph.noise", "objective.lambda_spml"
 METRIC = "nodes/auroc"
+PATHS = [field.path for field in fields(Config)]
 
 
 class Experiments(NamedTuple):
@@ -49,15 +52,18 @@ class Experiments(NamedTuple):
     noise: tuple[float, ...]
 
 
-def experiment_space(config: Config, asked: Experiments) -> SearchSpace:
-    """The sweep of these experiments.
+def experiment_space(config_by_kind: Mapping[str, Config], asked: Experiments) -> SearchSpace:
+    """The sweep of these experiments; settings in which the graphs differ are tied to the graph.
 
     Raises:
         ConfigError: for a λ of 0, with which there is nothing to compare.
     """
-    weight = config.objective.lambda_spml
+    weight = config_by_kind[asked.kinds[0]].objective.lambda_spml
     if not weight:
         raise ConfigError(f"{WEIGHT}: got 0, which is trained beside it in any case; want a number above 0")
+    values = {kind: {path: value_at(config, path) for path in PATHS} for kind, config in config_by_kind.items()}
+    differ = [path for path in PATHS if len({repr(of_kind[path]) for of_kind in values.values()}) > 1]
+    steps = max(config.schedule.max_steps for config in config_by_kind.values())
     space = {
         KIND: Distribution("choice", asked.kinds),
         REPEAT: Distribution("choice", tuple(range(asked.repeats))),
@@ -71,13 +77,14 @@ def experiment_space(config: Config, asked: Experiments) -> SearchSpace:
         mode="max",
         budget=Budget(
             num_trials=num_trials,
-            max_steps=config.schedule.max_steps,
-            grace_steps=config.schedule.max_steps,
+            max_steps=steps,
+            grace_steps=steps,
             max_concurrent_trials=None,
         ),
         scheduler=Scheduler(kind="none"),
         search=Search(kind="grid"),
         space=space,
+        tied={KIND: {kind: {path: own[path] for path in differ} for kind, own in values.items()}} if differ else {},
     )
 
 
@@ -96,23 +103,20 @@ def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: fl
     """
     if arguments.device not in ("auto", "cpu"):
         raise ConfigError(f"--device: got {arguments.device!r}, want auto or cpu; --gpus-per-worker shares GPUs")
-    settled = settle("synthetic_graphs", arguments, "synthetic")
+    config_by_kind, settled = _settled(arguments, asked)
     # Only now: this imports Ray and MLflow, which takes seconds.
     from raybio.runtime.sweeps.sweep import SweepRequest, sweep
     from raybio.runtime.sweeps.trial import FINISHED
     from raybio.runtime.track import add_artifacts
 
-    # A single evaluation, with the last weights: choosing a step by the nodes that are judged would be of their favour.
-    steps = {"schedule.evaluate_every_steps": settled["config"].schedule.max_steps}
-    config = override_all(settled["config"], steps)
-    space, store = experiment_space(config, asked), open_store(settled["store"], TopicStore)
+    space, store = experiment_space(config_by_kind, asked), open_store(settled["store"], TopicStore)
     for settings in _draws(asked):  # too few sentences or too much noise are told before anything is trained
-        nodes = synthetic_graph(store, override_all(config, settings).graph)
+        nodes = synthetic_graph(store, override_all(config_by_kind[settings[KIND]], settings).graph)
         if settings[REPEAT] == 0:
             print(_foretold(settings, describe(nodes)))
     request = SweepRequest(
         space,
-        config,
+        config_by_kind[asked.kinds[0]],
         settled["store"],
         arguments.name or f"{settled['name']}-{hashlib.sha256(repr(asked).encode()).hexdigest()[:4]}",
         default_folder("sweeps", "RAYBIO_SWEEPS"),
@@ -126,7 +130,7 @@ def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: fl
             f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not come to their end, such as "
             f"{failed[0]}. The same command tries again those that failed for want of a machine"
         )
-    files = report(swept, config, store, asked)
+    files = report(swept, config_by_kind, store, asked)
     add_artifacts(swept.folder, files)
     print(files[0].read_text(encoding="utf-8"))
     for path in files:
@@ -134,7 +138,28 @@ def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: fl
     print(f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}")
 
 
-def report(swept: "Swept", config: Config, store: TopicStore, asked: Experiments) -> list[Path]:
+def _settled(arguments: Arguments, asked: Experiments) -> tuple[dict[str, Config], dict[str, Any]]:
+    """Each graph's configuration, over a store with the paper's for it below what is given, and the request's fields.
+
+    A single evaluation, with the last weights: choosing a step by the nodes that are judged would be in their favour.
+    """
+    found = {}
+    for kind in asked.kinds:
+        # The embedded sentences have settings of their own.
+        published = None if arguments.store is None else partial(_published, kind)
+        found[kind] = settle("synthetic_graphs", replace(arguments, published=published), "synthetic")
+    config_by_kind = {
+        kind: override_all(one["config"], {"schedule.evaluate_every_steps": one["config"].schedule.max_steps})
+        for kind, one in found.items()
+    }
+    return config_by_kind, found[asked.kinds[0]]
+
+
+def _published(kind: Any, _: TrainingConfig | None) -> Mapping[str, object]:
+    return published_settings(kind)
+
+
+def report(swept: "Swept", config_by_kind: Mapping[str, Config], store: TopicStore, asked: Experiments) -> list[Path]:
     """Write table and figures into the sweep's folder; the table comes first."""
     # Only now: this imports matplotlib.
     from raybio.runtime.graph_plots import draw_nodes, plot_noise
@@ -142,12 +167,15 @@ def report(swept: "Swept", config: Config, store: TopicStore, asked: Experiments
 
     folder = swept.folder.path
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
-    weight = config.objective.lambda_spml
+    weight = config_by_kind[asked.kinds[0]].objective.lambda_spml
     scores = [
         GraphScores(
             kind,
             noise,
-            [describe(_graph(store, config, kind, draw, noise))["homophily"] for draw in range(asked.repeats)],
+            [
+                describe(_graph(store, config_by_kind[kind], kind, draw, noise))["homophily"]
+                for draw in range(asked.repeats)
+            ],
             *([value[kind, draw, noise, one] for draw in range(asked.repeats)] for one in (0.0, weight)),
         )
         for kind in asked.kinds
@@ -160,7 +188,7 @@ def report(swept: "Swept", config: Config, store: TopicStore, asked: Experiments
         files.append(plot_noise(scores, folder / "noise.png"))
     exports = {_key(trial.settings): folder / "trials" / trial.name / "export" for trial in swept.trials}
     for kind in asked.kinds:
-        chosen = override_all(config, {KIND: kind, REPEAT: 0, NOISE: asked.noise[0]})
+        chosen = override_all(config_by_kind[kind], {KIND: kind, REPEAT: 0, NOISE: asked.noise[0]})
         panels = {}
         for title, one in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
             nodes, embedding_ND = embedded_nodes(exports[kind, 0, asked.noise[0], one], store, chosen)

@@ -13,7 +13,7 @@ from raybio.data.embedded import kept_store
 from raybio.data.prepare import demand_files, describe_files
 from raybio.data.store import SCHEMA_VERSION, open_store
 from raybio.data.task_files import read_task_files
-from raybio.data.task_store import TaskStore
+from raybio.data.task_store import SPLITS, TaskStore
 from raybio.data.tasks import TASKS, TaskConfig, prepare_task
 from raybio.errors import ConfigError
 from raybio.runtime.launch import Part, default_folder, parse_settings
@@ -22,6 +22,9 @@ from raybio.training.settings import TrainingConfig
 
 NUM_SPECIAL = 2
 """Special tokens of a protein, at most."""
+
+MAX_SHOWN = 8
+"""Classes of a task that are named when its files are read."""
 
 VERSION = 2
 """Rises whenever the same files give another store."""
@@ -75,6 +78,7 @@ def with_tasks(arguments: list[str]) -> GivenTasks:
         StoreError: if a store cannot be written.
     """
     if not arguments or arguments[0].startswith("-"):
+        _check_name(arguments)
         return GivenTasks(arguments, ())
     names, rest = arguments[0].split(","), arguments[1:]
     for name in names:
@@ -90,8 +94,9 @@ def with_tasks(arguments: list[str]) -> GivenTasks:
     given, others = parser.parse_known_args(rest)
     if bool(given.data) == bool(given.store) or len(given.data or given.store) != len(names):
         raise ConfigError(
-            f"{', '.join(names)}: want either --data FILES (see docs/structure_preserving.md) or --store STORE"
-            f"{', once for each task in their order' if len(names) > 1 else ''}"
+            f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, want either --data "
+            "FILES (see docs/structure_preserving.md) or --store STORE"
+            f"{', once a task, in their order' * (len(names) > 1)}"
         )
     stores = [open_store(one, TaskStore) for one in given.store]
     stores = stores or [kept_task(*one) for one in zip(names, given.data, strict=True)]
@@ -99,6 +104,22 @@ def with_tasks(arguments: list[str]) -> GivenTasks:
         if store.task != name:
             raise ConfigError(f"--store {store.path}: is of {store.task}, want one of {name}")
     return GivenTasks(others, tuple(Part(one.task, one.path, partial(published_settings, one)) for one in stores))
+
+
+def _check_name(arguments: list[str]) -> None:
+    """Refuse the name of a command with several tasks where it stands alone: no run is called so."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--name")
+    parser.add_argument("--runs", type=Path)
+    given, _ = parser.parse_known_args(arguments)
+    runs = given.runs or default_folder("runs", "RAYBIO_RUNS")
+    if given.name is None or (runs / given.name).exists():
+        return
+    if tasks := [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]:
+        raise ConfigError(
+            f"--name {given.name}: no run is called so, but there are runs of {', '.join(tasks)} beginning with it; "
+            f"want the whole command again, or one of them alone, such as --name {given.name}-{tasks[0]}"
+        )
 
 
 def _check_settings(arguments: list[str]) -> None:
@@ -124,8 +145,11 @@ def kept_task(name: str, data: Path) -> TaskStore:
     home = default_folder("stores", "RAYBIO_STORES") / f"{name}-{VERSION}.{SCHEMA_VERSION}-{digest}"
 
     def make(_: Path, path: Path) -> TaskStore:
-        print(f"{name}: a store of {data} in {path}", flush=True)
         store = prepare_task(path, name, files, examples)
+        sizes = " / ".join(f"{len(store.split_rows(split)):,}" for split in SPLITS)
+        shown = ", ".join(store.class_names[:MAX_SHOWN]) + " …" * (len(store.class_names) > MAX_SHOWN)
+        classes = f", {len(store.class_names)} classes ({shown})" if store.class_names else ""
+        print(f"{name}: a store of {data} in {path}: {sizes} rows ({', '.join(SPLITS)}){classes}", flush=True)
         for reason, facts in store.manifest["quarantine"].items():
             print(f"set aside: {reason}: {facts['count']:,}", flush=True)
         for split, num in store.known_from_training().items():

@@ -35,7 +35,7 @@ def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: st
         centred = embedding_ND - embedding_ND.mean(axis=0)
         _, _, axis_DD = np.linalg.svd(centred, full_matrices=False)
         position_N2 = centred @ axis_DD[:2].T
-        one.add_collection(LineCollection(list(position_N2[edge_E2]), colors=GREY, linewidths=0.4, zorder=1))
+        one.add_collection(LineCollection(list(position_N2[edge_E2]), colors=GREY, linewidths=0.4, alpha=0.4, zorder=1))
         if nodes.place_N is not None and nodes.weight_N3 is not None:
             _draw_triangles(one, surface(kind), corners(surface(kind), nodes.place_N, nodes.weight_N3, position_N2))
         for label in np.unique(label_N):
@@ -56,15 +56,16 @@ def corners(triangle_T3: np.ndarray, place_N: np.ndarray, weight_N3: np.ndarray,
 
 
 def _draw_triangles(axes: Axes, triangle_T3: np.ndarray, corner_V2: np.ndarray) -> None:
-    colour = COLOURS[0]
+    colour = "black"
     axes.add_collection(
         PolyCollection(list(corner_V2[triangle_T3]), facecolor=colour, edgecolor="none", alpha=0.06, zorder=0)
     )
     axes.add_collection(
         PolyCollection(list(corner_V2[triangle_T3]), facecolor="none", edgecolor=colour, linewidths=0.9, zorder=2)
     )
+    box = {"facecolor": "white", "edgecolor": colour, "boxstyle": "round,pad=0.15", "linewidth": 0.6}
     for number, place in enumerate(corner_V2, start=1):
-        axes.annotate(str(number), place, fontsize=9, fontweight="bold", color=colour, ha="center", va="center")
+        axes.annotate(str(number), place, fontsize=8, color=colour, ha="center", va="center", bbox=box)
 
 
 def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:

@@ -295,7 +295,9 @@ def link_samples(
         ]
         for name, row in found.items()
     ]
-    print(markdown_table(["model", *MEASURES], rows))
+    from raybio.systems import LINK_RETRIEVAL
+
+    print(markdown_table(["model", *(LINK_RETRIEVAL.measures[name] for name in MEASURES)], rows))
     print(f"\nin %; mean and deviation over {trials} test graphs, of each {samples} samples of {nodes} nodes")
     scores = {
         name_by_folder.get(name, name): {measure: one._asdict() for measure, one in row.items()}

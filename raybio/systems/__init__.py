@@ -140,7 +140,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             splits={"dev": "validation rows", "test": "test rows", "new_test": "test rows that training has not"},
             beside=frozenset({"new_test"}),
         ),
-        step_metrics=("val/score", "val/log_likelihood"),
+        step_metrics=("val/score",),
         prepare_demo=downstream.prepare_demo,
     ),
     "siamese": SystemEntry(

@@ -229,7 +229,10 @@ class _Judge:
             rows["new_test"] = new
         for name, one in {"initial": _fresh(self.config, self.store).to(device), "trained": model}.items():
             told = {split: self._told(one, row_N, collective)[0] for split, row_N in rows.items()}
-            scores[name] = {split: with_intervals(found, seed) for split, found in told.items()}
+            scores[name] = {
+                split: with_intervals(found, seed, are_shares=self.objective.labels != "number")
+                for split, found in told.items()
+            }
         measured = {split: units(rows[split], found) for split, found in told.items()}
         return {
             "scores": scores,

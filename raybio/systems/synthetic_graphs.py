@@ -23,7 +23,7 @@ from raybio.data.collate import MaskConfig, unmasked
 from raybio.data.plan import PlanConfig
 from raybio.data.simulate_topics import default_topics
 from raybio.data.store import open_store
-from raybio.data.synthetic_graphs import SyntheticConfig, SyntheticGraph, synthetic_graph
+from raybio.data.synthetic_graphs import NUM_NODES, GraphKind, SyntheticConfig, SyntheticGraph, synthetic_graph
 from raybio.data.topic_store import TopicStore
 from raybio.encoders.sources import check_source
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
@@ -34,6 +34,7 @@ from raybio.evaluation.leave_one_out import LeftOut, leave_one_out
 from raybio.evaluation.link_retrieval import LinkEvaluationConfig, evaluate_links, link_questions
 from raybio.functional.hashing import derive_seed
 from raybio.graphs.homophily import edge_homophily, homophily
+from raybio.graphs.simplicial import SURFACES
 from raybio.objectives.structure_preserving import ObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
 from raybio.systems.linking import check_sampling, link_system
@@ -69,6 +70,18 @@ class Config(TrainingConfig):
     def _parts_fit(self) -> "Config":
         check_sampling(self.plan, self.objective)
         return self
+
+
+def published_settings(kind: GraphKind) -> dict[str, object]:
+    """What the paper has for a graph where it is not ``Config``'s default, which is of cliques."""
+    if kind == "cliques":
+        return {}
+    if kind not in SURFACES:
+        return {"plan.global_batch_rows": 72, "schedule.max_steps": 5000}  # all nodes of a cycle, which are 54 to 90
+    wider = {"num_layers": 3, "width": 256, "num_heads": 4, "ffn_width": 256}
+    rows, epochs = 16, 1500
+    published: dict[str, object] = {f"encoder.{name}": value for name, value in wider.items()}
+    return published | {"plan.global_batch_rows": rows, "schedule.max_steps": epochs * NUM_NODES[kind] // rows}
 
 
 DEMO = Config(

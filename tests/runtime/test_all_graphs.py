@@ -13,9 +13,10 @@ from raybio.data.topic_store import TopicStore
 from raybio.errors import ConfigError, DataError
 from raybio.evaluation.synthetic_report import GraphScores, graph_table
 from raybio.graphs.simplicial import surface
-from raybio.runtime.all_graphs import Experiments, experiment_space, numbers, train_and_show
+from raybio.runtime.all_graphs import Experiments, _settled, experiment_space, numbers, train_and_show
 from raybio.runtime.graph_plots import corners, draw_nodes
 from raybio.runtime.launch import Arguments
+from raybio.runtime.sweeps.trial import TrialOrder
 from raybio.systems.synthetic_graphs import DEMO, build
 
 TINY = (
@@ -26,12 +27,39 @@ TINY = (
 
 
 def test_a_space_has_every_graph_draw_and_noise_with_and_without_the_graph_loss() -> None:
-    space = experiment_space(DEMO, Experiments(("cliques", "torus"), 3, (0.0, 0.5)))
+    space = experiment_space(
+        dict.fromkeys(("cliques", "torus"), DEMO), Experiments(("cliques", "torus"), 3, (0.0, 0.5))
+    )
+    assert space.tied == {}
     assert space.budget.num_trials == 24
     assert space.space["objective.lambda_spml"].values == (0.0, 0.1)
     with pytest.raises(ConfigError, match="objective.lambda_spml: got 0"):
-        experiment_space(DEMO.model_copy(update={"objective": DEMO.objective.model_copy(update={"lambda_spml": 0})}),
-                         Experiments(("cliques",), 1, (0.0,)))  # fmt: skip
+        alone = override_all(DEMO, {"objective.lambda_spml": 0})
+        experiment_space({"cliques": alone}, Experiments(("cliques",), 1, (0.0,)))
+
+
+def test_each_graph_has_the_papers_settings_below_those_that_are_given(tiny_topics: TopicStore, tmp_path: Path) -> None:
+    asked = Experiments(("cliques", "plane", "torus", "motif"), 1, (0.0,))
+    given = Arguments(store=tiny_topics.path, settings=("encoder.num_heads=2",), name="syn", runs=tmp_path)
+    config_by_kind, _ = _settled(given, asked)
+    found = {
+        kind: (one.encoder.width, one.encoder.num_heads, one.plan.global_batch_rows, one.schedule.max_steps)
+        for kind, one in config_by_kind.items()
+    }
+    assert found == {
+        "cliques": (10, 2, 50, 8000),
+        "plane": (256, 2, 16, 9375),
+        "torus": (256, 2, 16, 28125),
+        "motif": (10, 2, 72, 5000),
+    }
+    space = experiment_space(config_by_kind, asked)
+    order = TrialOrder(config_by_kind["cliques"], space, "", str(tmp_path))
+    for settings in space.grid():
+        trial, own = order.config(settings), config_by_kind[settings["graph.kind"]]
+        assert (trial.encoder, trial.plan) == (own.encoder, own.plan)
+        assert trial.schedule.max_steps == trial.schedule.evaluate_every_steps == own.schedule.max_steps
+    demo, _ = _settled(Arguments(name="syn", runs=tmp_path), asked)
+    assert {one.encoder.width for one in demo.values()} == {48}
 
 
 def test_numbers_by_comma() -> None:

@@ -43,6 +43,17 @@ def test_a_task_becomes_a_store_that_is_made_once(tmp_path: Path, monkeypatch: p
         with_tasks(["scicite", "--store", str(part.store)])
 
 
+def test_the_name_of_several_tasks_alone_is_told_to_be_none_of_a_run(tmp_path: Path) -> None:
+    for run in ("two-acl_arc", "two-scicite", "three"):
+        (tmp_path / run).mkdir()
+    with pytest.raises(
+        ConfigError, match="there are runs of scicite, acl_arc beginning with it; .* --name two-scicite"
+    ):
+        with_tasks(["--name", "two", "--runs", str(tmp_path)])
+    for name in ("three", "four", "two-scicite"):
+        assert with_tasks(["--name", name, "--runs", str(tmp_path)]).parts == ()
+
+
 def test_several_tasks_have_a_store_and_settings_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
     data = ["--data", str(write(tmp_path))]
@@ -68,6 +79,18 @@ def test_what_is_wrong_with_a_later_task_is_told_before_the_first_is_trained(
     with pytest.raises(ConfigError, match="is no protein encoder"):
         _train_and_show("downstream", given, parts)
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_was_read_is_told_by_which_swapped_files_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    with_tasks(["acl_arc", "--data", str(write(tmp_path))])
+    assert ": 70 / 5 / 5 rows (train, dev, test), 2 classes (a, b)\n" in capsys.readouterr().out
+    (tmp_path / "test.txt").write_text("{}\n")
+    with pytest.raises(DataError):
+        with_tasks(["acl_arc", "--data", str(tmp_path)])
+    assert "a store of" not in capsys.readouterr().out
 
 
 def test_published_settings_lie_below_what_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +159,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
             with_tasks(["scicite", *given])
     with pytest.raises(ConfigError, match="scicite: is there twice"):
         with_tasks(["scicite,scicite", "--data", "x", "--data", "y"])
-    with pytest.raises(ConfigError, match="scicite, acl_arc: want .* once for each task in their order"):
+    with pytest.raises(ConfigError, match="got 1 --data and 0 --store, want .* once a task, in their order"):
         with_tasks(["scicite,acl_arc", "--data", "x"])
     with pytest.raises(DataError, match="does not exist"):
         with_tasks(["scicite", "--data", str(tmp_path / "nowhere")])

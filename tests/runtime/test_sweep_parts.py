@@ -196,6 +196,7 @@ def test_a_trial_needs_its_own_evaluations_and_checkpoints(order: TrialOrder) ->
     assert (config.schedule.max_steps, config.objective.lambda_spml) == (40, 0.5)
     assert config.schedule.evaluate_every_steps == config.schedule.checkpoint_every_steps <= 10
     assert order.folder(of(0.5)).path == order.folder(of(0.5)).path != order.folder(of(0.5, seed=7)).path
+    assert order.config({LAMBDA: 0.5, "schedule.max_steps": 20}).schedule.max_steps == 20  # a space may vary it
     with pytest.raises(ConfigError, match="objective.lambda_spml"):
         order.config({LAMBDA: 7.0})
 

@@ -14,6 +14,7 @@ from raybio.data.task_files import read_task_files
 from raybio.data.tasks import prepare_task
 from raybio.encoders.task import TokenHead
 from raybio.errors import ConfigError
+from raybio.evaluation.task_scores import with_intervals
 from raybio.systems import SYSTEMS
 from raybio.systems.downstream import MIN_NEW_ROWS
 from raybio.training.gather import SingleProcess
@@ -165,6 +166,14 @@ def test_test_rows_that_training_has_not_are_scored_apart_if_they_are_enough(tmp
     correct = {split: one.value_by_measure["accuracy"] for split, one in measured.items()}
     assert correct["new_test"].tolist() == correct["test"][is_new].tolist()
     assert final["scores"]["trained"]["new_test"]["accuracy"]["value"] == pytest.approx(correct["new_test"].mean())
+
+
+def test_intervals_of_shares_end_at_none_and_all() -> None:
+    few = {"macro_f1": np.array([0.0] * 30 + [-0.4, 1.0]), "accuracy": np.array([1.0, 1.2, 0.7])}
+    plain, shares = (with_intervals(few, 0, are_shares=are) for are in (False, True))
+    assert plain["macro_f1"]["low"] < 0 == shares["macro_f1"]["low"]
+    assert plain["accuracy"]["high"] > 1 == shares["accuracy"]["high"]
+    assert plain["macro_f1"]["high"] == shares["macro_f1"]["high"]
 
 
 def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_path: Path) -> None:

@@ -133,7 +133,9 @@ def sweep(request: SweepRequest) -> Swept:
     planned(space, order.check)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
-        identity = _Identity(space=space.to_mapping(), base=request.base.to_mapping())
+        # Sweeps that tie nothing are what they were before there was such a thing.
+        told = {name: value for name, value in space.to_mapping().items() if value or name != "tied"}
+        identity = _Identity(space=told, base=request.base.to_mapping())
         folder.open(space.system, identity, Path(place), store.digest, FREE_SETTINGS)
         started = {"given": dict(request.given), "tracking": request.tracking}
         write_json(folder.launch, (read_json(folder.launch) or {}) | started)
