@@ -172,12 +172,15 @@ def _read_yaml(path: str, text: str) -> Any:
         raise ConfigError(f"{path}: {text!r} is not a YAML value ({error})") from None
 
 
-def fingerprint(config: Config) -> str:
-    """16 hex digits that change when any setting changes.
-
-    Settings that have their default do not count, so that what is named by it keeps its name when settings are added.
-    """
-    mapping = config.model_dump(mode="json", exclude_defaults=True)
+def fingerprint(config: Config, ignore: Iterable[str] = ()) -> str:
+    """16 hex digits that change when any setting changes, except those at the dotted paths in ``ignore``."""
+    mapping = config.to_mapping()
+    for path in ignore:
+        *parents, leaf = path.split(".")
+        node = mapping
+        for parent in parents:
+            node = node[parent]
+        del node[leaf]
     canonical = json.dumps(mapping, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 

@@ -152,6 +152,12 @@ class SearchSpace(Config):
         {}, description="further settings that come with a value of a varied one, by its path and the value"
     )
 
+    @property
+    def paths(self) -> set[str]:
+        """All settings that a trial may change, tied ones too."""
+        tied = (path for by_value in self.tied.values() for own in by_value.values() for path in own)
+        return {*self.space, *tied}
+
     def with_budget(self, given: Iterable[str]) -> "SearchSpace":
         """The same space with another budget: texts such as ``num_trials=6``.
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from raybio.config import fields, override_all, value_at
+from raybio.config import fields, fingerprint, override_all, value_at
 from raybio.data.store import open_store
 from raybio.data.synthetic_graphs import synthetic_graph
 from raybio.data.topic_store import TopicStore
@@ -118,7 +118,7 @@ def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: fl
         space,
         config_by_kind[asked.kinds[0]],
         settled["store"],
-        arguments.name or f"{settled['name']}-{hashlib.sha256(repr(asked).encode()).hexdigest()[:4]}",
+        arguments.name or f"{settled['name']}-{_digest(asked, config_by_kind)}",
         default_folder("sweeps", "RAYBIO_SWEEPS"),
         tracking=settled["tracking"],
     )
@@ -138,6 +138,12 @@ def train_and_show(arguments: Arguments, asked: Experiments, gpus_per_worker: fl
     print(f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}")
 
 
+def _digest(asked: Experiments, config_by_kind: Mapping[str, Config]) -> str:
+    """Four digits of what is asked of all graphs, of which a sweep's own name knows the first one's settings alone."""
+    told = repr((tuple(asked), [fingerprint(config) for config in config_by_kind.values()]))
+    return hashlib.sha256(told.encode()).hexdigest()[:4]
+
+
 def _settled(arguments: Arguments, asked: Experiments) -> tuple[dict[str, Config], dict[str, Any]]:
     """Each graph's configuration, over a store with the paper's for it below what is given, and the request's fields.
 
@@ -155,8 +161,8 @@ def _settled(arguments: Arguments, asked: Experiments) -> tuple[dict[str, Config
     return config_by_kind, found[asked.kinds[0]]
 
 
-def _published(kind: Any, _: TrainingConfig | None) -> Mapping[str, object]:
-    return published_settings(kind)
+def _published(kind: Any, given: TrainingConfig | None) -> Mapping[str, object]:
+    return published_settings(kind, given if isinstance(given, Config) else None)
 
 
 def report(swept: "Swept", config_by_kind: Mapping[str, Config], store: TopicStore, asked: Experiments) -> list[Path]:

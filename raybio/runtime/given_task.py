@@ -110,10 +110,11 @@ def _check_name(arguments: list[str]) -> None:
     """Refuse the name of a command with several tasks where it stands alone: no run is called so."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--name")
-    parser.add_argument("--runs", type=Path)
+    for option in ("--runs", "--store", "--config"):
+        parser.add_argument(option, type=Path)
     given, _ = parser.parse_known_args(arguments)
     runs = given.runs or default_folder("runs", "RAYBIO_RUNS")
-    if given.name is None or (runs / given.name).exists():
+    if given.name is None or given.store or given.config or (runs / given.name).exists():
         return
     if tasks := [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]:
         raise ConfigError(

@@ -9,6 +9,7 @@ Different from the authors' code: no node is its own neighbour and nodes on a su
 cycles have a topic each, and a structural label is made of 15 orbits.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,9 @@ from raybio.training.gather import SingleProcess
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
+NODES_OF_CYCLE = 72
+"""On average: a cycle of 36 and nine graphlets of 2 to 6 nodes."""
+
 
 class Config(TrainingConfig):
     """Settings of SPPT on synthetic graphs; the defaults are the paper's for cliques."""
@@ -72,16 +76,22 @@ class Config(TrainingConfig):
         return self
 
 
-def published_settings(kind: GraphKind) -> dict[str, object]:
-    """What the paper has for a graph where it is not ``Config``'s default, which is of cliques."""
-    if kind == "cliques":
-        return {}
-    if kind not in SURFACES:
-        return {"plan.global_batch_rows": 72, "schedule.max_steps": 5000}  # all nodes of a cycle, which are 54 to 90
-    wider = {"num_layers": 3, "width": 256, "num_heads": 4, "ffn_width": 256}
-    rows, epochs = 16, 1500
-    published: dict[str, object] = {f"encoder.{name}": value for name, value in wider.items()}
-    return published | {"plan.global_batch_rows": rows, "schedule.max_steps": epochs * NUM_NODES[kind] // rows}
+def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str, object]:
+    """What the paper has for a graph: its encoder, the nodes of a step, and as many steps as its epochs take.
+
+    Args:
+        kind: the graph.
+        given: what all settings together come to, by whose rows and nodes epochs are reckoned; None: the paper's.
+    """
+    is_surface = kind in SURFACES
+    epochs, rows = (1500, 16) if is_surface else (8000, 50) if kind == "cliques" else (5000, NODES_OF_CYCLE)
+    nodes = NUM_NODES.get(kind, NODES_OF_CYCLE)
+    if given is not None:
+        rows = given.plan.global_batch_rows
+        nodes = given.graph.num_nodes or nodes if kind in NUM_NODES else nodes
+    found: dict[str, object] = {"plan.global_batch_rows": rows, "schedule.max_steps": math.ceil(epochs * nodes / rows)}
+    wider = {"num_layers": 3, "width": 256, "num_heads": 4, "ffn_width": 256} if is_surface else {}
+    return found | {f"encoder.{name}": value for name, value in wider.items()}
 
 
 DEMO = Config(

@@ -1,6 +1,7 @@
 """SPPT's synthetic experiments as a sweep: the table and its figures."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from raybio.data.topic_store import TopicStore
 from raybio.errors import ConfigError, DataError
 from raybio.evaluation.synthetic_report import GraphScores, graph_table
 from raybio.graphs.simplicial import surface
-from raybio.runtime.all_graphs import Experiments, _settled, experiment_space, numbers, train_and_show
+from raybio.runtime.all_graphs import Experiments, _digest, _settled, experiment_space, numbers, train_and_show
 from raybio.runtime.graph_plots import corners, draw_nodes
 from raybio.runtime.launch import Arguments
+from raybio.runtime.run_folder import read_json
 from raybio.runtime.sweeps.trial import TrialOrder
 from raybio.systems.synthetic_graphs import DEMO, build
 
@@ -58,6 +60,15 @@ def test_each_graph_has_the_papers_settings_below_those_that_are_given(tiny_topi
         trial, own = order.config(settings), config_by_kind[settings["graph.kind"]]
         assert (trial.encoder, trial.plan) == (own.encoder, own.plan)
         assert trial.schedule.max_steps == trial.schedule.evaluate_every_steps == own.schedule.max_steps
+    # As many epochs, whatever a step has and the graph: 1,500 of 1,000 nodes, and 8,000 of 50.
+    more = replace(given, settings=("plan.global_batch_rows=100", "graph.num_nodes=1000"))
+    assert _settled(more, asked)[0]["torus"].schedule.max_steps == 15_000
+    fewer = _settled(replace(given, settings=("plan.global_batch_rows=25",)), asked)[0]
+    assert (fewer["cliques"].schedule.max_steps, fewer["motif"].schedule.max_steps) == (16_000, 14_400)
+    names = {
+        _digest(asked, _settled(replace(given, settings=one), asked)[0]) for one in ((), ("encoder.num_layers=2",))
+    }
+    assert len(names) == 2  # though cliques have two layers in any case
     demo, _ = _settled(Arguments(name="syn", runs=tmp_path), asked)
     assert {one.encoder.width for one in demo.values()} == {48}
 
@@ -101,6 +112,8 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     assert "classes; neighbours tell the class of 100 % of the nodes" in told
     trained = {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")}
     assert len(trained) == 16  # eight models and their heads
+    monkeypatch.setattr("raybio.runtime.sweeps.sweep._tuned", None)  # all is there: Ray is not asked again
+    assert read_json(folder / "run.json")["config"]["space"]["tied"]["graph.kind"].keys() == {"cliques", "plane"}
     train_and_show(given, asked)
     assert {path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")} == trained
 

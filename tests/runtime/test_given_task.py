@@ -50,6 +50,8 @@ def test_the_name_of_several_tasks_alone_is_told_to_be_none_of_a_run(tmp_path: P
         ConfigError, match="there are runs of scicite, acl_arc beginning with it; .* --name two-scicite"
     ):
         with_tasks(["--name", "two", "--runs", str(tmp_path)])
+    for more in (["--store", "s"], ["--config", "c.yaml"]):
+        assert with_tasks(["--name", "two", "--runs", str(tmp_path), *more]).parts == ()
     for name in ("three", "four", "two-scicite"):
         assert with_tasks(["--name", name, "--runs", str(tmp_path)]).parts == ()
 

@@ -205,7 +205,7 @@ def _is_complete(order: TrialOrder) -> bool:
     """Whether all trials that the budget wants have ended."""
     known, space = earlier_trials(Path(order.sweep)), order.space
     num_wanted = space.budget.num_trials if space.search.kind == "optuna" else len(planned(space, order.check))
-    first = [trial for trial in known if set(trial.settings) <= set(space.space)]
+    first = [trial for trial in known if set(trial.settings) <= space.paths]
     if len(first) < num_wanted or not all(has_ended(order.folder(trial)) for trial in known):
         return False
     return all(has_ended(order.folder(trial)) for trial in repetitions(order))
@@ -260,7 +260,7 @@ class _Work(threading.Thread):
         """The sweep, and then its best settings again with other seeds."""
         try:
             shutil.rmtree(self.followed.folder.ray, ignore_errors=True)
-            known = set(self.order.space.space)
+            known = self.order.space.paths
             earlier = [one for one in earlier_trials(self.followed.folder.path) if set(one.settings) <= known]
             if first := tune_config(self.order, earlier, self.at_once):
                 self._fit(*first)

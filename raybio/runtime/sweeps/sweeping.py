@@ -67,7 +67,7 @@ def sweep(
     fields = settle(wanted.system, arguments, "sweep")
     if name is None:
         # What may change when a sweep goes on is no part of the name that it gets by itself.
-        name = f"{space.stem}-{fingerprint(found)[:4]}{fields['name'].removeprefix('sweep-')}"
+        name = f"{space.stem}-{fingerprint(found, ignore=['tied'])[:4]}{fields['name'].removeprefix('sweep-')}"
         given = given.after(RunFolder(sweeps, name))
         wanted = found.with_budget(given.budget)
     # Only now: these import Ray and MLflow, which takes seconds.
