@@ -183,8 +183,9 @@ class SearchSpace(Config):
         for path, distribution in self.space.items():
             if distribution.applies(settings):
                 settings[path] = pick(path, distribution)
-        tied = [own for path, by_value in self.tied.items() for own in [by_value.get(str(settings.get(path)), {})]]
-        return settings | {path: value for own in tied for path, value in own.items()}
+        for path, by_value in self.tied.items():
+            settings |= by_value.get(str(settings.get(path)), {})
+        return settings
 
     def drawn(self) -> Iterator[Settings]:
         """Trials' settings at random, without end; some may be equal."""

@@ -113,8 +113,10 @@ def _check_name(arguments: list[str]) -> None:
     for option in ("--runs", "--store", "--config"):
         parser.add_argument(option, type=Path)
     given, _ = parser.parse_known_args(arguments)
+    if given.name is None or given.store or given.config:
+        return
     runs = given.runs or default_folder("runs", "RAYBIO_RUNS")
-    if given.name is None or given.store or given.config or (runs / given.name).exists():
+    if (runs / given.name).exists():
         return
     if tasks := [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]:
         raise ConfigError(

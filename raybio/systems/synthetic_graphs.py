@@ -88,7 +88,8 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
     nodes = NUM_NODES.get(kind, NODES_OF_CYCLE)
     if given is not None:
         rows = given.plan.global_batch_rows
-        nodes = given.graph.num_nodes or nodes if kind in NUM_NODES else nodes
+        if kind in NUM_NODES and given.graph.num_nodes is not None:
+            nodes = given.graph.num_nodes
     found: dict[str, object] = {"plan.global_batch_rows": rows, "schedule.max_steps": math.ceil(epochs * nodes / rows)}
     wider = {"num_layers": 3, "width": 256, "num_heads": 4, "ffn_width": 256} if is_surface else {}
     return found | {f"encoder.{name}": value for name, value in wider.items()}
