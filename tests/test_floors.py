@@ -1,4 +1,4 @@
-"""The house rules, read from the syntax tree: imports go down only, nothing unpickles, nothing grows too long."""
+"""The house rules, read from the syntax tree: imports only go down, and nothing unpickles."""
 
 import ast
 import re
@@ -40,7 +40,6 @@ FORBIDDEN_CALLS = {
     "eval", "exec", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "np.fromfile", "numpy.fromfile",
     "pd.read_pickle", "pandas.read_pickle", "os.system", "faiss.read_index", "torch.jit.load", "torch.package",
 }  # fmt: skip
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_JOB_LINES = 350, 60, 60
 
 SOURCES = sorted([*ROOT.glob("raybio/**/*.py"), *ROOT.glob("jobs/**/*.py")])
 BENCHMARKS = sorted(ROOT.glob("benchmarks/**/*.py"))
@@ -215,21 +214,6 @@ def test_nothing_that_is_read_can_run_code(path):
 )
 def test_the_rule_about_unpickling_finds_what_it_should(code, is_wrong):
     assert bool(unpickling(ROOT / "raybio/data/x.py", ast.parse(code))) == is_wrong
-
-
-@pytest.mark.parametrize("path", list(TREES), ids=module_name)
-def test_files_and_functions_stay_short(path):
-    problems = []
-    length = len(path.read_text().splitlines())
-    limit = MAX_JOB_LINES if path.is_relative_to(ROOT / "jobs") else MAX_FILE_LINES
-    if length > limit:
-        problems.append(f"{length} lines, want at most {limit}")
-    for node in ast.walk(TREES[path]):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > MAX_FUNCTION_LINES:
-                problems.append(where(path, node.lineno, f"{node.name} has {lines} lines, want {MAX_FUNCTION_LINES}"))
-    assert problems == []
 
 
 def test_every_folder_says_what_lives_in_it():
