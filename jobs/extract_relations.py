@@ -17,7 +17,7 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 def extract(
     model: Annotated[str, typer.Option(help="run of relation_finetune, or its export/")],
     source: Annotated[list[str], typer.Option("--input", help="documents with entities, or patterns; quote patterns")],
-    out: Annotated[Path, typer.Option(help="table, tab-separated: document, both entities, relation, score")],
+    out: Annotated[Path, typer.Option(help="table, tab-separated: document, head, tail, relation, score")],
     max_bad_share: Annotated[
         float, typer.Option(min=0, max=1, help="share of bad documents or mentions at most")
     ] = 0.1,

@@ -46,7 +46,7 @@ def read_docred(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
                 if span is None or fault:
                     quarantine.add(MENTION, fault, path.name, line, f"{title}: {mention.fields.get('name')!r}")
                 else:
-                    mentions.append(Mention(*span, mention.text("type"), (str(number),)))
+                    mentions.append(Mention(*span, mention.text("type"), {str(number): str(number)}))
         relations = _relations(record)
         yield RawDocument(title, text, tuple(mentions), relations, line, is_docred=True)
 

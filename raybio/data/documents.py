@@ -4,6 +4,7 @@ Shape letters: M mentions, E entities, C (mention, entity) links, P relations, o
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raybio.data.quarantine import Quarantine
@@ -50,13 +51,13 @@ class Mention:
         start: offset of its first character in the document's text.
         end: offset behind its last character.
         type: as the corpus calls it.
-        ids: of what it names, as ``split_ids`` gives them; none where they are unknown.
+        ids: of what it names, as ``split_ids`` returns them: id -> as the file writes it. Empty where they are unknown.
     """
 
     start: int
     end: int
     type: str
-    ids: tuple[str, ...]
+    ids: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class EntityDocument:
         links_C: (mention, entity), ascending.
         types_E: types of the entities, see ``TYPES``.
         keys_E: identities across documents: "Disease:D003924", or "Disease:~its name" where no id is known.
+        written_ids_E: as the file writes the id at the entity's first mention: "MESH:D003924"; a vertex's number in
+            DocRED; "" where no id is known.
         relations_P: (head, tail, label).
     """
 
@@ -97,6 +100,7 @@ class EntityDocument:
     links_C: tuple[tuple[int, int], ...]
     types_E: tuple[str, ...]
     keys_E: tuple[str, ...]
+    written_ids_E: tuple[str, ...]
     relations_P: tuple[tuple[int, int, str], ...]
 
 
@@ -117,7 +121,8 @@ def to_entities(raw: RawDocument, quarantine: Quarantine, file: str) -> EntityDo
     number_by_span: dict[tuple[int, int], int] = {}
     number_by_group: dict[tuple[str, str], int] = {}
     numbers_by_id: dict[str, list[int]] = {}
-    types, keys, links = list[str](), list[str](), dict[tuple[int, int], None]()
+    types, keys, written_ids = list[str](), list[str](), list[str]()
+    links = dict[tuple[int, int], None]()
     for mention in sorted(raw.mentions, key=lambda one: (one.start, one.end)):
         span = number_by_span.setdefault((mention.start, mention.end), len(number_by_span))
         kind = TYPE_BY_NAME.get(mention.type, mention.type)
@@ -129,9 +134,12 @@ def to_entities(raw: RawDocument, quarantine: Quarantine, file: str) -> EntityDo
                 numbers_by_id.setdefault(one, []).append(len(types))
                 types.append(kind)
                 keys.append(f"{kind}:{name if raw.is_docred else one}")
+                written_ids.append(mention.ids.get(one, ""))
             links[span, number_by_group[group]] = None
     relations = _resolved(raw, numbers_by_id, types, quarantine, file)
-    return EntityDocument(tuple(number_by_span), tuple(sorted(links)), tuple(types), tuple(keys), relations)
+    return EntityDocument(
+        tuple(number_by_span), tuple(sorted(links)), tuple(types), tuple(keys), tuple(written_ids), relations
+    )
 
 
 def type_rank(kind: str) -> tuple[int, str]:
@@ -139,19 +147,24 @@ def type_rank(kind: str) -> tuple[int, str]:
     return (TYPES.index(kind) if kind in TYPES else len(TYPES)), kind
 
 
-def split_ids(column: str) -> tuple[str, ...]:
-    """The ids in a mention's column of ids, each once: divided by ``,`` or ``;``, never by ``|``, as corpora agree.
+def split_ids(column: str) -> dict[str, str]:
+    """Split a mention's column of ids at ``,`` and ``;``, never at ``|``, as corpora agree.
 
     A prefix that says the knowledge base is taken off where the type says as much (``MESH:D003924``), the species from
     genes (``7157(Tax:9606)``). A variant with tmVar's attributes has one id: its dbSNP number, or else its notation.
+
+    Returns:
+        id -> as the column writes it, each id once. A variant with tmVar's attributes is written as the whole column.
     """
     if ATTRIBUTE.search(column):
         rs_number = RS_NUMBER.search(column)
-        parts = [f"rs{rs_number[1]}" if rs_number else column.split(";")[0]]
+        variant_id = f"rs{rs_number[1]}" if rs_number else column.split(";")[0]
+        written_by_id = {normal_id(variant_id): column.strip()}
     else:
-        parts = re.split("[,;]", column)
-    ids = (normal_id(part) for part in parts)
-    return tuple(dict.fromkeys(one for one in ids if one not in UNKNOWN_IDS))
+        written_by_id = {}
+        for part in re.split("[,;]", column):
+            written_by_id.setdefault(normal_id(part), part.strip())
+    return {one: written for one, written in written_by_id.items() if one not in UNKNOWN_IDS}
 
 
 def normal_id(text: str) -> str:

@@ -84,7 +84,7 @@ def prepare_documents(
 def prepare_unlabelled(out: str | Path, files: Sequence[Path], *, max_bad_share: float = 0.1) -> DocumentStore:
     """Make a store of documents to find relations in: all of them are in "train", none has a relation of its own.
 
-    Every pair of types is a candidate. Formats, documents that are there twice and what is bad are treated as by
+    Every pair of types is a candidate, and an entity's key is its id as the file writes it. Formats, documents that are there twice and what is bad are treated as by
     ``prepare_documents``.
 
     Raises:
@@ -96,8 +96,10 @@ def prepare_unlabelled(out: str | Path, files: Sequence[Path], *, max_bad_share:
     with Draft(out, force=False) as draft, DocumentCollector(draft.folder, dev_share=None, seed=0) as collector:
         for path in files:
             for raw in read_documents(path, quarantine):
-                asked = replace(raw, relations=())
-                collector.add(asked, to_entities(asked, quarantine, path.name), "train", path.name)
+                unlabelled = replace(raw, relations=())
+                entities = to_entities(unlabelled, quarantine, path.name)
+                as_written = replace(entities, keys_E=entities.written_ids_E)
+                collector.add(unlabelled, as_written, "train", path.name)
         for kind in (DOCUMENT, MENTION):
             quarantine.check(kind)
         return collector.commit(

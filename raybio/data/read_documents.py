@@ -64,6 +64,6 @@ def _reader_of(path: Path) -> Reader:
 def _strings(raw: RawDocument) -> Iterator[str]:
     yield from (raw.document_id, raw.text)
     for mention in raw.mentions:
-        yield from (mention.type, *mention.ids)
+        yield from (mention.type, *mention.ids.values())
     for relation in raw.relations:
         yield from relation

@@ -4,7 +4,7 @@ import csv
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -27,10 +27,15 @@ class FoundRelation(NamedTuple):
 
     Attributes:
         document: its id.
-        head_id: entity of the first side: its type, and its id or "~" and its name.
+        head_id: id of the head as the input writes it at its first mention; in DocRED the number of its vertex. Empty
+            if the input has none.
+        head_type: its type, as the model calls it.
         head: how the document first calls it.
-        tail_id: the other side; without direction, sides are in the order of their types and then of their mention.
-        tail: how the document first calls that.
+        tail_id: as ``head_id``, of the tail.
+        tail_type: its type.
+        tail: how the document first calls it.
+        pair: "ordered" if the relation runs from head to tail, as in DocRED. Otherwise "unordered": the relation has
+            no direction, and the head is the entity that the document mentions first.
         relation: name of the class.
         score: what decided: mean cosine to the class's nearest labelled pairs plus its weighed bias, or a linear
             classifier's logit. Comparable within one model alone.
@@ -38,9 +43,12 @@ class FoundRelation(NamedTuple):
 
     document: str
     head_id: str
+    head_type: str
     head: str
     tail_id: str
+    tail_type: str
     tail: str
+    pair: Literal["ordered", "unordered"]
     relation: str
     score: float
 
@@ -105,7 +113,7 @@ def extract_relations(
 def relations_of(
     model: RelationModel, rule: Rule, store: DocumentStore, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[FoundRelation]:
-    """What is found in all documents of a store, document by document."""
+    """Yield the relations in all documents of a store of ``prepare_unlabelled``, document by document."""
     reader, rows = model.frozen.reader(store), store.split_rows("train").tolist()
     for start in range(0, len(rows), DOCUMENTS_AT_ONCE):
         block = {row: _candidates(model, store, row) for row in rows[start : start + DOCUMENTS_AT_ONCE]}
@@ -122,9 +130,18 @@ def relations_of(
             is_found_PC = model.classifier.predicted(score_PC)
         for place, label in zip(*(part.tolist() for part in np.nonzero(is_found_PC)), strict=True):
             row = int(pairs.row_P[place])
-            ends = [_called(store, row, int(end_P[place])) for end_P in (pairs.head_P, pairs.tail_P)]
+            entities = [int(pairs.head_P[place]), int(pairs.tail_P[place])]
+            if not store.is_directed:
+                # Entities are numbered in the order of their first mentions.
+                entities.sort()
+            head, tail = (_described(store, row, entity) for entity in entities)
             yield FoundRelation(
-                store.document_id(row), *ends[0], *ends[1], model.relations[label], float(score_PC[place, label])
+                store.document_id(row),
+                *head,
+                *tail,
+                "ordered" if store.is_directed else "unordered",
+                model.relations[label],
+                float(score_PC[place, label]),
             )
 
 
@@ -144,10 +161,11 @@ def _candidates(model: RelationModel, store: DocumentStore, row: int) -> Pairs:
     return head_P[is_asked_P], tail_P[is_asked_P]
 
 
-def _called(store: DocumentStore, row: int, entity: int) -> tuple[str, str]:
-    """An entity's id, and its first name in the document."""
+def _described(store: DocumentStore, row: int, entity: int) -> tuple[str, str, str]:
+    """Return an entity's id as the input writes it, its type, and its first name in the document."""
     mention_C, entity_C = store.links(row)
     start_M, end_M = store.mentions(row)
     first = int(mention_C[entity_C == entity].min())
     name = " ".join(store.text(row)[int(start_M[first]) : int(end_M[first])].split())
-    return store.entity_keys[int(store.keys(row)[entity])].as_py(), name
+    written_id = store.entity_keys[int(store.keys(row)[entity])].as_py()
+    return written_id, store.entity_types[int(store.types(row)[entity])], name

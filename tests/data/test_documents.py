@@ -22,7 +22,7 @@ def mention(name, kind, *ids, nth=0):
     start = -1
     for _ in range(nth + 1):
         start = TEXT.index(name, start + 1)
-    return Mention(start, start + len(name), kind, ids)
+    return Mention(start, start + len(name), kind, {one: one for one in ids})
 
 
 def entities(mentions, relations=(), is_docred=False, quarantine=None):
@@ -52,7 +52,22 @@ def entities(mentions, relations=(), is_docred=False, quarantine=None):
     ],
 )
 def test_ids_are_split_and_written_as_all_corpora_do(column, ids):
-    assert split_ids(column) == ids
+    assert tuple(split_ids(column)) == ids
+
+
+@pytest.mark.parametrize(
+    ("column", "written_by_id"),
+    [
+        ("MESH:D003924", {"D003924": "MESH:D003924"}),
+        (" 7157(Tax:9606), 22 ", {"7157": "7157(Tax:9606)", "22": "22"}),
+        ("D1,MESH:D1;OMIM_2", {"D1": "D1", "OMIM:2": "OMIM_2"}),
+        ("MESH:D003|MESH:D004,-", {"D003|MESH:D004": "MESH:D003|MESH:D004"}),
+        ("p|SUB|V|600|E;RS#:113488022;VariantGroup:0", {"rs113488022": "p|SUB|V|600|E;RS#:113488022;VariantGroup:0"}),
+        ("-", {}),
+    ],
+)
+def test_ids_keep_how_the_file_writes_them(column, written_by_id):
+    assert split_ids(column) == written_by_id
 
 
 def test_mentions_of_one_type_and_id_are_one_entity_numbered_by_first_mention():

@@ -11,7 +11,7 @@ from jobs import prepare
 from raybio.data.document_columns import HELD_OUT, TWICE
 from raybio.data.document_store import DocumentStore
 from raybio.data.documents import OTHER_TEXT, type_rank
-from raybio.data.prepare_documents import prepare_documents
+from raybio.data.prepare_documents import prepare_documents, prepare_unlabelled
 from raybio.data.quarantine import Quarantine
 from raybio.data.read_documents import read_documents
 from raybio.data.simulate_documents import DocumentsConfig, default_documents, write_documents
@@ -75,6 +75,34 @@ def test_a_store_gives_back_what_the_files_hold(tmp_path):
     empty = [*store.mentions(2), *store.links(2), store.types(2), *store.relations(2), *store.candidates(2)]
     assert all(len(array) == 0 and array.dtype == np.int64 for array in empty)
     assert open_store(tmp_path / "store", DocumentStore, verify=True) is store
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "biored/Test.PubTator.gz",
+        "biored/Test.BioC.JSON.gz",
+        "biored/Train.BioC.XML.gz",
+        "pubtator_ner/tmVar3_Test.PubTator.gz",
+    ],
+)
+def test_unlabelled_documents_keep_the_ids_of_real_files(tmp_path, name):
+    path = real(name)
+    store = prepare_unlabelled(tmp_path / "store", [path])
+    ids = store.entity_keys.to_pylist()
+    content = gzip.decompress(path.read_bytes()).decode()
+    assert len(ids) > 500
+    assert [one for one in ids if one not in content] == []
+
+
+def test_vertices_keep_their_numbers_in_unlabelled_documents(tmp_path):
+    path = real("re_docred/dev_revised.json.gz")
+    store = prepare_unlabelled(tmp_path / "store", [path])
+    num_vertices = {one["title"]: len(one["vertexSet"]) for one in json.loads(gzip.decompress(path.read_bytes()))}
+    ids = store.entity_keys.to_pylist()
+    for row in range(store.num_rows):
+        vertices = sorted(int(ids[key]) for key in store.keys(row))
+        assert vertices == list(range(num_vertices[store.document_id(row)]))
 
 
 def test_candidates_are_the_pairs_of_types_that_training_relations_have(tmp_path):

@@ -87,7 +87,10 @@ def counts_of(path, content):
 def test_pubtator_and_bioc_are_recognised_and_agree(tmp_path, name, content):
     first, second = read(tmp_path / name, content)
     assert (first.document_id, first.text) == ("1", "BRAF in melanoma. It binds.")
-    assert first.mentions == (Mention(0, 4, "Gene", ("673", "7")), Mention(8, 16, "Disease", ()))
+    assert first.mentions == (
+        Mention(0, 4, "Gene", {"673": "673", "7": "7"}),
+        Mention(8, 16, "Disease", {}),
+    )
     assert first.relations == (("Bind", "673", "c|DEL|1_2|"),)
     assert (second.document_id, second.text, second.mentions, second.is_docred) == ("2", "Nothing|here ", (), False)
 
@@ -96,9 +99,9 @@ def test_docreds_tokens_are_joined_by_blanks_and_vertices_are_ids(tmp_path):
     (one,) = read(tmp_path / "dev.json.gz", json.dumps(DOCRED))
     assert (one.document_id, one.text, one.is_docred) == ("Bern", "Bern is in Switzer land 55 %", True)
     assert one.mentions == (
-        Mention(11, 23, "LOC", ("0",)),
-        Mention(0, 4, "LOC", ("1",)),
-        Mention(24, 28, "NUM", ("2",)),
+        Mention(11, 23, "LOC", {"0": "0"}),
+        Mention(0, 4, "LOC", {"1": "1"}),
+        Mention(24, 28, "NUM", {"2": "2"}),
     )
     assert one.relations == (("P17", "1", "0"),)
 

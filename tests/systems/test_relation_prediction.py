@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -52,8 +53,10 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(traine
     for pair, label in zip(*np.nonzero(predicted_PC), strict=True):
         row = int(asked.pairs.row_P[pair])
         keys = tiny_documents.keys(row)
-        ends = [tiny_documents.entity_keys[int(keys[end_P[pair]])].as_py() for end_P in asked.pairs[2:]]
-        expected.add((tiny_documents.document_id(row), *ends, tiny_documents.relation_names[label]))
+        # The entity that is mentioned first comes first, and its key is "its type:its id".
+        entities = sorted(int(end_P[pair]) for end_P in asked.pairs[2:])
+        ids = [tiny_documents.entity_keys[int(keys[entity])].as_py().split(":", 1)[1] for entity in entities]
+        expected.add((tiny_documents.document_id(row), *ids, tiny_documents.relation_names[label]))
     for name, file in (("labelled", source), ("unlabelled", tmp_path / "unlabelled.PubTator")):
         out = tmp_path / "new" / f"{name}.tsv"
         assert extract_relations(trained, [file], out) == len(expected) > 10
@@ -61,8 +64,52 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(traine
         assert {(one.document, one.head_id, one.tail_id, one.relation) for one in found} == expected
         for one in found:
             assert f"\t{one.head}\t" in source.read_text() and f"\t{one.tail}\t" in source.read_text()
+            assert one.pair == "unordered"
             assert np.isfinite(one.score)
     assert (tmp_path / "new" / "labelled.tsv").read_bytes() == (tmp_path / "new" / "unlabelled.tsv").read_bytes()
+
+
+def to_bioc(source: Path, out: Path) -> Path:
+    """Write a PubTator file of titles and mentions as BioC JSON."""
+    document_by_id: dict[str, dict] = {}
+    for line in source.read_text().splitlines():
+        if "|t|" in line:
+            document_id, text = line.split("|t|")
+            document_by_id[document_id] = {"offset": 0, "text": text, "annotations": []}
+        elif "|a|" in line:
+            document_id, text = line.split("|a|")
+            document_by_id[document_id]["text"] += f" {text}"
+        elif line.count("\t") == 5:
+            document_id, start, end, name, kind, ids = line.split("\t")
+            location = {"offset": int(start), "length": int(end) - int(start)}
+            annotation = {"infons": {"type": kind, "identifier": ids}, "text": name, "locations": [location]}
+            document_by_id[document_id]["annotations"].append(annotation)
+    documents = [{"id": document_id, "passages": [passage]} for document_id, passage in document_by_id.items()]
+    out.write_text(json.dumps({"documents": documents}))
+    return out
+
+
+def test_ids_are_those_of_the_input_whatever_its_format(trained, tiny_documents, tmp_path) -> None:
+    plain = tiny_documents.path.parent / "test.PubTator"
+    written = "\\1MESH:\\2(Tax:9606)"
+    prefixed = tmp_path / "prefixed.PubTator"
+    prefixed.write_text(re.sub(r"^((?:[^\t\n]*\t){5})(.+)$", written, plain.read_text(), flags=re.MULTILINE))
+    inputs = {"plain": plain, "prefixed": prefixed, "bioc": to_bioc(prefixed, tmp_path / "bioc.json")}
+    tables = {}
+    for name, path in inputs.items():
+        extract_relations(trained, [path], tmp_path / f"{name}.tsv")
+        tables[name] = table(tmp_path / f"{name}.tsv")
+    assert len(tables["plain"]) > 10
+    assert tables["bioc"] == tables["prefixed"]
+    expected = [
+        one._replace(head_id=f"MESH:{one.head_id}(Tax:9606)", tail_id=f"MESH:{one.tail_id}(Tax:9606)")
+        for one in tables["plain"]
+    ]
+    assert tables["prefixed"] == expected
+    mentioned = {tuple(line.split("\t")[i] for i in (0, 5)) for line in plain.read_text().splitlines() if "Gene" in line}
+    for one in tables["plain"]:
+        for entity_id, kind in ((one.head_id, one.head_type), (one.tail_id, one.tail_type)):
+            assert ((one.document, entity_id) in mentioned) == (kind == "Gene")
 
 
 def test_pairs_of_types_that_training_never_related_are_not_asked(trained, tiny_documents, tmp_path) -> None:

@@ -1,5 +1,6 @@
 """Relation extraction where a pair may have several relations, as in DocRED: trained, exported and judged again."""
 
+import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from raybio.data.relation_pairs import LabelledPairs
 from raybio.systems import relation_extraction
 from raybio.systems.relation_classifier import KnownPairs, Rule, predicted_by
 from raybio.systems.relation_evaluation import evaluate_relations, load_relation_model
+from raybio.systems.relation_prediction import FoundRelation, extract_relations
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import Report, fit
 from tests.relation_oracles import docred_scores
@@ -102,6 +104,23 @@ def found_by(folder: Path, store: DocumentStore, split: str, rule: Rule) -> tupl
         for row, head, tail in [tuple(int(part[pair]) for part in asked.pairs[1:])]
     }
     return asked, predicted_PC, facts
+
+
+def test_an_export_writes_vertices_and_relations_from_head_to_tail(trained: Trained, told, tmp_path: Path) -> None:
+    store, raw = told
+    model = load_relation_model(trained.folder)
+    _, _, expected = found_by(trained.folder, store, "test", model.rule)
+    extract_relations(trained.folder, [store.path.parent / "test.json"], tmp_path / "relations.tsv")
+    with (tmp_path / "relations.tsv").open(newline="", encoding="utf-8") as file:
+        found = [FoundRelation(**line) for line in csv.DictReader(file, dialect="excel-tab")]
+    assert {(one.document, int(one.head_id), int(one.tail_id), one.relation) for one in found} == expected
+    assert any(int(one.head_id) > int(one.tail_id) for one in found)
+    document_by_title = {document["title"]: document for document in raw["test"]}
+    for one in found:
+        assert one.pair == "ordered"
+        for vertex, name in ((one.head_id, one.head), (one.tail_id, one.tail)):
+            names = {mention["name"] for mention in document_by_title[one.document]["vertexSet"][int(vertex)]}
+            assert name in names
 
 
 def test_the_loss_falls_and_relations_of_documents_never_seen_are_found(trained: Trained) -> None:
