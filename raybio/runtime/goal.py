@@ -25,9 +25,13 @@ class Goal:
     mode: str
 
     def values(self, reports: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-        """(step, value) at each evaluated step after the start, in order."""
+        """(step, value) at each step after the start where the metric is evaluated and defined, in order."""
         logged = ((report["step"], report["metrics"]) for report in reports)
-        return [(step, metrics[self.metric]) for step, metrics in logged if step > 0 and self.metric in metrics]
+        return [
+            (step, metrics[self.metric])
+            for step, metrics in logged
+            if step > 0 and not math.isnan(metrics.get(self.metric, math.nan))
+        ]
 
     def own_values(self, reports: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
         """Those that the trial came to itself: not those that it took over with another trial's weights."""
@@ -36,15 +40,18 @@ class Goal:
     def check(self, report: Mapping[str, Any]) -> None:
         """Refuse an evaluation that has not the metric: the whole training would be for nothing.
 
+        An undefined metric (NaN), such as the rank correlation of a constant predictor, passes: ``values`` leaves the
+        evaluation out, so that it is never the best, and a later one may be defined.
+
         Raises:
-            DivergedError: if it is no finite number.
+            DivergedError: if it is infinite.
             MetricError: if there is none, naming those that there are.
         """
         metrics = report["metrics"]
-        value = report.get("not_finite", {}).get(self.metric, metrics.get(self.metric, 0.0))
-        if not math.isfinite(float(value)):
+        value = report.get("not_finite", {}).get(self.metric, metrics.get(self.metric))
+        if value is not None and math.isinf(float(value)):
             raise DivergedError(f"step {report['step']}: {self.metric} is {value}, want a finite number to compare by")
-        if report.get("is_evaluation") and self.metric not in metrics:
+        if report.get("is_evaluation") and value is None:
             has = ", ".join(sorted(name for name in metrics if name.count("/") == 1))
             raise MetricError(f"metric: {self.metric!r} is not evaluated; want one of {has}")
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -121,7 +122,12 @@ def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
     """A report of ``final/SPLIT/SCORE``, the final evaluation of the trained model; none before there is one."""
     outcome = read_json(folder.outcome) or {}
     scores = outcome.get("final", {}).get("scores", {}).get("trained", {})
-    metrics = {f"final/{split}/{name}": one["value"] for split, own in scores.items() for name, one in own.items()}
+    metrics = {
+        f"final/{split}/{name}": one["value"]
+        for split, own in scores.items()
+        for name, one in own.items()
+        if math.isfinite(one["value"])
+    }
     if not metrics:
         return []
     # The file's own time: what is sent twice is stored once.

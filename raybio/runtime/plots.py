@@ -115,7 +115,8 @@ def plot_comparison(
                     color=COLOURS[5] if is_last else COLOURS[0],
                     capsize=3,
                 )
-            highest = max(scores[split][metric]["high"] for scores in rows.values() if split in scores)
+            highs = [scores[split][metric]["high"] for scores in rows.values() if split in scores]
+            highest = max((high for high in highs if not np.isnan(high)), default=0.0)  # NaN: an undefined score
             axes.set(title=f"{metric_name}, {split_name}", xlim=(0, 1.1 * highest or 1))
             axes.title.set_fontsize(9)
             axes.grid(alpha=0.3)

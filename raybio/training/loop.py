@@ -4,6 +4,7 @@ It owns time (when to log, evaluate, checkpoint, stop) and nothing else: the ste
 store how to save, and whoever walks the generator what to do with a report.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -217,8 +218,9 @@ class _Run:
             return
         if name not in metrics:
             raise ConfigError(f"schedule.early_stopping_metric {name!r} is not evaluated; there are {sorted(metrics)}")
-        best = self.progress.best_metric
-        if best is None or metrics[name] > best:
+        best = -math.inf if self.progress.best_metric is None else self.progress.best_metric
+        # A metric that is undefined (NaN) is no rise, and nothing has to be better than it.
+        if metrics[name] > best:
             self.progress.best_metric, self.progress.num_evaluations_without_rise = metrics[name], 0
         else:
             self.progress.num_evaluations_without_rise += 1

@@ -25,7 +25,31 @@ def test_rank_correlation_is_scipys(ties: bool) -> None:
     found = of_numbers(predicted_N, gold_N)
     assert found["spearman"].mean() == pytest.approx(spearmanr(predicted_N, gold_N).statistic)
     assert found["negative_mse"].mean() == pytest.approx(-((predicted_N - gold_N) ** 2).mean())
-    assert of_numbers(np.ones(100), gold_N)["spearman"].mean() == 0
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, -250.0])
+def test_rank_correlation_of_a_constant_predictor_is_undefined(value: float) -> None:
+    """Rounding noise of float32 sums is no ranking: it may well agree with the gold ranks, here it does fully."""
+    rng = np.random.default_rng(2)
+    gold_N = rng.normal(value, 2.0, size=500)
+    noise_N = 4 * np.finfo(np.float32).eps * np.argsort(np.argsort(gold_N)) / len(gold_N)
+    for predicted_N in (np.full(500, value), value + noise_N, value + 1.0 + rng.permutation(noise_N)):
+        found = of_numbers(predicted_N, gold_N)
+        assert np.isnan(found["spearman"]).all()
+        assert found["negative_mse"].mean() == pytest.approx(-((predicted_N - gold_N) ** 2).mean())
+        intervals = with_intervals(found, 0)
+        assert all(np.isnan(number) for number in intervals["spearman"].values())
+        assert np.isfinite(list(intervals["negative_mse"].values())).all()
+    assert np.isnan(of_numbers(gold_N, np.full(500, value))["spearman"]).all()
+
+
+@pytest.mark.parametrize("centre", [0.0, 1e4])
+def test_predictions_that_differ_little_are_still_ranked(centre: float) -> None:
+    """A collapsed model whose predictions span a thousandth of the gold deviation, far more than rounding."""
+    gold_N = np.random.default_rng(3).normal(centre, 1.0, size=400)
+    predicted_N = centre + 1e-3 * (gold_N - centre)
+    found = of_numbers(predicted_N, gold_N)["spearman"].mean()
+    assert found == pytest.approx(spearmanr(predicted_N, gold_N).statistic, abs=1e-4)
 
 
 def test_tokens_count_alike_whatever_protein_they_are_of() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -112,6 +113,26 @@ def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_te
     assert len(tests) == 10 * len(MEASURES)
     assert min(test.p for test in tests) < 0.05
     assert {test.verdict for test in tests if test.p > 0.05 / len(tests)} == {"not shown"}
+
+
+def test_an_undefined_score_is_shown_as_such_and_not_tested(tmp_path: Path) -> None:
+    """NaN, as the rank correlation of a constant predictor: no number, no interval, no test, and a note."""
+    undefined = np.full(len(UNITS), np.nan)
+    for number, (name, values) in enumerate({"a": noisy(1), "b": noisy(2), "constant": undefined}.items()):
+        folder = write_run(tmp_path, name, values, {"objective.lambda_spml": number / 10})
+    result = read_json(folder.result)
+    of_split = result["final"]["scores"]["trained"]["val"]
+    nowhere = {name: dict.fromkeys(one, math.nan) for name, one in of_split.items()}
+    result["final"]["scores"]["trained"]["val"] = nowhere
+    write_json(folder.result, result)
+    found = compared(tmp_path)
+    assert {(test.one, test.two) for test in found.tests} == {("a", "b")}
+    assert any("a or constant is undefined: no test" in note for note in found.notes)
+    header, body = found.scores.cells("val")
+    assert body[-1] == ["constant", *["undefined"] * (len(header) - 1)]
+    assert "nan" not in body[0][1]
+    files = write_comparison(found, tmp_path / "out")
+    assert "undefined" in next(file for file in files if file.name == "report.md").read_text()
 
 
 def test_splits_beside_the_others_are_shown_and_not_tested(tmp_path: Path) -> None:

@@ -277,9 +277,27 @@ def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_the
     report = {"step": 10, "is_evaluation": True, "metrics": {"val/y": 1.0}}
     with pytest.raises(MetricError, match="'val/x' is not evaluated; want one of val/y"):
         goal.check(report)
-    for broken in (report | {"not_finite": {"val/x": "nan"}}, report | {"metrics": {"val/x": float("inf")}}):
-        with pytest.raises(DivergedError, match="step 10: val/x is (nan|inf), want a finite number"):
+    for broken in (report | {"not_finite": {"val/x": "inf"}}, report | {"metrics": {"val/x": float("inf")}}):
+        with pytest.raises(DivergedError, match="step 10: val/x is inf, want a finite number"):
             goal.check(broken)
+
+
+def test_a_metric_that_is_undefined_at_a_step_never_wins() -> None:
+    """As Spearman's correlation while the model still predicts a constant: a later evaluation may define it."""
+    for mode, best in (("max", (30, 0.4)), ("min", (20, 0.1))):
+        goal = Goal("val/x", mode)
+        reports = [
+            {"step": 10, "is_evaluation": True, "metrics": {"val/x": float("nan")}},
+            {"step": 15, "is_evaluation": True, "metrics": {}, "not_finite": {"val/x": "nan"}},
+            {"step": 20, "is_evaluation": True, "metrics": {"val/x": 0.1}},
+            {"step": 30, "is_evaluation": True, "metrics": {"val/x": 0.4}},
+            {"step": 40, "is_evaluation": True, "metrics": {"val/x": float("nan")}},
+        ]
+        for report in reports:
+            goal.check(report)
+        assert goal.best(goal.values(reports)) == best
+        assert goal.is_reached_first(reports, best[0])
+        assert not goal.is_reached_first(reports[:2], 15)
 
 
 def test_a_sweep_goes_on_with_what_it_was_given_before(tmp_path: Path, capsys) -> None:

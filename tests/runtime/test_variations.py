@@ -230,6 +230,14 @@ def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path
     assert imread(path).shape[1] > imread(path).shape[0] > 100
 
 
+def test_the_comparison_is_drawn_also_where_a_score_is_undefined(tmp_path: Path) -> None:
+    undefined = {measure: dict.fromkeys(("value", "low", "high"), np.nan) for measure in LAYOUT.measures}
+    for rows in ({"constant": undefined, "this run": SCORES}, {"this run": undefined}):
+        of_split = {label: {"val": scores} for label, scores in rows.items()}
+        splits = {"val": LAYOUT.splits["val"]}
+        assert plot_comparison(of_split, splits, LAYOUT.measures, tmp_path / "comparison.png").stat().st_size > 1000
+
+
 def finished(runs: Path, name: str, value_by_step: dict[int, float], metric: str = "val/link_mrr") -> Result:
     """A run as training leaves it, as far as its evaluations go."""
     folder = RunFolder(runs, name)

@@ -1,3 +1,5 @@
+import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -89,6 +91,16 @@ def test_one_worker_goes_on_where_two_stopped_with_the_same_samples_and_nearly_t
     for found, expected in zip(rest, alone[4:], strict=True):
         assert found["tokens"] == expected["tokens"]
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_an_undefined_metric_is_no_rise_and_nothing_has_to_be_better(tiny_store: Store) -> None:
+    """NaN first, as the rank correlation of a model that predicts a constant at its start."""
+    config = early_stopping_config(**{"schedule.evaluate_every_steps": 2})
+    system = SYSTEMS[NAME].build(config, tiny_store.path)
+    values = iter([math.nan, 0.1, math.nan, 0.2, math.nan, math.nan])
+    system = replace(system, evaluate=lambda model, collective: {"val/link_mrr": next(values)})
+    *_, last = fit(system, config)
+    assert (last.step, last.reason) == (10, "early_stopping")
 
 
 def early_stopping_config(**more: object) -> TrainingConfig:

@@ -5,6 +5,7 @@ other units like theirs; what another seed would bring is told by repetitions al
 """
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from raybio.runtime.comparisons.given_runs import GivenRun, Group, differing_settings, grouped
 from raybio.runtime.comparisons.overlay_plots import Row, plot_overlaid, plot_scores
-from raybio.runtime.comparisons.result_table import ResultTable
+from raybio.runtime.comparisons.result_table import UNDEFINED, ResultTable
 from raybio.runtime.comparisons.run_tests import RunTest, seed_tests, unit_tests
 from raybio.runtime.probes.curves import table as means_over_steps
 from raybio.runtime.report import Section, write_report
@@ -248,6 +249,8 @@ def _repeated(found: Comparison, split: str) -> Table:
 
 
 def _mean(value: float, deviation: float, num: int) -> str:
+    if math.isnan(value):
+        return UNDEFINED
     return f"{value:.4g} ± {deviation:.2g}" if num > 1 else f"{value:.4g}"
 
 

@@ -1,5 +1,6 @@
 """The table of final evaluations: scores with intervals, a row a model; repetitions as mean ± standard deviation."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,9 @@ from raybio.systems import TableLayout
 
 Score = Mapping[str, float]
 """``value``, ``low`` and ``high``; of repetitions one deviation around the mean, and their number as ``num_runs``."""
+UNDEFINED = "undefined"
+"""Cell of a score that has no value, such as the rank correlation of a constant predictor."""
+
 Scores = Mapping[str, Mapping[str, Score]]
 """Split -> name of a score -> score."""
 
@@ -57,6 +61,8 @@ class ResultTable:
 
     def _cell(self, score: Score, name: str) -> str:
         scale, digits = (1, 3) if name in self.layout.plain else (100, 2)
+        if math.isnan(score["value"]):
+            return UNDEFINED
         if "num_runs" in score:
             spread = Spread(score["value"], score["high"] - score["value"], int(score["num_runs"]))
             return spread.text(digits=digits, scale=scale)

@@ -70,7 +70,10 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
             if not _same_units(sides):
                 notes.append(f"{one.label} and {two.label} were asked different units ({split}): no test")
                 continue
-            tests += [_test("units", one, two, split, measure, sides) for measure in layout.measures]
+            defined = [measure for measure in layout.measures if _is_defined(sides, measure)]
+            if undefined := [layout.measures[measure] for measure in layout.measures if measure not in defined]:
+                notes.append(f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: no test")
+            tests += [_test("units", one, two, split, measure, sides) for measure in defined]
     return _corrected(tests), list(dict.fromkeys(notes))
 
 
@@ -86,7 +89,11 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
             if all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
                 of_seeds = [[of_group[draw].scores[split] for draw in draws] for of_group in by_draw]
                 sides = [[_over_seeds(side, layout)] for side in of_seeds]
-                tests += [_test("seeds", one, two, split, measure, sides) for measure in layout.measures]
+                tests += [
+                    _test("seeds", one, two, split, measure, sides)
+                    for measure in layout.measures
+                    if _is_defined(sides, measure)
+                ]
     return _corrected(tests)
 
 
@@ -101,6 +108,10 @@ def _test(
 ) -> RunTest:
     found = paired_difference(sides[0], sides[1], measure)
     return RunTest(over, one.label, two.label, split, measure, found.num_units, *found.difference, found.p, found.p)
+
+
+def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
+    return not any(np.isnan(scores.value_by_measure[measure]).any() for side in sides for scores in side)
 
 
 def _corrected(tests: Sequence[RunTest]) -> list[RunTest]:

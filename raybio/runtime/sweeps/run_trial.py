@@ -17,7 +17,7 @@ from typing import Any
 
 from raybio.config import override
 from raybio.data.store import open_store
-from raybio.errors import ClusterError, ConfigError, RaybioError
+from raybio.errors import ClusterError, ConfigError, DivergedError, RaybioError
 from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.room import Resources
@@ -73,6 +73,11 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
             if step > told_step:
                 _tell(folder, order.goal, told)
         if not told and not order.stop.exists() and not folder.failure.exists():
+            if any(order.goal.metric in report.get("not_finite", {}) for report in read_reports(folder.metrics)):
+                raise DivergedError(
+                    f"{order.goal.metric} is undefined (NaN) at every evaluation, want a number to compare by: the "
+                    "model predicts the same for all rows"
+                )
             raise ConfigError(
                 f"metric: {order.space.metric!r} is never evaluated: the store holds nothing out to judge by"
             )
