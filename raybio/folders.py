@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -112,8 +113,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def _sync(folder: Path) -> None:
-    """Force files to disk, so that a rename is not seen before what it names."""
+    """Force files to disk with the mode that the umask gives, so that a rename is not seen before what it names."""
+    # safetensors makes its files readable by their owner alone, whatever the umask says; the folder is made by it.
+    mode = folder.stat().st_mode & 0o666
     for file in [*folder.rglob("*"), folder]:
+        if file.is_file() and not file.is_symlink() and stat.S_IMODE(file.stat().st_mode) != mode:
+            file.chmod(mode)
         descriptor = os.open(file, os.O_RDONLY)
         try:
             os.fsync(descriptor)

@@ -12,6 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM,
 from raybio.batches import PaddedTokens
 from raybio.encoders.pooling import last_hidden_states, mean_over
 from raybio.encoders.pretrained import load_model, load_vocabulary
+from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.sources import SCRATCH
 from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
 from raybio.encoders.vocabulary import VOCABULARIES, Vocabulary
@@ -73,7 +74,7 @@ class ProteinEncoder(Encoder):
         pooling: "cls" or "mean".
     """
 
-    def __init__(self, model: PreTrainedModel, vocabulary: Vocabulary, *, max_tokens: int, pooling: str = "cls"):
+    def __init__(self, model: PreTrainedModel, vocabulary: Vocabulary, *, max_tokens: int, pooling: Pooling = "cls"):
         """Wrap a ``BertForMaskedLM`` or ``EsmForMaskedLM``."""
         super().__init__()
         self.model = model

@@ -1,6 +1,7 @@
 """A trained text encoder as a folder that ``sentence_transformers`` and ``transformers`` load without raybio."""
 
 import copy
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from raybio.folders import whole_folder
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer
 
-embedding = SentenceTransformer(".").encode(["Asthma in early life.", "Hypersensitivity"])
+embedding = SentenceTransformer("."{library_options}).encode(["Asthma in early life.", "Hypersensitivity"])
 ```
 
 Without sentence_transformers:
@@ -25,7 +26,7 @@ Without sentence_transformers:
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModel.from_pretrained(".")
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModel.from_pretrained("."{options})
 texts = ["Asthma in early life.", "Hypersensitivity"]
 batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
 with torch.no_grad():
@@ -62,13 +63,12 @@ def export_text_encoder(encoder: TextEncoder, directory: str | Path, *, card: Ma
         if encoder.mask_head is not None:
             head = {name: weight.detach().cpu().contiguous() for name, weight in encoder.mask_head.state_dict().items()}
             save_file(head, folder / MASK_HEAD_FILE)
-        usage = _USAGE.format(pool=_POOL[encoder.pooling] + (_NORMALISE if encoder.is_normalised else ""))
         text = model_card(
             card,
             default_name="Text encoder",
             tags=["sentence-transformers", "sentence-similarity", "raybio"],
             facts=_facts(encoder),
-            usage=usage,
+            usage=_usage(encoder),
         )
         (folder / "README.md").write_text(text, encoding="utf-8")
         write_sentence_files(
@@ -79,6 +79,19 @@ def export_text_encoder(encoder: TextEncoder, directory: str | Path, *, card: Ma
             is_normalised=encoder.is_normalised,
         )
     return Path(directory)
+
+
+def _usage(encoder: TextEncoder) -> str:
+    """Code that gives the encoder's embeddings.
+
+    Architectures with a pooler are loaded without it: it is not in the file, and transformers would warn of that.
+    """
+    has_pooler = "add_pooling_layer" in inspect.signature(type(encoder.model).__init__).parameters
+    return _USAGE.format(
+        library_options=', model_kwargs={"add_pooling_layer": False}' if has_pooler else "",
+        options=", add_pooling_layer=False" if has_pooler else "",
+        pool=_POOL[encoder.pooling] + (_NORMALISE if encoder.is_normalised else ""),
+    )
 
 
 def _plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:

@@ -108,7 +108,7 @@ def build(config: Config, store_path: str | Path) -> System:
         steps_per_epoch=collate.steps_per_epoch,
         evaluate=judge.during_training,
         final_evaluate=judge.at_the_end,
-        export=lambda folder, card: _export(model, folder, card),
+        export=lambda folder, card: _export(model, folder, card, config.encoder.max_length),
         data_digest=f"{store.digest} read as {fingerprint}",
     )
 
@@ -167,13 +167,13 @@ def _reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[ReadRow
     return TextRows(store, tokenise, -1, source.special_ids, np.empty(0, np.int64)), source.fingerprint
 
 
-def _export(model: TaskModel, folder: Path, card: Mapping[str, Any]) -> Path:
+def _export(model: TaskModel, folder: Path, card: Mapping[str, Any], max_length: int) -> Path:
     """The encoder, for programs that do not know raybio; its head is not part of it.
 
     Of a finished run ``at_the_end`` has put the best weights there; training goes on after the export of a trial.
     """
     if isinstance(model.encoder, ProteinEncoder):
-        return export_encoder(model.encoder, folder, card=card)
+        return export_encoder(model.encoder, folder, card=card, max_tokens=max_length)
     assert isinstance(model.encoder, TextEncoder)
     return export_text_encoder(model.encoder, folder, card=card)
 

@@ -106,7 +106,7 @@ def build(config: Config, store_path: str | Path) -> System:
         masks=config.input,
         evaluate=judge.during_training,
         final_evaluate=judge.at_the_end,
-        export=lambda folder, card: export_encoder(encoder, folder, card=card),
+        export=lambda folder, card: export_encoder(encoder, folder, card=card, max_tokens=longest),
         # Another tokenizer makes other data of the same store.
         data_digest=f"{store.digest} read as {encoder.vocabulary.fingerprint}",
     )

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens
-from raybio.encoders.export import export_encoder
+from raybio.encoders.export import SETTINGS, export_encoder, read_protein_settings
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
+from raybio.encoders.sentence_folder import read_sentence_folder
+from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
 
 SEQUENCES = ["MKTAYIAKQR", "MVLSPADK"]
@@ -130,3 +132,44 @@ def test_a_new_export_replaces_the_old_one(tmp_path):
     export_encoder(tiny_encoder("tape", "mean"), folder, card=CARD)
     assert not (folder / "modules.json").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_an_export_states_pooling_and_length_and_every_reader_gets_them(pooling, tmp_path):
+    folder = export_encoder(tiny_encoder("esm", pooling), tmp_path / "out", card=CARD, max_tokens=20)
+    assert read_protein_settings(folder) == (pooling, 20)
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == 20
+    assert "up to 20 tokens" in (folder / "README.md").read_text()
+    if pooling == "cls":
+        head = read_sentence_folder(str(folder), "main")
+        assert (head.pooling, head.max_tokens, head.is_normalised) == (pooling, 20, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"pooling": "mean"}', "cannot be read"),
+        ('{"pooling": "max", "max_tokens": 20}', "got .*max.*, want pooling cls or mean"),
+        ('{"pooling": "mean", "max_tokens": true}', "want .*max_tokens above 2"),
+        ('{"pooling": "mean", "max_tokens": 20, "is_normalised": true}', "want .*is_normalised false"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(text, message, tmp_path):
+    folder = export_encoder(tiny_encoder("tape"), tmp_path / "out", card=CARD)
+    (folder / SETTINGS).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_protein_settings(folder)
+
+
+def test_a_folder_of_others_says_its_pooling_in_their_layout_or_not_at_all(tmp_path):
+    folder = export_encoder(tiny_encoder("tape"), tmp_path / "out", card=CARD)
+    (folder / SETTINGS).unlink()
+    assert read_protein_settings(folder) == ("cls", 64)
+    flags = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    with pytest.raises(ConfigError, match="wants the mean over all tokens"):
+        read_protein_settings(folder)
+    (folder / "modules.json").unlink()
+    assert read_protein_settings(folder) is None
