@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raybio.errors import ConfigError
+from raybio.runtime.job_options import fraction, positive
 from raybio.runtime.launch import default_folder, run_app
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
@@ -19,11 +20,15 @@ def embed(
     model: Annotated[Path | None, typer.Option(help="or a model folder, as export/ of a run")] = None,
     pooling: Annotated[str, typer.Option(help="for --model: cls or mean")] = "cls",
     runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
-    workers: Annotated[int, typer.Option(help="processes that embed")] = 1,
-    cpus_per_worker: Annotated[float | None, typer.Option(help="logical CPUs of each")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes that embed")] = 1,
+    cpus_per_worker: Annotated[
+        float | None, typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each")
+    ] = None,
     strip_stop: Annotated[bool, typer.Option("--strip-stop", help="take a stop symbol at the end off")] = False,
-    max_bad_share: Annotated[float, typer.Option(help="largest share of records that may be set aside")] = 0.1,
-    rows_per_part: Annotated[int, typer.Option(help="proteins between two commits")] = 4096,
+    max_bad_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help="largest share of records that may be set aside")
+    ] = 0.1,
+    rows_per_part: Annotated[int, typer.Option(min=1, help="proteins between two commits")] = 4096,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
 ) -> None:
     """Embed the proteins of a FASTA file; the same command again goes on where it stopped."""

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from raybio.folders import demand_file
+from raybio.runtime.job_options import fraction
 from raybio.runtime.launch import run_app
 from raybio.runtime.prepared import matching
 from raybio.runtime.run_folder import model_folder
@@ -19,7 +20,7 @@ def extract(
     source: Annotated[list[str], typer.Option("--input", help="documents with entities, or patterns; quote patterns")],
     out: Annotated[Path, typer.Option(help="table, tab-separated: document, head, tail, relation, score")],
     max_bad_share: Annotated[
-        float, typer.Option(min=0, max=1, help="share of bad documents or mentions at most")
+        float, typer.Option(parser=fraction, metavar="FLOAT", help="share of bad documents or mentions at most")
     ] = 0.1,
 ) -> None:
     """Read PubTator, BioC or DocRED's JSON (.gz too) and write the relations that the model finds."""

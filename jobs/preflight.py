@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from raybio.runtime.command_line import run_app
+from raybio.runtime.job_options import non_negative, positive
 from raybio.runtime.launch import Arguments
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
@@ -23,17 +24,26 @@ def preflight(
     store: Annotated[Path | None, typer.Option(help="prepared store; default: the embedded corpus")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of settings")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", help="one setting: a.b=value; repeatable")] = None,
-    workers: Annotated[int | None, typer.Option(help="training workers")] = None,
-    cpus_per_worker: Annotated[float | None, typer.Option(help="logical CPUs of each")] = None,
-    gpus_per_worker: Annotated[float | None, typer.Option(help="with --space: GPUs of each, or a fraction")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="training workers")] = None,
+    cpus_per_worker: Annotated[
+        float | None, typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(parser=non_negative, metavar="FLOAT", help="with --space: GPUs of each, or a fraction"),
+    ] = None,
     budget: Annotated[
         list[str] | None, typer.Option("--budget", help="with --space: of its budget: num_trials=6; repeatable")
     ] = None,
     device: Annotated[str, typer.Option(help="without --space: auto, cpu or gpu")] = "auto",
     runs: Annotated[Path | None, typer.Option(help="folder of runs, or of sweeps with --space")] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow; default: mlflow.db beside the runs")] = None,
-    min_free_gib: Annotated[float, typer.Option(help="GiB that must be free on each disk")] = 5.0,
-    seconds: Annotated[float, typer.Option(help="how long each look may take")] = 60.0,
+    min_free_gib: Annotated[
+        float, typer.Option(parser=non_negative, metavar="FLOAT", help="GiB that must be free on each disk")
+    ] = 5.0,
+    seconds: Annotated[
+        float, typer.Option(parser=positive, metavar="FLOAT", help="how long each look may take")
+    ] = 60.0,
     no_ray: Annotated[bool, typer.Option("--no-ray", help="look only at what needs no Ray: seconds")] = False,
     to_json: Annotated[Path | None, typer.Option("--json", help="write what was found into this file too")] = None,
 ) -> None:

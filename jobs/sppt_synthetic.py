@@ -25,7 +25,10 @@ def command(
     settings: options.Settings = None,
     cpus_per_worker: options.CpusPerWorker = None,
     device: Annotated[str, typer.Option(help="auto or cpu")] = "auto",
-    gpus_per_worker: Annotated[float | None, typer.Option(help="of each trial; a fraction shares one")] = None,
+    gpus_per_worker: Annotated[
+        float | None,
+        typer.Option(parser=options.non_negative, metavar="FLOAT", help="of each trial; a fraction shares one"),
+    ] = None,
     name: options.Name = None,
     tracking_uri: options.TrackingUri = None,
     verbose: options.Verbose = False,

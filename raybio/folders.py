@@ -1,6 +1,7 @@
 """Folders that are written to: checked beforehand, and such as appear whole or not at all."""
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -9,6 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raybio.errors import ConfigError
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""One slash, since ``Path`` makes ``s3:/bucket`` of ``s3://bucket``; a scheme has two letters at least."""
+
+
+def check_local(path: str | Path, option: str) -> None:
+    """Refuse a URI such as ``s3://bucket/store``, which would become a local folder named ``s3:``.
+
+    Raises:
+        ConfigError: with the option that named it.
+    """
+    if _URI.match(os.fspath(path)):
+        raise ConfigError(
+            f"{option}: got the URI {os.fspath(path)!r}, want a local path; object storage is not supported yet. Give "
+            "a path of a file system that all nodes mount"
+        )
 
 
 def demand_folder(path: Path, option: str = "--out") -> None:
@@ -56,6 +73,7 @@ def demand_models(models: Sequence[str], option: str = "--model") -> None:
 
 def _demand(path: Path, folder: Path, option: str, kind: str) -> None:
     """``folder`` must be one or be one that can be made; errors speak of ``path``, which is a ``kind``."""
+    check_local(path, option)
     try:
         there = next(one for one in (folder, *folder.absolute().parents) if _is_there(one))
         is_folder = there.is_dir()
@@ -90,8 +108,10 @@ def whole_folder(path: Path) -> Iterator[Path]:
     its old content beside it). Where it is a link, what it points to is replaced.
 
     Raises:
+        ConfigError: if ``path`` is a URI.
         FileExistsError: if ``path`` is a file.
     """
+    check_local(path, "folder")
     path = path.resolve()
     if path.exists() and not path.is_dir():
         raise FileExistsError(f"{path} is a file; want a folder's path. Remove it or choose another one.")

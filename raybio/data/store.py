@@ -15,6 +15,7 @@ import pyarrow as pa
 from typing_extensions import TypeVar
 
 from raybio.errors import StoreError
+from raybio.folders import check_local
 
 SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
@@ -83,9 +84,11 @@ def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False)
         verify: also read every file and check its sha256 (seconds); training does so before it starts.
 
     Raises:
+        ConfigError: if the path is a URI.
         StoreError: if it is missing, unfinished, of another kind or schema version, truncated or changed; the file is
             named.
     """
+    check_local(path, "--store")
     folder = Path(path).resolve()
     manifest, digest = _read_manifest(folder)
     if kind.kind not in ("", manifest["kind"]):

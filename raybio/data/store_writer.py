@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from raybio.data.store import MANIFEST, SCHEMA_VERSION, S, canonical_json, open_store, sha256_of
 from raybio.errors import StoreError
+from raybio.folders import check_local
 
 LOCK = "lock"
 DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
@@ -31,11 +32,13 @@ class Draft:
         force: replace a store that is already there.
 
     Raises:
+        ConfigError: if the path is a URI.
         StoreError: if a store is there already, another process is writing it, or the place cannot be written.
     """
 
     def __init__(self, path: str | Path, *, force: bool = False) -> None:
         """Check the place; nothing is written before the context is entered."""
+        check_local(path, "--out")
         self.path = Path(path).resolve()
         self.folder = self.path.parent / f".{self.path.name}.draft"
         self.force = force

@@ -1,21 +1,51 @@
 """What the jobs' command lines share. It imports nothing heavy, so that ``--help`` and refusals come at once."""
 
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from raybio.config import C, Config, fields
 from raybio.errors import RaybioError
+from raybio.folders import check_local
+
+URI_OPTIONS = ("--tracking-uri", "--url")
+"""The only options whose value is a URI."""
+
+_URI_IN_VALUE = re.compile(r"(?:\S*[=,])?([A-Za-z][A-Za-z0-9+.-]+://\S*)")
+"""A whole value, or the value of NAME=VALUE, or one of several separated by commas."""
 
 
 def run_app(app: Callable[[], Any]) -> NoReturn:
     """Call a Typer app; a ``RaybioError`` becomes one message and exit code 2, or 130/143 after a signal."""
     try:
+        check_local_paths(sys.argv[1:])
         app()
     except RaybioError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(0)
+
+
+def check_local_paths(arguments: Sequence[str]) -> None:
+    """Refuse a URI wherever a command line takes a path, before anything is created.
+
+    Every argument is checked except ``URI_OPTIONS``, so a new path option needs no check of its own.
+
+    Raises:
+        ConfigError: with the option and the URI.
+    """
+    option = ""
+    for argument in arguments:
+        is_option = argument.startswith("--")
+        value = argument
+        if is_option:
+            option, _, value = argument.partition("=")
+        uri = _URI_IN_VALUE.match(value)
+        if uri is not None and option not in URI_OPTIONS:
+            check_local(uri[1], option or "argument")
+        if not is_option:
+            option = ""
 
 
 def meanings(config: type[Config]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import typer
 from raybio.errors import ConfigError
 from raybio.evaluation.zero_shot_names import DATA_SETS, task_names
 from raybio.folders import demand_file, demand_folder, demand_models
+from raybio.runtime.job_options import positive
 from raybio.runtime.run_folder import model_folder
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def zero_shot(
     hoc_pmids: Annotated[
         Path | None, typer.Option(help="file with one PMID a line: ask hoc tasks over these abstracts alone as well")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the intervals and tests")] = 0,
-    max_length: Annotated[int, typer.Option(help="tokens of a text that are read")] = 512,
+    seed: Annotated[int, typer.Option(min=0, help="of the intervals and tests")] = 0,
+    max_length: Annotated[int, typer.Option(min=3, help="tokens of a text that are read")] = 512,
 ) -> None:
     """Rank documents for queries by cosine alone; beside it TF-IDF, BM25, chance and the published figures."""
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
@@ -88,9 +89,12 @@ def relation_probe(
     model: Annotated[str, typer.Option(help="run of mtb_pretrain, its export/, or any model folder or hub id")],
     store: Annotated[Path, typer.Option(help="prepared documents with relations: train, dev and test")],
     label_fraction: Annotated[
-        float, typer.Option(help="share of the training and validation pairs that keep their label")
+        float,
+        typer.Option(
+            parser=positive, metavar="FLOAT", help="share of the training and validation pairs that keep their label"
+        ),
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="which pairs these are")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="which pairs these are")] = 0,
     out: Annotated[Path | None, typer.Option(help="write the scores here, as JSON")] = None,
 ) -> None:
     """Fit softmax, nearest centroid and classwise kNN on frozen pairs: one cluster a relation, or many?"""
@@ -119,7 +123,7 @@ def relation_map(
     store: Annotated[Path, typer.Option(help="prepared documents with relations")],
     out: Annotated[Path, typer.Option(help="folder of the figure and the table of its points")],
     split: Annotated[str, typer.Option(help="train, dev or test")] = "test",
-    seed: Annotated[int, typer.Option(help="which pairs without a relation are drawn; of t-SNE")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="which pairs without a relation are drawn; of t-SNE")] = 0,
 ) -> None:
     """Draw t-SNE maps of pairs: the four most frequent relations, those without any in grey."""
     demand_folder(out)
@@ -183,7 +187,7 @@ def sentence_graphs(
         int | None,
         typer.Option(min=1, help="false graphs beside each true one, or all that there are; default: as in training"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the intervals")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of the intervals")] = 0,
 ) -> None:
     """How often test sentences (clgs) or related pairs (cldr) have their true graph nearest (the paper's Table 2)."""
     folders = [model_folder(one, "--model") for one in model]
@@ -217,7 +221,7 @@ def word_maps(
     entities: Annotated[
         str | None, typer.Option(help="likewise, with a space of tags: clner, joint; of the same fold")
     ] = None,
-    seed: Annotated[int, typer.Option(help="which points are drawn; of t-SNE")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="which points are drawn; of t-SNE")] = 0,
 ) -> None:
     """Draw t-SNE maps of the fold's test sentences: pairs and words in the space of pairs, words in that of tags."""
     demand_folder(out)
@@ -311,7 +315,7 @@ def task_fit(
     store: Annotated[Path, typer.Option(help="prepared proteins or articles, and their links")],
     labels: Annotated[Path, typer.Option(help="table with a header: id and label, tab-separated (.gz too)")],
     numbers: Annotated[bool, typer.Option("--numbers", help="labels are numbers, not classes")] = False,
-    seed: Annotated[int, typer.Option(help="of the shuffled labels")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of the shuffled labels")] = 0,
     out: Annotated[Path | None, typer.Option(help="write what was found here, as JSON")] = None,
 ) -> None:
     """Does a task fit a graph? What neighbours tell of its labels, before anything is trained."""

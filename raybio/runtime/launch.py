@@ -14,6 +14,7 @@ from rich.table import Table
 from raybio.config import fields, fingerprint, load, override_all
 from raybio.data.store import open_store
 from raybio.errors import ConfigError
+from raybio.folders import check_local
 from raybio.runtime import job_options as options
 from raybio.runtime.command_line import run_app
 from raybio.runtime.run_folder import LAUNCH, RUN, RunFolder, model_folder, read_json
@@ -102,7 +103,7 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
         ] = None,
         seeds: options.Seeds = 1,
         no_baseline: options.NoBaseline = False,
-        fold: Annotated[int | None, typer.Option(help=ONE_FOLD, hidden=not has_folds)] = None,
+        fold: Annotated[int | None, typer.Option(min=0, help=ONE_FOLD, hidden=not has_folds)] = None,
         all_folds: Annotated[bool, typer.Option("--all-folds", help=ALL_FOLDS, hidden=not has_folds)] = False,
         last_training: Annotated[
             bool, typer.Option("--last-training", help=LAST_TRAINING, hidden=not has_folds)
@@ -157,7 +158,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     earlier = read_json(RunFolder(runs, arguments.name).launch) or {} if arguments.name else {}
     if not earlier and arguments.config is not None:
         earlier = _trained_with(arguments.config)
-    if arguments.workers or arguments.cpus_per_worker:
+    if arguments.workers is not None or arguments.cpus_per_worker is not None:
         earlier = {name: value for name, value in earlier.items() if name != "threads_per_worker"}
     use_gpu = _DEVICES[arguments.device]
     if store is None:
@@ -170,12 +171,17 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "name": arguments.name or f"{job}-{fingerprint(config)[:8]}{digest[:4]}",
         "runs": runs,
         "tracking": arguments.tracking_uri or earlier.get("tracking"),
-        "workers": arguments.workers or earlier.get("workers", 1),
-        "cpus_per_worker": arguments.cpus_per_worker or earlier.get("cpus_per_worker"),
+        "workers": _given_or(arguments.workers, earlier.get("workers", 1)),
+        "cpus_per_worker": _given_or(arguments.cpus_per_worker, earlier.get("cpus_per_worker")),
         "threads_per_worker": earlier.get("threads_per_worker"),
         "use_gpu": earlier.get("use_gpu") if use_gpu is None else use_gpu,
         "verbose": arguments.verbose,
     }
+
+
+def _given_or(value: Any, default: Any) -> Any:
+    """``default`` only where nothing was given; 0 is a value, which is refused later."""
+    return default if value is None else value
 
 
 def settled_config(entry: SystemEntry, arguments: Arguments, runs: Path) -> tuple[Path | None, TrainingConfig]:
@@ -200,6 +206,7 @@ def settled_config(entry: SystemEntry, arguments: Arguments, runs: Path) -> tupl
 def default_folder(kind: str, variable: str) -> Path:
     """``kind`` in the working directory; in a Ray job, whose working directory is thrown away, in ``~/raybio``."""
     if variable in os.environ:
+        check_local(os.environ[variable], variable)
         return Path(os.environ[variable]).expanduser()
     if "runtime_resources" not in Path.cwd().parts:
         return Path(kind)

@@ -26,6 +26,7 @@ from raybio.data.word_statistics import statistics_of_words, word_statistics_mar
 from raybio.data.word_store import WordStore
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import meanings, settings_of
+from raybio.runtime.job_options import fraction
 from raybio.runtime.prepared import Force, Out, matching, show_store
 from raybio.runtime.preparing_benchmarks import benchmarks
 from raybio.runtime.preparing_graphs import graphs
@@ -47,9 +48,11 @@ DEV_SHARE = (
     "in place of --dev: keep this share of the --input documents with relations to choose settings on, drawn by their "
     "ids; documents without any stay in training, for nothing tells whether they were labelled"
 )
-ValidationShare = Annotated[float, typer.Option(help=ARTICLE_HELP["validation_share"])]
+ValidationShare = Annotated[
+    float, typer.Option(parser=fraction, metavar="FLOAT", help=ARTICLE_HELP["validation_share"])
+]
 ArticleSeed = Annotated[int, typer.Option(help=ARTICLE_HELP["seed"])]
-ArticleBadShare = Annotated[float, typer.Option(help=ARTICLE_HELP["max_bad_share"])]
+ArticleBadShare = Annotated[float, typer.Option(parser=fraction, metavar="FLOAT", help=ARTICLE_HELP["max_bad_share"])]
 
 
 @app.command()
@@ -60,11 +63,15 @@ def proteins(
     sequences: Annotated[Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")] = None,
     edges: Annotated[Path | None, typer.Option(help="table: protein_a, protein_b")] = None,
     proteins: Annotated[Path | None, typer.Option(help="table: protein_id, species_taxid (a number), sequence")] = None,
-    heldout_share: Annotated[float, typer.Option(help=PROTEIN_HELP["heldout_share"])] = PROTEINS.heldout_share,
+    heldout_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["heldout_share"])
+    ] = PROTEINS.heldout_share,
     seed: Annotated[int, typer.Option(help=PROTEIN_HELP["seed"])] = PROTEINS.seed,
     strip_stop: Annotated[bool, typer.Option(help=PROTEIN_HELP["strip_stop"])] = PROTEINS.strip_stop,
     max_length: Annotated[int, typer.Option(help=PROTEIN_HELP["max_length"])] = PROTEINS.max_length,
-    max_bad_share: Annotated[float, typer.Option(help=PROTEIN_HELP["max_bad_share"])] = PROTEINS.max_bad_share,
+    max_bad_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["max_bad_share"])
+    ] = PROTEINS.max_bad_share,
     force: Force = False,
 ) -> None:
     """Protein sequences and their links: a Tree-of-life download, or two tables (.gz too)."""
@@ -116,7 +123,7 @@ def documents(
     source: Annotated[list[str], typer.Option("--input", help="files to train on, or patterns; quote patterns")],
     out: Out,
     dev: Annotated[list[str] | None, typer.Option(help="files to choose settings on")] = None,
-    dev_share: Annotated[float | None, typer.Option(help=DEV_SHARE)] = None,
+    dev_share: Annotated[float | None, typer.Option(parser=fraction, metavar="FLOAT", help=DEV_SHARE)] = None,
     test: Annotated[list[str] | None, typer.Option(help="files to report on")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="keep the documents of these files out of training")] = None,
     relation_names: Annotated[
@@ -125,8 +132,10 @@ def documents(
     min_type_pair_relations: Annotated[
         int, typer.Option(min=1, help="pairs of entity types with fewer training relations are no candidates")
     ] = 2,
-    seed: Annotated[int, typer.Option(help="which documents --dev-share takes")] = 0,
-    max_bad_share: Annotated[float, typer.Option(min=0, max=1, help=ARTICLE_HELP["max_bad_share"])] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="which documents --dev-share takes")] = 0,
+    max_bad_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=ARTICLE_HELP["max_bad_share"])
+    ] = 0.1,
     force: Force = False,
 ) -> None:
     """Documents with entities and relations: PubTator's format, BioC XML or JSON, DocRED's JSON (.gz too)."""
@@ -172,8 +181,8 @@ def recurring_pairs(
 def download(
     out: Annotated[Path, typer.Option(help="folder of the files")],
     url: Annotated[str, typer.Option(help="the folder's address")] = "https://ftp.ncbi.nlm.nih.gov/pubmed/baseline/",
-    first: Annotated[int | None, typer.Option(help="number of the first file")] = None,
-    last: Annotated[int | None, typer.Option(help="number of the last file")] = None,
+    first: Annotated[int | None, typer.Option(min=0, help="number of the first file")] = None,
+    last: Annotated[int | None, typer.Option(min=0, help="number of the last file")] = None,
 ) -> None:
     """PubMed baseline or update files: resumable, md5 sums checked."""
     if first is not None and last is not None and first > last:
@@ -194,7 +203,9 @@ def ade(
     splits: Annotated[Path | None, typer.Option(help="folds of a cross-validation, as ADE's cv_splits.json")] = None,
     dev: Annotated[list[str] | None, typer.Option(help="without --splits: files to choose settings on")] = None,
     test: Annotated[list[str] | None, typer.Option(help="without --splits: files to report on")] = None,
-    max_bad_share: Annotated[float, typer.Option(min=0, max=1, help=ARTICLE_HELP["max_bad_share"])] = 0.1,
+    max_bad_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=ARTICLE_HELP["max_bad_share"])
+    ] = 0.1,
     force: Force = False,
 ) -> None:
     """Sentences whose words carry entities and relations: SpERT-layout JSON of any corpus, ADE or others (.gz too)."""

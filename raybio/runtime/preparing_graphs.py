@@ -13,6 +13,7 @@ from raybio.data.prepare import LinkedTextConfig, TextSource, prepare_linked_tex
 from raybio.data.topics import TopicConfig, prepare_topics
 from raybio.errors import ConfigError
 from raybio.runtime.command_line import meanings, settings_of
+from raybio.runtime.job_options import fraction
 from raybio.runtime.prepared import Force, Out, matching, show_store
 
 graphs = typer.Typer()
@@ -31,9 +32,13 @@ def articles(
         list[str] | None,
         typer.Option(help="MAG's PaperAbstractsInvertedIndex.txt, parts or patterns; or a CSV ent idx,abstract"),
     ] = None,
-    heldout_share: Annotated[float, typer.Option(help=TEXT_HELP["heldout_share"])] = TEXTS.heldout_share,
+    heldout_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["heldout_share"])
+    ] = TEXTS.heldout_share,
     seed: Annotated[int, typer.Option(help=TEXT_HELP["seed"])] = TEXTS.seed,
-    max_bad_share: Annotated[float, typer.Option(help=TEXT_HELP["max_bad_share"])] = TEXTS.max_bad_share,
+    max_bad_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["max_bad_share"])
+    ] = TEXTS.max_bad_share,
     force: Force = False,
 ) -> None:
     """Articles that cite each other, for SPPT: OGB-MAG, two tables, or CANE's layout (.gz too)."""
@@ -57,7 +62,9 @@ def topics(
     source: Annotated[list[str], typer.Option("--input", help="files of sentences, one a line; quote patterns")],
     out: Out,
     num_topics: Annotated[int, typer.Option(help=TOPIC_HELP["num_topics"])] = TOPICS.num_topics,
-    max_share: Annotated[float, typer.Option(help=TOPIC_HELP["max_share"])] = TOPICS.max_share,
+    max_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=TOPIC_HELP["max_share"])
+    ] = TOPICS.max_share,
     min_count: Annotated[int, typer.Option(help=TOPIC_HELP["min_count"])] = TOPICS.min_count,
     min_words: Annotated[int, typer.Option(help=TOPIC_HELP["min_words"])] = TOPICS.min_words,
     num_passes: Annotated[int, typer.Option(help=TOPIC_HELP["num_passes"])] = TOPICS.num_passes,

@@ -75,6 +75,8 @@ def check_resources(
     """
     if num_workers < 1:
         raise ClusterError(f"--workers: got {num_workers}, want at least 1")
+    if cpus_per_worker is not None and not math.isfinite(cpus_per_worker):
+        raise ClusterError(f"--cpus-per-worker: got {cpus_per_worker:g}, want a number above 0")
     num_gpus = sum(math.floor(node.gpus) for node in nodes)
     if use_gpu is None:
         use_gpu = num_gpus >= num_workers

@@ -15,6 +15,7 @@ import yaml
 
 from raybio.config import Config, changed_settings, difference
 from raybio.errors import CheckpointError, ClusterError, ConfigError
+from raybio.folders import check_local
 
 COMPLETE = ("finished", "early_stopping")
 """What ``result.json`` calls runs that came to their end."""
@@ -35,8 +36,9 @@ class RunFolder:
         """Name the folder without touching it.
 
         Raises:
-            ConfigError: for a name that is no plain word.
+            ConfigError: for a name that is no plain word, or a folder of runs that is a URI.
         """
+        check_local(runs, "folder of runs")
         if not _NAME.fullmatch(name) or ".." in name:
             raise ConfigError(
                 f"--name: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', beginning with a letter "

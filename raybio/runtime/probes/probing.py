@@ -55,7 +55,7 @@ def probe(
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     prompts: Annotated[str, typer.Option(help="wording of the queries: human, default or released")] = "human",
     sheet: Annotated[int, typer.Option(min=0, help=SHEET_HELP)] = 0,
-    seed: Annotated[int, typer.Option(help="of intervals, tests, queries shown and those of --sheet")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of intervals, tests, queries shown and those of --sheet")] = 0,
 ) -> None:
     """Rank a benchmark's names for its queries by embeddings alone; accuracies beside the published ones."""
     values = {"metric": metric, "candidates": candidates, "exclude_head": exclude_head, "match": match}

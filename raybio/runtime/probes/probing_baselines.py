@@ -11,6 +11,7 @@ from raybio.config import fields
 from raybio.errors import ConfigError
 from raybio.evaluation.probe_config import DecodeConfig
 from raybio.folders import demand_folder
+from raybio.runtime.job_options import fraction
 from raybio.runtime.probes.probing import POOLING_HELP, QUERIES_HELP, checked_pooling, set_name
 
 METHODS = ("mask-average", "x-factr", "generative", "hybrid")
@@ -38,14 +39,14 @@ def baselines(
     ] = False,
     rewired: Annotated[str | None, typer.Option(help="hybrid: the encoder, such as export/ of a run")] = None,
     pooling: Annotated[str | None, typer.Option(help=f"hybrid: {POOLING_HELP}")] = None,
-    weight: Annotated[float | None, typer.Option(min=0, max=1, help=WEIGHT_HELP)] = None,
+    weight: Annotated[float | None, typer.Option(parser=fraction, metavar="FLOAT", help=WEIGHT_HELP)] = None,
     decode: Annotated[str | None, typer.Option(help=HELP["decode"])] = None,
     refine: Annotated[str | None, typer.Option(help=HELP["refine"])] = None,
     beam: Annotated[int | None, typer.Option(help=HELP["beam"])] = None,
     max_masks: Annotated[int | None, typer.Option(help=HELP["max_masks"])] = None,
     max_iterations: Annotated[int | None, typer.Option(help=HELP["max_iterations"])] = None,
     rescore: Annotated[bool | None, typer.Option("--rescore", help=HELP["rescore"])] = None,
-    seed: Annotated[int, typer.Option(help="of the intervals")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="of the intervals")] = 0,
 ) -> None:
     """Mask average, X-FACTR, written answers and hybrids; beside them the paper's own figures."""
     names = _methods(methods, rewired)

@@ -8,6 +8,7 @@ import typer
 
 from raybio.config import fingerprint, read_mapping
 from raybio.errors import ConfigError
+from raybio.runtime.job_options import non_negative, positive
 from raybio.runtime.launch import Arguments, default_folder, settle, settled_config
 from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.search_space import STEPS, SearchSpace, load_search_space, short
@@ -34,11 +35,16 @@ def sweep(
         int | None, typer.Option(min=1, help="training workers of a trial; 1, the default: its own process trains")
     ] = None,
     cpus_per_worker: Annotated[
-        float | None, typer.Option(min=0.1, help="logical CPUs of each; default: equal parts")
+        float | None,
+        typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each; default: equal parts"),
     ] = None,
     gpus_per_worker: Annotated[
         float | None,
-        typer.Option(min=0, help="GPUs of each, a fraction lets trials share one; default: 1 if there are any"),
+        typer.Option(
+            parser=non_negative,
+            metavar="FLOAT",
+            help="GPUs of each, a fraction lets trials share one; default: 1 if there are any",
+        ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="the sweep's name; the same name goes on with that sweep")] = None,
     sweeps: Annotated[Path | None, typer.Option(help="folder of sweeps; default: RAYBIO_SWEEPS or sweeps/")] = None,

@@ -1,0 +1,216 @@
+"""Every job refuses URIs where it takes paths, and numbers that mean nothing, before anything is created."""
+
+import importlib.util
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import pytest
+import typer
+import typer.models
+
+from raybio.errors import ConfigError
+from raybio.folders import check_local
+from raybio.runtime import launch
+from raybio.runtime.command_line import URI_OPTIONS, check_local_paths
+from raybio.systems import SYSTEMS
+from tests.script_process import run_script
+
+JOBS = Path(__file__).parents[2] / "jobs"
+URI = "s3://bucket/store"
+COMMANDS = {
+    "biostransformers": ["--store", URI],
+    "compare": ["one", "two", "--out", URI],
+    "contrastive_probe": ["--sentences", URI],
+    "embed": ["--input", "a.fa", "--out", URI, "--model", "m"],
+    "evaluate": ["zero-shot", "--model", "m", "--data", "d", f"--out={URI}"],
+    "extract_relations": ["--model", "m", "--input", "s3://bucket/*.txt", "--out", "table.tsv"],
+    "finetune": ["scicite", "--data", "file:///data"],
+    "mtb_pretrain": ["--runs", URI],
+    "preflight": ["--no-ray", "--runs", URI],
+    "prepare": ["topics", "--input", "lines.txt", "--out", URI],
+    "relation_finetune": ["--init", URI],
+    "relation_graphs": ["--config", "hdfs://bucket/config.yaml"],
+    "sppt_mag": ["--compare", f"encoder.source=scratch,{URI}"],
+    "sppt_protein": ["--set", f"encoder.source={URI}"],
+    "sppt_synthetic": ["--all", "--store", "gs://bucket/store"],
+    "sweep": ["s3://bucket/space.yaml"],
+}
+"""Job -> a whole command line with a URI in the place of a path."""
+
+
+class Option(NamedTuple):
+    """An option or argument of a command.
+
+    Attributes:
+        command: the command's name.
+        name: such as ``--out``; without hyphens for an argument.
+        kind: the type that its value has, such as ``Path``.
+        info: what typer was given to describe it.
+    """
+
+    command: str
+    name: str
+    kind: type
+    info: Any
+
+
+def options_of(command: str, callback: Any) -> Iterator[Option]:
+    """Read what ``callback`` gives typer: a parameter ``name: Annotated[type, typer.Option(...)]`` each."""
+    for name, hint in get_type_hints(callback, include_extras=True).items():
+        if name == "return":
+            continue
+        annotated, info = get_args(hint)
+        kinds = [*get_args(annotated), annotated]
+        (kind,) = {one for one in kinds if one in (bool, int, float, str, Path)} or {get_args(kinds[0])[0]}
+        declared = [one for one in info.param_decls or () if one.startswith("--")]
+        is_argument = isinstance(info, typer.models.ArgumentInfo)
+        usual = name if is_argument else "--" + name.strip("_").replace("_", "-")
+        yield Option(command, declared[0] if declared else usual, kind, info)
+
+
+def commands_of(app: typer.Typer) -> Iterator[tuple[str, Any]]:
+    for one in app.registered_commands:
+        assert one.callback is not None
+        yield one.name or one.callback.__name__, one.callback
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        yield from commands_of(group.typer_instance)
+
+
+def load_job(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"job_{name}", JOBS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def training_apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    apps: list[Any] = []
+    monkeypatch.setattr(launch, "run_app", apps.append)
+    for system in SYSTEMS:
+        launch.training_job(system, "")
+        yield system, apps[-1]
+
+
+@pytest.fixture
+def options(monkeypatch: pytest.MonkeyPatch) -> list[Option]:
+    from raybio.runtime.comparisons import comparing
+    from raybio.runtime.judging import app as evaluate
+    from raybio.runtime.preparing import app as prepare
+    from raybio.runtime.probes.asking import ask
+    from raybio.runtime.probes.curves import curves
+    from raybio.runtime.probes.probing import app as probe
+    from raybio.runtime.probes.probing_baselines import baselines
+    from raybio.runtime.sweeps.sweeping import app as sweep
+
+    apps = [app for _, app in training_apps(monkeypatch)]
+    apps += [comparing.app, evaluate, prepare, probe, sweep]
+    apps += [load_job(name).app for name in ("embed", "extract_relations", "preflight")]
+    callbacks = [found for app in apps for found in commands_of(app)]
+    callbacks += [(one.__name__, one) for one in (ask, curves, baselines, load_job("sppt_synthetic").command)]
+    return [option for name, callback in callbacks for option in options_of(name, callback)]
+
+
+def test_every_job_refuses_a_uri_in_the_place_of_a_path_and_creates_nothing(tmp_path: Path) -> None:
+    assert set(COMMANDS) == {path.stem for path in JOBS.glob("*.py")}
+    for job, arguments in COMMANDS.items():
+        folder = tmp_path / job
+        folder.mkdir()
+        done = run_script(JOBS / f"{job}.py", folder, *arguments, HOME=str(folder))
+        assert done.returncode == 2, (job, done)
+        assert done.stderr.count("object storage is not supported yet") == 1, (job, done.stderr)
+        assert sorted(path.name for path in folder.iterdir()) == ["stderr", "stdout"], job
+
+
+def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
+    """An option that takes a path is checked without being listed anywhere; one that takes a URI must be listed."""
+    assert len(options) > 250
+    named_so = {option.name for option in options if option.name.endswith(("-uri", "-url", "--url"))}
+    assert named_so == set(URI_OPTIONS)
+    for option in {option.name for option in options if option.kind is not bool} - set(URI_OPTIONS):
+        name = option if option.startswith("--") else "argument"
+        given = [option] if option.startswith("--") else []
+        with pytest.raises(ConfigError, match=rf"^{name}: got the URI 's3://bucket/store', want a local path"):
+            check_local_paths([*given, URI])
+    check_local_paths(["--tracking-uri", "http://tracking:5000", "--url=https://ftp.ncbi.nlm.nih.gov/", "--out", "x"])
+    check_local_paths(["--tracking-uri", "sqlite:///a.db", "--verbose", "Does [Y] link to http://x.org?", "C:/x"])
+
+
+@pytest.mark.parametrize("variable", ["RAYBIO_RUNS", "RAYBIO_STORES", "RAYBIO_SWEEPS"])
+def test_a_uri_in_an_environment_variable_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, URI)
+    with pytest.raises(ConfigError, match=f"^{variable}: got the URI"):
+        launch.default_folder("runs", variable)
+
+
+def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from raybio.data.store import open_store
+    from raybio.data.store_writer import Draft
+    from raybio.folders import whole_folder
+    from raybio.runtime.run_folder import RunFolder
+
+    monkeypatch.chdir(tmp_path)
+    for path in (URI, Path(URI)):
+        for make in (lambda one: RunFolder(one, "name"), Draft, open_store):
+            with pytest.raises(ConfigError, match="object storage is not supported yet"):
+                make(path)
+    with pytest.raises(ConfigError, match="object storage"), whole_folder(Path(URI)):
+        pass
+    assert not list(tmp_path.iterdir())
+    for path in ("a:/b", "runs/s3://x", "", ".", "/s3:/x"):
+        check_local(path, "--out")
+
+
+def test_no_option_takes_a_number_that_is_none(options: list[Option]) -> None:
+    floats = [option for option in options if option.kind is float]
+    assert len(floats) > 20
+    for option in floats:
+        assert option.info.parser is not None, option
+        for text in ("nan", "inf", "-inf", "-0.5", "1e999", "many"):
+            with pytest.raises(typer.BadParameter, match=f"got {text}, want a number"):
+                option.info.parser(text)
+        assert option.info.parser("0.5") == 0.5
+
+
+def test_every_whole_number_has_a_range(options: list[Option]) -> None:
+    """Its own, or that of the setting of a configuration, which its help states."""
+    integers = [option for option in options if option.kind is int]
+    assert len(integers) > 60
+    for option in integers:
+        assert option.info.min is not None or re.search(r">=? *\d|\d *<=? ", option.info.help), option
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "names"),
+    [
+        ("sppt_protein", ["--workers", "0"], "--workers"),
+        ("sppt_protein", ["--cpus-per-worker", "nan"], "--cpus-per-worker"),
+        ("sppt_protein", ["--cpus-per-worker", "0"], "--cpus-per-worker"),
+        ("sppt_protein", ["--seeds", "0"], "--seeds"),
+        ("sweep", ["space.yaml", "--gpus-per-worker", "inf"], "--gpus-per-worker"),
+        ("preflight", ["--no-ray", "--cpus-per-worker", "nan"], "--cpus-per-worker"),
+        ("embed", ["--input", "a", "--out", "b", "--model", "m", "--rows-per-part", "0"], "--rows-per-part"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_and_nothing_is_created(
+    job: str, arguments: list[str], names: str, tmp_path: Path
+) -> None:
+    done = run_script(JOBS / f"{job}.py", tmp_path, *arguments, HOME=str(tmp_path))
+    assert done.returncode == 2, done
+    assert names in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["stderr", "stdout"]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_cpus_that_are_no_number_are_refused_in_python_too(number: float) -> None:
+    from raybio.errors import ClusterError
+    from raybio.runtime.room import Node, check_resources
+
+    with pytest.raises(ClusterError, match="--cpus-per-worker: got (nan|inf), want a number above 0"):
+        check_resources(1, number, [Node(4.0, 0.0)])
