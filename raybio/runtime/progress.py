@@ -15,12 +15,13 @@ PLAIN_LINE_SECONDS = 10.0
 class ProgressView:
     """Shows reports of a run as they come; a context manager."""
 
-    def __init__(self, name: str, max_steps: int, console: Console | None = None, *, from_step: int = 0) -> None:
-        """Show run ``name`` of ``max_steps`` steps, which begins at ``from_step`` if it goes on."""
+    def __init__(self, name: str, max_steps: int, console: Console | None = None) -> None:
+        """Show run ``name`` of ``max_steps`` steps."""
         self.name, self.max_steps = name, max_steps
         self.console = console or Console(stderr=True)
-        self.message = f"going on from step {from_step:,}" if from_step else "starting"
+        self.message = "starting"
         self._said: set[str] = set()
+        self._warned: set[str] = set()
         self.train: dict[str, float] = {}
         self.evaluation: dict[str, float] = {}
         self.evaluation_step = 0
@@ -52,6 +53,12 @@ class ProgressView:
         if self._live is None and message not in self._said:
             self._said.add(message)
             self._print(f"{self.name}: {message}")
+
+    def warn(self, message: str) -> None:
+        """Print a warning, above the panel in a terminal; once, however many workers have it."""
+        if message not in self._warned:
+            self._warned.add(message)
+            self._print(f"{self.name}: warning: {message}")
 
     def update(self, reports: list[dict[str, Any]]) -> None:
         """Take new reports, as ``metrics.jsonl`` holds them."""

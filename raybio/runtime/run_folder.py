@@ -49,6 +49,7 @@ class RunFolder:
         self.identity = self.path / RUN
         self.launch = self.path / LAUNCH
         self.metrics = self.path / "metrics.jsonl"
+        self.notices = self.path / "notices.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.outcome = self.path / "outcome.json"
         self.unit_scores = self.path / "unit_scores.npz"

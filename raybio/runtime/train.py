@@ -11,6 +11,7 @@ from raybio.data.store import open_store
 from raybio.errors import RaybioError
 from raybio.runtime.cluster import check_plan, connected
 from raybio.runtime.metrics_log import MetricsTail, read_reports
+from raybio.runtime.notices import NoticeTail
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
 from raybio.runtime.room import Resources
@@ -205,14 +206,12 @@ def _fit_and_follow(
     # Only now: these import Ray, and a run that is finished does without.
     from raybio.runtime.worker_group import fit_in_thread
 
+    follower = _Follower(folder)
     work = fit_in_thread(_order(request, folder, resources), resources)
-    newest = folder.newest_checkpoint
-    from_step = 0 if newest is None else step_of(newest)
-    tail = MetricsTail(folder.metrics, after_step=from_step or -1)  # with its step 0, if it begins
-    with ProgressView(request.name, request.config.schedule.max_steps, from_step=from_step) as view:
+    with ProgressView(request.name, request.config.schedule.max_steps) as view:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
-            view.update(tail.read())
+            follower.update(view)
             if caught:
                 tracker.kill()
                 view.say("stopping at the next step; a checkpoint is written first (once more: at once)")
@@ -222,8 +221,34 @@ def _fit_and_follow(
                 # Ray would start the workers again for nothing; a checkpoint that is being written gets its time.
                 work.thread.join(timeout=10)
                 break
-        view.update(tail.read())
+        follower.update(view)
     return work.error
+
+
+class _Follower:
+    """Show what the workers write: their warnings, the step they start from, and the reports after it."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._metrics = folder.metrics
+        self._notices = NoticeTail(folder.notices)
+        self._reports: MetricsTail | None = None
+
+    def update(self, view: ProgressView) -> None:
+        for notice in self._notices.read():
+            if "warning" in notice:
+                view.warn(notice["warning"])
+            else:
+                self._start(view, notice["first_step"])
+        if self._reports is not None:
+            view.update(self._reports.read())
+
+    def _start(self, view: ProgressView, first_step: int) -> None:
+        is_restart = self._reports is not None
+        if first_step or is_restart:
+            view.say(f"going on from step {first_step:,}")
+        if not is_restart:
+            # The log holds reports of earlier starts too; the report of step 0 belongs to this one.
+            self._reports = MetricsTail(self._metrics, after_step=first_step or -1)
 
 
 def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:

@@ -20,6 +20,7 @@ from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
 from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, read_reports
+from raybio.runtime.notices import report_first_step, warnings_to
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.shared_precision import shared_precision
 from raybio.runtime.stream import stream_batches
@@ -77,9 +78,10 @@ def work(order: Order) -> None:
             "driver must share the runs folder. Choose one that all of them see with --runs or RAYBIO_RUNS"
         )
     try:
-        if order.setup is not None:
-            order.setup(rank, folder.path)
-        _train(order, folder)
+        with warnings_to(folder.notices, rank):
+            if order.setup is not None:
+                order.setup(rank, folder.path)
+            _train(order, folder)
     except ClusterError:
         raise  # another worker is gone, or the storage is: Ray starts all of them again
     except RaybioError as error:
@@ -174,22 +176,22 @@ def walk(
         goal: what a sweep looks at; None: this is no trial.
     """
 
-    def rewound(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
-        """What the log has of later steps is forgotten."""
+    def on_start(first_step: int) -> None:
         if log is not None:
             log.rewind(first_step)
-        return batches(first_step)
+            report_first_step(folder.notices, first_step)
 
     metrics: dict[str, float] = {}
     reports = fit(
         system,
         config,
-        batches=rewound,
+        batches=batches,
         collective=collective,
         device=device,
         checkpoints=checkpoints,
         should_stop=_StopFlag(stop),
         should_checkpoint=should_checkpoint,
+        on_start=on_start,
     )
     for report in reports:
         metrics |= report.metrics

@@ -91,7 +91,7 @@ class CheckpointStore:
     def load_newest(self, config: Config, data_digest: str, ignore: Iterable[str] = ()) -> CheckpointState | None:
         """The newest checkpoint that verifies, None if there is none; later saves carry this config and digest.
 
-        A damaged one is passed over with a warning that names the file.
+        A damaged one is skipped with a warning that names the file.
 
         Args:
             config: the run's whole configuration.
@@ -136,9 +136,12 @@ class CheckpointStore:
                 # An unreadable disk may come back: only what is proven to be damaged may be deleted later.
                 if isinstance(error, DamagedError):
                     self._known_damaged.add(folder)
-                _log.warning("checkpoint passed over: %s", error)
                 reasons.append(str(error))
             else:
+                if reasons:
+                    _log.warning(
+                        "damaged checkpoint skipped (%s); resuming from step %d", "; ".join(reasons), state.step
+                    )
                 return state
         if reasons:
             raise CheckpointError(

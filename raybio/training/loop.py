@@ -81,6 +81,7 @@ def fit(
     checkpoints: CheckpointStore | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     should_checkpoint: Callable[[], bool] = lambda: False,
+    on_start: Callable[[int], None] = lambda first_step: None,
 ) -> Iterator[Report]:
     """Train ``system`` from its newest checkpoint, or from the start, to ``schedule.max_steps``.
 
@@ -96,6 +97,7 @@ def fit(
         should_stop: asked at the start and after each step; if it says yes on any worker, all checkpoint and end.
         should_checkpoint: asked after each step; if it says yes on any worker, a checkpoint is taken between the usual
             ones, and the run goes on.
+        on_start: called once, before the first report, with the step that the run starts from.
 
     Yields:
         a report every ``log_every_steps``, at each evaluation and checkpoint, and at the end.
@@ -107,6 +109,7 @@ def fit(
     collective = collective or SingleProcess()
     batches = batches or local_batches(system, config.schedule.max_steps, collective)
     run = _Run(system, config, collective, torch.device(device), checkpoints)
+    on_start(run.progress.step)
     yield from run.reports(batches, should_stop, should_checkpoint)
 
 

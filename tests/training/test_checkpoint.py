@@ -135,7 +135,7 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "missing", "emptied"])
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_newest_is_passed_over_with_a_warning_that_names_the_file(
+def test_a_damaged_newest_is_skipped_with_a_warning_that_names_the_file(
     name: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_steps(tmp_path, 1, 2)

@@ -9,6 +9,7 @@ from ray.tune import Callback
 
 from raybio.runtime.goal import Goal, MetricError
 from raybio.runtime.metrics_log import MetricsLog, read_reports
+from raybio.runtime.notices import NoticeTail
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.sweeps.leaderboard import records
 from raybio.runtime.sweeps.run_trial import OBJECTIVE
@@ -72,6 +73,8 @@ class FollowedTrials(Callback):
         self._listed = earlier_trials(folder.path)
         self._trackers: dict[str, Tracker] = {}
         self._ended: list[Tracker] = []
+        self._notices: dict[str, NoticeTail] = {}
+        self._warned: set[str] = set()
         self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
         ended = [one for one in records(order) if one.status not in (FAILED, INTERRUPTED)]
         self._best = order.goal.best([(0, one.best_value) for one in ended if one.best_value is not None])
@@ -101,6 +104,7 @@ class FollowedTrials(Callback):
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
         """A line for an evaluation."""
         now, metric = Trial(**trial.config[TRIAL]), self.order.space.metric
+        self._show_warnings(now)
         if OBJECTIVE not in result or status_of(self.order.folder(now)) != INTERRUPTED:
             return
         line = f"{shown(now)} | step {result['step']:,} | {metric} {result[metric]:.4g}"
@@ -164,6 +168,7 @@ class FollowedTrials(Callback):
                 self._listed.append(now)
             write_json(self.folder.path / TRIALS, [asdict(one) for one in self._listed])
         folder.make()
+        self._notices.setdefault(folder.name, NoticeTail(folder.notices))
         if not (folder.path / NOTE).exists():
             write_json(folder.path / NOTE, {"trial": asdict(now), "worker_seconds": 0.0})
         if status_of(folder) == INTERRUPTED:
@@ -183,6 +188,7 @@ class FollowedTrials(Callback):
     def _end(self, trial: Trial, status: str) -> None:
         """Note how a trial ended, once, and end its run; one that was interrupted may go on, and nothing is noted."""
         folder = self.order.folder(trial)
+        self._show_warnings(trial)
         known = status_of(folder)
         if known == INTERRUPTED and status != INTERRUPTED:
             write_json(folder.path / ENDED, {"status": status})
@@ -199,6 +205,15 @@ class FollowedTrials(Callback):
         tracker = self._trackers.pop(folder.name, None)
         if tracker is not None:
             self._end_run(tracker, status)
+
+    def _show_warnings(self, trial: Trial) -> None:
+        """Print what the trial's workers warn of; once, however many trials do."""
+        tail = self._notices.get(self.order.folder(trial).name)
+        for notice in tail.read() if tail is not None else []:
+            message = notice.get("warning")
+            if message is not None and message not in self._warned:
+                self._warned.add(message)
+                print(f"{shown(trial)} | warning: {message}", flush=True)
 
     def _note_best(self, folder: RunFolder) -> None:
         """The best value over all trials that have ended, once more."""

@@ -20,6 +20,7 @@ from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError, DivergedError, RaybioError
 from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
+from raybio.runtime.notices import warnings_to
 from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.sweeps.trial import NOTE, Trial, TrialOrder, has_ended
@@ -67,11 +68,12 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
         if known and order.space.scheduler.kind == "pbt":
             # A population goes on from where its members stand: they would be judged by their first steps again.
             told_step = max(told_step, known[-1][0] - 1)
-        for step, value in chain(known, _new_values(folder, order, trial)):
-            told.append((step, value))
-            note_time()
-            if step > told_step:
-                _tell(folder, order.goal, told)
+        with warnings_to(folder.notices):
+            for step, value in chain(known, _new_values(folder, order, trial)):
+                told.append((step, value))
+                note_time()
+                if step > told_step:
+                    _tell(folder, order.goal, told)
         if not told and not order.stop.exists() and not folder.failure.exists():
             if any(order.goal.metric in report.get("not_finite", {}) for report in read_reports(folder.metrics)):
                 raise DivergedError(
