@@ -89,8 +89,8 @@ def check_resources(
     threads = max(1, int(share if cpus_per_worker is None else cpus_per_worker))
     if cpus_per_worker is None:
         cpus_per_worker = _rounded(share - DATA_CPUS_PER_WORKER)
-    places = sum(_places(node, cpus_per_worker + DATA_CPUS_PER_WORKER, int(use_gpu)) for node in nodes)
-    if cpus_per_worker <= 0 or places < num_workers:
+    num_places = sum(places(node, cpus_per_worker + DATA_CPUS_PER_WORKER, int(use_gpu)) for node in nodes)
+    if cpus_per_worker <= 0 or num_places < num_workers:
         fitting = max(math.floor((share - DATA_CPUS_PER_WORKER) * 10 + 1e-9) / 10, 0.0)
         advice = f"Use --cpus-per-worker {fitting:g}" if fitting > 0 else f"Use fewer workers than {num_workers}"
         cpus, beside = num_workers * max(cpus_per_worker, 0.0), num_workers * DATA_CPUS_PER_WORKER
@@ -99,7 +99,7 @@ def check_resources(
             f"{num_workers} workers x {max(cpus_per_worker, 0):g} CPU = {cpus:g}, and Ray Data needs "
             f"{DATA_CPUS_PER_WORKER:g} CPU beside each ({beside:g}): {cpus + beside:g} in all, but the cluster has "
             + has
-            + (f", where {places} of them have room" if len(nodes) > 1 else "")
+            + (f", where {num_places} of them have room" if len(nodes) > 1 else "")
             + f"; the run would wait for ever. {advice}"
         )
     return Resources(num_workers, cpus_per_worker, int(use_gpu), threads)
@@ -131,8 +131,7 @@ def room(
     # With several workers Ray Data makes the batches, and needs CPUs of its own.
     beside = DATA_CPUS_PER_WORKER if workers > 1 else 0.0
     cpus = cpus_per_worker or max(_rounded(_share(nodes, workers * at_most, gpus) - beside), least_cpus - beside, 0.1)
-    places = [_places(node, cpus + beside, gpus) for node in nodes]
-    fitting = sum(places) // workers
+    fitting = sum(places(node, cpus + beside, gpus) for node in nodes) // workers
     wanted = f"{workers} x {_amount(cpus + beside, gpus)}" if workers > 1 else _amount(cpus, gpus)
     has = " + ".join(_amount(node.cpus, node.gpus) for node in nodes) or "nothing"
     if fitting < 1:
@@ -167,8 +166,8 @@ def _rounded(cpus: float) -> float:
     return float(math.floor(cpus)) if cpus >= 1 else math.floor(cpus * 10 + 1e-9) / 10
 
 
-def _places(node: Node, cpus: float, gpus: float) -> int:
-    """Workers for which a node has room."""
+def places(node: Node, cpus: float, gpus: float) -> int:
+    """Return the number of workers for which a node has room."""
     by_kind = [math.floor(has / takes + 1e-9) for has, takes in ((node.cpus, cpus), (node.gpus, gpus)) if takes]
     return min(by_kind, default=0)
 

@@ -21,7 +21,7 @@ COMPLETE = ("finished", "early_stopping")
 """What ``result.json`` calls runs that came to their end."""
 
 RUN = "run.json"
-"""What a run is: system, configuration, store."""
+"""The identity of a run: system, configuration, store, precision."""
 
 LAUNCH = "launch.json"
 """How it was last started: workers, CPUs, tracking; a sweep's budget too."""
@@ -74,6 +74,33 @@ class RunFolder:
         """How far the run is to go; None for a folder without a run."""
         identity = read_json(self.identity)
         return None if identity is None else int(identity["config"]["schedule"]["max_steps"])
+
+    @property
+    def precision(self) -> str | None:
+        """The precision recorded in ``run.json``, or that of the newest checkpoint; None before it is decided."""
+        recorded = (read_json(self.identity) or {}).get("precision")
+        if recorded is None and (newest := self.newest_checkpoint) is not None:
+            # A run that began before run.json had the field.
+            recorded = (read_json(newest / "state.json") or {}).get("extra", {}).get("precision")
+        return recorded
+
+    def record_precision(self, name: str) -> None:
+        """Write the run's precision into ``run.json``, once and for all; the driver holds the folder's lock.
+
+        Raises:
+            CheckpointError: if another one is recorded.
+            ClusterError: if the folder cannot be written.
+        """
+        identity = read_json(self.identity)
+        recorded = identity.get("precision", name)
+        if recorded != name:
+            raise CheckpointError(
+                f"{self.identity}: the run computes in {recorded}, got {name}. Choose another --name to train in {name}"
+            )
+        try:
+            write_json(self.identity, identity | {"precision": name})
+        except OSError as error:
+            raise self._unwritable(error) from None
 
     def make(self) -> None:
         """Make the empty folder, so that it can be locked.
@@ -129,7 +156,8 @@ class RunFolder:
         self.make()
         try:
             mapping = config.to_mapping()
-            write_json(self.identity, identity | {"config": mapping, "store": str(store)})
+            kept = {"precision": old["precision"]} if old and "precision" in old else {}
+            write_json(self.identity, identity | {"config": mapping, "store": str(store)} | kept)
             _replace(self.config, yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise self._unwritable(error) from None

@@ -2,25 +2,27 @@
 
 import contextlib
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raybio.data.store import open_store
 from raybio.errors import RaybioError
 from raybio.runtime.cluster import check_plan, connected
+from raybio.runtime.decide_precision import show_decision, worker_processors
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.notices import NoticeTail
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
-from raybio.runtime.room import Resources
+from raybio.runtime.room import Node, Resources, check_resources
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import step_of
 from raybio.training.loop import free_settings
+from raybio.training.precision import Decision, Processor, decide_precision
 from raybio.training.settings import TrainingConfig
 
 REMEMBERED = ("workers", "cpus_per_worker", "threads_per_worker", "use_gpu", "tracking")
@@ -46,6 +48,7 @@ class TrainRequest:
         use_gpu: None: if there is a GPU for each worker.
         verbose: show Ray's own logs.
         parent_run_id: MLflow run that this one belongs to, as a trial or a baseline.
+        precision: ``fp32`` or ``bf16``, decided by ``with_precision`` for all runs of a command; None: not yet.
         setup: called in each worker first; tests plant their faults with it.
     """
 
@@ -61,6 +64,7 @@ class TrainRequest:
     use_gpu: bool | None = None
     verbose: bool = False
     parent_run_id: str | None = None
+    precision: str | None = None
     setup: Callable[[int, Path], None] | None = None
 
 
@@ -71,7 +75,7 @@ class Result:
     Attributes:
         status: ``finished``, ``early_stopping``, ``stopped`` (by a signal) or ``failed``.
         step: optimiser updates.
-        precision: ``fp32`` or ``bf16``, what ``auto`` came to; None before the workers have said it.
+        precision: ``fp32`` or ``bf16``; None before the workers have started.
         metrics: the newest value of each metric.
         final: the whole evaluation of a finished run, as its system gives it.
         config: the whole configuration.
@@ -150,11 +154,64 @@ def train(request: TrainRequest) -> Result:
         # Both before anything is recorded: a plan that cannot run and a damaged store are no failed run.
         check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
         open_store(request.store, verify=True)
+        if request.precision is None:
+            (request,) = with_precision([request])
+        assert request.precision is not None  # the run is not finished
+        folder.record_precision(request.precision)
         # What the last start came to says nothing of this one, which may be killed before it can say so itself.
         for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores, folder.result):
             path.unlink(missing_ok=True)
         with StopSignals(folder.stop) as signals:
             return _run(request, folder, tracker, signals)
+
+
+def with_precision(requests: Sequence[TrainRequest]) -> list[TrainRequest]:
+    """Decide the precision of all runs of a command, once, and print the decision.
+
+    A run that has begun keeps its own precision. Other runs with ``precision: auto`` take over what the first of
+    these has recorded; only if none has begun, the machines decide. A request that has a precision is decided.
+    Finished runs need no decision.
+
+    Raises:
+        ClusterError: if a plan does not fit, or a node of the cluster does not answer.
+        ConfigError: for bf16 on GPUs without it.
+    """
+    recorded = {one.name: RunFolder(one.runs, one.name).precision for one in requests}
+    begun = [one.name for one in requests if one.config.precision == "auto" and recorded[one.name]]
+    wanted: dict[str, str] = {}
+    for one in requests:
+        setting: str = one.config.precision
+        if setting == "auto":
+            setting = one.precision or (recorded[begun[0]] if begun else None) or "auto"
+        wanted[one.name] = recorded[one.name] or setting
+    unfinished = [one for one in requests if _finished(RunFolder(one.runs, one.name), one.config) is None]
+    undecided = [one for one in unfinished if one.precision is None]
+    decisions: dict[str, Decision] = {}
+    if undecided:
+        settings = list(dict.fromkeys(wanted[one.name] for one in undecided))
+        processors = [] if settings == ["fp32"] else _processors(undecided)
+        for setting in settings:
+            decision = decide_precision(setting, processors)
+            origin = next((name for name in begun if recorded[name] == setting), None)
+            show_decision(replace(decision, reason=f"as run {origin} began") if origin else decision)
+            decisions[setting] = decision
+    names = dict(recorded)
+    for one in unfinished:
+        names[one.name] = decisions[wanted[one.name]].name if wanted[one.name] in decisions else wanted[one.name]
+    return [replace(one, precision=names[one.name]) for one in requests]
+
+
+def _processors(requests: Sequence[TrainRequest]) -> list[Processor]:
+    """Return the processors on which the workers of any of the requests may run."""
+    plans = {(one.workers, one.cpus_per_worker, one.use_gpu): one for one in requests}
+    processors = []
+    for one in plans.values():
+
+        def plan(nodes: Sequence[Node], one: TrainRequest = one) -> Resources:
+            return check_resources(one.workers, one.cpus_per_worker, nodes, one.use_gpu)
+
+        processors += worker_processors(plan, verbose=one.verbose)
+    return processors
 
 
 def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: StopSignals) -> Result:
@@ -260,6 +317,7 @@ def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:
 def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> Any:
     from raybio.runtime.worker import Order
 
+    assert request.precision is not None
     return Order(
         system=request.system,
         config=request.config.to_mapping(),
@@ -267,6 +325,7 @@ def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> An
         runs=str(folder.path.parent),
         name=request.name,
         threads=request.threads_per_worker or resources.threads_per_worker,
+        precision=request.precision,
         setup=request.setup,
     )
 

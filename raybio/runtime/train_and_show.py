@@ -1,6 +1,7 @@
 """What a training job does once its arguments are settled: train each run and its kin, and show their table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.console import Console
 from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal, write_side_by_side
 from raybio.runtime.comparisons.variations import Variation, compare, family
 from raybio.runtime.run_folder import RunFolder, read_json
-from raybio.runtime.train import TrainRequest, check_request
+from raybio.runtime.train import TrainRequest, check_request, with_precision
 
 
 def train_and_show(settled: Mapping[str, Mapping[str, Any]], compared: Sequence[str], seeds: int) -> None:
@@ -25,9 +26,17 @@ def train_and_show(settled: Mapping[str, Mapping[str, Any]], compared: Sequence[
     requests = {name: TrainRequest(**fields) for name, fields in settled.items()}
     several = len(requests) > 1
     if several:
-        for request in requests.values():
-            for kin in family(request, _variations(request, compared, seeds)):
-                check_request(kin.request)
+        runs = [
+            kin.request
+            for request in requests.values()
+            for kin in family(request, _variations(request, compared, seeds))
+        ]
+        for run in runs:
+            check_request(run)
+        precision_by_run = {run.name: run.precision for run in with_precision(runs)}
+        requests = {
+            name: replace(request, precision=precision_by_run[request.name]) for name, request in requests.items()
+        }
     shown = {}
     for name, request in requests.items():
         if several:

@@ -13,7 +13,6 @@ import torch
 from ray.train.v2._internal.execution.context import get_train_context
 
 from raybio.batches import TokenBatch
-from raybio.config import override
 from raybio.errors import ClusterError, RaybioError
 from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.functional.digest import weights_digest
@@ -22,7 +21,6 @@ from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, read_reports
 from raybio.runtime.notices import report_first_step, warnings_to
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
-from raybio.runtime.shared_precision import shared_precision
 from raybio.runtime.stream import stream_batches
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import CheckpointStore
@@ -50,8 +48,8 @@ class Order:
         runs: folder of all runs.
         name: the run's name.
         threads: threads to compute with; None: the CPUs of this machine divided by its workers.
+        precision: ``fp32`` or ``bf16``, decided by the driver.
         goal: what a sweep looks at, if the run is one of its trials.
-        precision: file that says what ``precision: auto`` came to in the sweep, if the run is one of its trials.
         setup: called as ``setup(rank, attempt folder)`` before anything else; tests plant their faults with it.
     """
 
@@ -61,8 +59,8 @@ class Order:
     runs: str
     name: str
     threads: int | None
+    precision: str
     goal: Goal | None = None
-    precision: str | None = None
     setup: Callable[[int, Path], None] | None = None
 
 
@@ -96,9 +94,6 @@ def _train(order: Order, folder: RunFolder) -> None:
     collective: Collective = ProcessGroup() if world > 1 else SingleProcess()
     entry = SYSTEMS[order.system]
     config = entry.config.from_mapping(order.config)
-    if order.precision is not None:
-        device = ray.train.torch.get_device()
-        config = override(config, "precision", shared_precision(Path(order.precision), config.precision, device))
     checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
     if rank != 0:
         collective.all_sum(torch.zeros(1))  # rank 0 holds the folder now
@@ -139,6 +134,7 @@ def _walk(
         batches=batches,
         collective=collective,
         device=ray.train.torch.get_device(),
+        precision=order.precision,
         checkpoints=checkpoints,
         log=log,
         stop=folder.stop,
@@ -159,6 +155,7 @@ def walk(
     batches: Batches,
     collective: Collective,
     device: torch.device | str,
+    precision: str,
     checkpoints: CheckpointStore,
     log: MetricsLog | None,
     stop: Path,
@@ -188,6 +185,7 @@ def walk(
         batches=batches,
         collective=collective,
         device=device,
+        precision=precision,
         checkpoints=checkpoints,
         should_stop=_StopFlag(stop),
         should_checkpoint=should_checkpoint,
@@ -215,6 +213,7 @@ def walk_alone(
     folder: RunFolder,
     *,
     device: torch.device | str,
+    precision: str,
     stop: Path,
     goal: Goal | None,
     should_checkpoint: Callable[[], bool] = lambda: False,
@@ -233,6 +232,7 @@ def walk_alone(
             batches=local_batches(system, config.schedule.max_steps),
             collective=SingleProcess(),
             device=device,
+            precision=precision,
             checkpoints=checkpoints,
             log=MetricsLog(folder.metrics),
             stop=stop,

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -17,7 +17,7 @@ from raybio.errors import CheckpointError, ConfigError
 from raybio.protocols import Collective, System
 from raybio.training.checkpoint import CheckpointStore, TrainingState
 from raybio.training.gather import SingleProcess
-from raybio.training.precision import PrecisionName, resolve_precision
+from raybio.training.precision import Precision, check_precision, resolve_precision
 from raybio.training.settings import TrainingConfig
 from raybio.training.step import TrainStep
 
@@ -36,7 +36,7 @@ class Report:
         is_checkpoint: whether a checkpoint of this step was taken.
         is_last: whether the run ends here.
         reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
-        precision: what ``precision: auto`` came to, ``fp32`` or ``bf16``.
+        precision: ``fp32`` or ``bf16``.
     """
 
     step: int
@@ -57,7 +57,7 @@ class Progress:
     best_metric: float | None = None
     num_evaluations_without_rise: int = 0
     num_skipped: int = 0
-    precision: PrecisionName | None = None
+    precision: str | None = None
 
 
 def local_batches(system: System, max_steps: int, collective: Collective | None = None) -> Batches:
@@ -78,6 +78,7 @@ def fit(
     batches: Batches | None = None,
     collective: Collective | None = None,
     device: torch.device | str = "cpu",
+    precision: str | None = None,
     checkpoints: CheckpointStore | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     should_checkpoint: Callable[[], bool] = lambda: False,
@@ -93,6 +94,8 @@ def fit(
         batches: this worker's batches; default: ``local_batches``.
         collective: the other workers; default: none.
         device: where the model lives.
+        precision: ``fp32`` or ``bf16``, as it was decided for the run; None: that of the checkpoint, or decided for
+            this process by ``config.precision``.
         checkpoints: where to save and to resume from; None: nowhere.
         should_stop: asked at the start and after each step; if it says yes on any worker, all checkpoint and end.
         should_checkpoint: asked after each step; if it says yes on any worker, a checkpoint is taken between the usual
@@ -103,12 +106,13 @@ def fit(
         a report every ``log_every_steps``, at each evaluation and checkpoint, and at the end.
 
     Raises:
-        CheckpointError: if the checkpoints belong to another configuration or data, or none of them verifies.
+        CheckpointError: if the checkpoints belong to another configuration, data or precision, or none verifies.
+        ConfigError: if the GPU cannot compute in the precision.
         DivergedError: see ``TrainStep``.
     """
     collective = collective or SingleProcess()
     batches = batches or local_batches(system, config.schedule.max_steps, collective)
-    run = _Run(system, config, collective, torch.device(device), checkpoints)
+    run = _Run(system, config, collective, torch.device(device), precision, checkpoints)
     on_start(run.progress.step)
     yield from run.reports(batches, should_stop, should_checkpoint)
 
@@ -122,6 +126,7 @@ class _Run:
         config: TrainingConfig,
         collective: Collective,
         device: torch.device,
+        precision: str | None,
         checkpoints: CheckpointStore | None,
     ) -> None:
         self.system, self.config, self.collective, self.device = system, config, collective, device
@@ -131,10 +136,8 @@ class _Run:
         saved = self._newest_checkpoint()
         self._agree_on(saved.step if saved else 0)
         self.progress = Progress(**saved.extra) if saved else Progress()
-        precision = resolve_precision(self.progress.precision or config.precision, device, collective)
-        self.precision = precision.name
-        self.progress.precision = cast(PrecisionName, precision.name)
-        self.train_step = TrainStep(system, config, collective, precision)
+        self.precision = self.progress.precision = self._decided(precision)
+        self.train_step = TrainStep(system, config, collective, Precision(self.precision, device.type))
         if saved:
             saved.restore(system.model, self.train_step.optimizer)
             self.train_step.num_skipped = self.progress.num_skipped
@@ -232,6 +235,23 @@ class _Run:
         if self.checkpoints is None:
             return None
         return self.checkpoints.load_newest(self.config, self.system.data_digest, ignore=free_settings(self.config))
+
+    def _decided(self, given: str | None) -> str:
+        """Return the run's precision: a resumed run keeps the one that it began with."""
+        begun = self.progress.precision
+        if begun and given and begun != given:
+            raise CheckpointError(
+                f"precision: the checkpoint of step {self.progress.step} was computed in {begun}, and the run is "
+                f"recorded in run.json with {given}. Give the run a new name"
+            )
+        decided = begun or given
+        if decided:
+            check_precision(decided, self.device)
+            return decided
+        name = resolve_precision(self.config.precision, self.device).name
+        # No driver has decided: workers on different machines agree on what all of them have.
+        num_fp32 = self.collective.all_sum(torch.tensor(int(name == "fp32"), device=self.device))
+        return "fp32" if int(num_fp32) else "bf16"
 
     def _agree_on(self, step: int) -> None:
         """Workers that read different checkpoints (a folder that is not the same everywhere) would drift apart."""

@@ -1,111 +1,146 @@
-"""Choosing the precision of matrix products: by measuring, never by guessing."""
+"""The precision of matrix products: decided by the kind of machine, never by a measurement."""
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from raybio.errors import ConfigError
-from raybio.protocols import Collective
 
 _log = logging.getLogger(__name__)
 
 PrecisionName = Literal["fp32", "bf16", "auto"]
 
-MIN_CPU_SPEEDUP = 1.2
-"""bf16 has to beat fp32 by this on the matrix product alone, since the rest of a step gains nothing from it."""
+BF16_CAPABILITY = (8, 0)
+"""First compute capability of GPUs with bf16 matrix products."""
+
+BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
+"""Instruction sets of CPUs with bf16 matrix products, as ``torch.cpu.get_capabilities`` names them."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How a step computes: ``name`` is ``fp32`` or ``bf16``; weights, gradients and optimiser stay fp32 either way."""
+    """The arithmetic of a training step; weights, gradients and optimizer state are always fp32.
+
+    Attributes:
+        name: ``fp32`` or ``bf16``.
+        device_type: ``cpu`` or ``cuda``.
+    """
 
     name: str
     device_type: str
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Around a forward pass: matrix products in bf16, or nothing."""
+        """Return the context of a forward pass: bf16 autocast, or none for fp32."""
         if self.name == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, dtype=torch.bfloat16)
 
 
-def resolve_precision(
-    setting: PrecisionName, device: torch.device | str, collective: Collective | None = None
-) -> Precision:
-    """Turn the setting into what this machine does.
+@dataclass(frozen=True)
+class Processor:
+    """A CPU or GPU on which a worker may compute.
 
-    ``auto`` is bf16 on a GPU that has it; on a CPU both are timed (about 0.1 s) and bf16 is taken where it is
-    at least ``MIN_CPU_SPEEDUP`` times faster. All workers of ``collective`` end up with the same: fp32 if any needs it.
-    A resumed run should ask for the ``name`` that it began with instead of measuring again. ``bf16`` is done as asked;
-    where it is slow, the first worker says so once.
+    Attributes:
+        name: its name in messages.
+        has_bf16: whether it has instructions for bf16 matrix products.
+        is_gpu: whether it is a GPU.
+    """
 
-    On CUDA, fp32 products follow ``torch.get_float32_matmul_precision()``; the run's entry point may allow TF32
-    with ``torch.set_float32_matmul_precision("high")``, this function changes no global setting.
+    name: str
+    has_bf16: bool
+    is_gpu: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The precision of all runs of a command.
+
+    Attributes:
+        name: ``fp32`` or ``bf16``.
+        reason: why, for the first line of the output.
+        warning: what the user should change; empty for nothing.
+    """
+
+    name: str
+    reason: str
+    warning: str = ""
+
+
+def local_processors(*, use_gpu: bool, cpu_name: str = "this CPU") -> list[Processor]:
+    """Return the processors of this machine that workers compute on: all GPUs if ``use_gpu``, else the CPU."""
+    if not use_gpu:
+        capabilities = torch.cpu.get_capabilities()
+        has_bf16 = any(capabilities.get(name, False) for name in BF16_INSTRUCTIONS)
+        return [Processor(cpu_name, has_bf16)]
+    gpus = []
+    for index in range(torch.cuda.device_count()):
+        has_bf16 = torch.cuda.get_device_capability(index) >= BF16_CAPABILITY
+        gpus.append(Processor(torch.cuda.get_device_name(index), has_bf16, is_gpu=True))
+    return gpus
+
+
+def decide_precision(setting: str, processors: Sequence[Processor]) -> Decision:
+    """Decide the precision from the setting and the processors that workers may compute on.
+
+    ``auto`` is bf16 if all processors have bf16 instructions, and fp32 otherwise. ``fp32`` and ``bf16`` are
+    taken as they are.
 
     Raises:
-        ConfigError: for another word, or bf16 on a GPU without it.
+        ConfigError: for an unknown setting, or bf16 on a GPU without bf16 instructions.
     """
-    device = torch.device(device)
     if setting not in ("fp32", "bf16", "auto"):
         raise ConfigError(f"precision: got {setting!r}; want fp32, bf16 or auto")
-    has_bf16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-    if setting == "bf16" and not has_bf16:
-        name = torch.cuda.get_device_name(device)
-        raise ConfigError(f"precision: bf16 was asked for and {name} does not have it. Use fp32 or auto.")
-    if collective is None or collective.rank == 0:
-        warn_of_slow_bf16(setting, device)
-    if setting != "auto":
-        return Precision(setting, device.type)
-    wants_bf16 = has_bf16 if device.type == "cuda" else bf16_speedup(device) >= MIN_CPU_SPEEDUP
-    if collective is not None:
-        refusals = collective.all_sum(torch.tensor(int(not wants_bf16)))
-        wants_bf16 = int(refusals) == 0
-    return Precision("bf16" if wants_bf16 else "fp32", device.type)
-
-
-def warn_of_slow_bf16(setting: PrecisionName, device: torch.device | str) -> None:
-    """Log a warning if bf16 is asked for and this CPU, timed, is clearly slower with it: it lacks the instructions."""
-    if setting != "bf16" or torch.device(device).type != "cpu":
-        return
-    speedup = bf16_speedup(device)
-    if speedup < 1 / MIN_CPU_SPEEDUP:
-        _log.warning(
-            "precision: bf16 was asked for, and on this CPU, which has no fast instructions for it, matrix products "
-            "take %.1f times as long as in fp32. Set precision=auto or fp32",
-            1 / speedup,
+    if setting == "fp32":
+        return Decision("fp32", "as set")
+    without = list(dict.fromkeys(one.name for one in processors if not one.has_bf16))
+    has_no_bf16 = f"{_listed(without)} {'has' if len(without) == 1 else 'have'} no bf16 instructions"
+    if setting == "auto":
+        if not processors:
+            return Decision("fp32", "the processors of the workers are unknown")
+        if without:
+            return Decision("fp32", has_no_bf16)
+        names = list(dict.fromkeys(one.name for one in processors))
+        return Decision("bf16", f"{_listed(names)} {'has' if len(names) == 1 else 'have'} bf16 instructions")
+    if any(one.is_gpu and not one.has_bf16 for one in processors):
+        raise ConfigError(f"precision: got bf16, and {has_no_bf16}. Set precision=fp32, or choose other GPUs")
+    if without:
+        return Decision(
+            "bf16", "as set", f"precision: got bf16, and {has_no_bf16}: slower than fp32. Set precision=auto or fp32"
         )
+    return Decision("bf16", "as set")
 
 
-def bf16_speedup(device: torch.device | str, width: int = 512, num_pairs: int = 5) -> float:
-    """How many times faster a bf16 autocast matrix product of ``width`` is than fp32: the median over ABBA pairs."""
+def check_precision(name: str, device: torch.device | str) -> None:
+    """Refuse a decided precision that ``device`` does not have.
+
+    Raises:
+        ConfigError: for anything but ``fp32`` and ``bf16``, or bf16 on a GPU without bf16 instructions.
+    """
+    if name not in ("fp32", "bf16"):
+        raise ConfigError(f"precision: got {name!r} for a run; want fp32 or bf16, decided from the setting")
+    decide_precision(name, local_processors(use_gpu=torch.device(device).type == "cuda"))
+
+
+def resolve_precision(setting: str, device: torch.device | str) -> Precision:
+    """Return the precision of a process that computes on ``device`` alone; see ``decide_precision``.
+
+    On CUDA, fp32 products follow ``torch.get_float32_matmul_precision()``. The run's entry point may allow TF32
+    with ``torch.set_float32_matmul_precision("high")``; this function changes no global setting.
+
+    Raises:
+        ConfigError: as ``decide_precision``.
+    """
     device = torch.device(device)
-    weight_DD = torch.ones(width, width, device=device)
-
-    def multiply() -> Tensor:
-        return torch.nn.functional.linear(weight_DD, weight_DD)
-
-    def multiply_bf16() -> Tensor:
-        with torch.no_grad(), torch.autocast(device.type, dtype=torch.bfloat16):
-            return multiply()
-
-    for warm in (multiply, multiply_bf16):
-        warm()
-    ratios = []
-    for _ in range(num_pairs):
-        fp32 = _seconds(multiply)
-        bf16 = _seconds(multiply_bf16) + _seconds(multiply_bf16)
-        fp32 += _seconds(multiply)
-        ratios.append(fp32 / bf16)
-    return sorted(ratios)[num_pairs // 2]
+    decision = decide_precision(setting, local_processors(use_gpu=device.type == "cuda"))
+    if decision.warning:
+        _log.warning(decision.warning)
+    return Precision(decision.name, device.type)
 
 
-def _seconds(function: Callable[[], Tensor]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+def _listed(names: Sequence[str]) -> str:
+    shown = " and ".join(names[:2])
+    return f"{shown} and {len(names) - 2} more" if len(names) > 2 else shown

@@ -45,7 +45,7 @@ class TrainingConfig(Config):
     schedule: ScheduleConfig = ScheduleConfig()
     optim: OptimConfig = OptimConfig()
     memory: MemoryConfig = MemoryConfig()
-    precision: PrecisionName = Field("auto", description="arithmetic of the encoder; auto measures what is faster")
+    precision: PrecisionName = Field("auto", description="arithmetic of the encoder; auto: bf16 if the machine has it")
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",
         description="a loss or gradient that is NaN or infinite ends the run, or its step is skipped and counted",

@@ -26,7 +26,6 @@ SETTINGS = {
     "schedule.max_steps": 4,
     "schedule.checkpoint_every_steps": 2,
     "schedule.evaluate_every_steps": 2,
-    "precision": "fp32",
 }
 pytestmark = pytest.mark.timeout(900)
 
@@ -105,6 +104,12 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     }
     assert last["schedule"]["max_steps"] == best["clner", 2]
     assert last["data"]["train_on_validation"] and last["data"]["fold"] == 2
+    # With default settings: trials and last trainings compute in what the driver decided once for all of them.
+    records = [folder / "run.json", *folder.glob("trials/*/run.json"), *folder.glob("last/*/run.json")]
+    (precision,) = {read_json(path)["precision"] for path in records}
+    assert len(records) == 1 + 4 + 4
+    assert f"precision: {precision} (this CPU has " in done.stdout and "precision:" not in again.stdout
+    assert {read_json(path)["precision"] for path in folder.glob("*/*/outcome.json")} == {precision}
     runs = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     parent = read_json(folder / "tracking.json")["run_id"]
     child = runs.get_run(read_json(folder / "last" / "clner-2" / "tracking.json")["run_id"])

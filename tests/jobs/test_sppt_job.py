@@ -20,7 +20,6 @@ SETTINGS = {
     "objective": {"lambda_spml": 0.5},
     "plan": {"global_batch_rows": 16},
     "schedule": {"max_steps": 20, "checkpoint_every_steps": 10, "evaluate_every_steps": 10, "log_every_steps": 2},
-    "precision": "fp32",
 }
 pytestmark = pytest.mark.timeout(900)
 
@@ -46,6 +45,7 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     arguments = [job, "--store", tiny_store.path, "--config", "my.yaml", "--name", "first"]
     trained = run(home, *arguments)
     assert trained.returncode == 0, trained.stderr[-3000:]
+    assert trained.stdout.startswith("precision: ")
     assert "held-out links" in trained.stdout
     for label in ("random", "initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"):
         assert label in trained.stdout
@@ -55,6 +55,9 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     folder = home / "runs" / "first"
     result = read_json(folder / "result.json")
     assert (result["status"], result["step"]) == ("finished", 20)
+    assert result["config"]["precision"] == "auto"
+    for name in ("first", "first.lambda_spml-0"):
+        assert read_json(home / "runs" / name / "run.json")["precision"] == result["precision"]
     client = MlflowClient(f"sqlite:///{home}/mlflow.db")
     tracked = client.get_run(result["mlflow_run_id"])
     assert tracked.info.status == "FINISHED"

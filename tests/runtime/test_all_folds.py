@@ -136,7 +136,8 @@ def last_training(tmp_path, name="cldr-1", **settings):
     store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
     rule = {"pair_neighbours": 3, "tag_neighbours": 9, "probe_positive_weight": 4.0}
     config = last_config(config_of(**{"schedule.checkpoint_every_steps": 2} | settings), 5, rule)
-    found = LastTraining("relation_graphs", config, store.path, RunFolder(tmp_path, name), "sqlite:///none.db", None)
+    folder = RunFolder(tmp_path, name)
+    found = LastTraining("relation_graphs", config, "fp32", store.path, folder, "sqlite:///none.db", None)
     found.open()
     return found
 

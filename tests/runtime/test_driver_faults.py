@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from raybio.config import override_all
 from raybio.data.store import Store
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.train import Result
+from raybio.runtime.train import TrainRequest, train
 from raybio.training.settings import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
@@ -79,8 +80,12 @@ def steps_of(folder: RunFolder) -> list[int]:
 
 @pytest.mark.slow
 def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weights_of_the_unbroken_run(
-    job: Job, unbroken: Result
+    ray_cluster: None, job: Job, request_two: TrainRequest
 ) -> None:
+    """With the default precision, which is bf16 on machines that have it."""
+    config = override_all(request_two.config, {"precision": "auto"})
+    unbroken = train(replace(request_two, config=config, name="unbroken-auto"))
+    job = Job(job.folder, job.store, config)
     step = int(np.random.default_rng().integers(1, 23))
     older = job.run_folder("killed").result
     older.parent.mkdir(parents=True)
@@ -93,6 +98,8 @@ def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weight
     process.wait()
     resumed = job.finish("killed", PYTHONHASHSEED="2")
     assert resumed["weights_sha256"] == unbroken.weights_sha256, f"killed at step {step}"
+    assert resumed["precision"] == unbroken.precision == job.run_folder("killed").precision
+    assert resumed["config"]["precision"] == "auto"
     assert steps_of(job.run_folder("killed")) == list(range(25))
     assert "ray::RayTrainWorker" not in end_of_family(family, 180)
 

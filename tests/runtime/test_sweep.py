@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import ray
+import torch
 from mlflow import MlflowClient
 from ray.util import placement_group_table
 
@@ -23,6 +24,7 @@ from raybio.runtime.sweeps.trial import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.runtime.train import TrainRequest, train
 from raybio.search_space import SearchSpace, load_search_space
 from raybio.systems import SYSTEMS
+from raybio.training.precision import resolve_precision
 from raybio.training.settings import TrainingConfig
 
 METRIC = "val/link_mrr"
@@ -218,16 +220,33 @@ def test_other_rules_of_stopping_stop_too(request_of, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_trials_of_several_workers_report_on_their_way_and_are_stopped(request_of) -> None:
+def test_trials_of_several_workers_report_on_their_way_and_are_stopped(request_of, monkeypatch, capsys) -> None:
     asha = {"kind": "asha", "reduction_factor": 2}
     two = {RATE: {"choice": [3e-4, 1e-7]}}
     asked = request_of(scheduler=asha, space=two, budget={"max_concurrent_trials": 1, "max_steps": 40})
     base = override_all(asked.base, {"precision": "auto"})
+    own = resolve_precision("auto", "cpu").name
+    other = {"fp32": "bf16", "bf16": "fp32"}[own]
+    # For the driver alone: trials and workers are other processes.
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": other == "bf16"})
     swept = sweep(replace(asked, base=base, workers=2, cpus_per_worker=0.5))
     assert statuses(swept, RATE) == {3e-4: FINISHED, 1e-7: STOPPED}
-    # Measured once, by the first trial, and kept in the winner's file.
-    (measured,) = read_json(swept.folder.path / "precision.json").values()
-    assert load(SYSTEMS["structure_preserving"].config, swept.folder.path / "best.yaml").precision == measured
+    monkeypatch.undo()
+    assert capsys.readouterr().out.startswith(f"precision: {other} (this CPU has ")
+    assert load(SYSTEMS["structure_preserving"].config, swept.folder.path / "best.yaml").precision == other
+    for folder in (swept.folder.path, *(swept.folder.path / "trials").iterdir()):
+        assert read_json(folder / "run.json")["precision"] == other
+    outcomes = [read_json(path) for path in (swept.folder.path / "trials").glob("*/outcome.json")]
+    assert {outcome["precision"] for outcome in outcomes} == {other}
+    # The same sweep again, on another kind of machine and with one more trial.
+    more = replace(
+        asked, space=asked.space.with_budget(["num_repeated=1", "num_seeds=2"]), base=base, cpus_per_worker=1
+    )
+    again = sweep(more)
+    assert capsys.readouterr().out.startswith(f"precision: {other} (as the sweep began)")
+    assert len(again.trials) == 3
+    for folder in (swept.folder.path / "trials").iterdir():
+        assert read_json(folder / "run.json")["precision"] == other
     assert all(one.values for one in swept.trials)
     assert_nothing_is_left()
     _, children = mlflow_runs(swept)

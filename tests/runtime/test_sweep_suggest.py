@@ -1,15 +1,15 @@
 """What a sweep tries next, and what a trial tells; without a cluster."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from raybio.config import override
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.run_folder import RunFolder, write_json
-from raybio.runtime.shared_precision import shared_precision
 from raybio.runtime.sweeps.run_trial import OBJECTIVE, run_trial
 from raybio.runtime.sweeps.suggest import TRIAL, LearningSearch, planned, scheduler, tune_config
 from raybio.runtime.sweeps.trial import NOTE, Trial, TrialOrder
@@ -132,15 +132,11 @@ def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reaso
     assert json.loads((folder.path / NOTE).read_text())["worker_seconds"] > 0  # it has cost something all the same
 
 
-def test_the_precision_is_measured_once_for_all_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter(["bf16", "fp32"])
-    monkeypatch.setattr(
-        "raybio.runtime.shared_precision.resolve_precision", lambda *_: SimpleNamespace(name=next(answers))
-    )
-    order = order_of(tmp_path)
-    order.precision.parent.mkdir(parents=True)
-    assert [shared_precision(order.precision, "auto", "cpu") for _ in range(3)] == ["bf16"] * 3
-    assert shared_precision(order.precision, "fp32", "cpu") == "fp32"
+def test_trials_of_auto_have_the_precision_of_the_sweep_and_others_their_own(tmp_path: Path) -> None:
+    order = replace(order_of(tmp_path), precision="bf16")
+    auto = override(order.base, "precision", "auto")
+    assert order.precision_of(auto) == "bf16"
+    assert order.precision_of(override(auto, "precision", "fp32")) == "fp32"
 
 
 def test_a_trial_checkpoints_when_its_node_will_be_taken_away_and_again_until_it_is(

@@ -11,11 +11,10 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
-from raybio.config import override
 from raybio.errors import ConfigError
 from raybio.runtime.comparisons.labels import named, shown
 from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal, write_side_by_side
-from raybio.runtime.comparisons.variations import Kin, Variation, family, over_steps, same_arithmetic, score_rows
+from raybio.runtime.comparisons.variations import Kin, Variation, family, over_steps, score_rows
 from raybio.runtime.metrics_log import MetricsLog
 from raybio.runtime.plots import plot_comparison
 from raybio.runtime.run_folder import RunFolder
@@ -106,14 +105,6 @@ def test_a_value_given_twice_in_whatever_form_is_one_run(tmp_path: Path) -> None
         kin = family(first, [Variation(path, values)])
         assert [one.request.name for one in kin] == ["first", name]
         assert kin[0].request == first
-
-
-def test_kin_compute_with_the_precision_that_auto_came_to_for_the_run_itself(tmp_path: Path) -> None:
-    first = request(tmp_path)
-    result = Result("finished", 1, "bf16", {}, {}, {}, None, None, None, False, RunFolder(tmp_path, "first"))
-    assert same_arithmetic(first.config, result).precision == "bf16"
-    fp32 = override(first.config, "precision", "fp32")
-    assert same_arithmetic(fp32, result).precision == "fp32"
 
 
 def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class GivenRun:
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """``system``, ``data_digest``, ``config`` and ``store``."""
+        """``system``, ``data_digest``, ``config``, ``store`` and ``precision``."""
         content: Mapping[str, Any] = read_json(self.folder.identity)
         return content
 
@@ -51,9 +51,10 @@ class GivenRun:
 
     @property
     def precision(self) -> str | None:
-        """What it computed in, once it has ended; a trial says so in its outcome alone."""
-        told: str | None = self.result.get("precision") or (read_json(self.folder.outcome) or {}).get("precision")
-        return told
+        """Its precision: of its result, of its outcome (a trial has no result), or as recorded at its start."""
+        ended = self.result.get("precision") or (read_json(self.folder.outcome) or {}).get("precision")
+        recorded: str | None = ended or self.identity.get("precision")
+        return recorded
 
     @cached_property
     def reports(self) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ class ResultTable:
     Attributes:
         rows: label -> its scores.
         layout: names of splits and scores, and how they are shown.
+        precision_by_run: ``fp32`` or ``bf16`` of each run that left it to the machine, by the run's name.
     """
 
     rows: Mapping[str, Scores]
     layout: TableLayout
+    precision_by_run: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def splits(self) -> list[str]:
@@ -59,6 +61,11 @@ class ResultTable:
         spread = "; ± standard deviation over runs" if has_spreads else ""
         return f"95 % bootstrap intervals{spread}; {', '.join(percent)} in %"
 
+    @property
+    def remark(self) -> str:
+        """What a reader has to know about the runs; empty for nothing."""
+        return precision_conflict(self.precision_by_run)
+
     def _cell(self, score: Score, name: str) -> str:
         scale, digits = (1, 3) if name in self.layout.plain else (100, 2)
         if math.isnan(score["value"]):
@@ -68,6 +75,14 @@ class ResultTable:
             return spread.text(digits=digits, scale=scale)
         value, low, high = (f"{scale * score[part]:.{digits}f}" for part in ("value", "low", "high"))
         return f"{value} [{low}, {high}]"
+
+
+def precision_conflict(precision_by_run: Mapping[str, str]) -> str:
+    """Return a sentence about runs that differ in precision though none was set; empty if they agree."""
+    if len(set(precision_by_run.values())) < 2:
+        return ""
+    listed = ", ".join(f"{run}: {precision}" for run, precision in precision_by_run.items())
+    return f"The runs were computed in different precision, so scores differ by that too: {listed}."
 
 
 def over_repetitions(of_runs: Sequence[Scores]) -> Scores:
@@ -98,7 +113,8 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     if not splits:
         return []
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, folder.plots / "comparison.png"))
-    paths[1].write_text("\n\n".join([*sections, f"{table.legend}."]) + "\n", encoding="utf-8")
+    remarks = [f"{table.legend}.", *filter(None, [table.remark])]
+    paths[1].write_text("\n\n".join([*sections, *remarks]) + "\n", encoding="utf-8")
     return paths
 
 
@@ -120,16 +136,19 @@ def write_side_by_side(found: Mapping[str, tuple[ResultTable, RunFolder]], split
     joined = [[label, *(cells.get(label, "-") for _, cells in columns)] for label in models]
     (first, folder), heads = next(iter(found.values())), [head for head, _ in columns]
     path = folder.path / "side_by_side.md"
-    told = f"{first.title(split)}\n\n{markdown_table(['model', *heads], joined)}\n\n{first.legend}.\n"
-    path.write_text(told, encoding="utf-8")
+    precision_by_run = {run: name for table, _ in found.values() for run, name in table.precision_by_run.items()}
+    parts = [first.title(split), markdown_table(["model", *heads], joined), f"{first.legend}."]
+    parts += filter(None, [precision_conflict(precision_by_run)])
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return path
 
 
 def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
     """The table as rich renderables, one a split."""
     from rich.table import Table
+    from rich.text import Text
 
-    renderables = []
+    renderables: list[Any] = []
     for split in table.splits:
         header, body = table.cells(split)
         drawn = Table(title=f"{table.title(split)} ({table.legend})")
@@ -139,4 +158,6 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
         for cells in body:
             drawn.add_row(*(cell.replace(" [", "\n[") for cell in cells))
         renderables.append(drawn)
+    if table.remark:
+        renderables.append(Text(table.remark))
     return renderables

@@ -13,7 +13,6 @@ from typing import Any
 
 from raybio.config import override, override_all, parse_yaml, value_at
 from raybio.errors import ConfigError
-from raybio.runtime.cluster import check_plan
 from raybio.runtime.comparisons.against import Judged, write_against
 from raybio.runtime.comparisons.labels import label_of, leaf, named, shown
 from raybio.runtime.comparisons.result_table import ResultTable, over_repetitions, write_table
@@ -21,10 +20,9 @@ from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.probes.curves import write_curves
 from raybio.runtime.run_folder import RunFolder
 from raybio.runtime.track import add_artifacts
-from raybio.runtime.train import Result, TrainRequest, check_request, train
+from raybio.runtime.train import Result, TrainRequest, check_request, train, with_precision
 from raybio.search_space import quoted
 from raybio.systems import SYSTEMS
-from raybio.training.precision import warn_of_slow_bf16
 from raybio.training.settings import TrainingConfig
 
 REPETITIONS = ("seed", "plan.sentence_set", "data.fold")
@@ -123,32 +121,30 @@ def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tupl
         RaybioError: as ``train``.
     """
     kin = family(request, variations)
-    if len(kin) > 2:
-        print(f"{len(kin)} runs: {', '.join(one.request.name for one in kin)}")
     for other in kin[1:]:
         check_request(other.request)  # now, and not when the run itself has been trained
-    resources = check_plan(request.workers, request.cpus_per_worker, request.use_gpu)
-    if resources is not None and not resources.gpus_per_worker and not request.verbose:
-        # The workers say it too, and are heard with --verbose alone.
-        warn_of_slow_bf16(request.config.precision, "cpu")
-    result = train(request)
+    requests = with_precision([one.request for one in kin])
+    if len(kin) > 2:
+        print(f"{len(kin)} runs: {', '.join(one.request.name for one in kin)}")
+    result = train(requests[0])
     results = [result]
-    for other in kin[1:]:
-        config = same_arithmetic(other.request.config, result)
-        results.append(train(replace(other.request, config=config, parent_run_id=result.mlflow_run_id)))
-    table = ResultTable(score_rows(kin, results), SYSTEMS[request.system].table)
+    results += [train(replace(variant, parent_run_id=result.mlflow_run_id)) for variant in requests[1:]]
+    layout = SYSTEMS[request.system].table
+    table = ResultTable(score_rows(kin, results), layout, precisions_of_auto(kin, results))
     paths = write_table(table, result.folder)
     if variations:
-        paths += over_steps(kin, results) + write_against(judged(kin, results), table.layout, result.folder)
+        paths += over_steps(kin, results) + write_against(judged(kin, results), layout, result.folder)
     add_artifacts(result.folder, paths)
     return result, table
 
 
-def same_arithmetic(config: TrainingConfig, result: Result) -> TrainingConfig:
-    """``precision: auto`` as it came out for ``result``: measured anew, a busy machine could give kin another one."""
-    if config.precision != "auto" or result.precision is None:
-        return config
-    return override(config, "precision", result.precision)
+def precisions_of_auto(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, str]:
+    """Return the precision of each run with ``precision: auto``, by the run's name."""
+    return {
+        one.request.name: result.precision
+        for one, result in zip(kin, results, strict=True)
+        if one.request.config.precision == "auto" and result.precision is not None
+    }
 
 
 def score_rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:

@@ -200,13 +200,14 @@ def last_trainings(swept: "Swept", store: Path, judged: Sequence[Judgement]) -> 
     trainings = {}
     for trial in swept.trials:
         model, fold = trial.settings[MODEL], trial.settings[FOLD]
-        rule = rule_by_export[swept.folder.path / "trials" / trial.name / "export"]
+        trained = RunFolder(swept.folder.path / "trials", trial.name)
+        rule = rule_by_export[trained.export]
         assert trial.best_step is not None  # it came to its end
         config = last_config(swept.order.config(trial.settings), trial.best_step, rule)
-        resolved = (read_json(swept.order.precision) or {}).get(config.precision, config.precision)
         trainings[model, fold] = LastTraining(
             swept.order.space.system,
-            override(config, "precision", resolved),
+            config,
+            trained.precision or swept.order.precision_of(config),
             store,
             RunFolder(swept.folder.path / "last", f"{model}-{fold}"),
             swept.uri,

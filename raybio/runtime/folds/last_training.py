@@ -23,6 +23,7 @@ class LastTraining:
     Attributes:
         system: its name in ``SYSTEMS``.
         config: of the training.
+        precision: ``fp32`` or ``bf16``, that of the sweep.
         store: path of the prepared store.
         folder: of the run; ``export/`` is the model.
         tracking: MLflow tracking URI.
@@ -31,6 +32,7 @@ class LastTraining:
 
     system: str
     config: TrainingConfig
+    precision: str
     store: Path
     folder: RunFolder
     tracking: str
@@ -54,6 +56,7 @@ class LastTraining:
         """
         self.folder.make()
         self.folder.open(self.system, self.config, self.store, open_store(self.store).digest, ())
+        self.folder.record_precision(self.precision)
 
     def work(self, place: Room) -> None:
         """Train, or go on from the newest checkpoint.
@@ -71,7 +74,16 @@ class LastTraining:
         # Models are judged in pairs, afterwards: judging each here would take longer than the training.
         system = replace(SYSTEMS[self.system].build(self.config, self.store), final_evaluate=None)
         device = "cuda" if place.gpus_per_worker else "cpu"
-        for _ in walk_alone(system, self.config, self.folder, device=device, stop=self.folder.stop, goal=None):
+        reports = walk_alone(
+            system,
+            self.config,
+            self.folder,
+            device=device,
+            precision=self.precision,
+            stop=self.folder.stop,
+            goal=None,
+        )
+        for _ in reports:
             pass
 
     def keep(self, found: None) -> None:

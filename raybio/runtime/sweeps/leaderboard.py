@@ -169,8 +169,7 @@ def best_config(order: TrialOrder, place: Place) -> TrainingConfig:
     learning rate depends on the end, it goes on to the trial's last step.
     """
     config = order.config(place.trials[0].settings)
-    found = read_json(order.precision) or {}
-    changes: dict[str, Any] = {"precision": found.get(config.precision, config.precision)}
+    changes: dict[str, Any] = {"precision": order.precision_of(config)}
     if "schedule.max_steps" in free_settings(config):
         changes["schedule.max_steps"] = place.best_step
     return override_all(config, changes)

@@ -15,7 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from raybio.config import override
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError, DivergedError, RaybioError
 from raybio.runtime.goal import Goal
@@ -159,6 +158,7 @@ def _new_values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[
     store = open_store(order.store)
     config = order.config(trial.settings)
     folder.open(order.space.system, config, Path(order.store), store.digest, ())
+    folder.record_precision(order.precision_of(config))
     folder.stop.unlink(missing_ok=True)
     train = _trained_by_workers if order.workers > 1 else _trained_here
     for step, value in train(folder, order, config):
@@ -170,20 +170,19 @@ def _trained_here(folder: RunFolder, order: TrialOrder, config: TrainingConfig) 
     """Train in this process."""
     import torch
 
-    from raybio.runtime.shared_precision import shared_precision
     from raybio.runtime.worker import walk_alone
 
     if order.setup is not None:
         order.setup(0, folder.path)
     torch.set_num_threads(order.threads)
     device = "cuda" if order.gpus_per_worker else "cpu"
-    config = override(config, "precision", shared_precision(order.precision, config.precision, device))
     system = SYSTEMS[order.space.system].build(config, order.store)
     reports = walk_alone(
         system,
         config,
         folder,
         device=device,
+        precision=order.precision_of(config),
         stop=order.stop,
         goal=order.goal,
         should_checkpoint=NodeNotice(),
@@ -239,8 +238,8 @@ def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingCo
         runs=str(folder.path.parent),
         name=folder.name,
         threads=order.threads,
+        precision=order.precision_of(config),
         goal=order.goal,
-        precision=str(order.precision),
         setup=order.setup,
     )
     work = fit_in_thread(asked, resources)

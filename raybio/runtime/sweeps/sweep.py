@@ -30,6 +30,7 @@ from raybio.config import Config
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
+from raybio.runtime.decide_precision import show_decision, worker_processors
 from raybio.runtime.room import Node, Room, room_of_trials
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.stop_signals import StopSignals
@@ -44,6 +45,7 @@ from raybio.runtime.train import InterruptedRunError
 from raybio.runtime.worker_group import wait_for_workers
 from raybio.search_space import SearchSpace
 from raybio.systems import SYSTEMS
+from raybio.training.precision import Decision, decide_precision
 from raybio.training.settings import TrainingConfig
 
 MAX_TRIAL_FAILURES = 3
@@ -140,11 +142,31 @@ def sweep(request: SweepRequest) -> Swept:
         started = {"given": dict(request.given), "tracking": request.tracking}
         write_json(folder.launch, (read_json(folder.launch) or {}) | started)
         _forget_what_may_pass(folder, order)
-        if not cluster_to_join() and not _is_complete(order):
-            _room(request, [local_node()])  # before anything is recorded: a plan that cannot run is no failed sweep
+        if not _is_complete(order):
+            if not cluster_to_join():
+                _room(request, [local_node()])  # before anything is recorded: a plan that cannot run is no failed sweep
+            folder.record_precision(_decided(request, folder).name)
+        order = replace(order, precision=folder.precision or "auto")
         tracker = Tracker(folder, uri, space.system, identity.to_mapping(), store.digest)
         with StopSignals(order.stop) as signals:
             return _carry_out(request, order, folder, tracker, signals)
+
+
+def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
+    """Decide the precision of all trials with ``precision: auto``, and print it; a sweep that goes on keeps its own.
+
+    Raises:
+        ClusterError: if no trial has room, or a node of the cluster does not answer.
+        ConfigError: for bf16 on GPUs without it.
+    """
+    base: str = "auto" if "precision" in request.space.paths else request.base.precision
+    setting = folder.precision or base
+    processors = []
+    if setting != "fp32":
+        processors = worker_processors(lambda nodes: _room(request, nodes), verbose=request.verbose)
+    decision = decide_precision(setting, processors)
+    show_decision(replace(decision, reason="as the sweep began") if folder.precision and base == "auto" else decision)
+    return decision
 
 
 def _carry_out(

@@ -50,6 +50,7 @@ class TrialOrder:
         workers: training workers of each trial; 1: the trial's own process trains.
         cpus_per_worker: logical CPUs of each.
         gpus_per_worker: GPUs of each; a fraction lets trials share one.
+        precision: ``fp32`` or ``bf16`` of trials with ``precision: auto``; ``auto`` until the driver has decided.
         setup: called in each training process first; tests plant their faults with it.
     """
 
@@ -60,6 +61,7 @@ class TrialOrder:
     workers: int = 1
     cpus_per_worker: float = 1
     gpus_per_worker: float = 0
+    precision: str = "auto"
     setup: Any = None
 
     @property
@@ -71,11 +73,6 @@ class TrialOrder:
     def stop(self) -> Path:
         """The file by which the driver ends all trials."""
         return Path(self.sweep) / ".stop"
-
-    @property
-    def precision(self) -> Path:
-        """The file that says what ``precision: auto`` came to, for all trials."""
-        return Path(self.sweep) / "precision.json"
 
     @property
     def launch(self) -> dict[str, Any]:
@@ -101,6 +98,10 @@ class TrialOrder:
         steps = {"max_steps": budget.max_steps, "evaluate_every_steps": every, "checkpoint_every_steps": saved}
         given = {f"schedule.{name}": value for name, value in steps.items()}
         return override_all(self.base, given | {path: quoted(value) for path, value in settings.items()})
+
+    def precision_of(self, config: TrainingConfig) -> str:
+        """Return a trial's precision: its own setting, or that of the sweep for ``auto``."""
+        return self.precision if config.precision == "auto" else config.precision
 
     def check(self, settings: Settings) -> None:
         """Refuse settings with which no trial could start.
