@@ -15,7 +15,7 @@ from typing import Any
 from raybio.data.json_records import Record
 from raybio.data.medlama_prompts import prompt_problem
 from raybio.data.probe_benchmark import ProbeBenchmark, ProbeQuery, Prompts, Subset, benchmark_of, read_medlama
-from raybio.data.source_files import open_source
+from raybio.data.source_files import read_lines
 from raybio.errors import DataError
 
 
@@ -51,14 +51,10 @@ def read_biolama(folder: str | Path, prompts: Prompts = "human") -> ProbeBenchma
 
 
 def _records(path: Path) -> Iterator[Record]:
-    with open_source(path, "a file of BioLAMA's") as file:
-        content = file.read()
     try:
-        for number, line in enumerate(content.decode("utf-8-sig").split("\n"), start=1):
+        for number, line in enumerate(read_lines(path, "a file of BioLAMA's"), start=1):
             if line.strip():
                 yield Record.of(path, f"on line {number}", json.loads(line))
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error}). Fetch the file again.") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}, line {number}: is no JSON ({error}). Fetch the file again.") from None
 

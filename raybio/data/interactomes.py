@@ -5,6 +5,7 @@ or a protein paired with itself, is stated nowhere: both are merged. Proteins ex
 sequence are dropped with their links and counted.
 """
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from raybio.data.assemble import Corpus, LinkCollector, Spool, concatenated, fir
 from raybio.data.fasta import read_fasta
 from raybio.data.quarantine import Quarantine
 from raybio.data.residues import NULL_WORDS, is_missing
+from raybio.data.source_files import bounded_lines, open_source
 from raybio.errors import DataError
 
 SPECIES_COLUMNS = ("Species_ID", "Compact_name", "Official_NCBI_name")
@@ -194,23 +196,21 @@ def _regular_pairs(path: Path) -> tuple[pa.Array, pa.Array] | None:
 
 def _irregular_pairs(path: Path, quarantine: Quarantine) -> tuple[pa.Array, pa.Array, np.ndarray]:
     """Line by line: any white space divides ids, and each bad line is named."""
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    quarantine.saw("link", len(lines))
-    pairs, line_E = [], []
-    for number, line in enumerate(lines, start=1):
-        pair = line.decode(errors="replace").split()
-        if len(pair) != 2:
-            quarantine.add("link", "line without exactly two ids", path.name, number, " ".join(pair))
-        elif "\ufffd" in pair[0] + pair[1]:
-            quarantine.add("link", "id that is not UTF-8 text", path.name, number, " ".join(pair))
-        elif pair[0] in NULL_WORDS or pair[1] in NULL_WORDS:
-            quarantine.add("link", "link without an id", path.name, number, " ".join(pair))
-        else:
-            pairs.append(pair)
-            line_E.append(number)
+    pairs, line_E, number = [], [], 0
+    with open_source(path, "two ids a line") as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+        for number, line in enumerate(bounded_lines(text, path), start=1):
+            pair = line.split()
+            if len(pair) != 2:
+                quarantine.add("link", "line without exactly two ids", path.name, number, " ".join(pair))
+            elif "\ufffd" in pair[0] + pair[1]:
+                quarantine.add("link", "id that is not UTF-8 text", path.name, number, " ".join(pair))
+            elif pair[0] in NULL_WORDS or pair[1] in NULL_WORDS:
+                quarantine.add("link", "link without an id", path.name, number, " ".join(pair))
+            else:
+                pairs.append(pair)
+                line_E.append(number)
+    quarantine.saw("link", number)
     a, b = (pa.array([pair[end] for pair in pairs], pa.string()) for end in (0, 1))
     return a, b, np.asarray(line_E, dtype=np.int64)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from raybio.data.source_files import bounded_lines
 from raybio.errors import DataError
 
 TABLE_5: dict[str, str] = {
@@ -64,7 +65,7 @@ def read_prompts(folders: Sequence[Path], kind: Literal["human", "default", "rel
     found: dict[str, str] = {}
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
+            reader = csv.DictReader(bounded_lines(file, path), strict=True)
             if tuple(reader.fieldnames or ()) != _COLUMNS:
                 raise DataError(f"{path}, line 1: has {reader.fieldnames}, want the columns {', '.join(_COLUMNS)}")
             for row in reader:

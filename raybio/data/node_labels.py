@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from raybio.data.assemble import find
-from raybio.data.source_files import open_source
+from raybio.data.source_files import bounded_lines, open_source
 from raybio.errors import DataError
 
 WANTED = "a table with a header and two tab-separated columns: id and label"
@@ -57,7 +57,7 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
     labels: list[str] = []
     line_by_id: dict[str, int] = {}
     with open_source(path, WANTED) as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(bounded_lines(file, path), start=1):
             try:
                 parts = line.decode("utf-8").rstrip("\r\n").split("\t")
             except UnicodeDecodeError:

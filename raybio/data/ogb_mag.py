@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import pyarrow.csv
 from raybio.data.assemble import Corpus, LinkCollector, Spool
 from raybio.data.linked_tables import one_group
 from raybio.data.quarantine import Quarantine
-from raybio.data.source_files import open_source, plain_or_gzip
+from raybio.data.source_files import bounded_lines, open_source, plain_or_gzip
 from raybio.errors import DataError
 
 MAPPING = "mapping/paper_entidx2name.csv"
@@ -114,7 +115,7 @@ def _without_heading(text: str) -> str:
 
 def _read_mapping(path: Path) -> dict[str, int]:
     with open_source(path, "OGB's paper_entidx2name.csv") as file:
-        rows = csv.reader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""))
+        rows = csv.reader(bounded_lines(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), path))
         header = tuple(name.strip() for name in next(rows, []))
         if header != MAPPING_HEADER:
             raise DataError(f"{path}: begins with {','.join(header)!r}, want {','.join(MAPPING_HEADER)!r}")
@@ -144,18 +145,14 @@ def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _read_abstracts(path: Path, number_by_id: dict[str, int], quarantine: Quarantine) -> Iterator[tuple[int, str]]:
     """Number and abstract of each paper of the mapping; MAG's files hold many others."""
     with open_source(path, "MAG's PaperAbstractsInvertedIndex.txt, or a CSV ent idx,abstract") as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-        first = lines.readline(MAX_FIELD_BYTES)
-        rest = _chain(first, lines)
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+        lines = bounded_lines(text, path)
+        first = next(lines, "")
+        rest = chain([first], lines)
         if tuple(name.strip() for name in first.split(",")) == ABSTRACTS_HEADER:
             yield from _from_csv(rest, path, len(number_by_id), quarantine)
         else:
             yield from _from_index(rest, path, number_by_id, quarantine)
-
-
-def _chain(first: str, lines: io.TextIOWrapper) -> Iterator[str]:
-    yield first
-    yield from lines
 
 
 def _from_index(

@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from raybio.data.medline_columns import ArticleColumns
 from raybio.data.quarantine import Quarantine
-from raybio.data.source_files import open_source
+from raybio.data.source_files import bounded_lines, open_source
 from raybio.errors import DataError
 
 MAX_FIELD_BYTES = 1 << 22
@@ -74,16 +75,16 @@ def _articles(path: Path, quarantine: Quarantine) -> Iterator[Article]:
     try:
         with open_source(path, "a table of articles") as file:
             lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            yield from _parse(lines, path, quarantine)
+            yield from _parse(bounded_lines(lines, path), path, quarantine)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text ({error.reason}). Convert it first, as by iconv.") from None
 
 
-def _parse(lines: io.TextIOWrapper, path: Path, quarantine: Quarantine) -> Iterator[Article]:
-    first = lines.readline(MAX_FIELD_BYTES)
+def _parse(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator[Article]:
+    first = next(lines, "")
     if not first:
         raise DataError(f"{path}: is empty, want a table of articles")
-    rest = _chain(first, lines)
+    rest = chain([first], lines)
     if "\t" in first:
         yield from _tab_separated(rest, path, quarantine)
         return
@@ -104,11 +105,6 @@ def _parse(lines: io.TextIOWrapper, path: Path, quarantine: Quarantine) -> Itera
             )
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.line_num}: is no table ({error})") from None
-
-
-def _chain(first: str, lines: io.TextIOWrapper) -> Iterator[str]:
-    yield first
-    yield from lines
 
 
 def _tab_separated(lines: Iterator[str], path: Path, quarantine: Quarantine) -> Iterator[Article]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raybio.data.medlama_prompts import default_prompt, prompt_problem, read_prompts
+from raybio.data.source_files import bounded_lines
 from raybio.errors import DataError
 
 Subset = Literal["full", "hard"]
@@ -146,7 +147,7 @@ def medlama_rows(path: Path, columns: Sequence[str] = COLUMNS) -> Iterator[tuple
     num_rows, line = 0, 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
+            reader = csv.DictReader(bounded_lines(file, path), strict=True)
             missing = [column for column in columns if column not in (reader.fieldnames or ())]
             if missing:
                 raise DataError(f"{path}, line 1: has no column {', '.join(missing)}; want {', '.join(columns)}")

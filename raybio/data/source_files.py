@@ -5,11 +5,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, AnyStr, cast
 
 from raybio.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
+MAX_LINE_LENGTH = 1 << 24
+"""Of one record: bytes, or characters of a file that is open as text. A longer line is no record but a damaged file."""
 
 
 def plain_or_gzip(path: Path) -> Path:
@@ -45,16 +47,33 @@ def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}), want {wanted}") from None
 
 
+def bounded_lines(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
+    """The lines of an open file with their ends, as iterating over it gives them, in bounded memory.
+
+    Raises:
+        DataError: with the number of a line that is longer than ``MAX_LINE_LENGTH``.
+    """
+    number = 0
+    while line := file.readline(MAX_LINE_LENGTH + 1):
+        number += 1
+        if len(line) > MAX_LINE_LENGTH:
+            raise DataError(
+                f"{path}: line {number} is longer than {MAX_LINE_LENGTH >> 20} MiB, want one record a line. Split the "
+                "line, or remove it"
+            )
+        yield line
+
+
 def read_lines(path: Path, wanted: str) -> Iterator[str]:
     """The lines of a UTF-8 file with their ends, without a byte order mark; ``path`` and ``wanted`` as above.
 
     Raises:
-        DataError: as ``open_source``, and with the line if it is not UTF-8.
+        DataError: as ``open_source`` and ``bounded_lines``, and with the line if it is not UTF-8.
     """
     number = 0
     try:
         with open_source(path, wanted) as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(bounded_lines(file, path), start=1):
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raybio.data.json_stream import stream_records
-from raybio.data.source_files import open_source, plain_or_gzip, read_lines
+from raybio.data.source_files import MAX_LINE_LENGTH, open_source, plain_or_gzip, read_lines
 from raybio.data.tape_lmdb import lmdb_records
 from raybio.data.task_store import SPLITS
 from raybio.data.tasks import TASKS, UNKNOWN, Example
@@ -174,7 +174,7 @@ def _one(name: str, source: Path) -> TaskFiles | None:
     if not source.is_file():
         return None
     with open_source(source, "a table or FASTA") as file:
-        first = file.readline().decode(errors="replace")
+        first = file.readline(MAX_LINE_LENGTH).decode(errors="replace")
     if not first.strip():
         raise DataError(f"{source}: is empty, or begins with an empty line; want the files of {name}")
     if first.startswith(">") and name == "remote_homology":

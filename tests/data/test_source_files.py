@@ -1,13 +1,21 @@
+import contextlib
 import gzip
 import os
+import tracemalloc
 
+import pyarrow as pa
 import pytest
 
+from raybio.data import source_files
 from raybio.data.fasta import read_fasta
+from raybio.data.interactomes import read_interactome
 from raybio.data.json_records import read_json_object
+from raybio.data.node_labels import read_node_labels
 from raybio.data.pair_tables import read_pair_table
+from raybio.data.pubtator import read_pubtator
 from raybio.data.quarantine import Quarantine
-from raybio.data.sentences import read_sentences
+from raybio.data.sentences import read_names, read_sentences
+from raybio.data.topics import prepare_topics
 from raybio.data.xml_stream import stream_elements
 from raybio.errors import DataError
 
@@ -48,3 +56,55 @@ def test_what_is_no_file_is_refused_and_not_waited_for(read, content, tmp_path):
     for place in (tmp_path, tmp_path / "absent", tmp_path / "pipe", tmp_path / ("x" * 300)):
         with pytest.raises(DataError, match=f"{place.name}: cannot be read .*, want "):
             read(place)
+
+
+LONG_LINE_MIB = 128
+MOST_MIB = 96
+LINE_READERS = {
+    "sentences": lambda path, out: read_sentences(path, Quarantine()),
+    "names": lambda path, out: read_names(path),
+    "topics": lambda path, out: prepare_topics(out, [path]),
+    "pair table": lambda path, out: list(read_pair_table(path, Quarantine())),
+    "pubtator": lambda path, out: list(read_pubtator(path, Quarantine())),
+    "labels": lambda path, out: read_node_labels(path, pa.array(["a"], pa.large_string())),
+    "links": lambda path, out: read_interactome(path, Quarantine()),
+}
+
+
+@pytest.fixture(scope="module")
+def long_line(tmp_path_factory):
+    """A good first line, then words in one line that is longer than any record."""
+    path = tmp_path_factory.mktemp("long") / "lines.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b"first\tlabel\n")
+        for _ in range(LONG_LINE_MIB):
+            file.write(b"word " * ((1 << 20) // 5))
+        file.write(b"\nanother\tlabel\n")
+    return path
+
+
+@pytest.mark.parametrize("read", LINE_READERS.values(), ids=LINE_READERS)
+def test_a_line_without_end_is_refused_with_its_number_and_never_held_whole(read, long_line, tmp_path):
+    with contextlib.suppress(DataError, OSError):
+        read(tmp_path / "absent", tmp_path / "store")  # imports what it needs
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"lines\.gz: line 2 is longer than 16 MiB, want one record a line"):
+            read(long_line, tmp_path / "store")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MOST_MIB << 20
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_line_of_the_greatest_length_is_read_in_bytes_and_in_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_files, "MAX_LINE_LENGTH", 8)
+    path = tmp_path / "lines"
+    path.write_bytes("1234567\n\näöü\n12345678".encode())
+    assert list(source_files.read_lines(path, "lines")) == ["1234567\n", "\n", "äöü\n", "12345678"]
+    path.write_bytes(b"1\n12345678\n1\n")
+    with pytest.raises(DataError, match=r"lines: line 2 is longer than .* Split the line, or remove it"):
+        list(source_files.read_lines(path, "lines"))
+    with path.open() as file, pytest.raises(DataError, match="line 2 is longer"):
+        list(source_files.bounded_lines(file, path))
