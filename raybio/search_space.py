@@ -1,8 +1,9 @@
 """Search spaces: YAML that says which settings of a system a sweep may vary, and how.
 
-Everything is checked when the file is read: that the system exists, that each path is one of its settings, that each
-end of a range is a value the setting takes, and that the range holds the system's own default, so that a sweep may find
-it again. A setting that means nothing without another one's value is drawn ``when`` that one has it:
+Everything is checked when the file is read: that the system exists, that each path is one of its settings, and that
+each end of a range is a value that the setting takes. A range may exclude the base configuration's own value, which
+``outside_base`` reports. A setting that means nothing without another one's value is drawn
+``when`` that one has it:
 
     optim.schedule: {choice: [constant, cosine]}
     optim.final_lr_ratio: {uniform: [0.0, 0.5], when: {optim.schedule: cosine}}
@@ -13,11 +14,12 @@ that falls towards the end each is a training of its own:
     schedule.max_steps: {choice: [100, 200], when: {optim.schedule: linear}}
 """
 
+import contextlib
 import itertools
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -221,12 +223,17 @@ def _value_of(value_by_path: Settings, path: str, _: Distribution) -> Any:
     return value_by_path[path]
 
 
-def load_search_space(path: str | Path, configs: Mapping[str, type[Config]]) -> SearchSpace:
-    """Read and check a search space; ``configs`` names the configuration class of each system.
+def load_search_space(path: str | Path, configs: Mapping[str, Callable[[], Config]]) -> SearchSpace:
+    """Read and check a search space.
+
+    Args:
+        path: the YAML file.
+        configs: name of each system -> returns the configuration that trials' settings are put on; a class of
+            configurations returns its defaults.
 
     Raises:
-        ConfigError: for anything unknown (with the nearest known name), a range that does not fit its setting or does
-            not hold the setting's default.
+        ConfigError: for anything unknown (with the nearest known name) and any value that its setting does not accept;
+            all of them at once.
     """
     try:
         mapping = read_mapping(path)
@@ -235,43 +242,88 @@ def load_search_space(path: str | Path, configs: Mapping[str, type[Config]]) -> 
             raise ConfigError(f"system: {system!r} is not a system.{did_you_mean(str(system), list(configs))}")
         if not isinstance(space, dict):
             raise ConfigError(f"space: got {space!r}; want a mapping of setting to distribution")
-        defaults = configs[system].from_mapping({})
-        distributions = {str(name): _distribution(str(name), entry, defaults) for name, entry in space.items()}
-        for place, (name, distribution) in enumerate(distributions.items()):
-            _check_conditions(name, distribution, dict(itertools.islice(distributions.items(), place)))
-        if "tied" in mapping:
-            raise ConfigError("tied: is for jobs that know their settings; want space, with when where it depends")
-        found = SearchSpace.from_mapping({**mapping, "space": distributions})
-        _check_whole(found)
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+    base = configs[system]()
+    found, problems = _checked(mapping, space, base)
+    if found is None or problems:
+        several = f"{len(problems)} problems\n  " if len(problems) > 1 else ""
+        raise ConfigError(f"{path}: {several}" + "\n  ".join(problems))
     return found
 
 
+def _checked(
+    mapping: Mapping[str, Any], entry_by_path: Mapping[Any, Any], base: Config
+) -> tuple[SearchSpace | None, list[str]]:
+    """The search space, None where its parts cannot be put together, and everything that is wrong with it."""
+    problems: list[str] = []
+    distributions: dict[str, Distribution] = {}
+    for path, entry in entry_by_path.items():
+        try:
+            distribution = _distribution(str(path), entry, base)
+            _check_conditions(str(path), distribution, distributions, list(map(str, entry_by_path)))
+            distributions[str(path)] = distribution
+        except ConfigError as error:
+            problems.append(str(error))
+    if "tied" in mapping:
+        problems.append("tied: is for jobs that know their settings; want space, with when where it depends")
+    # Where every entry is wrong, the rest of the file is checked with stand-ins: it is not empty.
+    stand_ins = {str(path): Distribution("choice", (None,)) for path in entry_by_path}
+    rest = {name: value for name, value in mapping.items() if name != "tied"}
+    try:
+        found = SearchSpace.from_mapping(rest | {"space": distributions or stand_ins})
+    except ConfigError as error:
+        return None, [*problems, str(error)]
+    return found, problems + (_misfits(found) if distributions else [])
+
+
+def outside_base(space: SearchSpace, base: Config) -> list[str]:
+    """Describe each setting whose value in ``base`` no draw can give: the sweep cannot find it again."""
+    settings = {path: value_at(base, path) for path in (field.path for field in fields(type(base)))}
+    described = []
+    for path, distribution in space.space.items():
+        # How long trials train is decided by the budget.
+        if path == STEPS or not distribution.applies(settings) or settings[path] in distribution:
+            continue
+        given = f"{distribution.kind} {list(distribution.values)}"
+        described.append(f"{path}: the base value {settings[path]!r} lies outside {given}; no trial has it")
+    return described
+
+
 def _check_whole(found: SearchSpace) -> None:
+    if problems := _misfits(found):
+        raise ConfigError("\n  ".join(problems))
+
+
+def _misfits(found: SearchSpace) -> list[str]:
+    """What is wrong with the parts of a search space taken together."""
+    problems = []
     if found.budget.grace_steps > found.budget.max_steps:
-        raise ConfigError(f"budget.grace_steps: {found.budget.grace_steps} is above max_steps; lower it")
+        problems.append(f"budget.grace_steps: {found.budget.grace_steps} is above max_steps; lower it")
     ranges = [name for name, distribution in found.space.items() if distribution.kind in RANGES]
     if found.search.kind == "grid" and ranges:
-        raise ConfigError(f"search.kind: grid, and {ranges[0]} has a range; list choices, or search at random")
+        problems.append(f"search.kind: grid, and {ranges[0]} has a range; list choices, or search at random")
     if steps := found.space.get(STEPS):
         if found.scheduler.kind != "none":
-            raise ConfigError(
+            problems.append(
                 f"{STEPS}: trials of other lengths do not meet in scheduler.kind {found.scheduler.kind}; want none"
             )
         if max(steps.values) > found.budget.max_steps:
-            raise ConfigError(
+            problems.append(
                 f"{STEPS}: {max(steps.values)} is above budget.max_steps {found.budget.max_steps}; raise that"
             )
     if found.scheduler.kind == "pbt" and found.search.kind == "optuna":
-        raise ConfigError(
-            "scheduler.kind: pbt changes settings on the way, which optuna cannot learn from; want random"
-        )
+        problems.append("scheduler.kind: pbt changes settings on the way, which optuna cannot learn from; want random")
+    return problems
 
 
-def _check_conditions(path: str, distribution: Distribution, earlier: Mapping[str, Distribution]) -> None:
+def _check_conditions(
+    path: str, distribution: Distribution, earlier: Mapping[str, Distribution], listed: Sequence[str]
+) -> None:
     for other, values in distribution.when.items():
         if other not in earlier:
+            if other in listed[: listed.index(path)]:
+                continue  # that entry is wrong itself, and reported
             raise ConfigError(
                 f"{path}: when {other!r}: want a setting that is listed above it.{did_you_mean(other, list(earlier))}"
             )
@@ -280,14 +332,14 @@ def _check_conditions(path: str, distribution: Distribution, earlier: Mapping[st
             raise ConfigError(f"{path}: when {other} is {missing[0]!r}: it never is; want one of its values")
 
 
-def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
-    known = [one.path for one in fields(type(defaults))]
+def _distribution(path: str, entry: Any, base: Config) -> Distribution:
+    known = [one.path for one in fields(type(base))]
     if path not in known:
         raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
     when = {}
     if isinstance(entry, dict) and "when" in entry:
         entry = dict(entry)
-        when = _conditions(path, entry.pop("when"), defaults)
+        when = _conditions(path, entry.pop("when"), base)
     if path == STEPS and (RATE not in when or "constant" in when[RATE]):
         raise ConfigError(
             f"{path}: a trial is judged at every saved step, and its best one is told; a training for each number of "
@@ -304,23 +356,20 @@ def _distribution(path: str, entry: Any, defaults: Config) -> Distribution:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{path}: {kind} got {values!r}; want a list of values")
     # The setting's own type decides what a value is: 1e-4, which YAML takes for a string, becomes a number here.
-    distribution = Distribution(kind, tuple(_accepted(path, value, defaults) for value in values), when)
+    distribution = Distribution(kind, tuple(_accepted(path, value, base) for value in values), when)
     if kind in RANGES:
         _check_range(path, distribution)
     elif len({repr(value) for value in distribution.values}) < len(values):
         raise ConfigError(f"{path}: {kind} {values!r} lists a value twice; keep one")
-    default = value_at(defaults, path)
-    if default not in distribution and path != STEPS:  # the budget's is what a sweep would find again
-        raise ConfigError(f"{path}: the default {default!r} lies outside {kind} {list(distribution.values)}; widen it")
     return distribution
 
 
-def _conditions(path: str, entry: Any, defaults: Config) -> dict[str, tuple[Any, ...]]:
+def _conditions(path: str, entry: Any, base: Config) -> dict[str, tuple[Any, ...]]:
     if not isinstance(entry, dict) or not entry:
         raise ConfigError(f"{path}: when got {entry!r}; want SETTING: VALUE, or SETTING: [VALUE, VALUE]")
     return {
         str(other): tuple(
-            _accepted(str(other), value, defaults) for value in (values if isinstance(values, list) else [values])
+            _accepted(str(other), value, base) for value in (values if isinstance(values, list) else [values])
         )
         for other, values in entry.items()
     }
@@ -337,8 +386,17 @@ def _check_range(path: str, distribution: Distribution) -> None:
         raise ConfigError(f"{path}: log_uniform got {list(ends)}; want a lower end above 0, or use uniform")
 
 
-def _accepted(path: str, value: Any, defaults: Config) -> Any:
-    return value_at(override(defaults, path, quoted(value)), path)
+def _accepted(path: str, value: Any, base: Config) -> Any:
+    """The value as its setting has it, which fits the other settings of the base or else the defaults.
+
+    Whether values fit each other is checked for each trial: several may be drawn that fit together alone.
+    """
+    try:
+        return value_at(override(base, path, quoted(value)), path)
+    except ConfigError:
+        with contextlib.suppress(ConfigError):
+            return value_at(override(type(base).from_mapping({}), path, quoted(value)), path)
+        raise
 
 
 def quoted(value: Any) -> Any:

@@ -8,11 +8,11 @@ from typing import Literal
 
 import pytest
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from raybio.config import Config
 from raybio.errors import ConfigError
-from raybio.search_space import Distribution, load_search_space
+from raybio.search_space import Distribution, load_search_space, outside_base
 
 SPACES = Path(__file__).parents[1] / "search_spaces"
 
@@ -36,11 +36,21 @@ class Example(Config):
     schedule: Schedule = Schedule()
 
 
-def load(tmp_path, space, **changes):
+class Slow(Example):
+    optim: Optim = Optim(peak_lr=1e-6)
+
+    @model_validator(mode="after")
+    def _constant_rates_are_low(self):
+        if self.optim.schedule == "constant" and self.optim.peak_lr > 1e-5:
+            raise ValueError("a constant rate stays below 1e-05")
+        return self
+
+
+def load(tmp_path, space, configs=None, **changes):
     mapping = {"system": "example", "metric": "val/x", "mode": "max", "space": space, **changes}
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(mapping, sort_keys=False))
-    return load_search_space(path, {"example": Example})
+    return load_search_space(path, configs or {"example": Example})
 
 
 def refused(tmp_path, space, **changes) -> str:
@@ -87,8 +97,6 @@ def test_a_distribution_knows_what_it_may_give(distribution, inside, outside):
         ({"layers": {"choice": [4], "int_uniform": [1, 5]}}, "exactly one of"),
         ({"layers": {}}, "exactly one of"),
         ({"layers": [1, 5]}, "exactly one of"),
-        ({"layers": {"int_uniform": [5, 9]}}, "default 4 lies outside"),
-        ({"layers": {"choice": [1, 2]}}, "default 4 lies outside"),
         ({"layers": {"int_uniform": [6, 1]}}, "lower end first"),
         ({"layers": {"int_uniform": [0, 5]}}, "got 0, want a whole number >= 1"),
         ({"layers": {"int_uniform": [1, 2, 5]}}, "two whole numbers"),
@@ -96,7 +104,6 @@ def test_a_distribution_knows_what_it_may_give(distribution, inside, outside):
         ({"layers": {"choice": [4, 4]}}, "twice"),
         ({"optim.peak_lr": {"uniform": [0.0, 0.1]}}, "got 0.0, want a number > 0"),
         ({"seed": {"log_uniform": [0, 10]}}, "above 0"),
-        ({"margin": {"uniform": [0.1, 0.5]}}, "default None lies outside"),
         ({"order": {"choice": ["uniform", "sideways"]}}, "sideways"),
         ({}, "space"),
         ([], "want a mapping"),
@@ -169,6 +176,81 @@ def test_every_shipped_search_space_fits_its_system(path):
     from raybio.systems import SYSTEMS
 
     assert load_search_space(path, {name: entry.config for name, entry in SYSTEMS.items()}).space
+
+
+@pytest.mark.parametrize("path", sorted(SPACES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_search_space_fits_the_settings_of_the_embedded_corpus(path):
+    from raybio.systems import SYSTEMS
+
+    assert load_search_space(path, {name: lambda entry=entry: entry.demo for name, entry in SYSTEMS.items()}).space
+
+
+@pytest.mark.parametrize(
+    ("space", "base", "described"),
+    [
+        ({"layers": {"int_uniform": [5, 9]}}, {}, ["layers: the base value 4 lies outside int_uniform [5, 9]"]),
+        ({"layers": {"int_uniform": [5, 9]}}, {"layers": 6}, []),
+        ({"layers": {"int_uniform": [3, 5]}}, {"layers": 6}, ["layers: the base value 6 lies outside"]),
+        ({"margin": {"uniform": [0.1, 0.5]}}, {}, ["margin: the base value None lies outside"]),
+        (
+            {"layers": {"choice": [1, 2]}, "optim.peak_lr": {"uniform": [0.1, 0.2]}},
+            {"optim": {"peak_lr": 0.3}},
+            ["layers: the base value 4", "optim.peak_lr: the base value 0.3"],
+        ),
+        (
+            {"order": {"choice": ["uniform"]}, "layers": {"choice": [1], "when": {"order": "uniform"}}},
+            {"order": "group_first"},
+            ["order: the base value 'group_first'"],
+        ),
+    ],
+)
+def test_a_base_value_outside_its_range_is_described_and_not_refused(space, base, described, tmp_path):
+    config = Example.from_mapping(base)
+    found = load(tmp_path, space, configs={"example": lambda: config})
+    lines = outside_base(found, config)
+    assert len(lines) == len(described)
+    assert all(line.startswith(start) for line, start in zip(lines, described, strict=True))
+
+
+def test_a_value_is_accepted_next_to_those_of_the_base(tmp_path):
+    space = {"optim.peak_lr": {"log_uniform": [1e-5, 1e-3]}}
+    slow = Slow(optim=Optim(peak_lr=1e-4, schedule="linear"))
+    assert load(tmp_path, space, configs={"example": lambda: slow}).space
+    with pytest.raises(ConfigError, match="a constant rate stays below 1e-05"):
+        load(tmp_path, space, configs={"example": Slow})
+    schedule = {"optim.schedule": {"choice": ["constant", "linear"]}}
+    assert load(tmp_path, schedule, configs={"example": lambda: slow}).space  # a lower rate may be drawn with it
+
+
+def test_all_that_is_wrong_is_refused_at_once(tmp_path):
+    space = {
+        "optim.peek_lr": {"uniform": [0.0001, 0.1]},
+        "layers": {"int_uniform": [0, 5]},
+        "order": {"choice": ["uniform", "sideways"]},
+        "seed": {"choice": [1, 1]},
+        "flag": {"choice": [True], "when": {"order": "uniform"}},
+        "margin": {"choice": [0.1], "when": {"flga": True}},
+    }
+    message = refused(tmp_path, space, budget={"max_steps": 10, "grace_steps": 11}, mode="maximum")
+    for reason in (
+        "6 problems",
+        "Did you mean 'optim.peak_lr'",
+        "got 0, want a whole number >= 1",
+        "sideways",
+        "lists a value twice",
+        "Did you mean 'flag'",
+        "mode: got 'maximum', want max or min",
+    ):
+        assert message.count(reason) == 1, (reason, message)
+    message = refused(tmp_path, {"layers": {"int_uniform": [0, 5]}, "seed": {"choice": [1]}}, search={"kind": "gird"})
+    assert message.count("\n") == 2
+    assert "search.kind: got 'gird'" in message
+    message = refused(tmp_path, {"layers": {"int_uniform": [0, 5]}}, mode="maximum")
+    assert "space:" not in message
+    wrong = {"scheduler": {"kind": "pbt"}, "budget": {"max_steps": 10, "grace_steps": 11}}
+    message = refused(tmp_path, {"layers": {"int_uniform": [1, 5]}}, **wrong)
+    assert "grace_steps" in message
+    assert "want random" in message
 
 
 CONDITIONAL = {

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
@@ -154,6 +155,8 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         raise ConfigError(f"--device: got {arguments.device!r}, want auto, cpu or gpu")
     runs = default_folder("runs", "RAYBIO_RUNS") if arguments.runs is None else arguments.runs
     store, config = settled_config(entry, arguments, runs)
+    if store is not None and arguments.store is None and arguments.config is not None:
+        print(f"store: {store}, for which {arguments.config} was made; --store changes that")
     # With other workers or threads the result would not be bit-identical, with another tracking URI a second run.
     earlier = read_json(RunFolder(runs, arguments.name).launch) or {} if arguments.name else {}
     if not earlier and arguments.config is not None:
@@ -177,6 +180,19 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "use_gpu": earlier.get("use_gpu") if use_gpu is None else use_gpu,
         "verbose": arguments.verbose,
     }
+
+
+def base_configs(arguments: Arguments) -> dict[str, Callable[[], TrainingConfig]]:
+    """Name of each system -> returns the settled configuration of ``arguments``, as ``load_search_space`` takes them.
+
+    The functions raise ConfigError for settings that are wrong.
+    """
+
+    def base(entry: SystemEntry) -> TrainingConfig:
+        # Runs are looked up by name, and sweeps have no name here.
+        return settled_config(entry, replace(arguments, name=None), Path())[1]
+
+    return {name: partial(base, entry) for name, entry in SYSTEMS.items()}
 
 
 def _given_or(value: Any, default: Any) -> Any:
@@ -223,7 +239,6 @@ def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tup
         if old is not None:
             return Path(old["store"]), entry.config.from_mapping(old["config"])
     if arguments.config is not None and (left := read_json(arguments.config.parent / RUN)) is not None:
-        print(f"store: {left['store']}, for which {arguments.config} was made; --store changes that")
         return Path(left["store"]), entry.config()
     return None, entry.demo
 

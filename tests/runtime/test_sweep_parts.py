@@ -210,6 +210,21 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"space.yaml", "stdout", "stderr"}  # no store either
 
 
+def test_a_range_is_measured_against_the_base_settings_and_not_against_the_defaults(tmp_path: Path) -> None:
+    space_of(tmp_path, search={"kind": "grid"}, space={RATE: {"choice": [1e-5, 2e-5]}})
+    (tmp_path / "base.yaml").write_text("optim: {peak_lr: 2.0e-5}\n")
+    arguments = ("space.yaml", "--dry-run", "--config", "base.yaml")
+    done = run_script(ROOT / "jobs" / "sweep.py", tmp_path, *arguments, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "2 trials" in done.stdout
+    assert "outside" not in done.stderr
+    (tmp_path / "base.yaml").write_text("optim: {peak_lr: 3.0e-5}\n")
+    done = run_script(ROOT / "jobs" / "sweep.py", tmp_path, *arguments, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "2 trials" in done.stdout
+    assert f"warning: {RATE}: the base value 3e-05 lies outside choice [1e-05, 2e-05]" in done.stderr
+
+
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere"):
         _show_plan(space_of(tmp_path), Arguments(store=tmp_path / "nowhere"))

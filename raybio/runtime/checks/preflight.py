@@ -19,10 +19,10 @@ from raybio.runtime.checks import here
 from raybio.runtime.checks import nodes as there
 from raybio.runtime.checks.finding import ERROR, OK, WARNING, Finding, guarded
 from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
-from raybio.runtime.launch import Arguments, default_folder, settle
+from raybio.runtime.launch import Arguments, base_configs, default_folder, settle
 from raybio.runtime.room import Node, check_resources, room_of_trials
 from raybio.runtime.track import tracking_uri
-from raybio.search_space import Budget, SearchSpace, load_search_space
+from raybio.search_space import Budget, SearchSpace, load_search_space, outside_base
 from raybio.systems import SYSTEMS
 from raybio.training.settings import TrainingConfig
 
@@ -126,7 +126,7 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
     """The settings as the job would have them; what they come to is added to ``settled``."""
     system, space, arguments = intent.system, None, replace(intent.arguments, runs=settled[-1].runs)
     if intent.space is not None:
-        space = load_search_space(intent.space, {name: entry.config for name, entry in SYSTEMS.items()})
+        space = load_search_space(intent.space, base_configs(arguments))
         space = space.with_budget(intent.budget)
         system = space.system
     if system is None:
@@ -140,6 +140,9 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
     settled.append(_Settled(fields["runs"], store, system, space, base, configs, **asked))
     found = f"{system}: those of {len(configs)} trials are valid" if space else f"{system}: valid"
     yield Finding("settings", OK, found)
+    if space is not None:
+        for described in outside_base(space, base):
+            yield Finding("settings", WARNING, described)
 
 
 def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[TrainingConfig, ...]:

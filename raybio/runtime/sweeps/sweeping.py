@@ -1,5 +1,6 @@
 """The command that sweeps: a search space and a store in, the best settings out."""
 
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,10 +10,11 @@ import typer
 from raybio.config import fingerprint, read_mapping
 from raybio.errors import ConfigError
 from raybio.runtime.job_options import non_negative, positive
-from raybio.runtime.launch import Arguments, default_folder, settle, settled_config
+from raybio.runtime.launch import Arguments, base_configs, default_folder, settle, settled_config
 from raybio.runtime.run_folder import RunFolder, read_json
-from raybio.search_space import STEPS, SearchSpace, load_search_space, short
+from raybio.search_space import STEPS, SearchSpace, load_search_space, outside_base, short
 from raybio.systems import SYSTEMS
+from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from raybio.runtime.sweeps.sweep import Swept
@@ -58,9 +60,9 @@ def sweep(
 
     The same command again goes on: what has ended is not trained again.
     """
-    found = load_search_space(space, {key: entry.config for key, entry in SYSTEMS.items()})
-    sweeps = default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps
     arguments = Arguments(store=store, config=config, settings=tuple(settings or ()))
+    found = load_search_space(space, base_configs(arguments))
+    sweeps = default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps
     given = _Given(tuple(budget or ()), workers, cpus_per_worker, gpus_per_worker, tracking_uri)
     if name is not None:
         given = given.after(RunFolder(sweeps, name))
@@ -71,6 +73,7 @@ def sweep(
         _show_plan(wanted, arguments)
         return
     fields = settle(wanted.system, arguments, "sweep")
+    _warn_outside(wanted, fields["config"])
     if name is None:
         # What may change when a sweep goes on is no part of the name that it gets by itself.
         name = f"{space.stem}-{fingerprint(found, ignore=['tied'])[:4]}{fields['name'].removeprefix('sweep-')}"
@@ -150,6 +153,11 @@ def _tell_both(space: SearchSpace, config: Path | None) -> None:
         print(f"of {config}, {', '.join(named)} {'is' if len(named) == 1 else 'are'} not used: the space decides")
 
 
+def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
+    for described in outside_base(space, base):
+        print(f"warning: {described}", file=sys.stderr)
+
+
 def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     """The trials, checked as far as that needs no store that is not there."""
     # Only now: these import Ray, which takes seconds.
@@ -157,6 +165,7 @@ def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     from raybio.runtime.sweeps.trial import TrialOrder
 
     store, base = settled_config(SYSTEMS[space.system], arguments, Path("runs"))
+    _warn_outside(space, base)
     trials = planned(space, TrialOrder(base, space, "" if store is None else str(store), "").check)
     if space.search.kind == "optuna":
         print("optuna learns from each trial; before it has learned anything, it would try")
