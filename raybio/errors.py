@@ -24,6 +24,10 @@ class CheckpointError(RaybioError):
     """A run's checkpoints are damaged, missing or belong to another configuration."""
 
 
+class RecordError(RaybioError):
+    """A record of a run or a sweep, a JSON file in its folder, is damaged or missing."""
+
+
 class ClusterError(RaybioError):
     """The cluster cannot carry out what was asked: resources, storage or a lost worker."""
 

@@ -84,8 +84,8 @@ def prepare_documents(
 def prepare_unlabelled(out: str | Path, files: Sequence[Path], *, max_bad_share: float = 0.1) -> DocumentStore:
     """Make a store of documents to find relations in: all of them are in "train", none has a relation of its own.
 
-    Every pair of types is a candidate, and an entity's key is its id as the file writes it. Formats, documents that are there twice and what is bad are treated as by
-    ``prepare_documents``.
+    Every pair of types is a candidate, and an entity's key is its id as the file writes it. Formats, duplicates and
+    invalid documents are treated as by ``prepare_documents``.
 
     Raises:
         DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left.

@@ -26,7 +26,7 @@ from raybio.data.quarantine import Quarantine
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.errors import ConfigError, DataError, StoreError
 from raybio.runtime.cluster import connected
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import RunFolder, read_recomputable, write_json
 from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
 
@@ -56,7 +56,7 @@ class Model:
             ConfigError: if there is no such run, or it has not finished.
         """
         folder = RunFolder(runs, name)
-        identity = read_json(folder.identity)
+        identity = folder.read_identity()
         if identity is None or not (folder.export / "config.json").exists():
             raise ConfigError(f"--run {name}: {folder.export} holds no model; want a finished run. Is --runs right?")
         config = identity["config"]
@@ -177,7 +177,7 @@ def _prepare_parts(
     parts: Path, records: Iterator[pa.RecordBatch], quarantine: Quarantine, digest: str, rows_per_part: int
 ) -> dict[str, Any]:
     """Cut the input into files that workers can map; the manifest is written last."""
-    manifest = read_json(parts / "manifest.json")
+    manifest = read_recomputable(parts / "manifest.json")
     if manifest is not None:
         if manifest["digest"] != digest:
             raise StoreError(

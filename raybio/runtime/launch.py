@@ -148,6 +148,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
 
     Raises:
         ConfigError: for anything that is wrong with the arguments.
+        RecordError: if a record of the run of that name is damaged and cannot be written again.
         StoreError: if the store is missing or damaged.
     """
     entry = SYSTEMS[system]
@@ -158,7 +159,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     if store is not None and arguments.store is None and arguments.config is not None:
         print(f"store: {store}, for which {arguments.config} was made; --store changes that")
     # With other workers or threads the result would not be bit-identical, with another tracking URI a second run.
-    earlier = read_json(RunFolder(runs, arguments.name).launch) or {} if arguments.name else {}
+    earlier = RunFolder(runs, arguments.name).read_launch() if arguments.name else {}
     if not earlier and arguments.config is not None:
         earlier = _trained_with(arguments.config)
     if arguments.workers is not None or arguments.cpus_per_worker is not None:
@@ -235,7 +236,7 @@ def _store_and_base(entry: SystemEntry, arguments: Arguments, runs: Path) -> tup
     if arguments.store is not None:
         return arguments.store, entry.config()
     if arguments.name is not None and arguments.config is None:
-        old = read_json(RunFolder(runs, arguments.name).identity)
+        old = RunFolder(runs, arguments.name).read_identity()
         if old is not None:
             return Path(old["store"]), entry.config.from_mapping(old["config"])
     if arguments.config is not None and (left := read_json(arguments.config.parent / RUN)) is not None:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.runtime.run_folder import RunFolder, read_recomputable
 
 KEY = "raybio.key"
 """The tag by which a run is found again whose id got lost on its way here."""
@@ -120,7 +120,7 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
 
 def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
     """A report of ``final/SPLIT/SCORE``, the final evaluation of the trained model; none before there is one."""
-    outcome = read_json(folder.outcome) or {}
+    outcome = read_recomputable(folder.outcome) or {}
     scores = outcome.get("final", {}).get("scores", {}).get("trained", {})
     metrics = {
         f"final/{split}/{name}": one["value"]

@@ -4,9 +4,12 @@ import contextlib
 import difflib
 import fcntl
 import json
+import logging
 import os
 import re
+import shutil
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +17,7 @@ from typing import IO, Any
 import yaml
 
 from raybio.config import Config, changed_settings, difference
-from raybio.errors import CheckpointError, ClusterError, ConfigError
+from raybio.errors import CheckpointError, ClusterError, ConfigError, RecordError
 from raybio.folders import check_local
 
 COMPLETE = ("finished", "early_stopping")
@@ -26,7 +29,22 @@ RUN = "run.json"
 LAUNCH = "launch.json"
 """How it was last started: workers, CPUs, tracking; a sweep's budget too."""
 
+_log = logging.getLogger(__name__)
 _NAME = re.compile(r"\w[\w.+-]{0,99}")
+
+
+_ADVICE = {
+    RUN: "If the run has checkpoints, its own command writes it again; else restore it from a backup, or choose "
+    "another --name.",
+    LAUNCH: "Restore it from a backup, or delete it and give --workers, --cpus-per-worker, --device and --tracking-uri "
+    "as at the first start: with others, results are not bit-identical.",
+    "trial.json": "Restore it from a backup, or choose another --name.",
+    "trials.json": "Restore it from a backup, or delete it: the sweep finds its trials by their settings.",
+    "result.json": "Give the run's own command again: it is written again.",
+    "outcome.json": "Give the run's own command again: it is written again.",
+    "tracking.json": "Give the run's own command again: it is written again.",
+}
+"""What to do about a lost record, by its file's name."""
 
 
 class RunFolder:
@@ -72,13 +90,17 @@ class RunFolder:
     @property
     def max_steps(self) -> int | None:
         """How far the run is to go; None for a folder without a run."""
-        identity = read_json(self.identity)
+        identity = self.read_identity()
         return None if identity is None else int(identity["config"]["schedule"]["max_steps"])
 
     @property
     def precision(self) -> str | None:
         """The precision recorded in ``run.json``, or that of the newest checkpoint; None before it is decided."""
-        recorded = (read_json(self.identity) or {}).get("precision")
+        try:
+            recorded = (self.read_identity() or {}).get("precision")
+        except RecordError:
+            # ``open`` decides whether the folder is refused or replaced.
+            return None
         if recorded is None and (newest := self.newest_checkpoint) is not None:
             # A run that began before run.json had the field.
             recorded = (read_json(newest / "state.json") or {}).get("extra", {}).get("precision")
@@ -91,7 +113,7 @@ class RunFolder:
             CheckpointError: if another one is recorded.
             ClusterError: if the folder cannot be written.
         """
-        identity = read_json(self.identity)
+        identity = self.read_identity() or {}
         recorded = identity.get("precision", name)
         if recorded != name:
             raise CheckpointError(
@@ -119,6 +141,67 @@ class RunFolder:
             "with --runs or RAYBIO_RUNS"
         )
 
+    def read_identity(self) -> dict[str, Any] | None:
+        """Return what the run is: ``run.json``, or its copy in the newest checkpoint; None if there is no run.
+
+        Raises:
+            CheckpointError: if the newest checkpoint has another format version.
+            RecordError: if ``run.json`` is damaged or missing and the checkpoints have no copy of it.
+        """
+        content, damage = self._read(self.identity)
+        if damage is not None:
+            raise damage
+        return content
+
+    def read_launch(self) -> dict[str, Any]:
+        """Return how the run was last started: ``launch.json``, or its copy in the newest checkpoint; empty if unknown.
+
+        Raises:
+            CheckpointError: if the newest checkpoint has another format version.
+            RecordError: if ``launch.json`` is damaged and checkpoints that have no copy of it depend on it.
+        """
+        content, damage = self._read(self.launch)
+        if content is not None:
+            return content
+        if damage is not None and self.launch.exists() and committed_in(self.checkpoints):
+            raise damage
+        if damage is not None:
+            _log.warning("%s; this start's own options count", damage)
+        # Another tracking server would get a second MLflow run.
+        saved = read_recomputable(self.tracking) or {}
+        return {"tracking": saved["uri"]} if "uri" in saved else {}
+
+    def records(self) -> dict[str, Any]:
+        """Return copies of the records that the run's checkpoints keep, by file name."""
+        return {path.name: read_json(path) for path in (self.identity, self.launch)}
+
+    def _read(self, path: Path) -> tuple[dict[str, Any] | None, RecordError | None]:
+        """Return a record or its copy in the newest checkpoint, and what is wrong if there is neither."""
+        try:
+            content = read_json(path)
+            damage = RecordError(f"{path}: missing, although the run has checkpoints. {_advice(path)}")
+        except RecordError as error:
+            content = None
+            damage = error
+        if content is not None:
+            return content, None
+        if not committed_in(self.checkpoints):
+            return None, damage if path.exists() else None
+        # Only now: this imports torch, which takes seconds.
+        from raybio.training.checkpoint import newest_manifest
+
+        manifest = newest_manifest(self.checkpoints) or {}
+        # Checkpoints of earlier versions have no copies.
+        copies = manifest.get("run", {})
+        content = copies.get(path.name)
+        if content is None:
+            was_there = path.exists() or path.name not in copies
+            return None, damage if was_there else None
+        _log.warning(
+            "%s is %s; its copy in the newest checkpoint is used", path, "damaged" if path.exists() else "missing"
+        )
+        return content, None
+
     def open(
         self,
         system: str,
@@ -129,7 +212,8 @@ class RunFolder:
     ) -> bool:
         """Make the run, or check that the one in the folder is this one; returns whether it was there already.
 
-        The driver does so while it holds the folder's lock.
+        The driver does so while it holds the folder's lock. A start that failed before there was anything to keep
+        is replaced by a run of other settings.
 
         Args:
             system: its name in ``SYSTEMS``.
@@ -141,27 +225,80 @@ class RunFolder:
         Raises:
             CheckpointError: if the folder holds a run of another system, configuration or store, with the difference.
             ClusterError: if the folder cannot be written.
+            RecordError: if its ``run.json`` is lost, so that nobody knows which run the folder holds.
         """
         identity = {"system": system, "data_digest": data_digest}
-        old = read_json(self.identity)
+        try:
+            old = self.read_identity()
+        except RecordError as error:
+            if self._has_results:
+                raise
+            self._begin_anew(str(error))
+            old = None
         if old is not None:
             free = tuple(f"{path}: " for path in free_settings)
             changes = difference({name: old.get(name) for name in identity}, identity)
             changes += [line for line in changed_settings(old["config"], config) if not line.startswith(free)]
-            if changes:
+            if changes and self._has_results:
                 raise CheckpointError(
                     f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> now). Give the same "
                     "settings to continue it, or choose another --name"
                 )
+            if changes:
+                self._begin_anew("; ".join(changes))
+                old = None
         self.make()
         try:
             mapping = config.to_mapping()
+            known = {"config": mapping, "store": str(store), "key": self._key(old)}
             kept = {"precision": old["precision"]} if old and "precision" in old else {}
-            write_json(self.identity, identity | {"config": mapping, "store": str(store)} | kept)
+            write_json(self.identity, identity | known | kept)
             _replace(self.config, yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise self._unwritable(error) from None
         return old is not None
+
+    def _key(self, old: dict[str, Any] | None) -> str:
+        """Return what the run's MLflow run is found by; new for a new run."""
+        if old is None:
+            return uuid.uuid4().hex
+        # Runs of earlier versions have it in tracking.json alone, or not yet.
+        return old.get("key") or (read_json(self.tracking) or {}).get("key") or uuid.uuid4().hex
+
+    @property
+    def _has_results(self) -> bool:
+        """Whether the folder holds something that other settings must not replace."""
+        if committed_in(self.checkpoints) or self.export.exists() or (self.path / "trials").exists():
+            return True
+        try:
+            result = read_json(self.result) or read_json(self.outcome) or {}
+        except RecordError:
+            return True
+        return result.get("status") in COMPLETE
+
+    def _begin_anew(self, reason: str) -> None:
+        """Delete what a start left that came to no checkpoint, and say so; the folder's locks stay."""
+        # Only now: metrics_log is imported by those who follow a run.
+        from raybio.runtime.metrics_log import read_reports
+
+        reports = read_reports(self.metrics)
+        reached = f" at step {reports[-1]['step']:,}" if reports else ""
+        print(f"{self.name}: replaces a start that ended{reached} without a checkpoint ({reason})", flush=True)
+        for path in (self.plots, self.ray, self.checkpoints):
+            shutil.rmtree(path, ignore_errors=True)
+        files = (
+            self.identity,
+            self.launch,
+            self.metrics,
+            self.notices,
+            self.outcome,
+            self.unit_scores,
+            self.failure,
+            self.result,
+            self.tracking,
+        )
+        for path in files:
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:
@@ -183,11 +320,42 @@ class RunFolder:
 
 
 def read_json(path: Path) -> Any:
-    """The file's content, None if there is no such file or it is no JSON."""
+    """Return the file's content, None if there is no such file.
+
+    Raises:
+        RecordError: if the file is there and is no JSON.
+    """
+    content, damage = _parsed(path)
+    if damage:
+        raise RecordError(f"{path}: {damage}. {_advice(path)}")
+    return content
+
+
+def read_recomputable(path: Path) -> Any:
+    """Return the content of a record that is written again when it is lost; None, with a warning, if it is damaged."""
+    content, damage = _parsed(path)
+    if damage:
+        _log.warning("%s: %s; it is written again", path, damage)
+    return content
+
+
+def _parsed(path: Path) -> tuple[Any, str]:
+    """Return the file's content, and what is wrong with it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
-        return None
+        return json.loads(path.read_bytes()), ""
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except ValueError as error:
+        return None, f"damaged, not JSON ({error})"
+
+
+def committed_in(checkpoints: Path) -> bool:
+    """Return whether the folder has any checkpoint; torch is not imported."""
+    return any(checkpoints.glob("step-*"))
+
+
+def _advice(path: Path) -> str:
+    return _ADVICE.get(path.name, "Restore it from a backup, or delete it and give the same command again.")
 
 
 def model_folder(given: str, option: str) -> str:

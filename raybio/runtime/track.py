@@ -24,7 +24,7 @@ from raybio.errors import ConfigError
 from raybio.runtime import mlflow_run
 from raybio.runtime.machine import MachineLoad, warn_of_network
 from raybio.runtime.metrics_log import MetricsTail
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import RunFolder, read_json, read_recomputable, write_json
 
 METRICS_PER_BATCH = 1000
 FORWARD_SECONDS = 2.0
@@ -77,6 +77,7 @@ class Tracker:
 
     Attributes:
         run_id: the run's id; None as long as MLflow could not be reached.
+        key: the tag by which the MLflow run is found again when its id is lost.
         is_open: set once MLflow has the run, and its children may name it.
     """
 
@@ -103,10 +104,11 @@ class Tracker:
         """
         self.folder, self.uri, self.system, self.config = folder, uri, system, config
         self.data_digest, self.parent_run_id, self.parent = data_digest, parent_run_id, parent
-        saved = read_json(folder.tracking) or {}
+        saved = read_recomputable(folder.tracking) or {}
         saved = saved if saved.get("uri") == uri else {}
         self.run_id: str | None = saved.get("run_id")
-        self._key: str | None = saved.get("key")
+        self.key: str = saved.get("key") or self._own_key()
+        self._is_pending: bool = saved.get("pending", True)
         self._is_described = bool(saved.get("described"))
         self._forwarded: int = saved.get("forwarded_step", -1)
         self._tail = MetricsTail(folder.metrics, after_step=self._forwarded)
@@ -190,7 +192,14 @@ class Tracker:
     @property
     def is_pending(self) -> bool:
         """Whether MLflow has not taken everything yet, as far as this and earlier starts know."""
-        return bool((read_json(self.folder.tracking) or {}).get("pending", True))
+        return self._is_pending
+
+    def _own_key(self) -> str:
+        """Return the same key each time for a run, and for a trial, which has no ``run.json`` before it starts."""
+        if self.parent is not None:
+            return f"{self.parent.key}-{self.folder.name}"
+        identity = read_json(self.folder.identity) or {}
+        return identity.get("key") or uuid.uuid4().hex
 
     @property
     def _deadline(self) -> float:
@@ -249,7 +258,7 @@ class Tracker:
     def _open(self) -> None:
         self._client = mlflow_run.connected(self.uri)
         if self.run_id is not None and not mlflow_run.goes_on(self._client, self.run_id):
-            self.run_id, self._key, self._is_described = None, None, False
+            self.run_id, self._is_described = None, False
             self._forwarded, self._tail, self._sent = -1, MetricsTail(self.folder.metrics), {}
         if self.run_id is None:
             self.run_id = next(iter(self._found()), None) or self._created()
@@ -261,15 +270,14 @@ class Tracker:
         self.is_open.set()
 
     def _found(self) -> list[str]:
-        return mlflow_run.find_runs(self._client, self.system, self._key) if self._key else []
+        return mlflow_run.find_runs(self._client, self.system, self.key)
 
     def _created(self) -> str:
         tags = mlflow_run.tags_of(self.system, self.data_digest)
         parent_run_id = self.parent.run_id if self.parent else self.parent_run_id
         if parent_run_id is not None:
             tags["mlflow.parentRunId"] = parent_run_id
-        self._key = tags[mlflow_run.KEY] = self._key or uuid.uuid4().hex
-        self._save()
+        tags[mlflow_run.KEY] = self.key
         return mlflow_run.create_run(self._client, self.uri, self.system, self.folder.name, tags)
 
     def _forward(self) -> None:
@@ -322,9 +330,10 @@ class Tracker:
         self._client.set_terminated(self.run_id, self._end_status)
 
     def _save(self, pending: bool = True) -> None:
-        content = {"uri": self.uri, "run_id": self.run_id, "key": self._key, "described": self._is_described}
+        content = {"uri": self.uri, "run_id": self.run_id, "key": self.key, "described": self._is_described}
         more = {"forwarded_step": self._forwarded, "sent": self._sent, "num_samples": self._num_samples}
         more |= {"pending": pending}
+        self._is_pending = pending
         write_json(self.folder.tracking, content | more)
 
 
@@ -341,7 +350,7 @@ def _warn(uri: str, error: Exception) -> None:
 
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:
     """Add files or folders to the finished run of ``folder``; a tracking server that is away is only warned about."""
-    saved = read_json(folder.tracking) or {}
+    saved = read_recomputable(folder.tracking) or {}
     if not saved.get("run_id"):
         return
     try:

@@ -16,7 +16,7 @@ from raybio.runtime.notices import NoticeTail
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
 from raybio.runtime.room import Node, Resources, check_resources
-from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, read_recomputable, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.systems import SYSTEMS
@@ -136,6 +136,7 @@ def train(request: TrainRequest) -> Result:
         ClusterError: if the plan does not fit the cluster, the storage does not hold, or the workers kept failing.
         DivergedError: if the loss is no longer finite.
         InterruptedRunError: if SIGINT or SIGTERM asked the run to end.
+        RecordError: if a record of the run is damaged and cannot be written again.
         StoreError: if the store is missing, or a file of it is not what was prepared.
     """
     folder = RunFolder(request.runs, request.name)
@@ -176,14 +177,18 @@ def with_precision(requests: Sequence[TrainRequest]) -> list[TrainRequest]:
         ClusterError: if a plan does not fit, or a node of the cluster does not answer.
         ConfigError: for bf16 on GPUs without it.
     """
-    recorded = {one.name: RunFolder(one.runs, one.name).precision for one in requests}
-    begun = [one.name for one in requests if one.config.precision == "auto" and recorded[one.name]]
+    # An explicit setting counts as it is: whether it is that of the run in the folder, ``open`` checks.
+    recorded = {
+        one.name: RunFolder(one.runs, one.name).precision if one.config.precision == "auto" else None
+        for one in requests
+    }
+    begun = [name for name, precision in recorded.items() if precision]
     wanted: dict[str, str] = {}
     for one in requests:
         setting: str = one.config.precision
         if setting == "auto":
-            setting = one.precision or (recorded[begun[0]] if begun else None) or "auto"
-        wanted[one.name] = recorded[one.name] or setting
+            setting = recorded[one.name] or one.precision or (recorded[begun[0]] if begun else "") or "auto"
+        wanted[one.name] = setting
     unfinished = [one for one in requests if _finished(RunFolder(one.runs, one.name), one.config) is None]
     undecided = [one for one in unfinished if one.precision is None]
     decisions: dict[str, Decision] = {}
@@ -331,7 +336,9 @@ def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> An
 
 
 def _finished(folder: RunFolder, config: TrainingConfig) -> Result | None:
-    content = read_json(folder.result)
+    content = read_recomputable(folder.result)
+    if read_recomputable(folder.outcome) is None and folder.outcome.exists():
+        return None  # damaged: the final evaluation is done again
     if content is None or content["status"] not in COMPLETE:
         return None
     if content["status"] == "finished" and content["step"] < config.schedule.max_steps:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from raybio.runtime.comparisons.result_table import ResultTable, lines_for_terminal, write_side_by_side
 from raybio.runtime.comparisons.variations import Variation, compare, family
-from raybio.runtime.run_folder import RunFolder, read_json
+from raybio.runtime.run_folder import RunFolder, read_recomputable
 from raybio.runtime.train import TrainRequest, check_request, with_precision
 
 
@@ -62,7 +62,7 @@ def _train_and_show(request: TrainRequest, variations: Sequence[Variation]) -> t
         console.print(f"{result.folder.name} was finished already, at step {result.step:,}", highlight=False)
     for renderable in lines_for_terminal(table):
         console.print(renderable)
-    uri = (read_json(result.folder.tracking) or {}).get("uri", "")
+    uri = (read_recomputable(result.folder.tracking) or {}).get("uri", "")
     for what, where in {
         "result": result.folder.result,
         "model": result.folder.export,

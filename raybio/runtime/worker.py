@@ -94,7 +94,7 @@ def _train(order: Order, folder: RunFolder) -> None:
     collective: Collective = ProcessGroup() if world > 1 else SingleProcess()
     entry = SYSTEMS[order.system]
     config = entry.config.from_mapping(order.config)
-    checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
+    checkpoints = _checkpoints(folder, config)
     if rank != 0:
         collective.all_sum(torch.zeros(1))  # rank 0 holds the folder now
         _walk(order, folder, config, collective, checkpoints, log=None)
@@ -224,7 +224,7 @@ def walk_alone(
         ClusterError: if another process is at work on the folder.
     """
     with folder.lock("writer", WRITER_LOCK_SECONDS):
-        checkpoints = CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints)
+        checkpoints = _checkpoints(folder, config)
         yield from walk(
             system,
             config,
@@ -240,6 +240,10 @@ def walk_alone(
             should_checkpoint=should_checkpoint,
         )
         checkpoints.close()
+
+
+def _checkpoints(folder: RunFolder, config: TrainingConfig) -> CheckpointStore:
+    return CheckpointStore(folder.checkpoints, keep=config.schedule.keep_checkpoints, run=folder.records())
 
 
 def _agree(first_step: int, collective: Collective) -> None:

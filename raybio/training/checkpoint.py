@@ -17,8 +17,9 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from raybio.config import Config, changed_settings, fingerprint
 from raybio.errors import CheckpointError
@@ -31,6 +32,7 @@ from raybio.training.checkpoint_folder import (
     Identity,
     copy_checkpoint,
     read_checkpoint,
+    read_manifest,
     write_checkpoint,
 )
 from raybio.training.snapshot import Staging, TrainingState, model_tensors, optimizer_tensors
@@ -56,12 +58,21 @@ class CheckpointStore:
         directory: str | Path,
         *,
         keep: int = 3,
+        run: Mapping[str, Any] | None = None,
         retry_delays_seconds: tuple[float, ...] = RETRY_DELAYS_SECONDS,
     ) -> None:
-        """Use ``directory``, made when first needed, and keep the ``keep`` newest checkpoints in it."""
+        """Use ``directory``, made when first needed.
+
+        Args:
+            directory: of the checkpoints.
+            keep: number of checkpoints that are kept, the newest ones.
+            run: copies of the run's own records as plain JSON, which go into each manifest.
+            retry_delays_seconds: pauses after a write that failed.
+        """
         if keep < 1:
             raise ValueError(f"got keep={keep}, want at least 1: a run needs something to resume from")
         self.directory, self.keep = Path(directory).absolute(), keep
+        self._run: Mapping[str, Any] = run or {}
         self._retry_delays_seconds = retry_delays_seconds
         self._identity: Identity | None = None
         self._known_damaged: set[Path] = set()
@@ -103,7 +114,7 @@ class CheckpointStore:
                 configuration or other data (the message lists what differs).
         """
         self.wait()
-        self._identity = Identity(config.to_mapping(), fingerprint(config), data_digest)
+        self._identity = Identity(config.to_mapping(), fingerprint(config), data_digest, self._run)
         newest = self.latest()
         if newest is None:
             return None
@@ -278,6 +289,20 @@ def committed(directory: Path) -> list[Path]:
     return [directory / match[0] for match in matches]
 
 
+def newest_manifest(directory: Path) -> dict[str, Any] | None:
+    """Return the newest manifest that verifies; None if there is none.
+
+    Raises:
+        CheckpointError: if it has another format version.
+    """
+    for folder in committed(directory):
+        try:
+            return read_manifest(folder)
+        except (DamagedError, OSError):
+            continue
+    return None
+
+
 def keep_newest(directory: Path) -> None:
     """Delete all checkpoints but the newest, of a run that goes on no more; what cannot be deleted is warned about."""
     for path in committed(directory)[1:]:
@@ -287,20 +312,21 @@ def keep_newest(directory: Path) -> None:
             _log.warning("%s: an old checkpoint could not be deleted: %s", path, error)
 
 
-def adopt(source: Path, directory: Path, config: Config) -> None:
+def adopt(source: Path, directory: Path, config: Config, run: Mapping[str, Any]) -> None:
     """Make a checkpoint of one run the newest of another, which goes on from its weights with other settings.
 
     Args:
         source: folder of the checkpoint.
         directory: of the other run's checkpoints.
         config: of the other run.
+        run: its records; see ``CheckpointStore``.
 
     Raises:
         CheckpointError: if the checkpoint is damaged, of another format, or cannot be copied.
     """
     try:
         state = read_checkpoint(source)
-        identity = Identity(config.to_mapping(), fingerprint(config), state.manifest["data_digest"])
+        identity = Identity(config.to_mapping(), fingerprint(config), state.manifest["data_digest"], run)
         directory.mkdir(parents=True, exist_ok=True)
         folder = directory / f"{_WRITING}{source.name}-{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,11 +26,19 @@ class DamagedError(Exception):
 
 
 class Identity(NamedTuple):
-    """The run that a checkpoint belongs to."""
+    """The run that a checkpoint belongs to.
+
+    Attributes:
+        config: the whole configuration.
+        config_fingerprint: of it.
+        data_digest: of the store.
+        run: copies of the run's own records, from which a lost one is written again; empty if they are not known.
+    """
 
     config: dict[str, Any]
     config_fingerprint: str
     data_digest: str
+    run: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -129,14 +138,7 @@ def read_checkpoint(folder: Path) -> CheckpointState:
         OSError: if a file is there and cannot be read.
         CheckpointError: if it has another format version.
     """
-    manifest = _read_json(folder / MANIFEST)
-    if not isinstance(manifest, dict) or _checksum(_without_checksum(manifest)) != manifest.get("checksum"):
-        raise DamagedError(f"{folder / MANIFEST}: its checksum does not fit its contents")
-    if manifest["format_version"] != FORMAT_VERSION:
-        raise CheckpointError(
-            f"{folder} has checkpoint format {manifest['format_version']}, this program reads {FORMAT_VERSION}. "
-            f"Continue with raybio {manifest['versions']['raybio']}."
-        )
+    manifest = read_manifest(folder)
     for name in FILES:
         record = manifest["files"][name]
         try:
@@ -149,6 +151,25 @@ def read_checkpoint(folder: Path) -> CheckpointState:
             raise DamagedError(f"{folder / name}: its sha256 is not the manifest's")
     remembered = _read_json(folder / STATE)
     return CheckpointState(folder, remembered["step"], remembered["extra"], manifest, remembered["optimizer"])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the verified manifest of a committed checkpoint; the files that it lists are not looked at.
+
+    Raises:
+        DamagedError: if it is missing or is not what was written.
+        OSError: if it cannot be read.
+        CheckpointError: if it has another format version.
+    """
+    manifest = _read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or _checksum(_without_checksum(manifest)) != manifest.get("checksum"):
+        raise DamagedError(f"{folder / MANIFEST}: its checksum does not fit its contents")
+    if manifest["format_version"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{folder} has checkpoint format {manifest['format_version']}, this program reads {FORMAT_VERSION}. "
+            f"Continue with raybio {manifest['versions']['raybio']}."
+        )
+    return manifest
 
 
 def _read_json(path: Path) -> Any:

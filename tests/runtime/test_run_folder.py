@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from raybio.config import override
-from raybio.errors import CheckpointError, ClusterError, ConfigError
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.errors import CheckpointError, ClusterError, ConfigError, RecordError
+from raybio.runtime.metrics_log import MetricsLog
+from raybio.runtime.run_folder import RunFolder, read_json, read_recomputable, write_json
 from raybio.training.settings import TrainingConfig
 
 CONFIG = TrainingConfig()
@@ -34,6 +35,7 @@ def test_the_same_settings_continue_a_run(tmp_path: Path) -> None:
 def test_changed_settings_and_data_are_refused_with_the_difference(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
+    folder.export.mkdir()
     changed = override(CONFIG, "optim.peak_lr", 0.2)
     with pytest.raises(CheckpointError, match=r"other settings: optim.peak_lr: 0.0003 -> 0.2"):
         open_folder(folder, changed)
@@ -52,6 +54,7 @@ def test_a_free_setting_may_change(tmp_path: Path) -> None:
 def test_a_run_that_is_older_than_a_setting_goes_on_with_its_default_and_no_other_value(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
+    folder.export.mkdir()
     identity = read_json(folder.identity)
     del identity["config"]["optim"]["scalar_lr"]
     write_json(folder.identity, identity)
@@ -94,8 +97,72 @@ def test_the_lock_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
         assert time.monotonic() - started < 2
 
 
-def test_a_torn_json_file_counts_as_none(tmp_path: Path) -> None:
+def test_a_torn_json_file_is_an_error_unless_it_is_written_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write_json(tmp_path / "a.json", {"step": 1})
     assert read_json(tmp_path / "a.json") == {"step": 1}
     (tmp_path / "a.json").write_text('{"step"')
-    assert read_json(tmp_path / "a.json") is None
+    with pytest.raises(RecordError, match=r"a\.json: damaged, not JSON"):
+        read_json(tmp_path / "a.json")
+    assert read_recomputable(tmp_path / "a.json") is None
+    assert "a.json: damaged" in caplog.text
+    assert read_json(tmp_path / "b.json") is None
+
+
+def test_a_start_that_came_to_no_checkpoint_is_replaced_by_other_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    key = read_json(folder.identity)["key"]
+    MetricsLog(folder.metrics).append(3, {"loss": 1.0})
+    write_json(folder.result, {"status": "failed", "step": 3})
+    write_json(folder.tracking, {"uri": "sqlite:///a.db", "run_id": "a", "key": key})
+    changed = override(CONFIG, "optim.peak_lr", 0.2)
+    assert not open_folder(folder, changed)
+    assert "first: replaces a start that ended at step 3 without a checkpoint" in capsys.readouterr().out
+    assert sorted(path.name for path in folder.path.iterdir()) == ["config.yaml", "run.json"]
+    identity = read_json(folder.identity)
+    assert identity["config"] == changed.to_mapping()
+    assert identity["key"] != key
+
+
+def test_a_failed_start_goes_on_with_the_same_settings(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    key = read_json(folder.identity)["key"]
+    MetricsLog(folder.metrics).append(3, {"loss": 1.0})
+    assert open_folder(folder)
+    assert folder.metrics.exists()
+    assert read_json(folder.identity)["key"] == key
+
+
+@pytest.mark.parametrize(
+    "kept", ["checkpoints/step-00000001", "export", "trials", "finished", "damaged result", "damaged outcome"]
+)
+def test_a_run_with_anything_to_keep_is_not_replaced(tmp_path: Path, kept: str) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    if kept == "finished":
+        write_json(folder.result, {"status": "finished", "step": 3})
+    elif kept.startswith("damaged"):
+        (folder.path / f"{kept.split()[1]}.json").write_text("{")
+    else:
+        (folder.path / kept).mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="other settings: optim.peak_lr: 0.0003 -> 0.2"):
+        open_folder(folder, override(CONFIG, "optim.peak_lr", 0.2))
+
+
+def test_a_damaged_run_json_of_a_run_without_a_checkpoint_begins_anew_or_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    folder.identity.write_text('{"system"')
+    assert not open_folder(folder)
+    assert "replaces a start" in capsys.readouterr().out
+    folder.export.mkdir()
+    folder.identity.write_text('{"system"')
+    with pytest.raises(RecordError, match=r"run\.json: damaged"):
+        open_folder(folder)

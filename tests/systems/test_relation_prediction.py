@@ -106,7 +106,8 @@ def test_ids_are_those_of_the_input_whatever_its_format(trained, tiny_documents,
         for one in tables["plain"]
     ]
     assert tables["prefixed"] == expected
-    mentioned = {tuple(line.split("\t")[i] for i in (0, 5)) for line in plain.read_text().splitlines() if "Gene" in line}
+    gene_lines = [line.split("\t") for line in plain.read_text().splitlines() if "Gene" in line]
+    mentioned = {(cells[0], cells[5]) for cells in gene_lines}
     for one in tables["plain"]:
         for entity_id, kind in ((one.head_id, one.head_type), (one.tail_id, one.tail_type)):
             assert ((one.document, entity_id) in mentioned) == (kind == "Gene")

@@ -18,7 +18,7 @@ from raybio.runtime.comparisons.result_table import UNDEFINED, ResultTable
 from raybio.runtime.comparisons.run_tests import RunTest, seed_tests, unit_tests
 from raybio.runtime.probes.curves import table as means_over_steps
 from raybio.runtime.report import Section, write_report
-from raybio.runtime.run_folder import COMPLETE, read_json, write_json
+from raybio.runtime.run_folder import COMPLETE, write_json
 from raybio.systems import SYSTEMS, TableLayout
 
 Table = list[list[str]]
@@ -284,6 +284,6 @@ def _cost(run: GivenRun) -> dict[str, Any]:
         "step": run.reports[-1]["step"],
         "seconds": seconds,
         "tokens_per_second": tokens / seconds if seconds else 0.0,
-        "workers": (read_json(run.folder.launch) or {}).get("workers"),
+        "workers": run.folder.read_launch().get("workers"),
         "precision": run.precision,
     }

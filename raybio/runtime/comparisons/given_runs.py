@@ -37,7 +37,8 @@ class GivenRun:
     @cached_property
     def identity(self) -> Mapping[str, Any]:
         """``system``, ``data_digest``, ``config``, ``store`` and ``precision``."""
-        content: Mapping[str, Any] = read_json(self.folder.identity)
+        content = self.folder.read_identity()
+        assert content is not None
         return content
 
     @cached_property

@@ -12,7 +12,7 @@ from typing import Any
 from raybio.config import override_all
 from raybio.data.store import open_store
 from raybio.runtime.room import Room
-from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_recomputable
 from raybio.training.settings import TrainingConfig
 
 
@@ -45,7 +45,7 @@ class LastTraining:
     @property
     def is_done(self) -> bool:
         """Whether it came to its end."""
-        return (read_json(self.folder.outcome) or {}).get("status") in COMPLETE
+        return (read_recomputable(self.folder.outcome) or {}).get("status") in COMPLETE
 
     def open(self) -> None:
         """Make its folder, or look whether the folder is of this training.

@@ -24,6 +24,7 @@ from raybio.runtime.sweeps.trial import (
     STOPPED,
     Trial,
     TrialOrder,
+    new_note,
     status_of,
 )
 from raybio.runtime.track import FINISH_SECONDS, KILLED_SECONDS, Tracker
@@ -170,7 +171,7 @@ class FollowedTrials(Callback):
         folder.make()
         self._notices.setdefault(folder.name, NoticeTail(folder.notices))
         if not (folder.path / NOTE).exists():
-            write_json(folder.path / NOTE, {"trial": asdict(now), "worker_seconds": 0.0})
+            write_json(folder.path / NOTE, new_note(now))
         if status_of(folder) == INTERRUPTED:
             write_json(folder.launch, self.order.launch)
         if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:

@@ -10,7 +10,6 @@ and population-based training, which lets a trial go on from another one's weigh
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.notices import warnings_to
 from raybio.runtime.room import Resources
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import RunFolder, read_json, read_recomputable, write_json
 from raybio.runtime.sweeps.trial import NOTE, Trial, TrialOrder, has_ended
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import adopt, committed, step_of
@@ -50,7 +49,7 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
             f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials and driver must share "
             "the sweeps folder. Choose one that all of them see with --sweeps or RAYBIO_SWEEPS"
         )
-    note = read_json(folder.path / NOTE) or {"trial": asdict(trial), "worker_seconds": 0.0}
+    note = read_json(folder.path / NOTE)
     started, told = time.monotonic(), list[tuple[int, float]]()
 
     def note_time() -> None:
@@ -134,7 +133,7 @@ def _go_on_from(donor: RunFolder, folder: RunFolder, config: TrainingConfig, ste
     for report in read_reports(donor.metrics):
         if report["step"] <= step_of(source):
             log.append(report["step"], report["metrics"], goes_on_from=donor.name)
-    adopt(source, folder.checkpoints, config)
+    adopt(source, folder.checkpoints, config, folder.records())
 
 
 def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
@@ -152,7 +151,8 @@ def _new_values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[
     """(step, value) of each evaluation that is new, as it comes; none of a trial that came to its end."""
     if has_ended(folder) or folder.failure.exists():
         return
-    if folder.outcome.exists() and (read_json(folder.outcome) or {}).get("status") != "stopped":
+    outcome = read_recomputable(folder.outcome)
+    if outcome is not None and outcome["status"] != "stopped":
         return
     last = max((step for step, _ in _known_values(folder, order.goal)), default=-1)
     store = open_store(order.store)

@@ -28,18 +28,18 @@ from ray.tune.trainable import wrap_function
 
 from raybio.config import Config
 from raybio.data.store import open_store
-from raybio.errors import ClusterError, ConfigError
+from raybio.errors import ClusterError, ConfigError, RecordError
 from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
 from raybio.runtime.decide_precision import show_decision, worker_processors
 from raybio.runtime.room import Node, Room, room_of_trials
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import RunFolder, read_json, read_recomputable, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.sweeps.follow_trials import FollowedTrials, earlier_trials
 from raybio.runtime.sweeps.leaderboard import Place, TrialRecord, repetitions, write_results
 from raybio.runtime.sweeps.run_trial import run_trial
 from raybio.runtime.sweeps.suggest import TRIAL, listed, planned, tune_config
 from raybio.runtime.sweeps.sweep_report import write_sweep_report
-from raybio.runtime.sweeps.trial import ENDED, TrialOrder, has_ended
+from raybio.runtime.sweeps.trial import ENDED, NOTE, TrialOrder, has_ended, new_note
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.runtime.train import InterruptedRunError
 from raybio.runtime.worker_group import wait_for_workers
@@ -141,6 +141,7 @@ def sweep(request: SweepRequest) -> Swept:
         folder.open(space.system, identity, Path(place), store.digest, FREE_SETTINGS)
         started = {"given": dict(request.given), "tracking": request.tracking}
         write_json(folder.launch, (read_json(folder.launch) or {}) | started)
+        _restore_records(folder, order)
         _forget_what_may_pass(folder, order)
         if not _is_complete(order):
             if not cluster_to_join():
@@ -214,11 +215,30 @@ def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
     )
 
 
+def _restore_records(folder: RunFolder, order: TrialOrder) -> None:
+    """Write damaged and missing records of trials again, from what is known otherwise.
+
+    Raises:
+        RecordError: if one cannot be.
+    """
+    trials = {order.folder(trial).name: trial for trial in earlier_trials(folder.path)}
+    for path in sorted((folder.path / "trials").glob("*/")):
+        note = path / NOTE
+        if path.name in trials and read_recomputable(note) is None:
+            write_json(note, new_note(trials[path.name]))
+        elif read_json(note) is None and (path / "metrics.jsonl").exists():
+            raise RecordError(f"{note}: missing, and it says what the trial is. Restore it from a backup")
+        if read_recomputable(path / ENDED) is None:
+            # The trial goes on, and the sweep decides again.
+            (path / ENDED).unlink(missing_ok=True)
+
+
 def _forget_what_may_pass(folder: RunFolder, order: TrialOrder) -> None:
     """Trials that failed for want of a machine are tried again; those that failed by themselves would do so again."""
     order.stop.unlink(missing_ok=True)
     for failure in (folder.path / "trials").glob("*/failure.json"):
-        if (read_json(failure) or {}).get("kind") == "ClusterError":
+        reason = read_recomputable(failure)
+        if reason is None or reason["kind"] == "ClusterError":
             (failure.parent / ENDED).unlink(missing_ok=True)
             failure.unlink()
 

@@ -3,7 +3,7 @@
 A trial's folder is named after its configuration, so the same settings find what they left.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,11 @@ class TrialOrder:
         """Where a trial lies."""
         name = f"trial-{fingerprint(self.config(trial.settings))[:10]}"
         return RunFolder(Path(self.sweep) / "trials", f"{name}-{trial.branch}" if trial.branch else name)
+
+
+def new_note(trial: Trial) -> dict[str, Any]:
+    """Return what a trial's ``trial.json`` holds before it has trained."""
+    return {"trial": asdict(trial), "worker_seconds": 0.0}
 
 
 def has_ended(folder: RunFolder) -> bool:
