@@ -1,7 +1,7 @@
 """P13: the whole training step under bf16 autocast beside the same step in fp32, on this CPU.
 
-Measured twice, as P14: by the clock with all threads, and by processor time with one. What ``precision: auto`` would
-choose here is said beside it; where bf16 does not pay, auto has to leave it off.
+Measured twice, as P14: by the clock with all threads, and by processor time with one. The note has what
+``precision: auto`` chooses here, which depends on the CPU's instructions alone.
 """
 
 from statistics import median

@@ -192,3 +192,23 @@ def test_a_node_lost_in_the_middle_of_a_sweep_keeps_no_trial_from_its_end(
         assert [report["step"] for report in read_reports(trials / one["name"] / "metrics.jsonl")] == list(range(13))
     for node in (second, third):
         nodes.kill(node)
+
+
+def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_driver_or_the_head(
+    nodes: Nodes,
+) -> None:
+    code = (
+        "from raybio.runtime.decide_precision import worker_processors\n"
+        "from raybio.runtime.room import check_resources\n"
+        "found = worker_processors(lambda nodes: check_resources(1, 0.5, nodes)); print([one.name for one in found])"
+    )
+    worker = nodes.add(cpus=1)
+    asked = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env=nodes.environment | {"RAY_ADDRESS": nodes.address},
+    )
+    assert asked.returncode == 0, asked.stderr[-3000:]
+    assert asked.stdout == f"['the CPU of 127.0.0.{len(nodes.nodes)}']\n"
+    nodes.kill(worker)
