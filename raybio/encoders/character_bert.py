@@ -179,6 +179,15 @@ def save_character_bert(encoder: CharacterBert, directory: str | Path) -> Path:
     return write_checkpoint(encoder.model, encoder.config, Path(directory))
 
 
+def check_kept_layers(source: str, revision: str, num_layers_kept: int | None) -> None:
+    """Refuse to keep more layers than the checkpoint has; no weights are read.
+
+    Raises:
+        ConfigError: as ``build_character_bert``.
+    """
+    _set(read_config(source, revision), source, None, num_layers_kept)
+
+
 def _set(config: BertConfig, source: str, dropout: float | None, num_layers_kept: int | None) -> None:
     if dropout is not None:
         config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout

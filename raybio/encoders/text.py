@@ -17,7 +17,7 @@ from raybio.batches import PaddedTokens
 from raybio.encoders.mask_head import MaskHead, build_mask_head, read_mask_head
 from raybio.encoders.pooling import last_hidden_states, mean_over
 from raybio.encoders.sentence_folder import Pooling
-from raybio.encoders.sources import SCRATCH
+from raybio.encoders.sources import SCRATCH, check_source
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
 from raybio.encoders.word_tokenizer import build_character_tokenizer, build_word_tokenizer
@@ -195,6 +195,20 @@ class TextEncoder(Encoder):
             )
 
 
+def check_text_encoder(config: TextEncoderConfig) -> None:
+    """Refuse a checkpoint that is not there or does not fit the settings; no weights are read.
+
+    Raises:
+        ConfigError: if it cannot be found or reached, is no text encoder, has fewer layers than ``num_layers_kept``,
+            or no dropout that could be set.
+    """
+    check_source(config.source, config.revision)
+    if config.source != SCRATCH:
+        _checkpoint(config).load_config(
+            config.num_layers_kept, dropout=config.dropout, attention_dropout=config.attention_dropout
+        )
+
+
 def build_text_encoder(
     config: TextEncoderConfig, *, seed: int, count_by_word: Mapping[str, int] | None = None
 ) -> TextEncoder:
@@ -222,8 +236,7 @@ def build_text_encoder(
                 tokenizer = build_word_tokenizer(count_by_word, size=config.vocabulary_size)
             model = _fresh_model(config, tokenizer)
         else:
-            with_head = "auto" in (config.pooling, config.normalise)
-            checkpoint = read_checkpoint(config.source, config.revision, with_head=with_head)
+            checkpoint = _checkpoint(config)
             tokenizer = checkpoint.load_tokenizer()
             model = checkpoint.load_model(
                 dropout=config.dropout,
@@ -241,6 +254,11 @@ def build_text_encoder(
         is_normalised=config.normalise if config.normalise != "auto" else bool(head and head.is_normalised),
     )
     return encoder.train()
+
+
+def _checkpoint(config: TextEncoderConfig) -> TextCheckpoint:
+    with_head = "auto" in (config.pooling, config.normalise)
+    return read_checkpoint(config.source, config.revision, with_head=with_head)
 
 
 def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:

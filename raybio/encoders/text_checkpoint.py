@@ -70,11 +70,7 @@ class TextCheckpoint:
         Raises:
             ConfigError: if it cannot be found or reached, is no encoder, lacks weights, or has fewer layers.
         """
-        config = self.load_config(num_layers)
-        if dropout is not None:
-            self._set_dropout(config, "dropout", dropout, _DROPOUTS)
-        if attention_dropout is not None:
-            self._set_dropout(config, "attention_dropout", attention_dropout, _ATTENTION_DROPOUTS)
+        config = self.load_config(num_layers, dropout=dropout, attention_dropout=attention_dropout)
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
         # The fused attention of torch is what transformers takes by itself, for architectures that can (MPNet cannot).
@@ -89,16 +85,22 @@ class TextCheckpoint:
         check_complete(self.source, [name for name in missing if "pooler" not in name.split(".")])
         return model
 
-    def load_config(self, num_layers: int | None = None) -> PreTrainedConfig:
-        """The settings of its transformer, or of its first ``num_layers`` layers; no weights are read.
+    def load_config(
+        self, num_layers: int | None = None, *, dropout: float | None = None, attention_dropout: float | None = None
+    ) -> PreTrainedConfig:
+        """Return the settings of its transformer with those of ``load_model`` put in; no weights are read.
 
         Raises:
-            ConfigError: if it cannot be found or reached, is no encoder, or has fewer layers.
+            ConfigError: if it cannot be found or reached, is no encoder, has fewer layers, or no such dropout.
         """
         config: PreTrainedConfig = load_pretrained(AutoConfig, self.source, self.revision, subfolder=self._subfolder)
         self._check_kind(config)
         if num_layers is not None:
             self._cut(config, num_layers)
+        if dropout is not None:
+            self._set_dropout(config, "dropout", dropout, _DROPOUTS)
+        if attention_dropout is not None:
+            self._set_dropout(config, "attention_dropout", attention_dropout, _ATTENTION_DROPOUTS)
         return config
 
     @property

@@ -23,10 +23,12 @@ from raybio.encoders.character_bert import (
     SEP_ID,
     CharacterBert,
     build_character_bert,
+    check_kept_layers,
     is_character_bert,
 )
 from raybio.encoders.pooling import last_hidden_states
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.sources import check_source
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
 from raybio.encoders.tokens import ids_around, word_pieces
 from raybio.errors import ConfigError
 from raybio.functional.groups import mean_by
@@ -147,6 +149,20 @@ def build_word_encoder(
         encoder = WordEncoder(build_text_encoder(config, seed=seed, count_by_word=count_by_word))
     _freeze(encoder, config)
     return encoder.train()
+
+
+def check_word_encoder(config: WordEncoderConfig) -> None:
+    """Refuse a checkpoint that is not there or does not fit the settings; see ``check_text_encoder``.
+
+    Raises:
+        ConfigError: also if no layer is left to train.
+    """
+    check_source(config.source, config.revision)
+    if is_character_bert(config.source, config.revision):
+        check_kept_layers(config.source, config.revision, config.num_layers_kept)
+    else:
+        check_text_encoder(config)
+    check_layers(config)
 
 
 def check_layers(config: WordEncoderConfig) -> None:

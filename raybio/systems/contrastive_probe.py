@@ -27,8 +27,7 @@ from raybio.data.cloze_store import ClozeStore
 from raybio.data.probe_benchmark import ProbeBenchmark
 from raybio.data.simulate_knowledge import default_knowledge
 from raybio.data.store import open_store
-from raybio.encoders.sources import check_source
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
@@ -120,10 +119,10 @@ def check(config: Config, store: ClozeStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, plan or evaluation do not fit the store, or sentences,
+        ConfigError: if encoder, plan or evaluation do not fit their source or the store, or sentences,
             queries or names are to be longer than what the encoder reads.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    check_text_encoder(config.encoder)
     _checked_plan(config, store)
 
 

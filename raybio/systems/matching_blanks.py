@@ -43,7 +43,7 @@ from raybio.encoders.relation import (
     build_relation_encoder,
 )
 from raybio.encoders.relation_export import export_relation_encoder
-from raybio.encoders.sources import check_source
+from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.errors import ConfigError
 from raybio.evaluation.pair_retrieval import ask_pairs, pair_metrics, pair_scores, pair_unit_scores
@@ -97,10 +97,10 @@ def check(config: Config, store: DocumentStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or pairs are to be compared that have no projection.
+        ConfigError: if the encoder's source does not fit, or pairs are to be compared that have no projection.
         DataError: if no two entities occur together often enough.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    check_text_encoder(config.encoder)
     if config.encoder.projection == "none":
         raise ConfigError("encoder.projection is none, and pre-training is what trains it; want linear")
     _plan(config, store).recurring  # noqa: B018

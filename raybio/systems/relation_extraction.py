@@ -29,7 +29,7 @@ from raybio.data.simulate_documents import default_documents
 from raybio.data.store import open_store
 from raybio.encoders.relation import RelationEncoder, RelationEncoderConfig, build_relation_encoder, read_parts
 from raybio.encoders.relation_export import export_relation_encoder
-from raybio.encoders.sources import check_source
+from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.encoders.transformer import seeded_weights
 from raybio.errors import ConfigError
@@ -103,9 +103,9 @@ def check(config: Config, store: DocumentStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or the store has nothing to learn from or to judge by.
+        ConfigError: if the encoder's source does not fit, or the store has nothing to learn from or to judge by.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    check_text_encoder(config.encoder)
     if len(store.relation_names) < 2:
         raise ConfigError(f"{store.path}: its training documents have no relation; want some to learn from")
     if config.schedule.evaluate_every_steps and not len(store.split_rows("dev")):

@@ -37,9 +37,8 @@ from raybio.data.tag_samples import SamplesConfig
 from raybio.data.word_collate import WordReader, WordTokens
 from raybio.data.word_store import WordStore
 from raybio.encoders.graph import GraphEncoder
-from raybio.encoders.sources import check_source
 from raybio.encoders.transformer import seeded_weights
-from raybio.encoders.word import WordEncoder, WordEncoderConfig, build_word_encoder, check_layers, read_heads
+from raybio.encoders.word import WordEncoder, WordEncoderConfig, build_word_encoder, check_word_encoder, read_heads
 from raybio.encoders.word_export import export_word_encoder
 from raybio.errors import ConfigError
 from raybio.functional.hashing import derive_seed
@@ -123,8 +122,7 @@ def check(config: Config, store: WordStore) -> None:
         ConfigError: if the encoder's source or the fold is not there, no layer is trained, or the fold has nothing to
             learn from or to judge by.
     """
-    check_source(config.encoder.source, config.encoder.revision)
-    check_layers(config.encoder)
+    check_word_encoder(config.encoder)
     if config.encoder.source == "scratch" and config.encoder.num_frozen_layers:
         raise ConfigError(
             f"encoder.num_frozen_layers is {config.encoder.num_frozen_layers}, and layers from scratch would stay as "

@@ -26,8 +26,7 @@ from raybio.data.pair_collate import PairCollate, TextConfig, Tokenise, read_tex
 from raybio.data.pair_plan import PairPlanConfig
 from raybio.data.simulate_articles import default_literature
 from raybio.data.store import open_store
-from raybio.encoders.sources import check_source
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError, DataError
@@ -84,9 +83,9 @@ def check(config: Config, store: ArticleStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or the store has no text of a kind that is asked for.
+        ConfigError: if the encoder's source does not fit, or the store has no text of a kind that is asked for.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    check_text_encoder(config.encoder)
     _check_fields(config, store)
 
 

@@ -26,8 +26,7 @@ from raybio.data.plan import PlanConfig
 from raybio.data.simulate_citations import default_citations
 from raybio.data.store import open_store
 from raybio.data.text_rows import HasTexts, TextRows
-from raybio.encoders.sources import check_source
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
@@ -100,9 +99,9 @@ def check(config: Config, store: LinkedTextStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or a test graph is no larger than a sample.
+        ConfigError: if the encoder's source is not there or does not fit, or a test graph is no larger than a sample.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    check_text_encoder(config.encoder)
     asked = config.evaluation
     graph = whole_graph(store) if asked.test_graphs else store.graph
     for trial in range(asked.test_graphs):

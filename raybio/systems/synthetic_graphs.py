@@ -26,8 +26,7 @@ from raybio.data.simulate_topics import default_topics
 from raybio.data.store import open_store
 from raybio.data.synthetic_graphs import NUM_NODES, GraphKind, SyntheticConfig, SyntheticGraph, synthetic_graph
 from raybio.data.topic_store import TopicStore
-from raybio.encoders.sources import check_source
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.evaluation.embedding_map import embedding_map
@@ -116,10 +115,10 @@ def check(config: Config, store: TopicStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there.
+        ConfigError: if the encoder's source is not there or does not fit.
         DataError: if the store has too few sentences for the graph.
     """
-    check_source(config.encoder.source, config.encoder.revision)
+    check_text_encoder(config.encoder)
     synthetic_graph(store, config.graph)
 
 
