@@ -1,4 +1,4 @@
-"""Embed the proteins of a FASTA file with a trained model: resumable, by Ray Data, into one Parquet file."""
+"""Embed proteins (FASTA) or texts with a trained model: resumable, by Ray Data, into one Parquet file."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,39 +8,52 @@ import typer
 from raybio.errors import ConfigError
 from raybio.runtime.job_options import fraction, positive
 from raybio.runtime.launch import default_folder, run_app
+from raybio.runtime.run_folder import model_folder
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
 def embed(
-    fasta: Annotated[Path, typer.Option("--input", help="FASTA file, plain or gzip")],
+    source: Annotated[
+        Path,
+        typer.Option("--input", help="FASTA, or texts: one a line, or ID<TAB>TEXT; plain or gzip, as the model reads"),
+    ],
     out: Annotated[Path, typer.Option(help="Parquet file: key, embedding")],
     run: Annotated[str | None, typer.Option(help="name of a finished run")] = None,
     model: Annotated[Path | None, typer.Option(help="or a model folder, as export/ of a run")] = None,
-    pooling: Annotated[str, typer.Option(help="for --model: cls or mean")] = "cls",
+    pooling: Annotated[
+        str | None, typer.Option(help="cls or mean, for a --model folder that does not say how it pools")
+    ] = None,
     runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes that embed")] = 1,
     cpus_per_worker: Annotated[
         float | None, typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each")
     ] = None,
-    strip_stop: Annotated[bool, typer.Option("--strip-stop", help="take a stop symbol at the end off")] = False,
+    strip_stop: Annotated[bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")] = False,
     max_bad_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help="largest share of records that may be set aside")
+        float, typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records")
     ] = 0.1,
-    rows_per_part: Annotated[int, typer.Option(min=1, help="proteins between two commits")] = 4096,
+    rows_per_part: Annotated[int, typer.Option(min=1, help="inputs between two commits")] = 4096,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
 ) -> None:
-    """Embed the proteins of a FASTA file; the same command again goes on where it stopped."""
-    from raybio.runtime.embed import Model, embed_fasta  # brings Ray's heavier parts; not needed for --help
-
+    """Embed the proteins or texts of a file; the same command again goes on where it stopped."""
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")
-    folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
-    chosen = Model.of_run(folder, run) if run is not None else Model(str(model), pooling)
-    summary = embed_fasta(
+    if pooling not in (None, "cls", "mean"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
+    if run is not None and pooling is not None:
+        raise ConfigError("--pooling is for --model; a run's model says how it pools. Leave the option out")
+    from raybio.runtime.embed import Model, embed_file  # brings Ray's heavier parts; not needed for --help
+
+    if run is not None:
+        chosen = Model.of_run(default_folder("runs", "RAYBIO_RUNS") if runs is None else runs, run)
+    else:
+        chosen = Model.of_folder(model_folder(str(model), "--model"), pooling)  # type: ignore[arg-type]
+    print(chosen)
+    summary = embed_file(
         chosen,
-        fasta,
+        source,
         out,
         rows_per_part=rows_per_part,
         workers=workers,
@@ -48,10 +61,12 @@ def embed(
         strip_stop=strip_stop,
         max_bad_share=max_bad_share,
         verbose=verbose,
+        say=print,
     )
-    print(f"{out}: {summary.num_rows:,} proteins; {summary.num_parts_found} of {summary.num_parts} parts were there")
+    parts = f"{summary.num_parts_found} of {summary.num_parts} parts were there"
+    print(f"{out}: {summary.num_rows:,} {chosen.reads}; {parts}")
     for reason, facts in summary.quarantine.items():
-        print(f"set aside: {reason}: {facts['count']:,}")
+        print(f"skipped: {reason}: {facts['count']:,}")
 
 
 if __name__ == "__main__":

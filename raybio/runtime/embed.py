@@ -1,71 +1,158 @@
-"""Bulk embedding of a FASTA file by Ray Data: resumable, in bounded memory, one Parquet file in the end.
+"""Bulk embedding of proteins or texts by Ray Data: resumable, in bounded memory, one Parquet file in the end.
 
-The input is cut into parts; a part that is embedded is committed as a file of its own. The same command again embeds
-only the parts that are missing. The parts lie beside the output, in a folder that must be seen by all workers.
+The input is cut into parts; a part that is embedded is committed as a file of its own. The same command again verifies
+the parts that are there and embeds only those that are missing, damaged or of another model. The parts lie next to the
+output, in a folder that all workers must see (``embed_parts``).
 
 Shape letters: R sequences of a part, D embedding width.
 """
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
+from transformers import AutoTokenizer
 
 from raybio.batches import IGNORED_LABEL, TokenBatch
 from raybio.data.fasta import read_fasta
+from raybio.data.pair_collate import read_texts
 from raybio.data.quarantine import Quarantine
+from raybio.data.text_lines import read_text_lines
+from raybio.encoders import relation_export, word_export
+from raybio.encoders.export import SETTINGS, read_protein_settings
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
-from raybio.errors import ConfigError, DataError, StoreError
+from raybio.encoders.sentence_folder import Pooling, SentenceFolder, read_sentence_folder
+from raybio.encoders.sources import load_pretrained
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.tokenizer import vocabulary_of_tokenizer
+from raybio.encoders.tokens import TokenizerSource
+from raybio.errors import ConfigError, DataError
+from raybio.folders import demand_file
 from raybio.runtime.cluster import connected
-from raybio.runtime.run_folder import RunFolder, read_recomputable, write_json
+from raybio.runtime.embed_parts import VERSION, Parts, check_output, join
+from raybio.runtime.run_folder import RunFolder
+from raybio.training.durable import file_sha256
 from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
 
 MAX_TOKENS_AT_ONCE = 16_384
-_DIGEST_KEY = b"raybio"
+_CARD = "README.md"
 
 
 @dataclass(frozen=True)
 class Model:
-    """An exported encoder and how it is used.
+    """An encoder's folder and how it embeds, as the folder itself says.
 
     Attributes:
         folder: as ``save_pretrained`` writes it.
-        pooling: ``cls`` or ``mean``.
-        max_length: tokens of a sequence, special ones included; longer ones lose their end. None: the encoder's own.
+        reads: what it was trained on.
+        pooling: "cls" or "mean"; of proteins the mean over residues, of texts the mean over all tokens.
+        max_tokens: tokens of an input, special ones included; longer ones are cut. None: the encoder's own limit.
+        is_normalised: whether embeddings have length 1.
     """
 
     folder: str
-    pooling: str
-    max_length: int | None = None
+    reads: Literal["proteins", "texts"]
+    pooling: Pooling
+    max_tokens: int | None
+    is_normalised: bool
 
     @classmethod
     def of_run(cls, runs: Path, name: str) -> "Model":
-        """The exported model of a finished run.
+        """Return the exported model of a finished run.
 
         Raises:
-            ConfigError: if there is no such run, or it has not finished.
+            ConfigError: if there is no such run, it has not finished, or its model embeds no whole inputs.
         """
-        folder = RunFolder(runs, name)
-        identity = folder.read_identity()
-        if identity is None or not (folder.export / "config.json").exists():
-            raise ConfigError(f"--run {name}: {folder.export} holds no model; want a finished run. Is --runs right?")
-        config = identity["config"]
-        return cls(str(folder.export), config["encoder"]["pooling"], config["input"]["max_length"])
+        export = RunFolder(runs, name).export
+        if not (export / "config.json").exists():
+            raise ConfigError(f"--run {name}: {export} holds no model; want a finished run. Is --runs right?")
+        return cls.of_folder(export)
+
+    @classmethod
+    def of_folder(cls, folder: str | Path, pooling: Pooling | None = None) -> "Model":
+        """Read how the encoder in a folder embeds.
+
+        Args:
+            folder: an ``export/``, or any folder that ``save_pretrained`` or sentence_transformers wrote.
+            pooling: for a folder that does not say; None: it must say.
+
+        Raises:
+            ConfigError: if there is no encoder of whole inputs in it, it does not say how it pools and ``pooling`` is
+                None, or it says something other than ``pooling``.
+        """
+        path = Path(folder)
+        if not path.is_dir():
+            raise ConfigError(f"{folder}: no such folder; want the export/ of a run, or a folder of save_pretrained")
+        for settings, unit in ((relation_export.SETTINGS, "pairs of entities"), (word_export.SETTINGS, "words")):
+            if (path / settings).is_file():
+                raise ConfigError(
+                    f"{folder}: embeds {unit} in their context ({settings}); want an encoder of whole proteins or "
+                    "texts, such as a run of sppt_protein, sppt_mag, biostransformers, contrastive_probe or finetune"
+                )
+        if not [*path.rglob("*.safetensors")]:
+            raise ConfigError(f"{folder}: no safetensors file in it; want a folder that save_pretrained wrote")
+        if (path / SETTINGS).is_file() or _reads_residues(path):
+            said = read_protein_settings(path)
+            found = None if said is None else said.pooling
+            max_tokens = None if said is None else said.max_tokens
+            return cls(str(path), "proteins", _settled(path, found, pooling), max_tokens, is_normalised=False)
+        head = read_sentence_folder(str(path), "main")
+        found = None if head is None else head.pooling
+        max_tokens = None if head is None else head.max_tokens
+        is_normalised = head is not None and head.is_normalised
+        return cls(str(path), "texts", _settled(path, found, pooling), max_tokens, is_normalised)
+
+    def digest(self) -> str:
+        """Return 64 hex digits that change with anything that changes an embedding."""
+        folder = Path(self.folder)
+        settings = {name: value for name, value in asdict(self).items() if name != "folder"}
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        files = {name: _digest_of_file(folder / name) for name in names if name != _CARD}
+        return _digest_of({"settings": settings, "files": files})
+
+    def __str__(self) -> str:
+        """Say what is done with an input, in a line."""
+        what = "residues" if self.reads == "proteins" else "tokens"
+        pooled = "[CLS] state" if self.pooling == "cls" else f"mean over {what}"
+        length = "the encoder's own limit" if self.max_tokens is None else f"{self.max_tokens:,} tokens"
+        scaled = "length 1" if self.is_normalised else "not normalised"
+        return f"{self.folder} ({self.reads}): {pooled}, inputs cut to {length}, {scaled}"
+
+
+def _reads_residues(folder: Path) -> bool:
+    head: SentenceFolder | None = read_sentence_folder(str(folder), "main", with_head=False)
+    tokenizer = load_pretrained(AutoTokenizer, str(folder), "main", subfolder=head.subfolder if head else "")
+    try:
+        vocabulary = vocabulary_of_tokenizer(tokenizer)
+    except ValueError:
+        return False
+    # A cased tokenizer of texts knows all capital letters too, and has words besides.
+    return not any(len(token) > 1 and token.isalpha() for token in vocabulary.id_by_token)
+
+
+def _settled(folder: Path, found: Pooling | None, given: Pooling | None) -> Pooling:
+    if found is None and given is None:
+        raise ConfigError(f"{folder} does not say how its tokens are pooled; give --pooling mean or --pooling cls")
+    if found is not None and given is not None and found != given:
+        raise ConfigError(f"--pooling {given}: {folder} says {found}; leave the option out, or choose another folder")
+    pooling = found or given
+    assert pooling is not None
+    return pooling
 
 
 @dataclass(frozen=True)
 class EmbedSummary:
-    """What was done: sequences in the output, parts embedded now and found finished, bad records set aside."""
+    """What was done: inputs in the output, parts embedded now and found finished, bad records left out."""
 
     num_rows: int
     num_parts: int
@@ -73,9 +160,9 @@ class EmbedSummary:
     quarantine: dict[str, Any]
 
 
-def embed_fasta(
+def embed_file(
     model: Model,
-    fasta: Path,
+    source: Path,
     out: Path,
     *,
     rows_per_part: int = 4096,
@@ -85,31 +172,90 @@ def embed_fasta(
     strip_stop: bool = False,
     max_bad_share: float = 0.1,
     verbose: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> EmbedSummary:
-    """Embed every good record of ``fasta`` into ``out``: columns ``key`` and ``embedding`` (D float32), in file order.
+    """Embed every good record of ``source`` into ``out``: columns ``key`` and ``embedding`` (D float32), in file order.
+
+    Args:
+        model: the encoder.
+        source: FASTA for a model of proteins, ``text_lines`` for one of texts; plain or gzip.
+        out: Parquet file.
+        rows_per_part: inputs between two commits.
+        workers: processes that embed.
+        cpus_per_worker: logical CPUs of each; None: an equal share of what there is.
+        use_gpu: whether workers have GPUs; None: if there are any.
+        strip_stop: remove one ``*`` at a protein's end.
+        max_bad_share: largest share of bad records.
+        verbose: show Ray's own logs.
+        say: called with what a reader of the result has to know.
 
     Raises:
-        ConfigError: if the model cannot be loaded.
-        DataError: if the input is missing or no FASTA.
-        StoreError: if ``out`` or its parts come from another model or input.
+        ConfigError: if the model cannot be loaded, or ``out`` not be written.
+        DataError: if the input is missing, or not what the model reads.
+        StoreError: if ``out`` comes from another model or input or is damaged, or its parts from another input.
     """
-    order: dict[str, Any] = {"model": asdict(model), "weights": _digest_of_model(model)}
-    order |= {"input": _digest_of_file(fasta), "rows_per_part": rows_per_part, "strip_stop": strip_stop}
-    digest = hashlib.sha256(json.dumps(order, sort_keys=True).encode()).hexdigest()
-    parts = out.with_name(out.name + ".parts")
+    demand_file(out)
+    if strip_stop and model.reads == "texts":
+        raise ConfigError(f"--strip-stop is for proteins, and {model.folder} reads texts; leave the option out")
+    model_digest = model.digest()
+    origin = _digest_of(
+        {"input": _digest_of_file(source), "reads": model.reads, "strip_stop": strip_stop, "version": VERSION}
+    )
+    result = _digest_of({"origin": origin, "model": model_digest})
     if out.exists():
-        return _existing(out, digest)
+        return EmbedSummary(check_output(out, result), 0, 0, {})
+    parts = Parts(out.with_name(out.name + ".parts"))
     quarantine = Quarantine(max_bad_share)
-    records = read_fasta(fasta, quarantine, strip_stop=strip_stop)
-    prepared = _prepare_parts(parts, records, quarantine, digest, rows_per_part)
-    missing = [number for number in range(prepared["num_parts"]) if not _output(parts, number).exists()]
+    tables = partial(_tables, model, source, quarantine, rows_per_part, strip_stop)
+    cut_digest = _digest_of({"origin": origin, "rows_per_part": rows_per_part})
+    kind = "protein" if model.reads == "proteins" else "text"
+    manifest = _cut(parts, cut_digest, tables, kind, quarantine, say)
+    inputs: list[str] = manifest["inputs"]
+    missing = _missing(parts, inputs, model_digest, say)
     if missing:
         with connected(workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose) as resources:
-            _embed_parts(model, parts, missing, resources)
-    num_rows = _join(parts, prepared["num_parts"], out, digest)
-    shutil.rmtree(parts)
-    num_found = prepared["num_parts"] - len(missing)
-    return EmbedSummary(num_rows, prepared["num_parts"], num_found, prepared["quarantine"])
+            _embed_parts(model, parts.folder, missing, resources)
+    num_rows = join(parts, inputs, out, origin=result, model_digest=model_digest)
+    shutil.rmtree(parts.folder)
+    return EmbedSummary(num_rows, len(inputs), len(inputs) - len(missing), manifest["quarantine"])
+
+
+def _cut(
+    parts: Parts,
+    origin: str,
+    tables: Callable[[], Iterator[pa.Table]],
+    kind: str,
+    quarantine: Quarantine,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Cut the input into files, or verify those that are there; return their manifest."""
+    manifest = parts.read_manifest(origin)
+    if manifest is not None:
+        damaged = parts.damaged_inputs(manifest["inputs"])
+        if not damaged:
+            return manifest
+        say(f"{damaged[0]} is missing or damaged; cutting the input again")
+    inputs = parts.cut(tables())
+    quarantine.check(kind)
+    if not inputs:
+        raise DataError(f"no good {kind} in the input, want at least one: {quarantine.summary()}")
+    return parts.finish_cut(origin, inputs, quarantine.summary())
+
+
+def _missing(parts: Parts, inputs: list[str], model_digest: str, say: Callable[[str], None]) -> list[int]:
+    """Return the parts that have to be embedded; say which of those that are there cannot be used."""
+    missing = []
+    numbers_by_fault: defaultdict[str, list[int]] = defaultdict(list)
+    for number, input_digest in enumerate(inputs):
+        if not parts.output(number).exists():
+            missing.append(number)
+        elif fault := parts.fault(number, input_digest=input_digest, model_digest=model_digest):
+            missing.append(number)
+            numbers_by_fault[fault].append(number)
+    for fault, numbers in numbers_by_fault.items():
+        more = f" (and {len(numbers) - 1:,} more)" if len(numbers) > 1 else ""
+        say(f"{parts.output(numbers[0])} {fault}{more}; embedding again")
+    return missing
 
 
 def _embed_parts(model: Model, parts: Path, missing: list[int], resources: Any) -> None:
@@ -136,74 +282,85 @@ class _EmbedPart:
     def __init__(self, model: Model, parts: str, threads: int | None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        self.parts, self.device = Path(parts), "cuda" if torch.cuda.is_available() else "cpu"
-        self.encoder, self.max_tokens = load_encoder(model)
-        self.encoder.to(self.device)
+        self.parts = Parts(Path(parts))
+        self.encoder = load_encoder(model).to("cuda" if torch.cuda.is_available() else "cpu")
+        self.max_tokens = model.max_tokens
+        # After loading: a folder that was overwritten since the start gives parts that the driver does not accept.
+        self.model_digest = model.digest()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         for number in batch.column("part").to_pylist():
-            table = pa.ipc.open_file(pa.memory_map(str(_input(self.parts, number)))).read_all()
-            embedding_RD = embed_sequences(self.encoder, table.column("sequence").to_pylist(), self.max_tokens)
+            table, input_digest = self.parts.read_input(number)
+            embedding_RD = embed_inputs(self.encoder, table.column("content").to_pylist(), self.max_tokens)
             values = pa.array(embedding_RD.reshape(-1), pa.float32())
             column = pa.FixedSizeListArray.from_arrays(values, embedding_RD.shape[1])
-            _commit_table(pa.table({"key": table.column("key"), "embedding": column}), _output(self.parts, number))
+            embedded = pa.table({"key": table.column("key"), "embedding": column})
+            self.parts.write(number, embedded, input_digest=input_digest, model_digest=self.model_digest)
         return batch
 
 
-def load_encoder(model: Model) -> tuple[ProteinEncoder, int]:
-    """The encoder in evaluation mode, and how many tokens of a sequence it is given."""
-    config = EncoderConfig.from_mapping({"source": model.folder, "pooling": model.pooling})
-    encoder = build_protein_encoder(config, seed=0).eval()
-    return encoder, min(model.max_length or encoder.max_tokens, encoder.max_tokens)
+def load_encoder(model: Model) -> ProteinEncoder | TextEncoder:
+    """Load the encoder, in evaluation mode.
+
+    Raises:
+        ConfigError: if it cannot be loaded.
+    """
+    settings: dict[str, Any] = {"source": model.folder, "pooling": model.pooling}
+    if model.reads == "texts":
+        settings |= {"normalise": model.is_normalised, "max_length": model.max_tokens or "auto"}
+        return build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0).eval()
+    if model.max_tokens is not None:
+        # An encoder with rotary positions has no limit of its own.
+        settings["max_positions"] = max(8, model.max_tokens)
+    return build_protein_encoder(EncoderConfig.from_mapping(settings), seed=0).eval()
 
 
-def embed_sequences(encoder: ProteinEncoder, sequences: list[bytes], max_tokens: int) -> np.ndarray:
-    """Embeddings (R, D), float32, of upper-case residue letters."""
-    vocabulary = encoder.vocabulary
-    kept = max_tokens - vocabulary.num_special_per_sequence
-    token_lists = [vocabulary.encode(sequence[:kept]).astype(np.int64) for sequence in sequences]
+def embed_inputs(
+    encoder: ProteinEncoder | TextEncoder, contents: list[bytes], max_tokens: int | None = None
+) -> np.ndarray:
+    """Return embeddings (R, D), float32.
 
-    def read(row_M: np.ndarray) -> TokenBatch:
-        token_T = torch.from_numpy(np.concatenate([token_lists[row] for row in row_M]))
-        length_M = [len(token_lists[row]) for row in row_M]
-        indptr_M1 = torch.from_numpy(np.concatenate([[0], np.cumsum(length_M)]))
-        return TokenBatch(token_T, indptr_M1, torch.full_like(token_T, IGNORED_LABEL))
-
-    rows = np.arange(len(sequences))
+    Args:
+        encoder: from ``load_encoder``.
+        contents: upper-case residue letters, or texts in UTF-8.
+        max_tokens: tokens of each, special ones included; longer ones are cut. None: as many as the encoder reads.
+    """
+    length = min(max_tokens or encoder.max_tokens, encoder.max_tokens)
+    read: Callable[[np.ndarray], TokenBatch]
+    if isinstance(encoder, ProteinEncoder):
+        read = partial(_read_proteins, encoder, contents, length)
+    else:
+        read = partial(_read_texts, TokenizerSource.of(encoder.tokenizer), contents, length)
+    rows = np.arange(len(contents))
     return embed_rows(encoder, read, rows, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE).cpu().numpy()
 
 
-def _prepare_parts(
-    parts: Path, records: Iterator[pa.RecordBatch], quarantine: Quarantine, digest: str, rows_per_part: int
-) -> dict[str, Any]:
-    """Cut the input into files that workers can map; the manifest is written last."""
-    manifest = read_recomputable(parts / "manifest.json")
-    if manifest is not None:
-        if manifest["digest"] != digest:
-            raise StoreError(
-                f"{parts} holds parts of another model, input or part size. Choose another --out, or delete that folder"
-            )
-        return dict(manifest)
-    shutil.rmtree(parts, ignore_errors=True)
-    parts.mkdir(parents=True)
-    num_parts = 0
-    for table in _tables(records, rows_per_part):
-        with pa.OSFile(str(_input(parts, num_parts)), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        num_parts += 1
-    quarantine.check("protein")
-    if num_parts == 0:
-        raise DataError(f"no good record in the input, want at least one protein: {quarantine.summary()}")
-    content = {"digest": digest, "num_parts": num_parts, "quarantine": quarantine.summary()}
-    write_json(parts / "manifest.json", content)
-    return content
+def _read_proteins(encoder: ProteinEncoder, sequences: list[bytes], length: int, row_M: np.ndarray) -> TokenBatch:
+    num_residues = length - encoder.vocabulary.num_special_per_sequence
+    token_lists = [encoder.vocabulary.encode(sequences[row][:num_residues]).astype(np.int64) for row in row_M]
+    token_T = torch.from_numpy(np.concatenate(token_lists))
+    indptr_M1 = torch.from_numpy(np.cumsum([0, *map(len, token_lists)]))
+    return TokenBatch(token_T, indptr_M1, torch.full_like(token_T, IGNORED_LABEL))
 
 
-def _tables(records: Iterator[pa.RecordBatch], rows_per_part: int) -> Iterator[pa.Table]:
+def _read_texts(tokenizer: TokenizerSource, contents: list[bytes], length: int, row_M: np.ndarray) -> TokenBatch:
+    return read_texts([contents[row].decode() for row in row_M], partial(tokenizer.tokenise, max_length=length))
+
+
+def _tables(
+    model: Model, source: Path, quarantine: Quarantine, rows_per_part: int, strip_stop: bool
+) -> Iterator[pa.Table]:
+    """Yield key and content (bytes) of the good records, a part each."""
+    if model.reads == "proteins":
+        batches = read_fasta(source, quarantine, strip_stop=strip_stop)
+    else:
+        batches = read_text_lines(source, quarantine)
+    schema = pa.schema([("key", pa.string()), ("content", pa.large_binary())])
     waiting: list[pa.Table] = []
     num_waiting = 0
-    for batch in records:
-        waiting.append(pa.Table.from_batches([batch]).select(["key", "sequence"]))
+    for batch in batches:
+        content = batch.column("sequence" if model.reads == "proteins" else "text").cast(pa.large_binary())
+        waiting.append(pa.table([batch.column("key"), content], schema=schema))
         num_waiting += len(batch)
         while num_waiting >= rows_per_part:
             table = pa.concat_tables(waiting)
@@ -213,50 +370,12 @@ def _tables(records: Iterator[pa.RecordBatch], rows_per_part: int) -> Iterator[p
         yield pa.concat_tables(waiting).combine_chunks()
 
 
-def _join(parts: Path, num_parts: int, out: Path, digest: str) -> int:
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    schema = pq.read_schema(_output(parts, 0)).with_metadata({_DIGEST_KEY: digest.encode()})
-    num_rows = 0
-    with pq.ParquetWriter(temporary, schema) as writer:
-        for number in range(num_parts):
-            table = pq.read_table(_output(parts, number)).replace_schema_metadata(schema.metadata)
-            writer.write_table(table)
-            num_rows += table.num_rows
-    os.replace(temporary, out)
-    return num_rows
-
-
-def _existing(out: Path, digest: str) -> EmbedSummary:
-    metadata = pq.read_schema(out).metadata or {}
-    if metadata.get(_DIGEST_KEY, b"").decode() != digest:
-        raise StoreError(f"{out} exists and comes from another model or input. Choose another --out, or delete it")
-    return EmbedSummary(pq.read_metadata(out).num_rows, 0, 0, {})
-
-
-def _commit_table(table: pa.Table, path: Path) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, temporary)
-    os.replace(temporary, path)
-
-
-def _input(parts: Path, number: int) -> Path:
-    return parts / f"input-{number:06d}.arrow"
-
-
-def _output(parts: Path, number: int) -> Path:
-    return parts / f"part-{number:06d}.parquet"
-
-
-def _digest_of_model(model: Model) -> str:
-    files = sorted(Path(model.folder).glob("*.safetensors")) + [Path(model.folder) / "config.json"]
-    if len(files) < 2:
-        raise ConfigError(f"{model.folder}: no safetensors file in it; want a folder that save_pretrained wrote")
-    return "".join(_digest_of_file(path) for path in files)
+def _digest_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _digest_of_file(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None

@@ -90,11 +90,29 @@ def copy_file(source: Path, target: Path) -> None:
         OSError: if they cannot be read or written.
     """
     shutil.copyfile(source, target)
-    descriptor = os.open(target, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    _sync(target)
+
+
+def replace_file(path: Path, content: bytes | memoryview) -> FileRecord:
+    """Write a file in one atomic step that survives a power loss; an older file of that name is replaced.
+
+    Raises:
+        WriteError: with the file and the bytes written and wanted.
+    """
+    written = path.with_name(f".{path.name}.{os.getpid()}")
+    # A killed process of the same number may have left one.
+    written.unlink(missing_ok=True)
+    record = _write(written, iter([memoryview(content)]), len(content))
+    os.replace(written, path)
+    sync_folder(path.parent)
+    return record
+
+
+def commit_file(written: Path, final: Path) -> None:
+    """Give a fully written file its final name, in one atomic step that survives a power loss."""
+    _sync(written)
+    os.replace(written, final)
+    sync_folder(final.parent)
 
 
 def file_sha256(path: Path) -> str:
@@ -112,7 +130,11 @@ def commit_folder(written: Path, final: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Force a folder's list of names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
