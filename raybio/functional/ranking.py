@@ -149,7 +149,7 @@ class _Work:
 
     def blocks(self) -> Iterator[tuple[int, int, Tensor]]:
         """(first row, end, scores) of this worker's blocks."""
-        size = len(self.candidates.vector_ND)
+        size = self.candidates.num_candidates
         for start, end in row_blocks(size, size, self.block_rows, self.collective):
             score_BN = self.candidates.block(start, end)
             if self.ignored is not None:
@@ -164,7 +164,7 @@ class _Work:
 
 
 def _retrieve(work: _Work, node_N: Integers, group: int) -> LinkRetrieval:
-    device = work.candidates.vector_ND.device
+    device = work.candidates.device
     # One row each: score, above, at least, tied before. Other workers' links stay 0, so that sums put them together.
     link_4P = torch.zeros((4, len(work.row_P)), dtype=torch.float64, device=device)
     # Blocks are scored twice, but a group of one block keeps it.
@@ -178,7 +178,7 @@ def _retrieve(work: _Work, node_N: Integers, group: int) -> LinkRetrieval:
     link_4P = work.sum(link_4P)
     score_P = link_4P[0].cpu().numpy()
     threshold_U, place_P = np.unique(score_P, return_inverse=True)
-    threshold = torch.from_numpy(threshold_U).to(device, work.candidates.vector_ND.dtype)
+    threshold = torch.from_numpy(threshold_U).to(device, work.candidates.dtype)
     pairs_U = torch.zeros(len(threshold_U), dtype=torch.int64, device=device)
     for _, _, score_BN in held or work.blocks():
         pairs_U += count_at_least(score_BN, threshold)

@@ -212,9 +212,8 @@ def _between(query_QD: Tensor, candidate_CD: Tensor, metric: Metric) -> Callable
     demand_finite(candidate_CD, "embeddings of candidates")
     if query_QD.shape[1] != candidate_CD.shape[1]:
         raise ValueError(f"queries are {query_QD.shape[1]} wide, candidates {candidate_CD.shape[1]}; want one encoder")
-    num_queries = len(query_QD)
-    both = scorer(torch.cat([query_QD, candidate_CD]), metric, torch.float64)
-    return lambda first, end: both.between(slice(first, end), slice(num_queries, None))
+    both = scorer(query_QD, metric, torch.float64, candidate_CD)
+    return lambda first, end: both.between(slice(first, end))
 
 
 def _checked_pairs(scores: Scores, indptr: Integers, indices: Integers) -> NDArray[np.int64]:

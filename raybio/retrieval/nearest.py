@@ -80,10 +80,10 @@ def nearest(
         index_BK, score_BK = _best(_closely(query_QD[start:end], candidate_CD, index_BM), index_BM, k)
         unproved = torch.nonzero(~(score_BK[:, -1].double() > coarse.bounds(worst_B, start, end)))[:, 0]
         if len(unproved) and k + _SPARE < num_candidates:
-            exact = exact or scorer(torch.cat([query_QD, candidate_CD]), "euclidean", torch.float64)
+            exact = exact or scorer(query_QD, "euclidean", torch.float64, candidate_CD)
             # Half as many at once: their scores are twice as wide, and are sorted.
             for row_B in unproved.split(max(1, block_rows // 4)):
-                score_BC = exact.between(row_B + start, slice(num_queries, None)).float()
+                score_BC = exact.between(row_B + start).float()
                 sorted_BC = score_BC.sort(dim=1, descending=True, stable=True)
                 index_BK[row_B], score_BK[row_B] = sorted_BC.indices[:, :k], sorted_BC.values[:, :k]
         index_QK[start:end], score_QK[start:end] = index_BK, score_BK
