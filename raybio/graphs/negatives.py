@@ -4,11 +4,16 @@ Q queries, S samples a query. The r-th node that is *not* in a sorted row is r +
 before it, and k is found by binary search: the k-th entry v satisfies v - k <= r exactly when it lies before.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from raybio.graphs.rows import bisect, lower_bound
 from raybio.graphs.types import Integers, Positions
+
+SAMPLES_AT_ONCE = 1 << 14
+"""Samples that are looked up together: their arrays stay in the cache."""
 
 
 def sample_non_neighbours(
@@ -51,14 +56,21 @@ def sample_non_neighbours(
         )
     rank_QS = rng.integers(0, num_allowed_Q[:, None], size=(len(node_Q), num))
     sampled_QS = np.empty((len(node_Q), num), dtype=np.int64)
-    inside, outside = np.flatnonzero(is_inside_Q), np.flatnonzero(~is_inside_Q)
-    sampled_QS[inside] = _nth_inside(
-        indices, rank_QS[inside], node_Q[inside], first_Q[inside], inner_low_Q[inside], inner_high_Q[inside]
-    )
-    if len(outside):
+    for inside in _chunks(np.flatnonzero(is_inside_Q), num):
+        sampled_QS[inside] = _nth_inside(
+            indices, rank_QS[inside], node_Q[inside], first_Q[inside], inner_low_Q[inside], inner_high_Q[inside]
+        )
+    for outside in _chunks(np.flatnonzero(~is_inside_Q), num):
         rows = [array[outside] for array in (first_Q, end_Q, low_Q, high_Q, inner_low_Q, inner_high_Q)]
         sampled_QS[outside] = _nth_outside(indices, rank_QS[outside], *rows)
     return sampled_QS
+
+
+def _chunks(query: Positions, num_samples: int) -> Iterator[Positions]:
+    """Queries in chunks of about ``SAMPLES_AT_ONCE`` samples."""
+    num_queries = max(1, SAMPLES_AT_ONCE // num_samples)
+    for start in range(0, len(query), num_queries):
+        yield query[start : start + num_queries]
 
 
 def _neighbours_inside(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from raybio.errors import DataError
-from raybio.graphs import Graph
+from raybio.graphs import Graph, negatives
 from tests import oracles
 
 
@@ -179,6 +179,29 @@ def test_a_million_negatives_hold_no_edge_no_self_pair_and_no_foreign_node():
     is_linked_to_its_whole_group = graph.degree_N[node] == size - 1
     assert is_linked_to_its_whole_group[group[node] == 1].all()
     assert np.array_equal(is_own, np.repeat(~is_linked_to_its_whole_group[:, None], 4, axis=1))
+
+
+@pytest.mark.parametrize("samples_at_once", [1, 7, 1 << 14, 1 << 40])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_negative_is_the_drawn_one_of_the_allowed_nodes_however_many_are_looked_up_together(
+    monkeypatch, seed, samples_at_once
+):
+    monkeypatch.setattr(negatives, "SAMPLES_AT_ONCE", samples_at_once)
+    clique = [[u, v] for u in range(5) for v in range(u)]
+    rng = np.random.default_rng(seed)
+    edges = [*clique, [0, 5], [0, 7], *rng.integers(5, 40, (60, 2)).tolist()]
+    group = np.repeat([0, 1, 2], [5, 20, 15])
+    graph = Graph.from_edges([edge for edge in edges if edge[0] != edge[1]], 40, group)
+    node = rng.integers(0, 40, 50)
+    allowed = []
+    for one in node:
+        others = np.setdiff1d(np.arange(40), [one, *graph.indices[graph.indptr[one] : graph.indptr[one + 1]]])
+        own = others[group[others] == group[one]]
+        allowed.append(own if len(own) else others)
+    num_allowed = np.array([len(ids) for ids in allowed])
+    rank = np.random.default_rng(seed).integers(0, num_allowed[:, None], size=(50, 6))
+    expected = [ids[ranks] for ids, ranks in zip(allowed, rank, strict=True)]
+    assert np.array_equal(graph.sample_negatives(node, 6, np.random.default_rng(seed)), expected)
 
 
 def test_equal_generators_give_equal_draws_and_one_draw_is_used_a_sample():
