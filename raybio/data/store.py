@@ -40,6 +40,7 @@ class Store:
         self.path = path
         self.manifest = manifest
         self.digest = digest
+        self._batch_by_name: dict[str, pa.RecordBatch] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The path and what must still be there when it is opened again."""
@@ -65,7 +66,10 @@ class Store:
                 )
 
     def _batch(self, name: str) -> pa.RecordBatch:
-        return _map(self.path / name)
+        """Return a file's content; it is mapped at the first call and stays mapped as long as the store is open."""
+        if name not in self._batch_by_name:
+            self._batch_by_name[name] = _map(self.path / name)
+        return self._batch_by_name[name]
 
     def _column(self, name: str) -> np.ndarray:
         return self._batch(name).column(0).to_numpy(zero_copy_only=True)
@@ -146,7 +150,7 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
 
 def _map(path: Path) -> pa.RecordBatch:
     try:
-        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
             if reader.num_record_batches != 1:
                 raise StoreError(f"{path}: holds {reader.num_record_batches} record batches, want 1. {PREPARE_AGAIN}")
             return reader.get_batch(0)

@@ -73,6 +73,37 @@ def test_a_store_pickles_as_its_path_and_is_mapped_once_a_process(store):
     assert open_store(store.path, ProteinStore) is store
 
 
+def test_a_file_is_mapped_once_however_often_it_is_read(store, monkeypatch):
+    mapped, real_map = [], pa.memory_map
+    monkeypatch.setattr(pa, "memory_map", lambda path: mapped.append(path) or real_map(path))
+    for name in store.manifest["files"]:
+        first, second = store._batch(name), store._batch(name)
+        assert first is second
+    assert sorted(mapped) == sorted(str(store.path / name) for name in store.manifest["files"])
+    # The mapping outlives the file that it was made of.
+    open_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    assert not [path for path in open_files if path.startswith(str(store.path))]
+    assert len(pickle.dumps(store)) < 400
+
+
+FORK = """
+import os, sys
+from raybio.data.protein_store import ProteinStore
+from raybio.data.store import open_store
+store = open_store(sys.argv[1], ProteinStore)
+expected = store.residue_T.tobytes()
+child = os.fork()
+if child == 0:
+    os._exit(0 if store.residue_T.tobytes() == expected and store.graph.num_edges == 3 else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_reads_what_its_parent_has_mapped(store):
+    done = subprocess.run([sys.executable, "-W", "error::ResourceWarning", "-c", FORK, store.path], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_a_store_that_was_replaced_is_not_taken_for_the_one_that_was_pickled(store):
     content = pickle.dumps(store)
     write_store(store.path, force=True, **parts(["ACD", "EFGH", "IKLMN", "P", "QRT"]))
