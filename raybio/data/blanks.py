@@ -137,6 +137,15 @@ def pair_questions(pairs: RecurringPairs, number_K: np.ndarray, seed: int) -> Pa
     return PairQuestions(np.array(rows, dtype=np.int64), np.array(keys), np.unique(np.array(searched, dtype=np.int64)))
 
 
+def is_in_sorted(value_P: np.ndarray, sorted_K: np.ndarray) -> np.ndarray:
+    """Return which values occur in an ascending array, bool (P,), as ``np.isin`` does, by binary search."""
+    if len(sorted_K) == 0:
+        return np.zeros(len(value_P), dtype=bool)
+    position_P = np.searchsorted(sorted_K, value_P)
+    is_found_P: np.ndarray = sorted_K[np.minimum(position_P, len(sorted_K) - 1)] == value_P
+    return is_found_P
+
+
 @dataclass(frozen=True)
 class BlankCollate:
     """(step, rank, world) -> the arrays of a ``TwinDocumentBatch``.
@@ -189,14 +198,18 @@ class BlankCollate:
         low_P, high_P = np.minimum(key_E[head_P], key_E[tail_P]), np.maximum(key_E[head_P], key_E[tail_P])
         number_P = self._number(low_P, high_P)
         rank_P = hash_uniform(derive_seed(self.seed, "pairs", step), row, np.arange(len(head_P)))
-        rank_P = rank_P - np.isin(number_P, self._recurring[self.plan.trained])
-        kept = np.flatnonzero(~np.isin(number_P, self._recurring[self.plan.held_out]))
+        rank_P = rank_P - is_in_sorted(number_P, self._trained_numbers)
+        kept = np.flatnonzero(~is_in_sorted(number_P, self._held_out_numbers))
         chosen = np.sort(kept[np.argsort(rank_P[kept])[: self.plan.config.max_pairs_per_document]])
         return head_P[chosen], tail_P[chosen]
 
     @cached_property
-    def _recurring(self) -> np.ndarray:
-        return self._number(*self.plan.recurring.key_K2.T)
+    def _trained_numbers(self) -> np.ndarray:
+        return np.sort(self._number(*self.plan.recurring.key_K2[self.plan.trained].T))
+
+    @cached_property
+    def _held_out_numbers(self) -> np.ndarray:
+        return np.sort(self._number(*self.plan.recurring.key_K2[self.plan.held_out].T))
 
     def _number(self, first_P: np.ndarray, second_P: np.ndarray) -> np.ndarray:
         return first_P.astype(np.int64) * len(self.reader.store.entity_keys) + second_P

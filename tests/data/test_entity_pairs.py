@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from raybio.data import entity_pairs
-from raybio.data.blanks import BlankCollate, BlankConfig, CouplePlan, CouplePlanConfig, oriented, pair_questions
+from raybio.data.blanks import (
+    BlankCollate,
+    BlankConfig,
+    CouplePlan,
+    CouplePlanConfig,
+    is_in_sorted,
+    oriented,
+    pair_questions,
+)
 from raybio.data.document_collate import DocumentReader
 from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
@@ -46,6 +54,17 @@ def documents_by_pair(store: DocumentStore) -> dict[tuple[int, int], list[int]]:
         }:
             found[pair].append(row)
     return found
+
+
+@pytest.mark.parametrize("num_sorted", [0, 1, 2, 1000])
+@pytest.mark.parametrize("highest", [1, 50, 2**62])
+def test_binary_search_finds_what_isin_finds(num_sorted, highest):
+    rng = np.random.default_rng(num_sorted)
+    ascending = np.sort(rng.integers(0, highest, num_sorted))
+    other = rng.integers(0, highest, 500)
+    value = np.concatenate([ascending, ascending - 1, ascending + 1, other, [-1, 0, highest, 2**63 - 1]])
+    assert np.array_equal(is_in_sorted(value, ascending), np.isin(value, ascending))
+    assert is_in_sorted(value[:0], ascending).shape == (0,)
 
 
 @pytest.mark.parametrize("most", [1, 20, 1000])
