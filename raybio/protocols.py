@@ -135,6 +135,8 @@ class System:
         final_evaluate: the whole evaluation of the finished run, or None.
         export: writes the trained model for programs that do not know raybio.
         data_digest: names the store and the tokenizer that the batches are made from; a run goes on with these alone.
+        is_pretrained: whether the encoder begins with trained weights.
+        is_supervised: whether labels may rightly put all embeddings on a line, as two classes or one number do.
     """
 
     name: str
@@ -147,3 +149,5 @@ class System:
     final_evaluate: FinalEvaluate | None
     export: Export
     data_digest: str
+    is_pretrained: bool
+    is_supervised: bool = False

@@ -111,6 +111,15 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         )
 
 
+def equal_rows(row_ND: Tensor) -> Tensor:
+    """Return as many rows (N, 1), all equal: what a contrastive loss makes of them is its chance level.
+
+    Where all cosines are equal, the loss of an anchor is the logarithm of the number of its candidates: ln M for
+    ``info_nce`` with M of them.
+    """
+    return row_ND.new_ones(len(row_ND), 1)
+
+
 def matching_the_blanks(
     pair_ND: Tensor,
     entity_pair_id_N: Tensor,

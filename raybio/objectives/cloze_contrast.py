@@ -4,13 +4,15 @@ Shape letters: R sequences of this worker (queries, then answers), G sequences o
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from raybio.batches import ClozeBatch
 from raybio.config import Config
-from raybio.functional.contrastive import info_nce
+from raybio.functional.contrastive import equal_rows, info_nce
 from raybio.objectives.coupling import CouplingObjective
 from raybio.protocols import Collective, LossReport
 
@@ -41,15 +43,17 @@ class ClozeContrast(CouplingObjective):
         """This worker's share of the mean over all sequences."""
         num_sequences, num_global = batch.ignore_RG.shape
         gathered_GD = collective.all_gather(embedding_RD).row_MD
-        loss = info_nce(
-            embedding_RD,
-            gathered_GD,
-            batch.positive_R,
-            temperature=self.config.temperature,
-            ignore_NM=batch.ignore_RG,
-        )
+        settings: dict[str, Any] = {"temperature": self.config.temperature, "ignore_NM": batch.ignore_RG}
+        loss = info_nce(embedding_RD, gathered_GD, batch.positive_R, **settings)
+        with torch.no_grad():
+            chance = info_nce(equal_rows(embedding_RD), equal_rows(gathered_GD), batch.positive_R, **settings)
         share = loss * (num_sequences / num_global)
         # Each sequence ignores itself, which is no false negative.
         num_duplicates = batch.ignore_RG.sum() - num_sequences
         pairs = num_global * max(num_global - 2, 1)
-        return LossReport(share, {"cloze_loss": share.detach(), "ignored_pair_rate": num_duplicates / pairs})
+        terms = {
+            "cloze_loss": share.detach(),
+            "cloze_chance": chance * (num_sequences / num_global),
+            "ignored_pair_rate": num_duplicates / pairs,
+        }
+        return LossReport(share, terms)

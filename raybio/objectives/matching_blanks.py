@@ -16,7 +16,7 @@ from torch import Tensor
 from raybio.batches import PaddedTokens, TwinDocumentBatch
 from raybio.config import Config
 from raybio.functional.clusters import multi_center_contrast
-from raybio.functional.contrastive import info_nce, matching_the_blanks
+from raybio.functional.contrastive import equal_rows, info_nce, matching_the_blanks
 from raybio.functional.equality import pair_equality
 from raybio.functional.positives import ContrastSum
 from raybio.objectives.language_model import count_labels, masked_language_model
@@ -93,11 +93,13 @@ class MatchingTheBlanks:
             loss = loss + self.config.relation_weight * share
             terms |= {"relation_loss": share.detach()} | counts
         if self.config.self_weight:
-            share = self._self_loss(
-                pair_ND, collective.all_gather(twin_ND).row_MD, batch.id_N, id_M, gathered.offset, collective
-            )
+            twin_MD = collective.all_gather(twin_ND).row_MD
+            others = (batch.id_N, id_M, gathered.offset, collective)
+            share = self._self_loss(pair_ND, twin_MD, *others)
             loss = loss + self.config.self_weight * share
             terms["self_loss"] = share.detach()
+            with torch.no_grad():
+                terms["self_chance"] = self._self_loss(equal_rows(pair_ND), equal_rows(twin_MD), *others)
         return LossReport(loss, terms)
 
     def _relation_loss(
@@ -115,8 +117,13 @@ class MatchingTheBlanks:
                 *anchors, weight_temperature=CENTER_TEMPERATURE, logit_temperature=CENTER_TEMPERATURE, **others
             )
             return _share(terms, collective), {"positive_anchors": terms.num_terms.float()}
-        terms = matching_the_blanks(*anchors, temperature=self.config.temperature, **others)
-        return _share(terms, collective), {"positive_pairs": terms.num_terms.float()}
+        settings = others | {"temperature": self.config.temperature}
+        terms = matching_the_blanks(*anchors, **settings)
+        with torch.no_grad():
+            settings["other_MD"] = equal_rows(settings["other_MD"])
+            equal = matching_the_blanks(equal_rows(pair_ND), batch.id_N, batch.type_N, **settings)
+        logged = {"relation_chance": _share(equal, collective), "positive_pairs": terms.num_terms.float()}
+        return _share(terms, collective), logged
 
     def _self_loss(
         self, pair_ND: Tensor, twin_MD: Tensor, id_N: Tensor, id_M: Tensor, offset: int, collective: Collective

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raybio.batches import PairBatch
 from raybio.config import Config
-from raybio.functional.contrastive import info_nce
+from raybio.functional.contrastive import equal_rows, info_nce
 from raybio.objectives.coupling import CouplingObjective
 from raybio.protocols import Collective, LossReport
 
@@ -52,13 +52,23 @@ class MultipleNegativesRanking(CouplingObjective):
             temperature = self.log_temperature.clamp(min=math.log(LOWEST_TEMPERATURE)).exp()
         gathered = collective.all_gather(term_ND)
         own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
-        loss = info_nce(text_ND, gathered.row_MD, own_N, temperature=temperature, ignore_NM=batch.ignore_NG)
-        if self.config.symmetric:
-            texts = collective.all_gather(text_ND).row_MD
-            reverse = info_nce(term_ND, texts, own_N, temperature=temperature, ignore_NM=batch.ignore_reverse_NG)
-            loss = (loss + reverse) / 2
-        share = loss * (num_pairs / num_global)
+        term_GD = gathered.row_MD
+        text_GD = collective.all_gather(text_ND).row_MD if self.config.symmetric else None
+
+        def loss_of(texts: Tensor, terms: Tensor, all_texts: Tensor | None, all_terms: Tensor) -> Tensor:
+            loss = info_nce(texts, all_terms, own_N, temperature=temperature, ignore_NM=batch.ignore_NG)
+            if all_texts is None:
+                return loss
+            ignore_NG = batch.ignore_reverse_NG
+            return (loss + info_nce(terms, all_texts, own_N, temperature=temperature, ignore_NM=ignore_NG)) / 2
+
+        share = loss_of(text_ND, term_ND, text_GD, term_GD) * (num_pairs / num_global)
+        with torch.no_grad():
+            equal_G1 = equal_rows(term_GD)
+            equal_N1 = equal_rows(text_ND)
+            chance = loss_of(equal_N1, equal_N1, None if text_GD is None else equal_G1, equal_G1)
         terms = {
+            "ranking_chance": chance * (num_pairs / num_global),
             "ignored_pair_rate": batch.ignore_NG.sum() / (num_global * max(num_global - 1, 1)),
             "deferred_pair_rate": batch.num_deferred / num_global,
             "forced_pair_rate": batch.num_forced / num_global,

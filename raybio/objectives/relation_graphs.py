@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raybio.config import Config
+from raybio.functional.contrastive import equal_rows
 from raybio.functional.graph_contrast import has_positive, pairwise_cosine, same_tag_loss, true_graph_loss
 from raybio.functional.groups import mean_by
 from raybio.functional.similarity import normalise
@@ -95,9 +96,20 @@ class RelationGraphs(CouplingObjective):
             )
             share = self._over_sentences(of_anchor_A, batch, collective)
             loss, terms["graph_loss"] = loss + share, share.detach()
+            with torch.no_grad():
+                equal_A = true_graph_loss(
+                    torch.zeros_like(found.similarity_G),
+                    batch.anchor_G,
+                    temperature=self.config.temperature,
+                    more_AN=None if more_AN is None else torch.where(torch.isneginf(more_AN), more_AN, 0.0),
+                )
+                terms["graph_chance"] = self._over_sentences(equal_A, batch, collective)
         if self.model in ("clner", "joint"):
-            share = self._tags(embedding_WD, batch, collective)
+            word_WD = self.head.tag_space(embedding_WD)
+            share = self._tags(word_WD, batch, collective)
             loss, terms["tag_loss"] = loss + self.weight_of("tag_loss") * share, share.detach()
+            with torch.no_grad():
+                terms["tag_chance"] = self._tags(equal_rows(word_WD), batch, collective)
         return LossReport(loss, terms)
 
     def num_averaged(self, batch: RelationGraphBatch) -> dict[str, int]:
@@ -164,9 +176,8 @@ class RelationGraphs(CouplingObjective):
         has_anchor_S = torch.bincount(batch.sentence_A, minlength=num_sentences) > 0
         return of_sentence_S.sum() / collective.all_sum(has_anchor_S.sum()).clamp(min=1)
 
-    def _tags(self, embedding_WD: Tensor, batch: RelationGraphBatch, collective: Collective) -> Tensor:
+    def _tags(self, word_WD: Tensor, batch: RelationGraphBatch, collective: Collective) -> Tensor:
         """Mean over the words of all workers that have a sample of their tag."""
-        word_WD = self.head.tag_space(embedding_WD)
         loss_W, is_anchor_W = same_tag_loss(
             word_WD,
             batch.tag_W,

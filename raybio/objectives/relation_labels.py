@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raybio.batches import LabelledDocumentBatch
 from raybio.config import Config
 from raybio.functional.clusters import multi_center_logits
-from raybio.functional.contrastive import multi_label_contrast, supervised_contrast
+from raybio.functional.contrastive import equal_rows, multi_label_contrast, supervised_contrast
 from raybio.functional.threshold import adaptive_threshold
 from raybio.objectives.coupling import CouplingObjective
 from raybio.protocols import Collective, LossReport
@@ -136,15 +136,19 @@ class RelationLabels(CouplingObjective):
         self, embedding_PD: Tensor, label_PC: Tensor, collective: Collective, terms: dict[str, Tensor]
     ) -> LossReport:
         gathered, other_label_MC = collective.all_gather(embedding_PD), collective.all_gather(label_PC).row_MD
-        given: dict[str, Any] = {
-            "temperature": self.config.temperature,
-            "other_MD": gathered.row_MD,
-            "offset": gathered.offset,
-        }
-        if self.is_multi_label:
-            found = multi_label_contrast(embedding_PD, label_PC, other_label_MR=other_label_MC, **given)
-        else:
-            label_P, other_label_M = label_PC.int().argmax(1), other_label_MC.int().argmax(1)
-            found = supervised_contrast(embedding_PD, label_P, other_label_M=other_label_M, **given)
-        share = found.total / collective.all_sum(found.num_terms).clamp(min=1)
-        return LossReport(share, terms | {"supcon_loss": share.detach()})
+        given: dict[str, Any] = {"temperature": self.config.temperature, "offset": gathered.offset}
+
+        def share_of(pair_PD: Tensor, other_MD: Tensor) -> Tensor:
+            if self.is_multi_label:
+                found = multi_label_contrast(
+                    pair_PD, label_PC, other_MD=other_MD, other_label_MR=other_label_MC, **given
+                )
+            else:
+                label_P, other_label_M = label_PC.int().argmax(1), other_label_MC.int().argmax(1)
+                found = supervised_contrast(pair_PD, label_P, other_MD=other_MD, other_label_M=other_label_M, **given)
+            return found.total / collective.all_sum(found.num_terms).clamp(min=1)
+
+        share = share_of(embedding_PD, gathered.row_MD)
+        with torch.no_grad():
+            chance = share_of(equal_rows(embedding_PD), equal_rows(gathered.row_MD))
+        return LossReport(share, terms | {"supcon_loss": share.detach(), "supcon_chance": chance})

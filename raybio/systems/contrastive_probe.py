@@ -27,6 +27,7 @@ from raybio.data.cloze_store import ClozeStore
 from raybio.data.probe_benchmark import ProbeBenchmark
 from raybio.data.simulate_knowledge import default_knowledge
 from raybio.data.store import open_store
+from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
@@ -36,6 +37,7 @@ from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.hashing import derive_seed
 from raybio.functional.retrieval import retrieve, vector_scores
 from raybio.functional.scores import Metric
+from raybio.functional.spread import spread_metrics
 from raybio.objectives.cloze_contrast import ClozeContrast, ClozeContrastConfig
 from raybio.protocols import Collective, Encoder, System
 from raybio.systems.probe import NAME_TOKENS, QUERY_TOKENS, TextEmbedder, agreement, probe_encoder
@@ -178,6 +180,7 @@ def build(config: Config, store_path: str | Path) -> System:
         final_evaluate=judge.at_the_end if store.benchmarks else None,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
+        is_pretrained=config.encoder.source != SCRATCH,
     )
 
 
@@ -200,7 +203,9 @@ class _Judge:
         embed, metrics = _embedder(model, collective), dict[str, float]()
         if self.store.benchmarks:
             metrics |= self._probed(embed) | self._agreement(embed)
-        return metrics | (self._held_out(embed) if self.config.plan.num_held_out_sentences else {})
+        if self.config.plan.num_held_out_sentences:
+            metrics |= self._held_out(embed)
+        return metrics | spread_metrics(embed.known_UD)
 
     def _probed(self, embed: TextEmbedder) -> dict[str, float]:
         metrics: dict[str, float] = {}
@@ -245,16 +250,18 @@ class _Judge:
         initial = _encoder(self.config, self.store).to(next(model.parameters()).device)
         scores: dict[str, Any] = {}
         relations: dict[str, Any] = {}
+        spread: dict[str, Any] = {}
         for who, one in {"initial": initial, "trained": model}.items():
             embed = _embedder(one, collective)
             found = {name: self._ask(asked, embed) for name, asked in self.store.benchmarks.items()}
             # The same resamples for all, so that differences between rows are no luck of the draw.
             rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
             scores[who] = {name: _scores(answers, rng) for name, answers in found.items()}
+            spread[who] = spread_metrics(embed.known_UD)
             relations[who] = {name: _by_relation(answers) for name, answers in found.items()}
         # Of the last, which is the trained model.
         unit_scores = {name: _query_scores(answers) for name, answers in found.items()}
-        return {"scores": scores, "unit_scores": unit_scores, "relations": relations}
+        return {"scores": scores, "spread": spread, "unit_scores": unit_scores, "relations": relations}
 
     @cached_property
     def _sampled(self) -> list[ProbeBenchmark]:

@@ -30,13 +30,14 @@ from raybio.data.text_rows import TextRows
 from raybio.encoders.export import export_encoder
 from raybio.encoders.pretrained import check_protein_source
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
-from raybio.encoders.sources import check_source
+from raybio.encoders.sources import SCRATCH, check_source
 from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head, settled_head
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.evaluation.task_scores import Floats, of_classes, of_numbers, of_tokens, units, with_intervals
 from raybio.functional.hashing import derive_seed
+from raybio.functional.spread import spread_metrics
 from raybio.objectives.task_labels import TaskLabels
 from raybio.protocols import Collective, Encoded, Encoder, System
 from raybio.systems.structure_preserving import token_table
@@ -110,6 +111,8 @@ def build(config: Config, store_path: str | Path) -> System:
         final_evaluate=judge.at_the_end,
         export=lambda folder, card: _export(model, folder, card, config.encoder.max_length),
         data_digest=f"{store.digest} read as {fingerprint}",
+        is_pretrained=config.encoder.source != SCRATCH,
+        is_supervised=True,
     )
 
 
@@ -209,10 +212,10 @@ class _Judge:
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """``val/score``, ``val/log_likelihood`` and more on dev; weights of the best likelihood are kept."""
         assert isinstance(model, TaskModel)
-        found, log_likelihood = self._told(model, self.store.split_rows("dev"), collective)
+        found, log_likelihood, spread = self._told(model, self.store.split_rows("dev"), collective)
         model.keep_if_best(log_likelihood)
         means = {f"val/{name}": float(value_N.mean()) for name, value_N in found.items()}
-        return means | {"val/log_likelihood": log_likelihood}
+        return means | {"val/log_likelihood": log_likelihood} | spread
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """The weights of the best evaluation on dev and test, beside a fresh head on the initial encoder.
@@ -224,11 +227,14 @@ class _Judge:
         model.take_best()
         device, seed = next(model.parameters()).device, derive_seed(self.config.seed, "bootstrap")
         scores: dict[str, Any] = {}
+        spread: dict[str, Any] = {}
         rows = {split: self.store.split_rows(split) for split in ("dev", "test")}
         if MIN_NEW_ROWS <= len(new := self.store.new_rows("test")) < len(rows["test"]):
             rows["new_test"] = new
         for name, one in {"initial": _fresh(self.config, self.store).to(device), "trained": model}.items():
-            told = {split: self._told(one, row_N, collective)[0] for split, row_N in rows.items()}
+            told: dict[str, dict[str, Floats]] = {}
+            for split, row_N in rows.items():
+                told[split], _, spread[name] = self._told(one, row_N, collective)
             scores[name] = {
                 split: with_intervals(found, seed, are_shares=self.objective.labels != "number")
                 for split, found in told.items()
@@ -236,6 +242,7 @@ class _Judge:
         measured = {split: units(rows[split], found) for split, found in told.items()}
         return {
             "scores": scores,
+            "spread": spread,
             "unit_scores": measured,
             "measure": TASKS[self.store.task].measure,
             "test_labels_not_read": self._not_read("test"),
@@ -250,8 +257,15 @@ class _Judge:
         labelled = int(((self.store.class_T >= 0) & np.isin(of_row, row_N)).sum())
         return labelled - int((read_labelled(self.store, self.read, row_N).label_T != IGNORED_LABEL).sum())
 
-    def _told(self, model: TaskModel, row_N: np.ndarray, collective: Collective) -> tuple[dict[str, Floats], float]:
-        """What each row adds to the scores, and the mean log-likelihood, as ``TaskLabels.losses`` has it."""
+    def _told(
+        self, model: TaskModel, row_N: np.ndarray, collective: Collective
+    ) -> tuple[dict[str, Floats], float, dict[str, float]]:
+        """Return what each row adds to the scores, the mean log-likelihood, and the spread of the embeddings.
+
+        The log-likelihood is that of ``TaskLabels.losses``. Where tokens have classes, no embedding is trained, and
+        nothing is said of its spread.
+        """
+        spread: dict[str, float] = {}
         max_tokens = self.config.memory.max_tokens_per_micro_batch
         embed: Callable[..., Tensor] = partial(embed_rows, collective=collective, max_tokens=max_tokens)
         was_training = model.training
@@ -262,7 +276,9 @@ class _Judge:
             likelihood = -float(told_N3[:, 2].sum() / told_N3[:, 1].sum().clamp(min=1))
         else:
             with torch.no_grad():
-                scores_NC = model.head(embed(model, partial(unmasked, self.read), row_N))
+                embedding_ND = embed(model, partial(unmasked, self.read), row_N)
+                spread = spread_metrics(embedding_ND)
+                scores_NC = model.head(embedding_ND)
                 target_N = torch.from_numpy(self.store.target_N[row_N].copy()).to(scores_NC.device)
                 losses_N = self._losses(model)(scores_NC, target_N)
             likelihood = -float(losses_N.double().mean())
@@ -273,7 +289,7 @@ class _Judge:
                 told_N = scores_NC[:, 0].double().cpu().numpy() * self.objective.scale + self.objective.centre
                 found = of_numbers(told_N, gold_N)
         model.train(was_training)
-        return found | {"score": found[TASKS[self.store.task].measure]}, likelihood
+        return found | {"score": found[TASKS[self.store.task].measure]}, likelihood, spread
 
     def _losses(self, model: TaskModel) -> Callable[[Tensor, Tensor], Tensor]:
         return TaskLabels(model.head, self.objective.labels, self.objective.centre, self.objective.scale).losses

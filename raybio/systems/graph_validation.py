@@ -16,6 +16,7 @@ from torch import Tensor
 from raybio.data.relation_graph_collate import RelationGraphCollate
 from raybio.encoders.word import WordEncoder
 from raybio.functional.hashing import derive_seed
+from raybio.functional.spread import spread_metrics
 from raybio.objectives.relation_graphs import RelationGraphs
 from raybio.protocols import Collective
 from raybio.training.encode import embed_rows
@@ -31,10 +32,12 @@ class Validation(NamedTuple):
             with a sample of their tag; NaN if there are none of these.
         accuracy_S: of each sentence with false graphs, the share of its anchors whose true graph is the most similar
             one; empty for a model without graphs.
+        spread: metrics of the spread of their words.
     """
 
     log_likelihood: float
     accuracy_S: np.ndarray
+    spread: dict[str, float]
 
     def metrics(self) -> Mapping[str, float]:
         """For the log."""
@@ -90,7 +93,10 @@ def validate(
                 accuracies.append(_accuracy(same_text.similarities(own_WD, batch).similarity_G, batch))
     has_all = all(counts.values())
     means = {term: objective.weight_of(term) * totals[term] / counts[term] for term in counts if has_all}
-    return Validation(-sum(means.values()) if has_all else math.nan, np.concatenate(accuracies))
+    is_word_W = torch.ones(len(word_WD), dtype=torch.bool, device=device)
+    is_word_W[torch.from_numpy(collate.reader.word_pointers(rows.tolist())[:-1]).to(device)] = False
+    log_likelihood = -sum(means.values()) if has_all else math.nan
+    return Validation(log_likelihood, np.concatenate(accuracies), spread_metrics(word_WD[is_word_W]))
 
 
 def _accuracy(similarity_G: Tensor, batch: RelationGraphBatch) -> np.ndarray:

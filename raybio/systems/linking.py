@@ -12,6 +12,7 @@ from torch import Tensor
 from raybio.batches import LinkBatch
 from raybio.data.collate import LinkCollate, MaskConfig, ReadRows, unmasked
 from raybio.data.plan import PlanConfig
+from raybio.encoders.sources import SCRATCH
 from raybio.evaluation.embedding_map import embedding_map
 from raybio.evaluation.link_retrieval import (
     LinkEvaluationConfig,
@@ -23,6 +24,7 @@ from raybio.evaluation.link_retrieval import (
     scores_with_intervals,
 )
 from raybio.functional.hashing import derive_seed
+from raybio.functional.spread import spread_metrics
 from raybio.graphs import Graph
 from raybio.objectives.structure_preserving import ObjectiveConfig, StructurePreserving
 from raybio.protocols import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
@@ -112,6 +114,7 @@ def link_system(
         final_evaluate=final_evaluate,
         export=export,
         data_digest=data_digest,
+        is_pretrained=config.encoder.source != SCRATCH,
     )
 
 
@@ -137,7 +140,8 @@ class LinkJudge:
         """Metrics ``train/link_*`` and ``val/link_*`` on the sampled nodes."""
         questions = self._sampled_questions
         embedding_SD = self.embed(model, collective, questions.node_S)
-        return evaluate_links(questions, embedding_SD, self.evaluation, collective)
+        links = evaluate_links(questions, embedding_SD, self.evaluation, collective)
+        return links | spread_metrics(embedding_SD)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
@@ -154,14 +158,19 @@ class LinkJudge:
         noise_SD = torch.randn(len(questions.node_S), model.width, generator=generator).to(device)
         scores = {"random": score(noise_SD)}
         del noise_SD
-        scores["initial"] = score(self.embed(self.fresh().to(device), collective, questions.node_S))
+        embedding_SD = self.embed(self.fresh().to(device), collective, questions.node_S)
+        scores["initial"] = score(embedding_SD)
+        spread = {"initial": spread_metrics(embedding_SD)}
+        del embedding_SD
         embedding_SD = self.embed(model, collective, questions.node_S)
+        spread["trained"] = spread_metrics(embedding_SD)
         trained = ask(questions, embedding_SD, self.evaluation, collective)
         scores["trained"] = scores_with_intervals(*trained, rng)
         positions = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.linked.group_labels
         return {
             "scores": scores,
+            "spread": spread,
             "unit_scores": node_scores(*trained),
             "nodes_asked": len(questions.node_S),
             "embedding_map": {

@@ -43,12 +43,14 @@ from raybio.encoders.relation import (
     build_relation_encoder,
 )
 from raybio.encoders.relation_export import export_relation_encoder
+from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.errors import ConfigError
 from raybio.evaluation.pair_retrieval import ask_pairs, pair_metrics, pair_scores, pair_unit_scores
 from raybio.functional.hashing import derive_seed, hash_uniform
 from raybio.functional.retrieval import Retrieval
+from raybio.functional.spread import spread_metrics
 from raybio.objectives.matching_blanks import BlanksObjectiveConfig, MatchingTheBlanks
 from raybio.protocols import Collective, Encoder, System
 from raybio.systems.embedded_pairs import EmbeddedPairs, embed_pairs
@@ -133,6 +135,7 @@ def build(config: Config, store_path: str | Path) -> System:
         final_evaluate=judge.at_the_end,
         export=lambda folder, card: _export(config, encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
+        is_pretrained=config.encoder.source != SCRATCH,
     )
 
 
@@ -161,33 +164,40 @@ class _Judge:
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """Metrics ``val/pair_*`` of the pairs that were held out."""
-        return {f"val/{name}": value for name, value in pair_metrics(self._ask(model, "val", collective)).items()}
+        retrieval, spread = self._ask(model, "val", collective)
+        return {f"val/{name}": value for name, value in pair_metrics(retrieval).items()} | spread
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Pairs of training and held-out ones, by the initial weights and the trained ones, with intervals."""
         splits = [split for split in ("train", "val") if len(self.questions(split).row_Q)]
         initial = _encoder(self.config, self.reader.store).to(next(model.parameters()).device)
-        scores = {}
+        scores: dict[str, Any] = {}
+        spread: dict[str, Any] = {}
         for who, one in {"initial": initial, "trained": model}.items():
-            found = {split: self._ask(one, split, collective) for split in splits}
+            found: dict[str, Retrieval] = {}
+            for split in splits:
+                found[split], spread[who] = self._ask(one, split, collective)
             # The same resamples for all, so that differences between rows are no luck of the draw.
             rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
             scores[who] = {split: pair_scores(retrieval, rng) for split, retrieval in found.items()}
-        return {"scores": scores, "unit_scores": {split: pair_unit_scores(one) for split, one in found.items()}}
+        unit_scores = {split: pair_unit_scores(one) for split, one in found.items()}
+        return {"scores": scores, "spread": spread, "unit_scores": unit_scores}
 
     def questions(self, split: str) -> PairQuestions:
         """What is asked: the first of the pairs with the most mutual information."""
         number_K = self.plan.held_out if split == "val" else self.plan.trained
         return pair_questions(self.plan.recurring, number_K[: self.config.evaluation.num_pairs], seed=0)
 
-    def _ask(self, model: Encoder, split: str, collective: Collective) -> Retrieval:
+    def _ask(self, model: Encoder, split: str, collective: Collective) -> tuple[Retrieval, dict[str, float]]:
+        """Return the ranks of the pairs, and the spread of all pairs that are searched."""
         assert isinstance(model, RelationEncoder)
         asked, store = self.questions(split), self.reader.store
         searched = {row: oriented(store, row) for row in asked.row_S.tolist()}
         queries = {row: self._queries(row, asked.key_Q2[asked.row_Q == row]) for row in np.unique(asked.row_Q).tolist()}
         query, candidate = (self._embedded(model, pairs, collective) for pairs in (queries, searched))
         id_Q, id_C = (self._ids(one) for one in (query, candidate))
-        return ask_pairs(query.embedding_PD, id_Q, candidate.embedding_PD, id_C, collective)
+        retrieval = ask_pairs(query.embedding_PD, id_Q, candidate.embedding_PD, id_C, collective)
+        return retrieval, spread_metrics(candidate.embedding_PD)
 
     def _queries(self, row: int, key_K2: np.ndarray) -> Pairs:
         head_P, tail_P = oriented(self.reader.store, row)

@@ -67,6 +67,11 @@ class TextEmbedder:
         """Changes with anything that changes the tokens of a text."""
         return self._tokenizer.fingerprint
 
+    @property
+    def known_UD(self) -> Tensor:  # noqa: N802  # shape letters
+        """Embeddings (U, D) of all distinct texts so far."""
+        return self._known_UD
+
     def __call__(self, texts: Sequence[str], max_tokens: int) -> Tensor:
         """Embeddings (N, D) of texts cut to ``max_tokens``, a query's mask being kept."""
         longest = min(max_tokens, self.encoder.max_tokens)

@@ -29,6 +29,7 @@ from raybio.data.simulate_documents import default_documents
 from raybio.data.store import open_store
 from raybio.encoders.relation import RelationEncoder, RelationEncoderConfig, build_relation_encoder, read_parts
 from raybio.encoders.relation_export import export_relation_encoder
+from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.encoders.transformer import seeded_weights
@@ -36,6 +37,7 @@ from raybio.errors import ConfigError
 from raybio.evaluation.relation_report import SEED
 from raybio.evaluation.relation_scores import RelationScores
 from raybio.functional.hashing import derive_seed
+from raybio.functional.spread import spread_metrics
 from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
 from raybio.systems.relation_classifier import (
@@ -142,6 +144,8 @@ def build(config: Config, store_path: str | Path) -> System:
         final_evaluate=judge.at_the_end if has_dev else None,
         export=lambda folder, card: judge.export(encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
+        is_pretrained=config.encoder.source != SCRATCH,
+        is_supervised=True,
     )
 
 
@@ -179,15 +183,17 @@ class _Judge:
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """Metrics ``val/*`` on the validation pairs, by the best rule."""
         classifier = self._classifier(model, collective, trained=True)
-        rule, scores = self._chosen(classifier, self._embedded(model, "dev", collective))
+        dev = self._embedded(model, "dev", collective)
+        rule, scores = self._chosen(classifier, dev)
         metrics = {f"val/{name}": value for name, value in scores.values.items()}
         if rule != LINEAR:
             metrics |= {f"val/{name}": float(value) for name, value in rule._asdict().items()}
-        return metrics
+        return metrics | spread_metrics(dev.pairs.embedding_PD)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Validation and test pairs, without any training ("initial") and with it, with bootstrap intervals."""
         scores: dict[str, Any] = {}
+        spread: dict[str, Any] = {}
         chosen: dict[str, Any] = {}
         by_relation: dict[str, Any] = {}
         for who, one in {"initial": self._lazy(model), "trained": model}.items():
@@ -200,10 +206,17 @@ class _Judge:
                 results["test"] = judged(test, predicted_by(classifier, rule, test.pairs.embedding_PD))
             # The same resamples for all, so that differences between rows are no luck of the draw.
             scores[who] = {split: self._intervals(result) for split, result in results.items()}
+            spread[who] = spread_metrics(dev.pairs.embedding_PD)
             chosen[who] = rule._asdict()
             by_relation[who] = {split: self._by_relation(result) for split, result in results.items()}
         unit_scores = {split: result.unit_scores() for split, result in results.items()}  # of the trained model
-        return {"scores": scores, "unit_scores": unit_scores, "rules": chosen, "relations": by_relation}
+        return {
+            "scores": scores,
+            "spread": spread,
+            "unit_scores": unit_scores,
+            "rules": chosen,
+            "relations": by_relation,
+        }
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to classify pairs."""

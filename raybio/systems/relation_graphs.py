@@ -37,6 +37,7 @@ from raybio.data.tag_samples import SamplesConfig
 from raybio.data.word_collate import WordReader, WordTokens
 from raybio.data.word_store import WordStore
 from raybio.encoders.graph import GraphEncoder
+from raybio.encoders.sources import SCRATCH
 from raybio.encoders.transformer import seeded_weights
 from raybio.encoders.word import WordEncoder, WordEncoderConfig, build_word_encoder, check_word_encoder, read_heads
 from raybio.encoders.word_export import export_word_encoder
@@ -195,6 +196,7 @@ def build(config: Config, store_path: str | Path) -> System:
         final_evaluate=judge.at_the_end if len(fold.test) else None,
         export=lambda folder, card: judge.export(encoder, folder, card),
         data_digest=f"{store.digest} read as {reader.digest}" + (f" over {features.path.stem}" if features else ""),
+        is_pretrained=config.encoder.source != SCRATCH,
     )
 
 
@@ -262,7 +264,8 @@ class _Judge:
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """Metrics ``val/*`` on the validation sentences, by the best number of neighbours."""
-        metrics = dict(self._validation(model, self.fold.dev, collective).metrics())
+        validation = self._validation(model, self.fold.dev, collective)
+        metrics = dict(validation.metrics())
         some = self.fold.dev[: self.config.evaluation.num_sentences_in_training]
         if len(some):
             bank, asked = (self._spaces(model, rows, collective) for rows in (self.fold.train, some))
@@ -271,7 +274,7 @@ class _Judge:
             values = found.scores(rule).values
             metrics |= {name: values[name] for name in SHOWN_IN_TRAINING}
             metrics |= {"pair_neighbours": rule.pair_neighbours, "tag_neighbours": rule.tag_neighbours}
-        return {f"val/{name}": float(value) for name, value in metrics.items()}
+        return {f"val/{name}": float(value) for name, value in metrics.items()} | validation.spread
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Validation and test sentences, without any training ("initial") and with it, with bootstrap intervals.
@@ -281,6 +284,7 @@ class _Judge:
         scores: dict[str, Any] = {}
         rules: dict[str, Any] = {}
         graphs: dict[str, Any] = {}
+        spread: dict[str, Any] = {}
         known = np.union1d(self.fold.train, self.fold.dev)
         has_dev = len(self.fold.dev) > 0 and not self.config.data.train_on_validation
         for who, one in {"initial": self._initial(model), "trained": model}.items():
@@ -294,9 +298,10 @@ class _Judge:
             results["test"] = judge(bank, test, store, evaluation, rule)
             scores[who] = {split: result.intervals() for split, result in results.items()}
             rules[who] = results["test"].rule._asdict()
-            graphs[who] = self._validation(one, self.fold.test, collective).metrics()
+            validation = self._validation(one, self.fold.test, collective)
+            graphs[who], spread[who] = validation.metrics(), validation.spread
         unit_scores = {split: result.unit_scores() for split, result in results.items()}  # of the trained model
-        return {"scores": scores, "unit_scores": unit_scores, "rules": rules, "graphs": graphs}
+        return {"scores": scores, "spread": spread, "unit_scores": unit_scores, "rules": rules, "graphs": graphs}
 
     def export(self, encoder: WordEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to find relations and entities."""

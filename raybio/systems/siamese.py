@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from raybio.batches import PairBatch, TokenBatch
@@ -26,6 +27,7 @@ from raybio.data.pair_collate import PairCollate, TextConfig, Tokenise, read_tex
 from raybio.data.pair_plan import PairPlanConfig
 from raybio.data.simulate_articles import default_literature
 from raybio.data.store import open_store
+from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
@@ -41,6 +43,7 @@ from raybio.evaluation.term_retrieval import (
     true_positives,
 )
 from raybio.functional.hashing import derive_seed
+from raybio.functional.spread import spread_metrics
 from raybio.objectives.multiple_negatives import MultipleNegativesRanking, RankingConfig
 from raybio.protocols import Collective, Encoder, System
 from raybio.training.encode import embed_rows
@@ -133,6 +136,7 @@ def build(config: Config, store_path: str | Path) -> System:
         final_evaluate=judge.at_the_end if judge.can_ask else None,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
+        is_pretrained=config.encoder.source != SCRATCH,
     )
 
 
@@ -154,21 +158,26 @@ class _Judge:
         """Metrics ``val/*`` on the sampled articles."""
         questions = self._sampled_questions
         embeddings = self._embed(model, collective, questions)
-        return term_metrics(ask_terms(questions, *embeddings, self.config.evaluation.block_rows, collective))
+        metrics = term_metrics(ask_terms(questions, *embeddings, self.config.evaluation.block_rows, collective))
+        return metrics | spread_metrics(torch.cat(embeddings))
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """All validation articles, by the initial weights and the trained ones, with bootstrap intervals."""
         questions = self._questions(0)
         initial = _encoder(self.config, self.store).to(next(model.parameters()).device)
-        scores, hits = {}, {}
+        scores: dict[str, Any] = {}
+        spread: dict[str, Any] = {}
+        hits: dict[str, Any] = {}
         for name, one in {"initial": initial, "trained": model}.items():
             embeddings = self._embed(one, collective, questions)
             found = ask_terms(questions, *embeddings, self.config.evaluation.block_rows, collective)
             # The same resamples for all, so that differences between rows are no luck of the draw.
             scores[name] = term_scores(found, np.random.default_rng(derive_seed(self.config.seed, "bootstrap")))
             hits[name] = true_positives(found)
+            spread[name] = spread_metrics(torch.cat(embeddings))
         return {
             "scores": scores,
+            "spread": spread,
             "unit_scores": query_scores(found, questions),  # of the last, which is the trained model
             "true_positives": hits,
             "articles_asked": len(questions.row_Q),

@@ -33,6 +33,7 @@ from raybio.evaluation.embedding_map import embedding_map
 from raybio.evaluation.leave_one_out import LeftOut, leave_one_out
 from raybio.evaluation.link_retrieval import LinkEvaluationConfig, evaluate_links, link_questions
 from raybio.functional.hashing import derive_seed
+from raybio.functional.spread import spread_metrics
 from raybio.graphs.homophily import edge_homophily, homophily
 from raybio.graphs.simplicial import SURFACES
 from raybio.objectives.structure_preserving import ObjectiveConfig
@@ -191,20 +192,24 @@ class _Judge:
         questions = link_questions(self.nodes.graph, self.nodes.heldout, 0, seed=0)
         found = self._left_out(embedding_ND)
         means = {"nodes/auroc": float(found.auroc_N.mean()), "nodes/accuracy": float(found.accuracy_N.mean())}
-        return means | evaluate_links(questions, embedding_ND, LinkEvaluationConfig(), collective)
+        means |= evaluate_links(questions, embedding_ND, LinkEvaluationConfig(), collective)
+        return means | spread_metrics(embedding_ND)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Scores of the initial weights and the trained ones, what the graph foretells, and a map of the nodes."""
         device = next(model.parameters()).device
-        scores = {}
+        scores: dict[str, Any] = {}
+        spread: dict[str, Any] = {}
         for name, one in {"initial": _encoder(self.config, self.nodes).to(device), "trained": model}.items():
             embedding_ND = _embed(self.config, self.nodes, one, collective)  # type: ignore[arg-type]
             found = self._left_out(embedding_ND)
+            spread[name] = spread_metrics(embedding_ND)
             scores[name] = {"nodes": found.scores(derive_seed(self.config.seed, "bootstrap"))}
         rng = np.random.default_rng(derive_seed(self.config.seed, "map"))
         drawn = embedding_map(embedding_ND.cpu().numpy(), rng)
         return {
             "scores": scores,
+            "spread": spread,
             "unit_scores": {"nodes": found.units()},  # of the last, which is the trained model
             "graph": describe(self.nodes),
             "embedding_map": {

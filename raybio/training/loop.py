@@ -16,6 +16,7 @@ from raybio.batches import TokenBatch
 from raybio.errors import CheckpointError, ConfigError
 from raybio.protocols import Collective, System
 from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.training.collapse import CollapseWatch
 from raybio.training.gather import SingleProcess
 from raybio.training.precision import Precision, check_precision, resolve_precision
 from raybio.training.settings import TrainingConfig
@@ -141,6 +142,9 @@ class _Run:
         if saved:
             saved.restore(system.model, self.train_step.optimizer)
             self.train_step.num_skipped = self.progress.num_skipped
+        self.watch = None
+        if collective.rank == 0:
+            self.watch = CollapseWatch(config, is_pretrained=system.is_pretrained, is_supervised=system.is_supervised)
 
     def reports(
         self, batches: Batches, should_stop: Callable[[], bool], should_checkpoint: Callable[[], bool]
@@ -164,8 +168,11 @@ class _Run:
         for step, batch in batches(first_step):
             if step != self.progress.step:
                 raise ConfigError(f"the stream brought step {step}, want {self.progress.step}: steps come in order")
-            meter.add(self.train_step(step, batch.to(self.device)))
+            metrics = self.train_step(step, batch.to(self.device))
+            meter.add(metrics)
             self.progress.step = step + 1
+            if self.watch is not None:
+                self.watch.see_step(self.progress.step, metrics)
             is_last = self.progress.step >= self.schedule.max_steps
             is_stopped, is_wanted = (False, False) if is_last else self._anybody(should_stop, should_checkpoint)
             reason = "finished" if is_last else "stopped" if is_stopped else ""
@@ -207,6 +214,8 @@ class _Run:
             metrics = dict(self.system.evaluate(self.system.model, self.collective))
         self.system.model.train()
         self.progress.evaluated_step = self.progress.step
+        if self.watch is not None:
+            self.watch.see_evaluation(self.progress.step, metrics)
         self._note_rise(metrics)
         return metrics
 

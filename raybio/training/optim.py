@@ -62,16 +62,21 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.peak_lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
 
 
+def num_warmup_steps(config: OptimConfig, num_steps: int) -> int:
+    """Return the number of steps of the warm-up."""
+    return config.num_warmup_steps or round(config.warmup_ratio * num_steps)
+
+
 def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
     """Learning rate of update number ``step`` (from 0) of ``num_steps``.
 
     Rises linearly over the warm-up (its first step already learns: 1/w of the peak), then stays or falls to
     ``final_lr_ratio`` of the peak, which the last step nearly and ``step == num_steps`` exactly has.
     """
-    num_warmup_steps = config.num_warmup_steps or round(config.warmup_ratio * num_steps)
-    if step < num_warmup_steps:
-        return config.peak_lr * (step + 1) / num_warmup_steps
-    done = min((step - num_warmup_steps) / max(num_steps - num_warmup_steps, 1), 1.0)
+    warmup = num_warmup_steps(config, num_steps)
+    if step < warmup:
+        return config.peak_lr * (step + 1) / warmup
+    done = min((step - warmup) / max(num_steps - warmup, 1), 1.0)
     fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}[config.schedule]
     return config.peak_lr * (1 - fall * (1 - config.final_lr_ratio))
 

@@ -13,6 +13,7 @@ from raybio.config import Config, fields, value_at
 from raybio.data.store import Store
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
+from raybio.functional.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.protocols import Collective, System
 from raybio.search_space import load_search_space
 from raybio.systems import SYSTEMS
@@ -26,6 +27,14 @@ from tests.systems.conformance_cases import CASES, tiny_config
 from tests.training.workers import run_workers
 
 ROOT = Path(__file__).parents[2]
+CONTRASTIVE_LOSSES = {
+    "siamese": ["ranking"],
+    "contrastive_probe": ["cloze"],
+    "matching_blanks": ["relation", "self"],
+    "relation_extraction": ["supcon"],
+    "relation_graphs": ["graph", "tag"],
+}
+"""Terms of the loss whose value for equal embeddings says how many candidates there are."""
 
 
 @pytest.fixture(scope="module", params=list(SYSTEMS))
@@ -220,6 +229,30 @@ def test_a_constant_encoder_scores_what_ties_give_and_random_vectors_are_near_ch
     assert judged["trained"][split][score]["value"] == pytest.approx(value(store), rel=1e-6)
     if "random" in judged:
         assert judged["random"][split][score]["value"] == pytest.approx(value(store), rel=0.5)
+
+
+def test_equal_embeddings_have_the_loss_that_is_logged_as_chance(name: str, store: Store) -> None:
+    changes = {"objective.kind": "supcon"} if name == "relation_extraction" else {}
+    system = SYSTEMS[name].build(tiny_config(name, **changes), store.path)
+    batch = system.batch_type.from_arrays(system.collate(1, 0, 1))
+    # Zero vectors have equal cosines with everything, also with what else the loss compares them with.
+    embedding_RD = torch.zeros(batch.num_embeddings, system.model.width)
+    terms = system.objective.embedding_loss(embedding_RD, batch, SingleProcess()).terms
+    chances = {key: float(value) for key, value in terms.items() if key.endswith("_chance")}
+    assert chances.keys() == {f"{loss}_chance" for loss in CONTRASTIVE_LOSSES.get(name, ())}
+    for key, chance in chances.items():
+        assert chance > 0
+        assert chance == pytest.approx(float(terms[key.replace("_chance", "_loss")]), rel=1e-5)
+
+
+def test_evaluations_and_the_final_report_tell_the_spread_of_the_embeddings(name: str, store: Store) -> None:
+    system = SYSTEMS[name].build(tiny_config(name), store.path)
+    logged = system.evaluate(system.model, SingleProcess())
+    assert -1 <= logged[MEAN_COSINE] <= 1 + 1e-9
+    assert 1 <= logged[EFFECTIVE_RANK] <= system.model.width
+    spread = system.final_evaluate(system.model, SingleProcess())["spread"]
+    assert spread.keys() == {"initial", "trained"}
+    assert all(one.keys() == {MEAN_COSINE, EFFECTIVE_RANK} for one in spread.values())
 
 
 def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> None:
