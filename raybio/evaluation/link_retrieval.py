@@ -15,8 +15,10 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.config import Config
+from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.bootstrap import bootstrap_intervals
+from raybio.functional.chance import expected_average_precision, expected_ndcg, expected_reciprocal_rank
 from raybio.functional.ranking import LinkRetrieval, link_retrieval
 from raybio.graphs import Graph
 from raybio.graphs.rows import expand
@@ -131,6 +133,52 @@ def scores_with_intervals(
     return {
         name: {metric: interval._asdict() for metric, interval in bootstrap_intervals(retrieval, rng).items()}
         for name, retrieval in retrievals.items()
+    }
+
+
+def chance_scores(questions: LinkQuestions) -> dict[str, dict[str, dict[str, float]]]:
+    """Return ``{"train" | "val": {metric: {"value"}}}`` of candidates in random order, exactly."""
+    training, heldout, group_S = questions.training, questions.heldout, questions.group_S
+    scores = {"train": exact_scores(link_chance(training, group_S))}
+    if heldout.num_edges:
+        scores["val"] = exact_scores(link_chance(heldout, group_S, ignored=training))
+    return scores
+
+
+def link_chance(links: Graph, group_S: np.ndarray, ignored: Graph | None = None) -> dict[str, float]:
+    """Return the expected scores of link retrieval where all orders of the candidates are equally likely.
+
+    A node with R links among its M candidates, the other nodes of its group that are not ignored, expects
+    ``expected_average_precision(R, M)`` as LRAP, and so on. For the average precision all pairs of a group are one
+    list, in which a link and its reverse tie: the pairs count once.
+
+    Args:
+        links: links among the nodes; those between groups are left out.
+        group_S: group of each node.
+        ignored: pairs that are neither candidates nor links.
+    """
+    num_nodes = links.num_nodes
+    source_E = np.repeat(np.arange(num_nodes), links.degree_N)
+    is_inside_E = group_S[source_E] == group_S[links.indices]
+    _, number_S = np.unique(group_S, return_inverse=True)
+    candidates_S = np.bincount(number_S)[number_S] - 1
+    if ignored is not None:
+        is_inside_E &= ~ignored.has_edge(source_E, links.indices)
+        ignored_E = np.repeat(np.arange(num_nodes), ignored.degree_N)
+        is_candidate_E = group_S[ignored_E] == group_S[ignored.indices]
+        candidates_S = candidates_S - np.bincount(ignored_E[is_candidate_E], minlength=num_nodes)
+    links_S = np.bincount(source_E[is_inside_E], minlength=num_nodes)
+    is_anchor_S = links_S > 0
+    anchors_G = np.bincount(number_S, is_anchor_S)
+    pairs_G, links_G = np.bincount(number_S, candidates_S) / 2, np.bincount(number_S, links_S) / 2
+    has_links_G = links_G > 0
+    precision_G = expected_average_precision(links_G[has_links_G], pairs_G[has_links_G])
+    links_A, candidates_A = links_S[is_anchor_S], candidates_S[is_anchor_S]
+    return {
+        "lrap": float(expected_average_precision(links_A, candidates_A).mean()),
+        "ndcg": float(expected_ndcg(links_A, candidates_A).mean()),
+        "average_precision": float(np.average(precision_G, weights=anchors_G[has_links_G])),
+        "mrr": float(expected_reciprocal_rank(links_A, candidates_A).mean()),
     }
 
 

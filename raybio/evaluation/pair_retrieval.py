@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.unit_scores import UnitScores, sampled
+from raybio.functional.chance import expected_hit, expected_reciprocal_rank
 from raybio.functional.retrieval import Retrieval, cosine_scores, retrieve
 from raybio.functional.significance import ratio_interval
 from raybio.protocols import Collective
@@ -47,6 +49,13 @@ def pair_scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any
     """``{score: {"value", "low", "high"}}`` with 95 % bootstrap intervals over the queries."""
     shares = _shares(retrieval).items()
     return {name: ratio_interval(share_Q, np.ones(len(share_Q)), rng)._asdict() for name, share_Q in shares}
+
+
+def pair_chance(retrieval: Retrieval) -> dict[str, dict[str, float]]:
+    """Return ``{score: {"value"}}`` of candidates in random order, exactly."""
+    sizes = retrieval.num_gold_Q, retrieval.num_candidates
+    values = {f"recall_at_{k}": float(expected_hit(k, *sizes).mean()) for k in CUTOFFS}
+    return exact_scores(values | {"mrr": float(expected_reciprocal_rank(*sizes).mean())})
 
 
 def pair_unit_scores(retrieval: Retrieval) -> UnitScores:

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raybio.evaluation.probe_config import ProbeConfig
+from raybio.evaluation.shares import exact_scores
 from raybio.functional.bootstrap import Interval
+from raybio.functional.chance import expected_hit
 from raybio.functional.significance import PairedTest, paired_test, ratio_interval
 from raybio.graphs.rows import expand
 
@@ -215,6 +217,48 @@ def right(questions: Questions, predicted_QK: Integers, match: Literal["name", "
         shares[place[np.isin(query_QK[is_name_QK][place] * num_cuis + cui, gold_keys)]] = True
         is_right_QK[is_name_QK] |= shares
     return is_right_QK
+
+
+def chance_scores(questions: Questions, config: ProbeConfig) -> dict[str, dict[str, float]]:
+    """Return the accuracies, macro ``acc_at_k`` and ``micro_acc_at_k``, of names in random order, exactly.
+
+    A query with A right ones among its C candidates is right at k with probability 1 - C(C - A, k) / C(C, k).
+    """
+    right_Q, candidates_Q = _num_right(questions, config)
+    num_queries_R = np.bincount(questions.relation_Q, minlength=len(questions.relations))
+    weight_Q = 1 / num_queries_R[questions.relation_Q]
+    scores = {}
+    for k in CUTOFFS:
+        hit_Q = expected_hit(k, right_Q, candidates_Q)
+        scores[f"acc_at_{k}"] = float(np.average(hit_Q, weights=weight_Q))
+        scores[f"micro_acc_at_{k}"] = float(hit_Q.mean())
+    return exact_scores(scores)
+
+
+def _num_right(questions: Questions, config: ProbeConfig) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return for each query the number (Q,) of right names among its candidates, and that of its candidates."""
+    names_by_cui: dict[int, list[int]] = {}
+    if config.match == "cui":
+        name_E = np.repeat(np.arange(len(questions.names)), np.diff(questions.cui_indptr_C1))
+        for cui, name in zip(questions.cui_E.tolist(), name_E.tolist(), strict=True):
+            names_by_cui.setdefault(cui, []).append(name)
+    right_Q, candidates_Q = np.zeros((2, len(questions.relation_Q)), dtype=np.int64)
+    for row_B, name_M in _parts(questions, config.candidates):
+        is_candidate_C = np.zeros(len(questions.names), dtype=bool)
+        is_candidate_C[name_M] = True
+        for query in row_B.tolist():
+            answers = questions.answer_P[questions.indptr_Q1[query] : questions.indptr_Q1[query + 1]]
+            names = set(answers.tolist())
+            if config.match == "cui":
+                cuis, _ = _cuis_of(questions, answers)
+                names.update(name for cui in cuis.tolist() for name in names_by_cui[cui])
+            head = int(questions.head_Q[query])
+            is_left_out = config.exclude_head and bool(is_candidate_C[head])
+            if is_left_out:
+                names.discard(head)
+            right_Q[query] = is_candidate_C[list(names)].sum() if names else 0
+            candidates_Q[query] = len(name_M) - is_left_out
+    return right_Q, candidates_Q
 
 
 def answer_lengths(questions: Questions) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from raybio.evaluation.link_retrieval import induced, neighbours_of
+from raybio.evaluation.link_retrieval import induced, link_chance, neighbours_of
 from raybio.functional.ranking import link_retrieval
 from raybio.graphs import Graph
 
@@ -88,6 +88,15 @@ def sampled_link_scores(samples: Sequence[LinkSample], embedding_ND: Tensor) -> 
         for one in samples
     ]
     return [float(np.mean([getattr(one, name) for one in found])) for name in MEASURES]
+
+
+def sampled_link_chance(trials: Sequence[Sequence[LinkSample]]) -> dict[str, float]:
+    """Return the mean over trials, and over their samples, of what random orders give."""
+    found = []
+    for samples in trials:
+        of_trial = [link_chance(one.links, np.zeros(one.links.num_nodes, np.int64)) for one in samples]
+        found.append([np.mean([chance[name] for chance in of_trial]) for name in MEASURES])
+    return dict(zip(MEASURES, np.mean(found, axis=0).tolist(), strict=True))
 
 
 def over_trials(value_TM: ArrayLike) -> dict[str, OverTrials]:

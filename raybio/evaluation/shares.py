@@ -1,9 +1,16 @@
 """Shares of counts, and what each unit adds to them. U units (sentences, documents)."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+
+
+def exact_scores(value_by_measure: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return ``{measure: {"value"}}``: scores that are computed, not estimated, and so have no interval."""
+    return {name: {"value": float(value)} for name, value in value_by_measure.items()}
 
 
 def share(part: Floats, whole: Floats) -> Floats:

@@ -15,7 +15,9 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.config import Config
+from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.unit_scores import UnitScores, sampled
+from raybio.functional.chance import expected_recall
 from raybio.functional.retrieval import Retrieval, cosine_scores, retrieve
 from raybio.functional.significance import ratio_interval
 from raybio.graphs.rows import expand
@@ -126,6 +128,22 @@ def true_positives(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, i
         direction: {str(k): retrieval.true_positives_at(k) for k in TRUE_POSITIVE_CUTOFFS}
         for direction, retrieval in retrievals.items()
     }
+
+
+def term_chance(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return ``{direction: {score: {"value"}}}`` of candidates in random order, exactly.
+
+    Of the first k of C candidates, a share k / C of a query's gold is expected; k is the number of its gold candidates
+    for R-precision.
+    """
+    scores = {}
+    for direction, retrieval in retrievals.items():
+        num_candidates = retrieval.num_candidates
+        values = {f"recall_at_{k}": float(expected_recall(k, num_candidates)) for k in CUTOFFS}
+        num_gold_Q = retrieval.num_gold_Q[retrieval.num_gold_Q > 0]
+        values["r_precision"] = float(num_gold_Q.mean() / num_candidates)
+        scores[direction] = exact_scores(values)
+    return scores
 
 
 def _scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:

@@ -106,16 +106,18 @@ def plot_comparison(
                 if split not in rows[label]:
                     continue
                 score = rows[label][split][metric]
+                low, high = (score.get(bound, score["value"]) for bound in ("low", "high"))
                 is_last = place == len(labels) - 1
                 axes.errorbar(
                     score["value"],
                     place,
-                    xerr=[[score["value"] - score["low"]], [score["high"] - score["value"]]],
+                    xerr=[[score["value"] - low], [high - score["value"]]],
                     fmt="D" if is_last else "o",
                     color=COLOURS[5] if is_last else COLOURS[0],
                     capsize=3,
                 )
-            highs = [scores[split][metric]["high"] for scores in rows.values() if split in scores]
+            shown = [scores[split][metric] for scores in rows.values() if split in scores]
+            highs = [score.get("high", score["value"]) for score in shown]
             highest = max((high for high in highs if not np.isnan(high)), default=0.0)  # NaN: an undefined score
             axes.set(title=f"{metric_name}, {split_name}", xlim=(0, 1.1 * highest or 1))
             axes.title.set_fontsize(9)

@@ -37,6 +37,7 @@ class TableLayout:
         title: what they are scores of.
         measures: name of a score -> its heading.
         splits: name of a split -> what it is called; a table each.
+        chance: how the scores of the row "chance" are computed.
         plain: scores that are shown as they are; all others in percent.
         beside: splits that are a part of another one, or another way to ask it: in tables alone, neither tested nor
             drawn against settings.
@@ -45,6 +46,7 @@ class TableLayout:
     title: str
     measures: Mapping[str, str]
     splits: Mapping[str, str]
+    chance: str = "candidates in random order, exactly"
     plain: frozenset[str] = frozenset()
     beside: frozenset[str] = frozenset()
 
@@ -123,6 +125,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             title="Classes of nodes by their neighbours",
             measures={"auroc": "AUROC", "accuracy": "accuracy"},
             splits={"nodes": "nodes of the graph, each left out"},
+            chance="AUROC of scores that are independent of the class, accuracy of the most frequent class",
         ),
         step_metrics=("nodes/auroc",),
         prepare_demo=synthetic_graphs.prepare_demo,
@@ -138,6 +141,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             title="Downstream task (accuracy, macro F1 or Spearman's rank correlation)",
             measures={"score": "score"},
             splits={"dev": "validation rows", "test": "test rows", "new_test": "test rows that training has not"},
+            chance="the most frequent class, or the mean number, of the training rows",
             beside=frozenset({"new_test"}),
         ),
         step_metrics=("val/score",),
@@ -211,6 +215,7 @@ SYSTEMS: dict[str, SystemEntry] = {
             title="Relation extraction",
             measures={"f1": "F1", "precision": "precision", "recall": "recall", "macro_f1": "macro F1"},
             splits={"dev": "validation documents", "test": "test documents"},
+            chance="every pair has the most frequent relation of the training pairs",
         ),
         step_metrics=("val/f1",),
         prepare_demo=relation_extraction.prepare_demo,
@@ -231,6 +236,7 @@ SYSTEMS: dict[str, SystemEntry] = {
                 "probe_f1": "RE- (linear probe)",
             },
             splits={"dev": "validation sentences", "test": "test sentences"},
+            chance="every word is an entity of the most frequent type, every two words have the most frequent relation",
         ),
         step_metrics=("val/re_minus_f1", "val/ner_f1"),
         prepare_demo=relation_graphs.prepare_demo,

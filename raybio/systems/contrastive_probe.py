@@ -32,7 +32,7 @@ from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_enco
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
-from raybio.evaluation.probe import CUTOFFS, NUM_PREDICTED, ProbeConfig, ProbeOutcome, outcome
+from raybio.evaluation.probe import CUTOFFS, NUM_PREDICTED, ProbeConfig, ProbeOutcome, chance_scores, outcome
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.hashing import derive_seed
 from raybio.functional.retrieval import retrieve, vector_scores
@@ -248,7 +248,8 @@ class _Judge:
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """All query sets, by the initial weights and the trained ones, with bootstrap intervals, and by relation."""
         initial = _encoder(self.config, self.store).to(next(model.parameters()).device)
-        scores: dict[str, Any] = {}
+        chance = {name: chance_scores(asked, self.config.evaluation) for name, asked in self.store.benchmarks.items()}
+        scores: dict[str, Any] = {"chance": chance}
         relations: dict[str, Any] = {}
         spread: dict[str, Any] = {}
         for who, one in {"initial": initial, "trained": model}.items():

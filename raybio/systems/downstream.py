@@ -35,6 +35,7 @@ from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_h
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
+from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.task_scores import Floats, of_classes, of_numbers, of_tokens, units, with_intervals
 from raybio.functional.hashing import derive_seed
 from raybio.functional.spread import spread_metrics
@@ -241,12 +242,35 @@ class _Judge:
             }
         measured = {split: units(rows[split], found) for split, found in told.items()}
         return {
-            "scores": scores,
+            "scores": {"chance": {split: self._chance(row_N) for split, row_N in rows.items()}, **scores},
             "spread": spread,
             "unit_scores": measured,
             "measure": TASKS[self.store.task].measure,
             "test_labels_not_read": self._not_read("test"),
         }
+
+    def _chance(self, row_N: np.ndarray) -> dict[str, dict[str, float]]:
+        """Return the scores of a constant prediction: the most frequent class, or the mean number, of training."""
+        task, train_N = TASKS[self.store.task], self.store.split_rows("train")
+        if task.labels == "number":
+            mean = float(self.store.target_N[train_N].mean())
+            found = of_numbers(np.full(len(row_N), mean), self.store.target_N[row_N])
+        elif task.labels == "class":
+            commonest = np.bincount(self.store.target_N[train_N].astype(np.int64)).argmax()
+            gold_N = self.store.target_N[row_N].astype(np.int64)
+            found = of_classes(np.full_like(gold_N, commonest), gold_N)
+        else:
+            of_row_T = np.repeat(np.arange(self.store.num_rows), np.diff(self.store.indptr_N1))
+            label_T = self.store.class_T[np.isin(of_row_T, train_N)].astype(np.int64)
+            commonest = np.bincount(label_T[label_T >= 0]).argmax()
+            batch = read_labelled(self.store, self.read, row_N)
+            read_T = batch.label_T.numpy()
+            number_T = np.repeat(np.arange(len(row_N)), np.diff(batch.indptr_R1.numpy()))
+            right_N = np.bincount(number_T, read_T == commonest, minlength=len(row_N)).astype(np.float64)
+            labelled_N = np.bincount(number_T, read_T != IGNORED_LABEL, minlength=len(row_N)).astype(np.float64)
+            found = of_tokens(right_N, labelled_N)
+        means = {name: float(value_N.mean()) for name, value_N in found.items()}
+        return exact_scores(means | {"score": means[task.measure]})
 
     def _not_read(self, split: str) -> int:
         """Labelled residues that lie beyond what the encoder reads of their proteins."""

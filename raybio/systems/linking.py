@@ -18,6 +18,7 @@ from raybio.evaluation.link_retrieval import (
     LinkEvaluationConfig,
     LinkQuestions,
     ask,
+    chance_scores,
     evaluate_links,
     link_questions,
     node_scores,
@@ -156,7 +157,7 @@ class LinkJudge:
 
         # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
         noise_SD = torch.randn(len(questions.node_S), model.width, generator=generator).to(device)
-        scores = {"random": score(noise_SD)}
+        scores: dict[str, Any] = {"chance": chance_scores(questions), "random": score(noise_SD)}
         del noise_SD
         embedding_SD = self.embed(self.fresh().to(device), collective, questions.node_S)
         scores["initial"] = score(embedding_SD)

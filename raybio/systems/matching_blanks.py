@@ -47,7 +47,7 @@ from raybio.encoders.sources import SCRATCH
 from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.errors import ConfigError
-from raybio.evaluation.pair_retrieval import ask_pairs, pair_metrics, pair_scores, pair_unit_scores
+from raybio.evaluation.pair_retrieval import ask_pairs, pair_chance, pair_metrics, pair_scores, pair_unit_scores
 from raybio.functional.hashing import derive_seed, hash_uniform
 from raybio.functional.retrieval import Retrieval
 from raybio.functional.spread import spread_metrics
@@ -181,6 +181,8 @@ class _Judge:
             rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
             scores[who] = {split: pair_scores(retrieval, rng) for split, retrieval in found.items()}
         unit_scores = {split: pair_unit_scores(one) for split, one in found.items()}
+        chance = {split: pair_chance(one) for split, one in found.items()}
+        scores = {"chance": chance, **scores}
         return {"scores": scores, "spread": spread, "unit_scores": unit_scores}
 
     def questions(self, split: str) -> PairQuestions:

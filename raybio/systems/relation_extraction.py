@@ -36,6 +36,7 @@ from raybio.encoders.transformer import seeded_weights
 from raybio.errors import ConfigError
 from raybio.evaluation.relation_report import SEED
 from raybio.evaluation.relation_scores import RelationScores
+from raybio.evaluation.shares import exact_scores
 from raybio.functional.hashing import derive_seed
 from raybio.functional.spread import spread_metrics
 from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
@@ -193,6 +194,7 @@ class _Judge:
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Validation and test pairs, without any training ("initial") and with it, with bootstrap intervals."""
         scores: dict[str, Any] = {}
+        chance: dict[str, Any] = {}
         spread: dict[str, Any] = {}
         chosen: dict[str, Any] = {}
         by_relation: dict[str, Any] = {}
@@ -201,8 +203,10 @@ class _Judge:
             dev = self._embedded(one, "dev", collective)
             rule, found = self._chosen(classifier, dev)
             results = {"dev": found}
+            chance["dev"] = self._chance(dev)
             if len(self.reader.store.split_rows("test")):
                 test = self._embedded(one, "test", collective)
+                chance["test"] = self._chance(test)
                 results["test"] = judged(test, predicted_by(classifier, rule, test.pairs.embedding_PD))
             # The same resamples for all, so that differences between rows are no luck of the draw.
             scores[who] = {split: self._intervals(result) for split, result in results.items()}
@@ -211,12 +215,20 @@ class _Judge:
             by_relation[who] = {split: self._by_relation(result) for split, result in results.items()}
         unit_scores = {split: result.unit_scores() for split, result in results.items()}  # of the trained model
         return {
-            "scores": scores,
+            "scores": {"chance": chance, **scores},
             "spread": spread,
             "unit_scores": unit_scores,
             "rules": chosen,
             "relations": by_relation,
         }
+
+    def _chance(self, asked: KnownPairs) -> dict[str, dict[str, float]]:
+        """Return the scores of giving every pair the relation that is most frequent among the training pairs."""
+        labelled = self.labelled("train")
+        num_C = np.sum([labelled.labels(row).sum(axis=0) for row in labelled.rows.tolist()], axis=0)
+        predicted_PC = np.zeros_like(asked.label_PC)
+        predicted_PC[:, 1 + int(num_C[1:].argmax())] = True
+        return exact_scores(judged(asked, predicted_PC).values)
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to classify pairs."""

@@ -52,7 +52,16 @@ from raybio.objectives.relation_graphs import (
 from raybio.protocols import Collective, Encoder, System
 from raybio.systems.embedded_words import embed_words, untrained_features
 from raybio.systems.graph_validation import Validation, validate
-from raybio.systems.word_neighbours import Judged, NeighbourConfig, Spaces, choose_rule, find, gold_of, judge
+from raybio.systems.word_neighbours import (
+    Judged,
+    NeighbourConfig,
+    Spaces,
+    chance_scores,
+    choose_rule,
+    find,
+    gold_of,
+    judge,
+)
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 from raybio.word_batches import RelationGraphBatch
@@ -301,6 +310,10 @@ class _Judge:
             validation = self._validation(one, self.fold.test, collective)
             graphs[who], spread[who] = validation.metrics(), validation.spread
         unit_scores = {split: result.unit_scores() for split, result in results.items()}  # of the trained model
+        chance = {"test": chance_scores(bank.gold, test.gold, self._store)}
+        if has_dev:
+            chance = {"dev": chance_scores(train.gold, dev.gold, self._store), **chance}
+        scores = {"chance": chance, **scores}
         return {"scores": scores, "spread": spread, "unit_scores": unit_scores, "rules": rules, "graphs": graphs}
 
     def export(self, encoder: WordEncoder, folder: Path, card: Mapping[str, Any]) -> Path:

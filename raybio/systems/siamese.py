@@ -37,6 +37,7 @@ from raybio.evaluation.term_retrieval import (
     TermQuestions,
     ask_terms,
     query_scores,
+    term_chance,
     term_metrics,
     term_questions,
     term_scores,
@@ -176,7 +177,7 @@ class _Judge:
             hits[name] = true_positives(found)
             spread[name] = spread_metrics(torch.cat(embeddings))
         return {
-            "scores": scores,
+            "scores": {"chance": term_chance(found), **scores},
             "spread": spread,
             "unit_scores": query_scores(found, questions),  # of the last, which is the trained model
             "true_positives": hits,

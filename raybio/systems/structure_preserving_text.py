@@ -36,8 +36,10 @@ from raybio.evaluation.sampled_links import (
     LinkSample,
     draw_link_samples,
     linked_of_test_graph,
+    sampled_link_chance,
     sampled_link_scores,
 )
+from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.task_scores import with_intervals
 from raybio.evaluation.unit_scores import sampled
 from raybio.functional.hashing import derive_seed
@@ -162,6 +164,7 @@ class _Judge:
         for name, embed in embeddings.items():  # one matrix at a time
             values = self._on_samples(embed(), collective)
             found["scores"][name]["samples"] = with_intervals(values, derive_seed(self.links.config.seed, "bootstrap"))
+        found["scores"]["chance"]["samples"] = exact_scores(sampled_link_chance(self._samples))
         found["unit_scores"]["samples"] = sampled(np.arange(self.evaluation.test_graphs), values)
         return found
 

@@ -32,6 +32,7 @@ from raybio.encoders.tokens import TokenizerSource
 from raybio.evaluation.embedding_map import embedding_map
 from raybio.evaluation.leave_one_out import LeftOut, leave_one_out
 from raybio.evaluation.link_retrieval import LinkEvaluationConfig, evaluate_links, link_questions
+from raybio.evaluation.shares import exact_scores
 from raybio.functional.hashing import derive_seed
 from raybio.functional.spread import spread_metrics
 from raybio.graphs.homophily import edge_homophily, homophily
@@ -198,7 +199,8 @@ class _Judge:
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Scores of the initial weights and the trained ones, what the graph foretells, and a map of the nodes."""
         device = next(model.parameters()).device
-        scores: dict[str, Any] = {}
+        largest_share = np.bincount(self.nodes.label_N).max() / len(self.nodes.label_N)
+        scores: dict[str, Any] = {"chance": {"nodes": exact_scores({"auroc": 0.5, "accuracy": largest_share})}}
         spread: dict[str, Any] = {}
         for name, one in {"initial": _encoder(self.config, self.nodes).to(device), "trained": model}.items():
             embedding_ND = _embed(self.config, self.nodes, one, collective)  # type: ignore[arg-type]

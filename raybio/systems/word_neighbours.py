@@ -15,6 +15,7 @@ from raybio.config import Config
 from raybio.data.word_store import WordStore
 from raybio.data.word_tags import gold_pairs, tag_names, tags_of
 from raybio.evaluation.entity_relation_scores import EntityRelationScores, TaggedPairs, score_entities_relations
+from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.unit_scores import UnitScores
 from raybio.functional.chunks import chunks
 from raybio.functional.neighbours import majority_vote
@@ -297,6 +298,30 @@ def judge(bank: Spaces, asked: Spaces, store: WordStore, config: NeighbourConfig
     one = {"pair_neighbours": (rule.pair_neighbours,), "tag_neighbours": (rule.tag_neighbours,)}
     found = find(bank, asked, store, config.model_copy(update=one))
     return Judged(rule, found.scores(rule), probe(bank, asked, store, config, rule))
+
+
+def chance_scores(bank: Gold, asked: Gold, store: WordStore) -> dict[str, dict[str, float]]:
+    """Return the scores of the most frequent labels of ``bank``, exactly.
+
+    Every word is an entity of the most frequent type, and every two words of a sentence have the most frequent
+    relation; for the linear probe, all are related.
+    """
+    types_T = np.bincount(bank.tag_W[bank.tag_W % 2 == 1] // 2, minlength=1)  # tag 1 + 2t begins an entity of type t
+    relations_R = np.bincount(bank.pairs.label_P, minlength=2)
+    relations_R[0] = 0
+    tag_W = np.full(len(asked.tag_W), 1 + 2 * int(types_T.argmax()))
+    ends = [np.triu_indices(size, k=1) for size in np.diff(asked.indptr_S1).tolist()]
+    first_P, second_P = (
+        np.concatenate([end[side] + start for end, start in zip(ends, asked.indptr_S1.tolist(), strict=False)])
+        for side in (0, 1)
+    )
+    related = Related(first_P, second_P, np.full(len(first_P), max(int(relations_R.argmax()), 1)))
+    sizes = {"num_types": len(store.entity_types), "num_relations": len(store.relation_names) - 1}
+    values = dict(_compared(asked, related, tag_W, **sizes).values)
+    all_related = related._replace(label_P=np.ones_like(first_P))
+    ones = asked._replace(pairs=asked.pairs._replace(label_P=np.ones_like(asked.pairs.label_P)))
+    probed = _compared(ones, all_related, asked.tag_W, num_types=sizes["num_types"], num_relations=1).values
+    return exact_scores(values | {_as_probe(name): probed[name] for name in PAIR_MEASURES})
 
 
 def _as_probe(name: str) -> str:

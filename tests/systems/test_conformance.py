@@ -15,6 +15,7 @@ from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
 from raybio.functional.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.protocols import Collective, System
+from raybio.runtime.comparisons.result_table import ResultTable
 from raybio.search_space import load_search_space
 from raybio.systems import SYSTEMS
 from raybio.training.checkpoint import CheckpointStore
@@ -253,6 +254,24 @@ def test_evaluations_and_the_final_report_tell_the_spread_of_the_embeddings(name
     spread = system.final_evaluate(system.model, SingleProcess())["spread"]
     assert spread.keys() == {"initial", "trained"}
     assert all(one.keys() == {MEAN_COSINE, EFFECTIVE_RANK} for one in spread.values())
+
+
+def test_the_final_table_has_a_chance_row_whatever_the_encoder(name: str, store: Store) -> None:
+    system = SYSTEMS[name].build(tiny_config(name), store.path)
+    scores = final_scores(system)
+    assert next(iter(scores)) == "chance"
+    assert scores["chance"].keys() == scores["trained"].keys()
+    for split, measures in SYSTEMS[name].table.splits.items():
+        of_split = scores["chance"].get(split, {})
+        assert split not in scores["trained"] or of_split.keys() >= SYSTEMS[name].table.measures.keys(), measures
+        assert all(score.keys() == {"value"} and 0 <= score["value"] < 1 for score in of_split.values())
+        for measure, score in scores.get("random", {}).get(split, {}).items():
+            assert score["value"] == pytest.approx(of_split[measure]["value"], rel=0.35), (split, measure)
+    table = ResultTable(scores, SYSTEMS[name].table)
+    header, body = table.cells(table.splits[0])
+    assert body[0][0] == "chance"
+    assert not any("[" in cell for cell in body[0])
+    assert table.legend.endswith(f"chance: {SYSTEMS[name].table.chance}")
 
 
 def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> None:

@@ -13,7 +13,10 @@ from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.systems import TableLayout
 
 Score = Mapping[str, float]
-"""``value``, ``low`` and ``high``; of repetitions one deviation around the mean, and their number as ``num_runs``."""
+"""``value``, ``low`` and ``high``; of repetitions one deviation around the mean, and their number as ``num_runs``.
+
+A score that is computed, such as chance, has its ``value`` alone.
+"""
 UNDEFINED = "undefined"
 """Cell of a score that has no value, such as the rank correlation of a constant predictor."""
 
@@ -59,7 +62,8 @@ class ResultTable:
         spreads = [score for row in self.rows.values() for split in row.values() for score in split.values()]
         has_spreads = any("num_runs" in score for score in spreads)
         spread = "; ± standard deviation over runs" if has_spreads else ""
-        return f"95 % bootstrap intervals{spread}; {', '.join(percent)} in %"
+        chance = f"; chance: {self.layout.chance}" if "chance" in self.rows else ""
+        return f"95 % bootstrap intervals{spread}; {', '.join(percent)} in %{chance}"
 
     @property
     def remark(self) -> str:
@@ -73,6 +77,8 @@ class ResultTable:
         if "num_runs" in score:
             spread = Spread(score["value"], score["high"] - score["value"], int(score["num_runs"]))
             return spread.text(digits=digits, scale=scale)
+        if "low" not in score:
+            return f"{scale * score['value']:.{digits}f}"
         value, low, high = (f"{scale * score[part]:.{digits}f}" for part in ("value", "low", "high"))
         return f"{value} [{low}, {high}]"
 
