@@ -12,6 +12,10 @@ class ConfigError(RaybioError):
     """The user's settings are wrong: an unknown field, a bad type, a value out of range."""
 
 
+class LongRunError(ConfigError):
+    """The run would take longer than anybody has accepted."""
+
+
 class DataError(RaybioError):
     """The user's input is wrong: the message names the file and the record."""
 

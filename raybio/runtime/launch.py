@@ -66,6 +66,7 @@ class Arguments:
     compare: tuple[str, ...] = ()
     seeds: int = 1
     verbose: bool = False
+    yes: bool = False
     published: Published | None = None
     has_last_training: bool = False
 
@@ -109,6 +110,7 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
         last_training: Annotated[
             bool, typer.Option("--last-training", help=LAST_TRAINING, hidden=not has_folds)
         ] = False,
+        yes: options.Yes = False,
         verbose: options.Verbose = False,
         help_: Annotated[
             bool,
@@ -122,7 +124,7 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
         given = (store, config, chosen, workers, cpus_per_worker, device, name, runs, tracking_uri)
         if last_training and not all_folds:
             raise ConfigError("--last-training: follows --all-folds, which finds out for how many steps; give both")
-        arguments = Arguments(*given, compared, seeds, verbose, has_last_training=last_training)
+        arguments = Arguments(*given, compared, seeds, verbose, yes, has_last_training=last_training)
         if all_folds and has_folds:
             _train_all_folds(system, arguments)
         else:
@@ -159,7 +161,8 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     if store is not None and arguments.store is None and arguments.config is not None:
         print(f"store: {store}, for which {arguments.config} was made; --store changes that")
     # With other workers or threads the result would not be bit-identical, with another tracking URI a second run.
-    earlier = RunFolder(runs, arguments.name).read_launch() if arguments.name else {}
+    own = RunFolder(runs, arguments.name).read_launch() if arguments.name else {}
+    earlier = own
     if not earlier and arguments.config is not None:
         earlier = _trained_with(arguments.config)
     if arguments.workers is not None or arguments.cpus_per_worker is not None:
@@ -179,6 +182,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "cpus_per_worker": _given_or(arguments.cpus_per_worker, earlier.get("cpus_per_worker")),
         "threads_per_worker": earlier.get("threads_per_worker"),
         "use_gpu": earlier.get("use_gpu") if use_gpu is None else use_gpu,
+        "accepts_long_run": arguments.yes or own.get("accepts_long_run", False),
         "verbose": arguments.verbose,
     }
 

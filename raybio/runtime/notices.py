@@ -24,7 +24,7 @@ class NoticeTail:
         self._offset = path.stat().st_size if path.exists() else 0
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the new notices, each with ``warning`` or ``first_step``."""
+        """Return the new notices, each with ``warning``, or with ``first_step`` and ``steps_per_epoch``."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -48,9 +48,9 @@ def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def report_first_step(path: Path, step: int) -> None:
-    """Append the number of updates that the run starts from: 0, or those of its checkpoint."""
-    _append(path, {"first_step": step})
+def report_start(path: Path, first_step: int, steps_per_epoch: float) -> None:
+    """Append the number of updates that the run starts from, 0 or those of its checkpoint, and its steps per epoch."""
+    _append(path, {"first_step": first_step, "steps_per_epoch": steps_per_epoch})
 
 
 class _NoticeHandler(logging.Handler):

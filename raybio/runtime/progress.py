@@ -58,7 +58,11 @@ class ProgressView:
         """Print a warning, above the panel in a terminal; once, however many workers have it."""
         if message not in self._warned:
             self._warned.add(message)
-            self._print(f"{self.name}: warning: {message}")
+            self.note(f"warning: {message}")
+
+    def note(self, line: str) -> None:
+        """Print a line that stays, above the panel where there is one."""
+        self._print(f"{self.name}: {line}")
 
     def update(self, reports: list[dict[str, Any]]) -> None:
         """Take new reports, as ``metrics.jsonl`` holds them."""
@@ -70,11 +74,12 @@ class ProgressView:
             train = {name: value for name, value in report["metrics"].items() if "/" not in name}
             # What is one slash deeper (each of many relations) is for the log and not for this line.
             evaluation = {name: value for name, value in report["metrics"].items() if name.count("/") == 1}
+            is_first_loss = bool(train) and not self.train
             self.train = train or self.train
             if evaluation:
                 self.evaluation, self.evaluation_step = evaluation, self.step
             if self._live is None:
-                self._print_now_and_then(bool(evaluation))
+                self._print_now_and_then(bool(evaluation), is_first_loss=is_first_loss)
         if reports and self.step >= self.max_steps:
             self.say("trained; judging it, which may take longer than an evaluation on the way")
 
@@ -90,9 +95,10 @@ class ProgressView:
     def _losses(self) -> dict[str, float]:
         return {name: value for name, value in self.train.items() if "loss" in name}
 
-    def _print_now_and_then(self, is_evaluation: bool) -> None:
+    def _print_now_and_then(self, is_evaluation: bool, *, is_first_loss: bool) -> None:
         now = time.monotonic()
-        if is_evaluation or self.step >= self.max_steps or now - self._last_line >= PLAIN_LINE_SECONDS:
+        is_due = is_evaluation or is_first_loss or self.step >= self.max_steps
+        if is_due or now - self._last_line >= PLAIN_LINE_SECONDS:
             self._last_line = now
             self._print(self._line() + (f" | {_show(self.evaluation)}" if is_evaluation else ""))
 

@@ -135,6 +135,10 @@ class RunFolder:
         except OSError as error:
             raise self._unwritable(error) from None
 
+    def remove(self) -> None:
+        """Remove the folder of a run of which nothing is kept, so that its name is free again."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
     def _unwritable(self, error: OSError) -> ClusterError:
         return ClusterError(
             f"{self.path}: the run's folder cannot be written ({error.strerror or error}). Choose a writable one "

@@ -2,15 +2,17 @@
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raybio.data.store import open_store
-from raybio.errors import RaybioError
+from raybio.errors import LongRunError, RaybioError
 from raybio.runtime.cluster import check_plan, connected
 from raybio.runtime.decide_precision import show_decision, worker_processors
+from raybio.runtime.duration import Outlook, epochs_in_words
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.notices import NoticeTail
 from raybio.runtime.plots import plot_final, plot_run
@@ -25,7 +27,7 @@ from raybio.training.loop import free_settings
 from raybio.training.precision import Decision, Processor, decide_precision
 from raybio.training.settings import TrainingConfig
 
-REMEMBERED = ("workers", "cpus_per_worker", "threads_per_worker", "use_gpu", "tracking")
+REMEMBERED = ("workers", "cpus_per_worker", "threads_per_worker", "use_gpu", "tracking", "accepts_long_run")
 """Of a run's last start, what the next one does the same way unless it is told otherwise."""
 
 _MLFLOW_STATUS = {"finished": "FINISHED", "early_stopping": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
@@ -47,6 +49,7 @@ class TrainRequest:
         threads_per_worker: that each computes with; None: as many as its CPUs.
         use_gpu: None: if there is a GPU for each worker.
         verbose: show Ray's own logs.
+        accepts_long_run: go on where a new run on CPUs is projected to take more than a day.
         parent_run_id: MLflow run that this one belongs to, as a trial or a baseline.
         precision: ``fp32`` or ``bf16``, decided by ``with_precision`` for all runs of a command; None: not yet.
         setup: called in each worker first; tests plant their faults with it.
@@ -63,6 +66,7 @@ class TrainRequest:
     threads_per_worker: int | None = None
     use_gpu: bool | None = None
     verbose: bool = False
+    accepts_long_run: bool = False
     parent_run_id: str | None = None
     precision: str | None = None
     setup: Callable[[int, Path], None] | None = None
@@ -137,6 +141,8 @@ def train(request: TrainRequest) -> Result:
         DivergedError: if the loss is no longer finite.
         InterruptedRunError: if SIGINT or SIGTERM asked the run to end.
         RecordError: if a record of the run is damaged and cannot be written again.
+        LongRunError: if a new run on CPUs is projected to take more than a day and that is not accepted; nothing of
+            it is kept.
         StoreError: if the store is missing, or a file of it is not what was prepared.
     """
     folder = RunFolder(request.runs, request.name)
@@ -163,7 +169,11 @@ def train(request: TrainRequest) -> Result:
         for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores, folder.result):
             path.unlink(missing_ok=True)
         with StopSignals(folder.stop) as signals:
-            return _run(request, folder, tracker, signals)
+            try:
+                return _run(request, folder, tracker, signals)
+            except LongRunError:
+                folder.remove()
+                raise
 
 
 def with_precision(requests: Sequence[TrainRequest]) -> list[TrainRequest]:
@@ -268,7 +278,7 @@ def _fit_and_follow(
     # Only now: these import Ray, and a run that is finished does without.
     from raybio.runtime.worker_group import fit_in_thread
 
-    follower = _Follower(folder)
+    follower = _Follower(request, folder, resources)
     work = fit_in_thread(_order(request, folder, resources), resources)
     with ProgressView(request.name, request.config.schedule.max_steps) as view:
         while work.thread.is_alive():
@@ -284,33 +294,67 @@ def _fit_and_follow(
                 work.thread.join(timeout=10)
                 break
         follower.update(view)
+    if follower.refusal is not None and not caught:
+        raise LongRunError(follower.refusal)
     return work.error
 
 
 class _Follower:
-    """Show what the workers write: their warnings, the step they start from, and the reports after it."""
+    """Show what the workers write: their warnings, the step they start from, the reports after it, and how long it takes.
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._metrics = folder.metrics
+    Attributes:
+        refusal: why the run is stopped: it is new and longer than anybody has accepted; None: it is not.
+    """
+
+    def __init__(self, request: TrainRequest, folder: RunFolder, resources: Resources) -> None:
+        self.refusal: str | None = None
+        self._folder = folder
+        self._max_steps = request.config.schedule.max_steps
+        self._batch_rows = getattr(getattr(request.config, "plan", None), "global_batch_rows", None)
+        self._is_accepted = bool(request.accepts_long_run or resources.gpus_per_worker)
         self._notices = NoticeTail(folder.notices)
         self._reports: MetricsTail | None = None
+        self._outlook: Outlook | None = None
+        self._epochs = ""
 
     def update(self, view: ProgressView) -> None:
         for notice in self._notices.read():
             if "warning" in notice:
                 view.warn(notice["warning"])
             else:
-                self._start(view, notice["first_step"])
+                self._start(view, notice["first_step"], notice["steps_per_epoch"])
         if self._reports is not None:
-            view.update(self._reports.read())
+            reports = self._reports.read()
+            view.update(reports)
+            self._follow_length(view, reports)
 
-    def _start(self, view: ProgressView, first_step: int) -> None:
+    def _start(self, view: ProgressView, first_step: int, steps_per_epoch: float) -> None:
         is_restart = self._reports is not None
         if first_step or is_restart:
             view.say(f"going on from step {first_step:,}")
-        if not is_restart:
-            # The log holds reports of earlier starts too; the report of step 0 belongs to this one.
-            self._reports = MetricsTail(self._metrics, after_step=first_step or -1)
+        if is_restart:
+            return
+        # The log holds reports of earlier starts too; the report of step 0 belongs to this one.
+        self._reports = MetricsTail(self._folder.metrics, after_step=first_step or -1)
+        self._outlook = Outlook(self._max_steps, first_step)
+        # A run that has a checkpoint was accepted, or short enough, when it began.
+        self._is_accepted = self._is_accepted or first_step > 0
+        self._epochs = epochs_in_words(self._max_steps, steps_per_epoch, self._batch_rows)
+        view.note(self._epochs)
+
+    def _follow_length(self, view: ProgressView, reports: list[dict[str, Any]]) -> None:
+        projection = self._outlook.update(reports) if self._outlook is not None else None
+        if projection is None:
+            return
+        view.note(f"{projection.described()}, until {projection.ends(time.time())}")
+        if projection.is_long and not self._is_accepted:
+            self.refusal = (
+                f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. Lower "
+                f"schedule.max_steps ({self._epochs}), make the encoder smaller, train on a GPU, or accept it with "
+                "--yes. Nothing of the run is kept"
+            )
+            view.note("stopping at the next step: this takes more than a day on CPUs, and --yes was not given")
+            self._folder.stop.touch()
 
 
 def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:

@@ -19,7 +19,7 @@ from raybio.functional.digest import weights_digest
 from raybio.protocols import Collective, System
 from raybio.runtime.goal import Goal
 from raybio.runtime.metrics_log import MetricsLog, read_reports
-from raybio.runtime.notices import report_first_step, warnings_to
+from raybio.runtime.notices import report_start, warnings_to
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.stream import stream_batches
 from raybio.systems import SYSTEMS
@@ -176,7 +176,7 @@ def walk(
     def on_start(first_step: int) -> None:
         if log is not None:
             log.rewind(first_step)
-            report_first_step(folder.notices, first_step)
+            report_start(folder.notices, first_step, system.steps_per_epoch)
 
     metrics: dict[str, float] = {}
     reports = fit(

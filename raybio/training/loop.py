@@ -25,6 +25,9 @@ from raybio.training.step import TrainStep
 Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
 """first step -> that worker's shards of the steps from there on, in order."""
 
+FIRST_REPORTED_STEPS = (1, 3)
+"""Reported whatever ``log_every_steps`` is: the first loss, and how long a step takes once the data flows."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -104,7 +107,8 @@ def fit(
         on_start: called once, before the first report, with the step that the run starts from.
 
     Yields:
-        a report every ``log_every_steps``, at each evaluation and checkpoint, and at the end.
+        a report of each of ``FIRST_REPORTED_STEPS``, every ``log_every_steps``, at each evaluation and checkpoint, and
+        at the end.
 
     Raises:
         CheckpointError: if the checkpoints belong to another configuration, data or precision, or none verifies.
@@ -190,7 +194,8 @@ class _Run:
         is_evaluation = reason != "stopped" and self._is_evaluation_due(at_the_end=reason == "finished")
         is_checkpoint_due = step % schedule.checkpoint_every_steps == 0 or bool(reason) or is_checkpoint_wanted
         is_checkpoint = self.checkpoints is not None and is_checkpoint_due
-        if not (is_evaluation or is_checkpoint or reason or step % schedule.log_every_steps == 0):
+        is_due = step in FIRST_REPORTED_STEPS or step % schedule.log_every_steps == 0
+        if not (is_evaluation or is_checkpoint or reason or is_due):
             return None
         metrics = meter.read() | {"epoch": step / self.system.steps_per_epoch}
         if is_evaluation:

@@ -35,6 +35,20 @@ def test_a_report_without_losses_leaves_no_empty_column() -> None:
     assert text.getvalue().splitlines()[1] == "first: step 0/100 | val/mrr 0.25"
 
 
+def test_the_first_loss_is_shown_at_once_and_a_note_stays() -> None:
+    for is_terminal in (False, True):
+        text = io.StringIO()
+        with ProgressView("first", 100, Console(file=text, force_terminal=is_terminal, width=200)) as view:
+            view.note("100 steps = 10 epochs")
+            view.update([{"step": 0, "metrics": {"val/mrr": 0.25}}, report(1), report(2)])
+        assert text.getvalue().count("first: 100 steps = 10 epochs") == 1
+        if not is_terminal:
+            assert [line.split(" | ")[0] for line in text.getvalue().splitlines()[2:]] == [
+                "first: step 0/100",
+                "first: step 1/100",
+            ]
+
+
 def test_a_message_is_said_once() -> None:
     text = io.StringIO()
     with ProgressView("first", 10, Console(file=text, force_terminal=False)) as view:
