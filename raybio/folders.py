@@ -59,6 +59,7 @@ def demand_models(models: Sequence[str], option: str = "--model") -> None:
         ConfigError: with the option that named it.
     """
     for model in models:
+        check_local(model, option)
         folder = Path(model).expanduser()
         if folder.is_dir():
             if (folder / "run.json").is_file():

@@ -13,6 +13,7 @@ from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from raybio.errors import ConfigError
+from raybio.folders import check_local
 
 SCRATCH = "scratch"
 """The source of an encoder with random weights."""
@@ -144,6 +145,7 @@ def need_file(source: str, name: str, revision: str) -> Path:
 
 
 def _place(source: str) -> str:
+    check_local(source, "encoder.source")
     folder = Path(source).expanduser()
     if folder.is_dir():
         return str(folder)

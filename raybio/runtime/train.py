@@ -300,7 +300,7 @@ def _fit_and_follow(
 
 
 class _Follower:
-    """Show what the workers write: their warnings, the step they start from, the reports after it, and how long it takes.
+    """Show what the workers write: warnings, the step they start from, reports; project how long the run takes.
 
     Attributes:
         refusal: why the run is stopped: it is new and longer than anybody has accepted; None: it is not.

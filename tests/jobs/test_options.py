@@ -151,6 +151,7 @@ def test_a_uri_in_an_environment_variable_is_refused(variable: str, monkeypatch:
 def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from raybio.data.store import open_store
     from raybio.data.store_writer import Draft
+    from raybio.encoders.sources import check_source
     from raybio.folders import whole_folder
     from raybio.runtime.run_folder import RunFolder
 
@@ -161,6 +162,8 @@ def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.Monk
                 make(path)
     with pytest.raises(ConfigError, match="object storage"), whole_folder(Path(URI)):
         pass
+    with pytest.raises(ConfigError, match="^encoder.source: got the URI"):
+        check_source(URI, "main")
     assert not list(tmp_path.iterdir())
     for path in ("a:/b", "runs/s3://x", "", ".", "/s3:/x"):
         check_local(path, "--out")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from raybio.runtime.notices import NoticeTail, report_first_step, warnings_to
+from raybio.runtime.notices import NoticeTail, report_start, warnings_to
 from raybio.runtime.progress import ProgressView
 
 
@@ -38,9 +38,9 @@ def test_warnings_of_several_processes_arrive_whole(tmp_path: Path) -> None:
 
 def test_a_start_sees_its_own_notices_only(tmp_path: Path) -> None:
     path = tmp_path / "notices.jsonl"
-    report_first_step(path, 0)
+    report_start(path, 0, 7.5)
     tail = NoticeTail(path)
-    report_first_step(path, 10)
+    report_start(path, 10, 7.5)
     assert [notice["first_step"] for notice in tail.read()] == [10]
 
 
