@@ -1,0 +1,350 @@
+"""Rivals of raybio's models that need no training, scored by raybio's own evaluation functions.
+
+    PYTHONPATH=. python benchmarks/rivals.py degree --store STORE       # links of proteins or of articles
+    PYTHONPATH=. python benchmarks/rivals.py homology --store STORE --residues 39
+    PYTHONPATH=. python benchmarks/rivals.py ngrams --store TOPICS --config docs/synthetic_small.yaml --repeats 4
+    PYTHONPATH=. python benchmarks/rivals.py relations --store BIORED --model MODEL --layers 3
+    PYTHONPATH=. python benchmarks/rivals.py words --store ADE --model MODEL --folds 1
+
+Each command prints a Markdown table. MODEL is a model's folder or hub id.
+
+- ``degree``: the score of a pair is the product of both training degrees, so each anchor ranks candidates by degree.
+- ``homology``: two proteins are near copies if the Jaccard similarity of their sets of k-mers is at least
+  ``--threshold``. Only the first ``--residues`` residues count, those that the encoder reads. The score of a pair
+  (i, j) is the sum over training links (a, b) of similarity(i, a) * similarity(j, b), with similarities below the
+  threshold set to 0. A training link does not count for its own score. Ties are broken at random. A link has a twin if
+  its score is above 0: another training link joins near copies of its ends, or one end and a near copy of the other.
+- ``ngrams``: TF-IDF of character 2-4-grams of the text that the encoder reads; leave-one-out AUROC of 3-NN.
+- ``relations``: softmax regression and classwise kNN on a frozen, untrained encoder, chosen by validation F1.
+- ``words``: a linear probe on a frozen, untrained encoder, with the class weight that has the best validation F1.
+
+Intervals are 95 % bootstrap intervals over anchors, documents or sentences. ``±`` is a standard deviation over draws
+or folds.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from torch import Tensor
+
+from raybio.config import load, override_all
+from raybio.data.document_store import DocumentStore
+from raybio.data.graph_store import open_graph
+from raybio.data.protein_store import ProteinStore
+from raybio.data.relation_graph_collate import fold_of
+from raybio.data.relation_pairs import LabelledPairs
+from raybio.data.store import open_store
+from raybio.data.synthetic_graphs import GraphKind, synthetic_graph
+from raybio.data.topic_store import TopicStore
+from raybio.data.word_collate import WordReader, WordTokens
+from raybio.data.word_store import WordStore
+from raybio.encoders.relation import RelationEncoderConfig, build_relation_encoder
+from raybio.evaluation.leave_one_out import leave_one_out
+from raybio.evaluation.link_retrieval import link_questions, scores_with_intervals
+
+# link_retrieval takes embeddings only. These are the parts of it that take any scores.
+from raybio.functional.ranking import LinkRetrieval, _pairs, _retrieve, _Work
+from raybio.functional.scores import Scorer
+from raybio.graphs import Graph
+from raybio.markdown import markdown_table
+from raybio.systems import relation_graphs, synthetic_graphs
+from raybio.systems.embedded_words import embed_words
+from raybio.systems.frozen_pairs import FrozenEncoder
+from raybio.systems.relation_classifier import (
+    LINEAR,
+    Classifier,
+    best_rule,
+    judged,
+    predicted_by,
+)
+from raybio.systems.relation_probe import L2, NEIGHBOURS, softmax_classifier
+from raybio.systems.word_neighbours import Spaces, gold_of, probe
+from raybio.training.gather import SingleProcess
+
+LINK_MEASURES = ("lrap", "ndcg", "average_precision", "mrr")
+CLASS_WEIGHTS = (1.0, 2.0, 4.0, 8.0, 16.0)
+BLOCK_ROWS = 1024
+
+ScoreBlock = Callable[[int, int, int, int], np.ndarray]
+"""(first anchor, end of anchors, first candidate, end of candidates) -> scores (anchors, candidates)."""
+
+
+@dataclass(frozen=True)
+class TableScorer(Scorer):
+    """Scores of pairs of nodes of one group, which is the range of rows from ``first_row`` on."""
+
+    score: ScoreBlock | None = None
+    first_row: int = 0
+
+    def block(self, first: int, end: int) -> Tensor:
+        assert self.score is not None
+        start, stop = self.first_row, self.first_row + len(self.vector_ND)
+        score_BN = torch.from_numpy(self.score(start + first, start + end, start, stop))
+        score_BN.diagonal(offset=first).fill_(-torch.inf)
+        return score_BN
+
+
+def rank_links(score: ScoreBlock, links: Graph, known: Graph | None = None) -> LinkRetrieval:
+    """Return the retrieval of ``links`` by any scores; pairs of ``known`` are no candidates.
+
+    Args:
+        score: symmetric or not; only its order matters.
+        links: over all rows of a store, which are sorted by group.
+        known: training links, where held-out links are retrieved.
+
+    Raises:
+        ValueError: if there is no link to retrieve.
+    """
+    bounds = np.flatnonzero(np.diff(links.group_N, prepend=-1, append=-1))
+    row_N = np.arange(links.num_nodes)
+    parts = []
+    for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        node_G = row_N[first:end]
+        row_P, column_P = _pairs(links.indptr, links.indices, node_G, row_N, first)
+        ignored = None if known is None else _pairs(known.indptr, known.indices, node_G, row_N, first)
+        if not len(row_P):
+            continue
+        nothing = torch.zeros(end - first, 1, dtype=torch.float64)
+        table = TableScorer(nothing, nothing[:, 0], False, None, score, first)
+        work = _Work(table, row_P, column_P, ignored, BLOCK_ROWS, None)
+        parts.append(_retrieve(work, node_G, int(links.group_N[first])))
+    if not parts:
+        raise ValueError("there is no link to retrieve")
+    names = LinkRetrieval.__dataclass_fields__
+    return LinkRetrieval(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def degree_scores(training: Graph) -> ScoreBlock:
+    """Return scores degree(anchor) * degree(candidate)."""
+    degree_N = np.asarray(training.degree_N, dtype=np.float64)
+
+    def score(first: int, end: int, start: int, stop: int) -> np.ndarray:
+        return np.outer(degree_N[first:end], degree_N[start:stop])
+
+    return score
+
+
+def near_copies(store: ProteinStore, *, k: int, residues: int, threshold: float) -> sp.csr_matrix:
+    """Return the Jaccard similarities (N, N) of k-mer sets that are at least ``threshold``; 1 on the diagonal."""
+    indptr_N1 = store.indptr_N1
+    kmers, owners = [], []
+    for row in range(store.num_rows):
+        residue_L = store.residue_T[indptr_N1[row] : indptr_N1[row + 1]][:residues]
+        if len(residue_L) < k:
+            continue
+        letters_Kk = np.lib.stride_tricks.sliding_window_view(residue_L.astype(np.int64), k)
+        kmer_K = np.unique(letters_Kk @ 256 ** np.arange(k))
+        kmers.append(kmer_K)
+        owners.append(np.full(len(kmer_K), row))
+    _, column_K = np.unique(np.concatenate(kmers), return_inverse=True)
+    row_K = np.concatenate(owners)
+    shape = (store.num_rows, int(column_K.max()) + 1)
+    has_NK = sp.csr_matrix((np.ones(len(row_K)), (row_K, column_K)), shape=shape)
+    common_NN = (has_NK @ has_NK.T).tocoo()
+    size_N = np.bincount(row_K, minlength=store.num_rows)
+    either_P = size_N[common_NN.row] + size_N[common_NN.col] - common_NN.data
+    similarity_P = common_NN.data / either_P
+    is_near_P = similarity_P >= threshold
+    pairs = (common_NN.row[is_near_P], common_NN.col[is_near_P])
+    near_NN = sp.csr_matrix((similarity_P[is_near_P], pairs), shape=common_NN.shape)
+    too_short = np.flatnonzero(size_N == 0)
+    alone_NN = sp.csr_matrix((np.ones(len(too_short)), (too_short, too_short)), shape=near_NN.shape)
+    return (near_NN + alone_NN).tocsr()
+
+
+def homology_matrix(training: Graph, near_NN: sp.csr_matrix) -> sp.csr_matrix:
+    """Return the sum (N, N) over training links between near copies, without a training link's share in its own sum."""
+    num_nodes = training.num_nodes
+    ones = np.ones(len(training.indices))
+    link_NN = sp.csr_matrix((ones, np.asarray(training.indices), np.asarray(training.indptr)), shape=(num_nodes,) * 2)
+    # Both directions of a link count in the product: s(i, i) s(j, j) and s(i, j) s(j, i).
+    own_NN = link_NN + link_NN.multiply(near_NN.multiply(near_NN.T))
+    sum_NN = (near_NN @ link_NN @ near_NN - own_NN).tocsr()
+    sum_NN.data = np.round(sum_NN.data, 6)  # what rounding leaves of a link's own share becomes 0
+    sum_NN.eliminate_zeros()
+    return sum_NN
+
+
+def with_random_ties(score_NN: sp.csr_matrix) -> ScoreBlock:
+    """Return the scores plus a random number below 1e-7, the same at every call: most pairs score 0."""
+
+    def score(first: int, end: int, start: int, stop: int) -> np.ndarray:
+        tie_BN = np.stack([np.random.default_rng([0, row]).random(stop - start) for row in range(first, end)])
+        return score_NN[first:end, start:stop].toarray() + 1e-7 * tie_BN
+
+    return score
+
+
+def retrieve_links(score: ScoreBlock, training: Graph, heldout: Graph) -> dict[str, LinkRetrieval]:
+    """Return the retrieval of training links and, where there are any, of held-out links."""
+    found = {"train": rank_links(score, training)}
+    if heldout.num_edges:
+        found["val"] = rank_links(score, heldout, known=training)
+    return found
+
+
+def link_table(name: str, found: dict[str, LinkRetrieval]) -> str:
+    scores = scores_with_intervals(found["train"], found.get("val"), np.random.default_rng(0))
+    rows = []
+    for split, measures in scores.items():
+        title = {"train": "training links", "val": "held-out links"}[split]
+        cells = []
+        for measure in LINK_MEASURES:
+            percent, digits = (1, 3) if measure == "mrr" else (100, 2)
+            value, low, high = (percent * measures[measure][part] for part in ("value", "low", "high"))
+            cells.append(f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
+        rows.append([title, name, *cells])
+    return markdown_table(["", "rival", "LRAP", "nDCG", "AP", "MRR"], rows)
+
+
+def run_degree(arguments: argparse.Namespace) -> str:
+    store = open_graph(arguments.store)
+    asked = link_questions(store.graph, store.heldout, 0, seed=0)
+    return link_table("degree", retrieve_links(degree_scores(asked.training), asked.training, asked.heldout))
+
+
+def run_homology(arguments: argparse.Namespace) -> str:
+    store = open_store(arguments.store, ProteinStore)
+    asked = link_questions(store.graph, store.heldout, 0, seed=0)
+    near_NN = near_copies(store, k=arguments.k, residues=arguments.residues, threshold=arguments.threshold)
+    score_NN = homology_matrix(asked.training, near_NN)
+    found = retrieve_links(with_random_ties(score_NN), asked.training, asked.heldout)
+    table = link_table("homology look-up", found)
+    return f"{table}\n\n{twin_note(found['val'], score_NN, store.heldout)}" if "val" in found else table
+
+
+def twin_note(heldout: LinkRetrieval, score_NN: sp.csr_matrix, heldout_E2: np.ndarray) -> str:
+    """Return a sentence: how many held-out links have a twin, and the LRAP of their anchors and of the others."""
+    has_twin_E = np.asarray(score_NN[heldout_E2[:, 0], heldout_E2[:, 1]]).ravel() > 0
+    has_twin_A = np.isin(heldout.anchor_A, heldout_E2[has_twin_E])
+    parts = {"with such a link": has_twin_A, "without": ~has_twin_A}
+    lraps = [f"{100 * heldout.lrap_A[is_in_A].mean():.2f} {name}" for name, is_in_A in parts.items() if is_in_A.any()]
+    return (
+        f"{100 * has_twin_E.mean():.1f} % of the held-out links have a twin in training, "
+        f"{100 * has_twin_A.mean():.1f} % of the anchors such a link; LRAP of anchors: {', '.join(lraps)}"
+    )
+
+
+def ngram_auroc(texts: Sequence[str], label_N: np.ndarray) -> float:
+    """Return the leave-one-out AUROC of 3-NN over TF-IDF of character 2-4-grams."""
+    vectors = TfidfVectorizer(analyzer="char", ngram_range=(2, 4)).fit_transform(texts)
+    return float(leave_one_out(vectors.toarray(), label_N).auroc_N.mean())
+
+
+def run_ngrams(arguments: argparse.Namespace) -> str:
+    store = open_store(arguments.store, TopicStore)
+    config = load(synthetic_graphs.Config, arguments.config)
+    rows = []
+    for kind in get_args(GraphKind):
+        aurocs = []
+        for repeat in range(arguments.repeats):
+            graph = override_all(config, {"graph.kind": kind, "graph.repeat": repeat}).graph
+            nodes = synthetic_graph(store, graph)
+            texts = [text[: config.encoder.max_length] for text in nodes.text_N]
+            aurocs.append(ngram_auroc(texts, nodes.label_N))
+        rows.append([kind, mean_and_deviation(aurocs, 3)])
+    return markdown_table(["graph", "AUROC, character 2-4-grams"], rows)
+
+
+def run_relations(arguments: argparse.Namespace) -> str:
+    store = open_store(arguments.store, DocumentStore)
+    config = RelationEncoderConfig(source=arguments.model, num_layers_kept=arguments.layers, projection="none")
+    frozen = FrozenEncoder(build_relation_encoder(config, seed=0).eval(), config.max_document_tokens)
+    train, dev, test = (frozen.known(LabelledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test"))
+    softmax = [(f"L2 {l2:g}", softmax_classifier(train, store.is_multi_label, l2), (LINEAR,)) for l2 in L2]
+    neighbours = [("", Classifier(None, train, store.is_multi_label), NEIGHBOURS)]
+    rows = []
+    for name, fits in {"softmax": softmax, "classwise kNN": neighbours}.items():
+        chosen = [(best_rule(classifier, dev, rules), setting, classifier) for setting, classifier, rules in fits]
+        (rule, on_dev), setting, classifier = max(chosen, key=lambda one: one[0][1].values["f1"])
+        on_test = judged(test, predicted_by(classifier, rule, test.pairs.embedding_PD))
+        value, low, high = on_test.intervals(np.random.default_rng(0))["f1"]
+        cell = f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+        rows.append([name, setting or str(rule), f"{100 * on_dev.values['f1']:.1f}", cell])
+    return markdown_table(["rival", "chosen", "validation F1", "test F1"], rows)
+
+
+def run_words(arguments: argparse.Namespace) -> str:
+    store = open_store(arguments.store, WordStore)
+    config = load(relation_graphs.Config, arguments.config)
+    config = override_all(config, {"encoder.source": arguments.model})
+    encoder = relation_graphs.untrained_encoder(config, store).eval()
+    reader = WordReader(store, WordTokens(**encoder.word_tokens(store.words, config.encoder)), encoder.max_tokens)
+    every_row = np.arange(store.num_rows)
+    max_tokens = config.memory.max_tokens_per_micro_batch
+    words = embed_words(encoder, reader, every_row, SingleProcess(), max_tokens=max_tokens)
+
+    def spaces(rows: np.ndarray) -> Spaces:
+        ranges = [np.arange(words.indptr_S1[row], words.indptr_S1[row + 1]) for row in rows.tolist()]
+        word_WD = words.word_WD[np.concatenate(ranges)]
+        return Spaces(word_WD, word_WD, gold_of(store, rows))
+
+    rows = []
+    f1_by_fold: dict[str, list[float]] = {"weight 1": [], "chosen weight": []}
+    for fold in range(1, arguments.folds + 1):
+        parts = fold_of(store, config.data.model_copy(update={"fold": fold}))
+        train, dev, test = spaces(parts.train), spaces(parts.dev), spaces(parts.test)
+        known = spaces(np.union1d(parts.train, parts.dev))
+        rules = [config.evaluation.first_rule._replace(probe_positive_weight=weight) for weight in CLASS_WEIGHTS]
+        on_dev = [probe(train, dev, store, config.evaluation, rule).values["re_minus_f1"] for rule in rules]
+        best = rules[int(np.argmax(on_dev))]
+        for name, rule in {"weight 1": rules[0], "chosen weight": best}.items():
+            found = probe(known, test, store, config.evaluation, rule)
+            value, low, high = (100 * part for part in found.intervals(np.random.default_rng(0))["re_minus_f1"])
+            f1_by_fold[name].append(value)
+            precision, recall = (100 * found.values[f"re_minus_{what}"] for what in ("precision", "recall"))
+            told = [f"{rule.probe_positive_weight:g}", f"{precision:.1f}", f"{recall:.1f}"]
+            rows.append([str(fold), name, *told, f"{value:.1f} [{low:.1f}, {high:.1f}]"])
+            print("done:", *rows[-1], flush=True)  # a fold takes minutes
+    if arguments.folds > 1:
+        rows += [["mean", name, "", "", "", mean_and_deviation(values, 1)] for name, values in f1_by_fold.items()]
+    return markdown_table(["fold", "probe", "class weight", "P", "R", "F1"], rows)
+
+
+def mean_and_deviation(values: Sequence[float], digits: int) -> str:
+    mean = f"{np.mean(values):.{digits}f}"
+    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="RIVAL")
+
+    def command(name: str, run: Callable[[argparse.Namespace], str]) -> argparse.ArgumentParser:
+        added = commands.add_parser(name)
+        added.add_argument("--store", type=Path, required=True, help="prepared with jobs/prepare.py")
+        added.set_defaults(run=run)
+        return added
+
+    command("degree", run_degree)
+    homology = command("homology", run_homology)
+    homology.add_argument("--residues", type=int, required=True, help="first residues that count")
+    homology.add_argument("--k", type=int, default=3, help="length of a k-mer (default: 3)")
+    homology.add_argument("--threshold", type=float, default=0.2, help="Jaccard similarity of near copies (0.2)")
+    ngrams = command("ngrams", run_ngrams)
+    ngrams.add_argument("--config", type=Path, required=True, help="settings of the synthetic graphs")
+    ngrams.add_argument("--repeats", type=int, default=4, help="draws of each graph (default: 4)")
+    relations = command("relations", run_relations)
+    relations.add_argument("--model", required=True, help="folder or hub id of a text encoder")
+    relations.add_argument("--layers", type=int, default=None, help="first layers that are kept (default: all)")
+    words = command("words", run_words)
+    words.add_argument("--model", required=True, help="folder or hub id of a text encoder")
+    words.add_argument("--config", type=Path, default=Path("docs/ade_minilm.yaml"), help="settings of relation_graphs")
+    words.add_argument("--folds", type=int, default=10, help="first folds that are scored (default: 10)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given: Any = parse(arguments)
+    print(given.run(given))
+
+
+if __name__ == "__main__":
+    main()
