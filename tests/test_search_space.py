@@ -253,6 +253,17 @@ def test_all_that_is_wrong_is_refused_at_once(tmp_path):
     assert "want random" in message
 
 
+def test_the_shipped_sweep_of_lambda_compares_all_published_values_without_early_stopping():
+    from raybio.systems import SYSTEMS
+
+    space = load_search_space(SPACES / "sppt_protein.yaml", {name: entry.config for name, entry in SYSTEMS.items()})
+    assert (space.metric, space.scheduler.kind) == ("val/link_ndcg", "none")
+    lambdas = [trial["objective.lambda_spml"] for trial in space.grid()]
+    assert sorted(set(lambdas)) == [0.0, 0.01, 0.1, 0.5, 0.9, 0.99]
+    assert len(lambdas) == space.budget.num_trials  # the number that the file states is the number that is trained
+    assert space.budget.num_repeated > 0
+
+
 CONDITIONAL = {
     "order": {"choice": ["uniform", "group_first"]},
     "layers": {"int_uniform": [2, 6], "when": {"order": "group_first"}},
