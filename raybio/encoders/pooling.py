@@ -3,13 +3,51 @@
 Shape letters: R sequences, L padded length, D width.
 """
 
+import logging
+from functools import cache
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
 from raybio.batches import PaddedTokens
+from raybio.encoders.sentence_folder import Pooling
 from raybio.functional.similarity import at_least_fp32
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_pooling(
+    setting: Pooling | Literal["auto"], *, source: str, stated: Pooling | None, default: Pooling
+) -> Pooling:
+    """Return the pooling of an encoder: the setting, else that of its source, else the method's.
+
+    A setting that contradicts the source wins, with a warning once a process.
+
+    Args:
+        setting: ``encoder.pooling``.
+        source: ``encoder.source``.
+        stated: what the source says; None: nothing.
+        default: what the method's paper has.
+    """
+    if setting == "auto":
+        return stated or default
+    if stated not in (None, setting):
+        _warn_of_other_pooling(setting, source, stated)
+    return setting
+
+
+@cache
+def _warn_of_other_pooling(setting: str, source: str, stated: str) -> None:
+    logger.warning(
+        "encoder.pooling is %s, and encoder.source %r was trained with %s: its embeddings may have collapsed. Leave "
+        "encoder.pooling out (auto) to pool as the source does",
+        setting,
+        source,
+        stated,
+    )
 
 
 def last_hidden_states(model: PreTrainedModel, tokens: PaddedTokens, max_tokens: int) -> Tensor:

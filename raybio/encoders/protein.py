@@ -10,13 +10,14 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from raybio.batches import PaddedTokens
-from raybio.encoders.pooling import last_hidden_states, mean_over
+from raybio.encoders.pooling import last_hidden_states, mean_over, resolve_pooling
 from raybio.encoders.pretrained import load_model, load_vocabulary
+from raybio.encoders.protein_folder import read_protein_settings
 from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.sources import SCRATCH
 from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
 from raybio.encoders.vocabulary import VOCABULARIES, Vocabulary
-from raybio.errors import DataError
+from raybio.errors import ConfigError, DataError
 from raybio.functional.similarity import at_least_fp32
 from raybio.protocols import Encoded, Encoder
 
@@ -43,9 +44,10 @@ class EncoderConfig(TransformerConfig):
         description="dropout of states and attention, for checkpoints too; 0 as in ESM-2, because a run sees each of "
         "millions of sequences once or a few times and underfits rather than overfits",
     )
-    pooling: Literal["cls", "mean"] = Field(
-        default="cls",
-        description="sequence embedding: the first token's last state (as published), or the mean over residues",
+    pooling: Literal["auto", "cls", "mean"] = Field(
+        default="auto",
+        description="sequence embedding: the first token's last state, or the mean over residues; auto: what the "
+        "folder of the source says, such as an export, else cls (as published)",
     )
 
     @model_validator(mode="after")
@@ -140,8 +142,22 @@ def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder
         else:
             model = load_model(config.source, config.revision, dropout=config.dropout)
     fit_model(model, config, vocabulary.size)
-    encoder = ProteinEncoder(model, vocabulary, max_tokens=_max_tokens(model.config, config), pooling=config.pooling)
+    stated = None if config.source == SCRATCH else _stated_pooling(config)
+    pooling = resolve_pooling(config.pooling, source=config.source, stated=stated, default="cls")
+    encoder = ProteinEncoder(model, vocabulary, max_tokens=_max_tokens(model.config, config), pooling=pooling)
     return encoder.train()
+
+
+def _stated_pooling(config: EncoderConfig) -> Pooling | None:
+    """Return the pooling that the source's folder states, None if it states none."""
+    try:
+        settings = read_protein_settings(config.source, config.revision)
+    except ConfigError:
+        if config.pooling == "auto":
+            raise
+        # Modules that cannot be honoured: the setting is there to take the transformer without them.
+        return None
+    return settings.pooling if settings else None
 
 
 def vocabulary_of(config: EncoderConfig) -> Vocabulary:

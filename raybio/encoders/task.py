@@ -24,7 +24,10 @@ class TaskEncoderConfig(TransformerConfig):
     """Which encoder is tuned, and the head on it."""
 
     max_length: int = Field(512, ge=4, description="tokens of a sequence, special ones included; longer ones are cut")
-    pooling: Literal["cls", "mean"] = Field("cls", description="a sequence: the first token's state, or the mean")
+    pooling: Literal["auto", "cls", "mean"] = Field(
+        "auto",
+        description="a sequence: the first token's state, or the mean; auto: as the source says, else cls (the paper)",
+    )
     dropout: float = Field(
         0.1, ge=0, lt=1, description="of states and attention; of texts before the head too, as in the authors' code"
     )

@@ -5,7 +5,7 @@ Shape letters: R texts, L padded length, D width.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -15,8 +15,8 @@ from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedToken
 
 from raybio.batches import PaddedTokens
 from raybio.encoders.mask_head import MaskHead, build_mask_head, read_mask_head
-from raybio.encoders.pooling import last_hidden_states, mean_over
-from raybio.encoders.sentence_folder import Pooling
+from raybio.encoders.pooling import last_hidden_states, mean_over, resolve_pooling
+from raybio.encoders.sentence_folder import Pooling, read_sentence_folder
 from raybio.encoders.sources import SCRATCH, check_source
 from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
@@ -33,10 +33,14 @@ MASK_HEAD_FILE = "mask_head.safetensors"
 class TextEncoderConfig(TransformerConfig):
     """Which text encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
 
+    default_pooling: ClassVar[Pooling] = "mean"
+    """Of ``pooling: auto`` where the source says nothing."""
+
     pooling: Literal["auto", "mean", "cls"] = Field(
         default="auto",
         description="a text's embedding: the mean over its tokens, special ones included, or the first token's state; "
-        "auto: what a sentence-transformers folder says, else mean",
+        "auto: what a sentence-transformers folder, such as an export, says, else what the method's paper has (mean "
+        "for BioSTransformers, cls for SPPT and Contrastive-Probe)",
     )
     normalise: bool | Literal["auto"] = Field(
         default="auto",
@@ -78,6 +82,12 @@ class TextEncoderConfig(TransformerConfig):
         if self.num_layers_kept is not None and self.source == SCRATCH:
             raise ValueError("num_layers_kept is for checkpoints; with source 'scratch' num_layers says how many")
         return self
+
+
+class ClsTextEncoderConfig(TextEncoderConfig):
+    """The same for methods whose paper takes the first token's state."""
+
+    default_pooling: ClassVar[Pooling] = "cls"
 
 
 class TextEncoder(Encoder):
@@ -250,7 +260,12 @@ def build_text_encoder(
         model,
         tokenizer,
         max_tokens=_max_tokens(config, model, tokenizer, checkpoint),
-        pooling=config.pooling if config.pooling != "auto" else (head and head.pooling) or "mean",
+        pooling=resolve_pooling(
+            config.pooling,
+            source=config.source,
+            stated=_stated_pooling(config, checkpoint),
+            default=config.default_pooling,
+        ),
         is_normalised=config.normalise if config.normalise != "auto" else bool(head and head.is_normalised),
     )
     return encoder.train()
@@ -259,6 +274,20 @@ def build_text_encoder(
 def _checkpoint(config: TextEncoderConfig) -> TextCheckpoint:
     with_head = "auto" in (config.pooling, config.normalise)
     return read_checkpoint(config.source, config.revision, with_head=with_head)
+
+
+def _stated_pooling(config: TextEncoderConfig, checkpoint: TextCheckpoint | None) -> Pooling | None:
+    """Return the pooling that a sentence-transformers folder states; None for other sources."""
+    if checkpoint is None or checkpoint.head is None:
+        return None
+    if config.pooling == "auto":
+        return checkpoint.head.pooling
+    try:
+        folder = read_sentence_folder(config.source, config.revision)
+    except ConfigError:
+        # Modules that cannot be honoured: the setting is there to take the transformer without them.
+        return None
+    return folder.pooling if folder else None
 
 
 def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:

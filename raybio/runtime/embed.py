@@ -28,8 +28,8 @@ from raybio.data.pair_collate import read_texts
 from raybio.data.quarantine import Quarantine
 from raybio.data.text_lines import read_text_lines
 from raybio.encoders import relation_export, word_export
-from raybio.encoders.export import SETTINGS, read_protein_settings
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
+from raybio.encoders.protein_folder import SETTINGS, read_protein_settings
 from raybio.encoders.sentence_folder import Pooling, SentenceFolder, read_sentence_folder
 from raybio.encoders.sources import load_pretrained
 from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder

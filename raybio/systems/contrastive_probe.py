@@ -28,7 +28,7 @@ from raybio.data.probe_benchmark import ProbeBenchmark
 from raybio.data.simulate_knowledge import default_knowledge
 from raybio.data.store import open_store
 from raybio.encoders.sources import SCRATCH
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
+from raybio.encoders.text import ClsTextEncoderConfig, TextEncoder, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
@@ -74,9 +74,8 @@ class Config(TrainingConfig):
     """Settings of Contrastive-Probe; the defaults are those of the authors' code, or the paper's."""
 
     # Embeddings as they are, as `probe` takes them: distances between unit vectors would be another protocol.
-    encoder: TextEncoderConfig = TextEncoderConfig(
+    encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
-        pooling="cls",
         normalise=False,
         max_length=50,
     )
@@ -92,7 +91,7 @@ class Config(TrainingConfig):
 
 DEMO = Config(
     # From scratch nothing has been gathered in the first token's state; the mean over tokens is learned far sooner.
-    encoder=TextEncoderConfig(
+    encoder=ClsTextEncoderConfig(
         source="scratch",
         pooling="mean",
         normalise=False,

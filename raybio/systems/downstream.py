@@ -32,7 +32,7 @@ from raybio.encoders.pretrained import check_protein_source
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.encoders.sources import SCRATCH, check_source
 from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head, settled_head
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import ClsTextEncoderConfig, TextEncoder, build_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.evaluation.shares import exact_scores
@@ -132,7 +132,7 @@ def _fresh(config: Config, store: TaskStore) -> TaskModel:
     if task.on_texts:
         sizes = {"max_length": own["max_length"], "vocabulary_size": own["vocabulary_size"], "normalise": False}
         encoder = build_text_encoder(
-            TextEncoderConfig.from_mapping(shared | sizes), seed=seed, count_by_word=store.count_by_word
+            ClsTextEncoderConfig.from_mapping(shared | sizes), seed=seed, count_by_word=store.count_by_word
         )
     else:
         encoder = build_protein_encoder(

@@ -26,7 +26,13 @@ from raybio.data.plan import PlanConfig
 from raybio.data.simulate_citations import default_citations
 from raybio.data.store import open_store
 from raybio.data.text_rows import HasTexts, TextRows
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
+from raybio.encoders.text import (
+    ClsTextEncoderConfig,
+    TextEncoder,
+    TextEncoderConfig,
+    build_text_encoder,
+    check_text_encoder,
+)
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
@@ -67,8 +73,8 @@ class EvaluationConfig(LinkEvaluationConfig):
 class Config(TrainingConfig):
     """Settings of SPPT on texts; the defaults are the paper's where it states them."""
 
-    encoder: TextEncoderConfig = TextEncoderConfig(
-        source="allenai/scibert_scivocab_uncased", pooling="cls", normalise=False, max_length=512
+    encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
+        source="allenai/scibert_scivocab_uncased", normalise=False, max_length=512
     )
     input: MaskConfig = MaskConfig()
     objective: ObjectiveConfig = ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.01)
@@ -82,7 +88,7 @@ class Config(TrainingConfig):
 
 
 DEMO = Config(
-    encoder=TextEncoderConfig(
+    encoder=ClsTextEncoderConfig(
         num_layers=2, width=96, num_heads=4, ffn_width=192, max_length=64, dropout=0.0, pooling="mean", normalise=False
     ),
     objective=ObjectiveConfig(loss="margin_contrastive", lambda_spml=0.1),

@@ -26,7 +26,7 @@ from raybio.data.simulate_topics import default_topics
 from raybio.data.store import open_store
 from raybio.data.synthetic_graphs import NUM_NODES, GraphKind, SyntheticConfig, SyntheticGraph, synthetic_graph
 from raybio.data.topic_store import TopicStore
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
+from raybio.encoders.text import ClsTextEncoderConfig, TextEncoder, build_text_encoder, check_text_encoder
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.evaluation.embedding_map import embedding_map
@@ -53,14 +53,13 @@ NODES_OF_CYCLE = 72
 class Config(TrainingConfig):
     """Settings of SPPT on synthetic graphs; the defaults are the paper's for cliques."""
 
-    encoder: TextEncoderConfig = TextEncoderConfig(
+    encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
         num_layers=2,
         width=10,
         num_heads=2,
         ffn_width=8,
         max_length=350,
         dropout=0.0,
-        pooling="cls",
         normalise=False,
         vocabulary="characters",
     )
@@ -161,7 +160,7 @@ def embedded_nodes(export: str | Path, store: TopicStore, config: Config) -> tup
     """
     nodes = synthetic_graph(store, config.graph)
     settings = {"source": str(export), "max_length": config.encoder.max_length, "pooling": config.encoder.pooling}
-    encoder = build_text_encoder(TextEncoderConfig(**settings, normalise=False), seed=0)
+    encoder = build_text_encoder(ClsTextEncoderConfig(**settings, normalise=False), seed=0)
     return nodes, _embed(config, nodes, encoder, SingleProcess()).numpy()
 
 

@@ -11,8 +11,9 @@ import yaml
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens
-from raybio.encoders.export import SETTINGS, export_encoder, read_protein_settings
+from raybio.encoders.export import export_encoder
 from raybio.encoders.protein import EncoderConfig, build_protein_encoder
+from raybio.encoders.protein_folder import SETTINGS, read_protein_settings
 from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest

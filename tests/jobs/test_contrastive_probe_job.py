@@ -44,7 +44,7 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     folder = tmp_path / "runs" / "first"
     result = read_json(folder / "result.json")
     assert (result["status"], result["step"]) == ("finished", 4)
-    assert result["final"]["scores"].keys() == {"initial", "trained"}
+    assert result["final"]["scores"].keys() == {"chance", "initial", "trained"}
     probed = [
         report["step"] for report in read_reports(folder / "metrics.jsonl") if "val/acc_at_10" in report["metrics"]
     ]

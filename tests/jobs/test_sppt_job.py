@@ -47,7 +47,7 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     assert trained.returncode == 0, trained.stderr[-3000:]
     assert trained.stdout.startswith("precision: ")
     assert "held-out links" in trained.stdout
-    for label in ("random", "initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"):
+    for label in ("chance", "random", "initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"):
         assert label in trained.stdout
     assert "step 20/20" in trained.stderr
     assert "(raylet)" not in trained.stdout + trained.stderr
