@@ -85,6 +85,7 @@ def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_st
     with folder.lock("driver", 1), pytest.raises(ClusterError, match="another process is at work"):
         train(replace(request_one, config=longer))
     assert read_json(folder.identity)["config"] == config.to_mapping()
+    folder.export.mkdir()
     with pytest.raises(CheckpointError, match="seed"):
         train(replace(request_one, config=override(config, "seed", 5)))
 

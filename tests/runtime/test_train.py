@@ -259,6 +259,27 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
     assert mlflow_status(folder) == "FAILED"
 
 
+@pytest.mark.slow
+def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_under_other_settings(
+    request_two: TrainRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = replace(request_two, name="replaced", setup=poison(3), workers=1)
+    folder = RunFolder(request.runs, "replaced")
+    with pytest.raises(DivergedError, match="step 3"):
+        train(request)
+    failed = read_json(folder.tracking)
+    other = override_all(request.config, {"optim.peak_lr": 1e-4, "schedule.max_steps": 5})
+    result = train(replace(request, config=other, setup=None))
+    assert "replaced: replaces a start that ended at step 3 without a checkpoint" in capsys.readouterr().out
+    assert result.status == "finished"
+    assert logged_steps(result) == list(range(6))
+    assert mlflow_status(folder) == "FINISHED"
+    assert result.mlflow_run_id != failed["run_id"]
+    from mlflow import MlflowClient
+
+    assert MlflowClient(tracking_uri=failed["uri"]).get_run(failed["run_id"]).info.status == "FAILED"
+
+
 @pytest.mark.nightly
 def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
     request_two: TrainRequest, tiny_training: TrainingConfig, tmp_path: Path
