@@ -1,5 +1,6 @@
 """What ``train`` refuses before a cluster is started or anything is recorded, and the status that it gives."""
 
+import io
 import os
 import shutil
 import signal
@@ -12,14 +13,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from raybio.config import override
 from raybio.data.store import Store
-from raybio.errors import CheckpointError, ClusterError, ConfigError, StoreError
+from raybio.errors import CheckpointError, ClusterError, ConfigError, LongRunError, StoreError
 from raybio.runtime import train as runtime_train
 from raybio.runtime.comparisons.variations import Variation, compare
+from raybio.runtime.metrics_log import MetricsLog
+from raybio.runtime.notices import report_start
+from raybio.runtime.progress import ProgressView
+from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.train import InterruptedRunError, TrainRequest, _status, check_request, train
+from raybio.runtime.train import InterruptedRunError, TrainRequest, _Follower, _status, check_request, train
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
 
@@ -170,3 +176,53 @@ def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
     assert signal.getsignal(signal.SIGTERM) == before
     folder = RunFolder(request_one.runs, request_one.name)
     assert read_json(folder.result)["status"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("accepts", "gpus", "from_step", "max_steps", "is_refused"),
+    [
+        (False, 0, 0, 10**6, True),
+        (True, 0, 0, 10**6, False),
+        (False, 1, 0, 10**6, False),
+        (False, 0, 500, 10**6, False),  # it was short enough, or accepted, when it began
+        (False, 0, 0, 10**5, False),
+    ],
+)
+def test_a_new_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
+    request_one: TrainRequest, accepts: bool, gpus: int, from_step: int, max_steps: int, is_refused: bool
+) -> None:
+    config = override(request_one.config, "schedule.max_steps", max_steps)
+    request = replace(request_one, config=config, accepts_long_run=accepts)
+    folder, shown = RunFolder(request.runs, request.name), io.StringIO()
+    folder.make()
+    follower = _Follower(request, folder, Resources(1, 1.0, gpus, 1))
+    log = MetricsLog(folder.metrics)
+    rate = {"steps_per_second": 2.0}
+    with ProgressView("first", max_steps, Console(file=shown, force_terminal=False, width=200)) as view:
+        follower.update(view)
+        report_start(folder.notices, from_step, 4.0)
+        for step in (1, 3, 10):
+            log.append(from_step + step, rate, is_evaluation=False)
+            follower.update(view)
+    assert shown.getvalue().count(f"first: {max_steps:,} steps of 11 rows = {max_steps // 4:,} epochs of 44 rows") == 1
+    assert shown.getvalue().count(" steps, 0.5 s a step: about ") == 1
+    assert folder.stop.exists() == is_refused == (follower.refusal is not None)
+    if is_refused:
+        assert "about 5.8 days on CPUs; want a day at most, or --yes" in str(follower.refusal)
+
+
+def test_of_a_run_that_nobody_accepted_nothing_is_kept(
+    request_one: TrainRequest, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        raise LongRunError("takes months")
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    folder = RunFolder(request_one.runs, request_one.name)
+    with pytest.raises(LongRunError, match="takes months"):
+        train(replace(request_one, use_gpu=False))
+    assert not folder.path.exists()
+    assert folder.path.parent.exists()
