@@ -201,16 +201,20 @@ def _until(reports: Iterator[Report], last_step: int | None) -> Iterator[Report]
             return
 
 
+RESUMED = {"encoder.dropout": 0.1, "precision": "auto"}
+"""Runs are resumed with the default precision: bf16 on machines that have it."""
+
+
 @pytest.fixture(scope="module")
 def unbroken(name: str, store: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Report]]:
-    return walk(name, tiny_config(name, **{"encoder.dropout": 0.1}), store, tmp_path_factory.mktemp("unbroken"))
+    return walk(name, tiny_config(name, **RESUMED), store, tmp_path_factory.mktemp("unbroken"))
 
 
 @pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
 def test_a_run_left_at_any_step_and_started_again_ends_with_bit_identical_weights(
     name: str, store: Store, unbroken: tuple[str, list[Report]], tmp_path: Path, stop_after: int
 ) -> None:
-    config = tiny_config(name, **{"encoder.dropout": 0.1})
+    config = tiny_config(name, **RESUMED)
     expected, reports = unbroken
     walk(name, config, store, tmp_path, stop_after)
     digest, rest = walk(name, config, store, tmp_path)
