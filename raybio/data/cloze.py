@@ -133,6 +133,11 @@ class ClozePlan:
         drawn_B = shuffled_epochs(step * batch, batch, num_rows=self.num_rows, seed=self.seed, name="sentences")
         return self._range[0] + drawn_B if self._chosen_rows is None else self._chosen_rows[drawn_B]
 
+    @property
+    def trained_rows(self) -> np.ndarray:
+        """Store rows of an epoch, int64."""
+        return np.arange(*self._range) if self._chosen_rows is None else self._chosen_rows
+
     @cached_property
     def held_out_rows(self) -> np.ndarray:
         """Store rows that are never trained on, int64."""
@@ -215,8 +220,11 @@ class ClozeCollate:
     @property
     def held_out(self) -> tuple[list[str], list[str]]:
         """Queries and answers of the held-out sentences, divided as in training."""
-        row_H = self.plan.held_out_rows
-        return self._divide(self.plan.store.sentences(row_H), row_H)
+        return self.divided(self.plan.held_out_rows)
+
+    def divided(self, row_B: np.ndarray) -> tuple[list[str], list[str]]:
+        """Queries and answers of some rows."""
+        return self._divide(self.plan.store.sentences(row_B), row_B)
 
     def _divide(self, sentence_B: list[str], row_B: np.ndarray) -> tuple[list[str], list[str]]:
         """Queries and answers of the sentences."""

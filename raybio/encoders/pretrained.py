@@ -2,7 +2,7 @@
 
 import logging
 
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 
 from raybio.encoders.sources import SCRATCH, check_complete, check_source, load_pretrained, load_weights
 from raybio.encoders.tokenizer import vocabulary_of_tokenizer
@@ -38,6 +38,20 @@ def check_protein_source(source: str, revision: str) -> None:
         load_vocabulary(source, revision)
 
 
+def load_config(source: str, revision: str) -> PreTrainedConfig:
+    """Return the settings of a checkpoint's model; no weights are read.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no BERT or ESM.
+    """
+    model_config: PreTrainedConfig = load_pretrained(AutoConfig, source, revision)
+    if model_config.model_type not in ("bert", "esm") or getattr(model_config, "is_folding_model", False):
+        raise ConfigError(
+            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM (not ESMFold)"
+        )
+    return model_config
+
+
 def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel:
     """A checkpoint's masked language model in float32, with ``dropout`` in place of its own.
 
@@ -46,11 +60,7 @@ def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel
     Raises:
         ConfigError: if the source cannot be found or reached, is no BERT or ESM, or lacks weights.
     """
-    model_config = load_pretrained(AutoConfig, source, revision)
-    if model_config.model_type not in ("bert", "esm") or getattr(model_config, "is_folding_model", False):
-        raise ConfigError(
-            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM (not ESMFold)"
-        )
+    model_config = load_config(source, revision)
     model_config.hidden_dropout_prob = model_config.attention_probs_dropout_prob = dropout
     model, missing = load_weights(
         AutoModelForMaskedLM, source, revision, config=model_config, attn_implementation="sdpa"

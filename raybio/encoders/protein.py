@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForMaskedLM, EsmConfig, EsmForMaskedLM,
 
 from raybio.batches import PaddedTokens
 from raybio.encoders.pooling import last_hidden_states, mean_over, resolve_pooling
-from raybio.encoders.pretrained import load_model, load_vocabulary
+from raybio.encoders.pretrained import load_config, load_model, load_vocabulary
 from raybio.encoders.protein_folder import read_protein_settings
 from raybio.encoders.sentence_folder import Pooling
 from raybio.encoders.sources import SCRATCH
@@ -169,6 +169,17 @@ def vocabulary_of(config: EncoderConfig) -> Vocabulary:
     if config.source == SCRATCH:
         return VOCABULARIES[config.vocabulary]
     return load_vocabulary(config.source, config.revision)
+
+
+def max_tokens_of(config: EncoderConfig) -> int:
+    """Return the most tokens that the encoder of ``config`` reads, special ones included; no weights are loaded.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no BERT or ESM.
+    """
+    if config.source == SCRATCH:
+        return config.max_positions
+    return _max_tokens(load_config(config.source, config.revision), config)
 
 
 def _fresh_model(config: EncoderConfig) -> PreTrainedModel:

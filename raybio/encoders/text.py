@@ -5,13 +5,13 @@ Shape letters: R texts, L padded length, D width.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from raybio.batches import PaddedTokens
 from raybio.encoders.mask_head import MaskHead, build_mask_head, read_mask_head
@@ -240,10 +240,7 @@ def build_text_encoder(
             if count_by_word is None:
                 raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; want the words of a corpus")
             checkpoint = None
-            if config.vocabulary == "characters":
-                tokenizer = build_character_tokenizer(count_by_word)
-            else:
-                tokenizer = build_word_tokenizer(count_by_word, size=config.vocabulary_size)
+            tokenizer = _fresh_tokenizer(config, count_by_word)
             model = _fresh_model(config, tokenizer)
         else:
             checkpoint = _checkpoint(config)
@@ -290,6 +287,44 @@ def _stated_pooling(config: TextEncoderConfig, checkpoint: TextCheckpoint | None
     return folder.pooling if folder else None
 
 
+class TextReader(NamedTuple):
+    """How an encoder reads texts.
+
+    Attributes:
+        tokenizer: how texts become its token ids.
+        max_tokens: longest text it reads, special tokens included: ``max_length`` or fewer.
+        readable: most tokens that it has positions for, whatever ``max_length`` says.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    max_tokens: int
+    readable: int
+
+
+def text_reader(config: TextEncoderConfig, *, count_by_word: Mapping[str, int]) -> TextReader:
+    """Return how the encoder of ``config`` reads texts; no weights are loaded.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no usable text encoder.
+    """
+    if config.source == SCRATCH:
+        tokenizer = _fresh_tokenizer(config, count_by_word)
+        max_tokens = _wanted_length(config, tokenizer)
+        return TextReader(tokenizer, max_tokens, max_tokens)
+    checkpoint = _checkpoint(config)
+    tokenizer = checkpoint.load_tokenizer()
+    with torch.device("meta"):  # its shapes alone: positions are counted from the table that it has
+        model = AutoModel.from_config(checkpoint.load_config())
+    max_tokens = _max_tokens(config, model, tokenizer, checkpoint)
+    return TextReader(tokenizer, max_tokens, min([*_positions(model), MAX_LENGTH]))
+
+
+def _fresh_tokenizer(config: TextEncoderConfig, count_by_word: Mapping[str, int]) -> PreTrainedTokenizerFast:
+    if config.vocabulary == "characters":
+        return build_character_tokenizer(count_by_word)
+    return build_word_tokenizer(count_by_word, size=config.vocabulary_size)
+
+
 def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     dropout = 0.1 if config.dropout is None else config.dropout
     sizes = BertConfig(
@@ -320,11 +355,7 @@ def _max_tokens(
     tokenizer: PreTrainedTokenizerFast,
     checkpoint: TextCheckpoint | None,
 ) -> int:
-    stated = getattr(model.config, "max_position_embeddings", None) or 0
-    table = position_table(model)
-    limits = [_wanted_length(config, tokenizer, checkpoint)] + ([stated] if stated > 0 else [])
-    if table is not None:
-        limits.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
+    limits = [_wanted_length(config, tokenizer, checkpoint), *_positions(model)]
     # A tokenizer without a limit gives 1e30.
     if min(limits) > MAX_LENGTH:
         raise ConfigError(
@@ -332,6 +363,16 @@ def _max_tokens(
             "length. Set encoder.max_length to a number of tokens"
         )
     return min(limits)
+
+
+def _positions(model: PreTrainedModel) -> list[int]:
+    """What limits the tokens that a model has positions for; nothing if nothing is known to."""
+    stated = getattr(model.config, "max_position_embeddings", None) or 0
+    limits = [stated] if stated > 0 else []
+    table = position_table(model)
+    if table is not None:
+        limits.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
+    return limits
 
 
 def _wanted_length(

@@ -167,7 +167,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
 
 
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:
-    """The paper's settings for a task; residues are read to the end of the longest protein.
+    """The paper's settings for a task; proteins are read to the end of the longest one, as TAPE's code does.
 
     Args:
         store: the task.
@@ -183,8 +183,11 @@ def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[s
         "schedule.evaluate_every_steps": epoch,
         "schedule.checkpoint_every_steps": epoch,
     }
-    if TASKS[store.task].labels == "residues":
-        settings["encoder.max_length"] = int(np.diff(store.indptr_N1).max()) + NUM_SPECIAL
+    task = TASKS[store.task]
+    if not task.on_texts:
+        longest = int(np.diff(store.indptr_N1).max()) + NUM_SPECIAL
+        default = Config().encoder.max_length
+        settings["encoder.max_length"] = longest if task.labels == "residues" else max(longest, default)
     if published.stops_early:
         return settings | {"schedule.early_stopping_metric": "val/log_likelihood"}
     return settings | {"optim.schedule": "linear", "optim.warmup_ratio": 0.2}

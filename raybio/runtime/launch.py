@@ -184,6 +184,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "use_gpu": earlier.get("use_gpu") if use_gpu is None else use_gpu,
         "accepts_long_run": arguments.yes or own.get("accepts_long_run", False),
         "verbose": arguments.verbose,
+        "explicit": frozenset(parse_settings(arguments.settings)),
     }
 
 

@@ -66,6 +66,7 @@ class RunFolder:
         self.config = self.path / "config.yaml"
         self.identity = self.path / RUN
         self.launch = self.path / LAUNCH
+        self.inputs = self.path / "inputs.json"
         self.metrics = self.path / "metrics.jsonl"
         self.notices = self.path / "notices.jsonl"
         self.checkpoints = self.path / "checkpoints"

@@ -4,12 +4,13 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from raybio.data.input_lengths import InputLengths
 from raybio.data.store import open_store
-from raybio.errors import LongRunError, RaybioError
+from raybio.errors import ConfigError, LongRunError, RaybioError
 from raybio.runtime.cluster import check_plan, connected
 from raybio.runtime.decide_precision import show_decision, worker_processors
 from raybio.runtime.duration import Outlook, epochs_in_words
@@ -52,6 +53,7 @@ class TrainRequest:
         accepts_long_run: go on where a new run on CPUs is projected to take more than a day.
         parent_run_id: MLflow run that this one belongs to, as a trial or a baseline.
         precision: ``fp32`` or ``bf16``, decided by ``with_precision`` for all runs of a command; None: not yet.
+        explicit: dotted paths of settings that the user gave one by one: what cannot be honoured is an error there.
         setup: called in each worker first; tests plant their faults with it.
     """
 
@@ -69,6 +71,7 @@ class TrainRequest:
     accepts_long_run: bool = False
     parent_run_id: str | None = None
     precision: str | None = None
+    explicit: frozenset[str] = frozenset()
     setup: Callable[[int, Path], None] | None = None
 
 
@@ -88,6 +91,7 @@ class Result:
         mlflow_run_id: None if tracking could not be reached.
         was_finished: the run was complete before this start; nothing was trained.
         folder: where all of it lies.
+        inputs: an ``InputLengths`` each as a mapping: which rows were cut, and where; ``remark`` says it in words.
     """
 
     status: str
@@ -101,6 +105,7 @@ class Result:
     mlflow_run_id: str | None
     was_finished: bool
     folder: RunFolder
+    inputs: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -121,14 +126,32 @@ def check_request(request: TrainRequest) -> str:
     """Refuse what could only fail in the workers; returns the store's digest.
 
     Raises:
-        ConfigError: if the run is not finished and its encoder or texts are not there.
+        ConfigError: if the run is not finished and its encoder or texts are not there, or its encoder does not read as
+            much as the user set.
         StoreError: if the store is missing, damaged or of another kind.
     """
     entry = SYSTEMS[request.system]
     store = open_store(request.store, entry.store)
     if _finished(RunFolder(request.runs, request.name), request.config) is None:
         entry.check(request.config, store)
+        for one in _input_lengths(request):
+            if one.setting in request.explicit and None not in (one.wanted, one.readable):
+                _check_readable(one)
     return store.digest
+
+
+def _input_lengths(request: TrainRequest) -> list[InputLengths]:
+    entry = SYSTEMS[request.system]
+    return entry.input_lengths(request.config, open_store(request.store, entry.store))
+
+
+def _check_readable(lengths: InputLengths) -> None:
+    if lengths.wanted > lengths.readable:  # type: ignore[operator]
+        raise ConfigError(
+            f"{lengths.setting}: got {lengths.wanted}, and the encoder reads at most {lengths.readable} tokens, "
+            f"special ones included; the longest of the {lengths.what} has {lengths.longest:,} {lengths.unit}. Want at "
+            f"most {lengths.readable}, or an encoder with more positions"
+        )
 
 
 def train(request: TrainRequest) -> Result:
@@ -168,6 +191,7 @@ def train(request: TrainRequest) -> Result:
         # What the last start came to says nothing of this one, which may be killed before it can say so itself.
         for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores, folder.result):
             path.unlink(missing_ok=True)
+        _report_cuts(_input_lengths(request), folder, tracker)
         with StopSignals(folder.stop) as signals:
             try:
                 return _run(request, folder, tracker, signals)
@@ -227,6 +251,16 @@ def _processors(requests: Sequence[TrainRequest]) -> list[Processor]:
 
         processors += worker_processors(plan, verbose=one.verbose)
     return processors
+
+
+def _report_cuts(lengths: list[InputLengths], folder: RunFolder, tracker: Tracker) -> None:
+    """Print what is cut, and keep it in the run's folder and in MLflow."""
+    write_json(folder.inputs, [asdict(one) | {"remark": one.remark} for one in lengths])
+    remarks = [one.remark for one in lengths if one.remark]
+    for remark in remarks:
+        print(remark, flush=True)
+    cut = {f"inputs/{one.what}/cut_share": one.num_cut / max(one.num_counted, 1) for one in lengths}
+    tracker.note({"inputs": "; ".join(remarks)} if remarks else {}, cut)
 
 
 def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: StopSignals) -> Result:
@@ -411,6 +445,7 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
         "checkpoint": newest_checkpoint and str(newest_checkpoint),
         "weights_sha256": outcome.get("weights_sha256"),
         "mlflow_run_id": run_id,
+        "inputs": read_json(folder.inputs) or [],
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from raybio.data.article_store import ArticleStore
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.document_store import DocumentStore
+from raybio.data.input_lengths import InputLengths
 from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.protein_store import ProteinStore
 from raybio.data.store import Store
@@ -26,6 +27,7 @@ from raybio.systems import (
     structure_preserving_text,
     synthetic_graphs,
 )
+from raybio.systems.input_lengths import no_input_lengths
 from raybio.training.settings import TrainingConfig
 
 
@@ -65,6 +67,7 @@ class SystemEntry:
         demo: settings for the embedded default corpus on a laptop.
         store: the kind of store that it trains on.
         check: (config, store) -> nothing, or the error that building would end with, without loading the encoder.
+        input_lengths: (config, store) -> how many rows are longer than what is read, without loading the encoder.
         build: (config, store path) -> the wired system.
         comparison: the values of a setting that a run is compared with, as ``--compare`` takes them; None: none.
         table: how the scores of final evaluations are shown.
@@ -76,6 +79,7 @@ class SystemEntry:
     demo: TrainingConfig
     store: type[Store]
     check: Callable[[Any, Any], None]
+    input_lengths: Callable[[Any, Any], list[InputLengths]]
     build: Callable[[Any, str | Path], System]
     comparison: str | None
     table: TableLayout
@@ -97,6 +101,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=structure_preserving.DEMO,
         store=ProteinStore,
         check=structure_preserving.check,
+        input_lengths=structure_preserving.input_lengths,
         build=structure_preserving.build,
         comparison="objective.lambda_spml=0",
         table=LINK_RETRIEVAL,
@@ -108,6 +113,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=structure_preserving_text.DEMO,
         store=LinkedTextStore,
         check=structure_preserving_text.check,
+        input_lengths=structure_preserving_text.input_lengths,
         build=structure_preserving_text.build,
         comparison="objective.lambda_spml=0",
         table=LINK_RETRIEVAL,
@@ -119,6 +125,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=synthetic_graphs.DEMO,
         store=TopicStore,
         check=synthetic_graphs.check,
+        input_lengths=synthetic_graphs.input_lengths,
         build=synthetic_graphs.build,
         comparison="objective.lambda_spml=0",
         table=TableLayout(
@@ -135,6 +142,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=downstream.DEMO,
         store=TaskStore,
         check=downstream.check,
+        input_lengths=downstream.input_lengths,
         build=downstream.build,
         comparison=None,
         table=TableLayout(
@@ -152,6 +160,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=siamese.DEMO,
         store=ArticleStore,
         check=siamese.check,
+        input_lengths=siamese.input_lengths,
         build=siamese.build,
         comparison=None,
         table=TableLayout(
@@ -172,6 +181,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=contrastive_probe.DEMO,
         store=ClozeStore,
         check=contrastive_probe.check,
+        input_lengths=contrastive_probe.input_lengths,
         build=contrastive_probe.build,
         comparison=None,
         table=TableLayout(
@@ -193,6 +203,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=matching_blanks.DEMO,
         store=DocumentStore,
         check=matching_blanks.check,
+        input_lengths=matching_blanks.input_lengths,
         build=matching_blanks.build,
         comparison=None,
         table=TableLayout(
@@ -209,6 +220,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=relation_extraction.DEMO,
         store=DocumentStore,
         check=relation_extraction.check,
+        input_lengths=relation_extraction.input_lengths,
         build=relation_extraction.build,
         comparison=None,
         table=TableLayout(
@@ -225,6 +237,7 @@ SYSTEMS: dict[str, SystemEntry] = {
         demo=relation_graphs.DEMO,
         store=WordStore,
         check=relation_graphs.check,
+        input_lengths=no_input_lengths,
         build=relation_graphs.build,
         comparison=None,
         table=TableLayout(

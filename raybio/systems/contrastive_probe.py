@@ -12,7 +12,7 @@ not end in smaller batches, equal sentences are no negatives of each other, all 
 outside of ASCII can be found, a query that is too long loses its beginning and not its mask.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,11 +24,18 @@ from pydantic import Field
 from raybio.batches import ClozeBatch
 from raybio.data.cloze import ClozeCollate, ClozeConfig, ClozePlan, ClozePlanConfig
 from raybio.data.cloze_store import ClozeStore
+from raybio.data.input_lengths import InputLengths
 from raybio.data.probe_benchmark import ProbeBenchmark
 from raybio.data.simulate_knowledge import default_knowledge
 from raybio.data.store import open_store
 from raybio.encoders.sources import SCRATCH
-from raybio.encoders.text import ClsTextEncoderConfig, TextEncoder, build_text_encoder, check_text_encoder
+from raybio.encoders.text import (
+    ClsTextEncoderConfig,
+    TextEncoder,
+    build_text_encoder,
+    check_text_encoder,
+    text_reader,
+)
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
@@ -40,6 +47,7 @@ from raybio.functional.scores import Metric
 from raybio.functional.spread import spread_metrics
 from raybio.objectives.cloze_contrast import ClozeContrast, ClozeContrastConfig
 from raybio.protocols import Collective, Encoder, System
+from raybio.systems.input_lengths import text_lengths
 from raybio.systems.probe import NAME_TOKENS, QUERY_TOKENS, TextEmbedder, agreement, probe_encoder
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
@@ -125,6 +133,33 @@ def check(config: Config, store: ClozeStore) -> None:
     """
     check_text_encoder(config.encoder)
     _checked_plan(config, store)
+
+
+def input_lengths(config: Config, store: ClozeStore) -> list[InputLengths]:
+    """Count queries, answers and names that are longer than what is read of them."""
+    reader = text_reader(config.encoder, count_by_word=store.count_by_word)
+    mask_token, plan = reader.tokenizer.mask_token or "", _checked_plan(config, store)
+    source = TokenizerSource.of(reader.tokenizer)
+    tokenise = partial(source.tokenise, max_length=config.cloze.max_tokens, keep_mask=True)
+    collate = ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed)
+    count = partial(text_lengths, reader=reader, wanted=config.encoder.max_length)
+    most, rows = config.cloze.max_tokens, plan.trained_rows
+    found = [
+        count("queries of sentences", lambda row_R: collate.divided(row_R)[0], rows, limit=most),
+        count("answers of sentences", lambda row_R: collate.divided(row_R)[1], rows, limit=most),
+    ]
+    asked = config.evaluation
+    for name, benchmark in store.benchmarks.items():
+        for what, texts, longest in (
+            (f"queries of the {name} set", benchmark.queries(mask_token), asked.max_query_tokens),
+            (f"names of the {name} set", benchmark.names, asked.max_name_tokens),
+        ):
+            found.append(count(what, partial(_taken, texts), np.arange(len(texts)), limit=longest))
+    return found
+
+
+def _taken(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
+    return [texts[row] for row in row_R.tolist()]
 
 
 def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from raybio.batches import IGNORED_LABEL, PaddedTokens, TaskBatch
 from raybio.data.collate import ReadRows, unmasked
+from raybio.data.input_lengths import InputLengths
 from raybio.data.protein_rows import ProteinRows
 from raybio.data.simulate_task import default_task
 from raybio.data.store import open_store
@@ -32,7 +33,7 @@ from raybio.encoders.pretrained import check_protein_source
 from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
 from raybio.encoders.sources import SCRATCH, check_source
 from raybio.encoders.task import HeadKind, TaskEncoderConfig, TaskModel, build_head, settled_head
-from raybio.encoders.text import ClsTextEncoderConfig, TextEncoder, build_text_encoder
+from raybio.encoders.text import ClsTextEncoderConfig, TextEncoder, build_text_encoder, text_reader
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.evaluation.shares import exact_scores
@@ -41,6 +42,13 @@ from raybio.functional.hashing import derive_seed
 from raybio.functional.spread import spread_metrics
 from raybio.objectives.task_labels import TaskLabels
 from raybio.protocols import Collective, Encoded, Encoder, System
+from raybio.systems.input_lengths import (
+    check_rows_differ,
+    protein_lengths,
+    text_lengths,
+    with_alike_proteins,
+    with_alike_texts,
+)
 from raybio.systems.structure_preserving import token_table
 from raybio.training.encode import embed_rows
 from raybio.training.optim import OptimConfig
@@ -78,11 +86,30 @@ def check(config: Config, store: TaskStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or encoder or head are not for the task.
+        ConfigError: if the encoder's source is not there, encoder or head are not for the task, or most inputs are
+            equal to others where they are cut.
     """
     checked = check_source if TASKS[store.task].on_texts else check_protein_source
     checked(config.encoder.source, config.encoder.revision)
     _head_kind(config, store)
+    for one in input_lengths(config, store):
+        check_rows_differ(one)
+
+
+def input_lengths(config: Config, store: TaskStore) -> list[InputLengths]:
+    """Count the rows, of all splits, that are longer than what the encoder reads; and those that the cut makes equal.
+
+    Raises:
+        ConfigError: if the encoder's source cannot be read.
+    """
+    wanted = config.encoder.max_length
+    if TASKS[store.task].on_texts:
+        reader = text_reader(_text_config(config), count_by_word=store.count_by_word)
+        rows = np.arange(store.num_rows)
+        texts = text_lengths("texts", store.texts, rows, reader, wanted=wanted)
+        return [with_alike_texts(texts, store.texts, rows, reader)]
+    proteins = protein_lengths(store, _protein_config(config), wanted, "encoder.max_length")
+    return [with_alike_proteins(proteins, store)]
 
 
 def build(config: Config, store_path: str | Path) -> System:
@@ -125,19 +152,11 @@ def _head_kind(config: Config, store: TaskStore) -> HeadKind:
 def _fresh(config: Config, store: TaskStore) -> TaskModel:
     """Encoder and head as training begins with them."""
     task, seed = TASKS[store.task], derive_seed(config.seed, "weights")
-    own = config.encoder.to_mapping()
-    shared = {name: own[name] for name in ("source", "revision", "num_layers", "width", "num_heads", "ffn_width")}
-    shared |= {name: own[name] for name in ("recompute_activations", "dropout", "pooling")}
     encoder: Encoder
     if task.on_texts:
-        sizes = {"max_length": own["max_length"], "vocabulary_size": own["vocabulary_size"], "normalise": False}
-        encoder = build_text_encoder(
-            ClsTextEncoderConfig.from_mapping(shared | sizes), seed=seed, count_by_word=store.count_by_word
-        )
+        encoder = build_text_encoder(_text_config(config), seed=seed, count_by_word=store.count_by_word)
     else:
-        encoder = build_protein_encoder(
-            EncoderConfig.from_mapping(shared | {"max_positions": own["max_length"]}), seed=seed
-        )
+        encoder = build_protein_encoder(_protein_config(config), seed=seed)
         _leave_language_model(encoder)
     on_tokens = task.labels == "residues"
     head = build_head(
@@ -149,6 +168,22 @@ def _fresh(config: Config, store: TaskStore) -> TaskModel:
     )
     dropout = config.encoder.dropout if task.on_texts else 0.0  # TAPE's heads have none before them
     return TaskModel(encoder, head, on_tokens=on_tokens, dropout=dropout).train()
+
+
+def _text_config(config: Config) -> ClsTextEncoderConfig:
+    own = config.encoder.to_mapping()
+    sizes = {"max_length": own["max_length"], "vocabulary_size": own["vocabulary_size"], "normalise": False}
+    return ClsTextEncoderConfig.from_mapping(_shared_settings(own) | sizes)
+
+
+def _protein_config(config: Config) -> EncoderConfig:
+    own = config.encoder.to_mapping()
+    return EncoderConfig.from_mapping(_shared_settings(own) | {"max_positions": own["max_length"]})
+
+
+def _shared_settings(own: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("source", "revision", "num_layers", "width", "num_heads", "ffn_width")
+    return {name: own[name] for name in (*names, "recompute_activations", "dropout", "pooling")}
 
 
 def _leave_language_model(encoder: ProteinEncoder) -> None:

@@ -34,6 +34,7 @@ from raybio.data.document_collate import DocumentReader
 from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
 from raybio.data.entity_pairs import EntityPairConfig
+from raybio.data.input_lengths import InputLengths
 from raybio.data.relation_pairs import Pairs
 from raybio.data.simulate_documents import default_documents
 from raybio.data.store import open_store
@@ -54,6 +55,7 @@ from raybio.functional.spread import spread_metrics
 from raybio.objectives.matching_blanks import BlanksObjectiveConfig, MatchingTheBlanks
 from raybio.protocols import Collective, Encoder, System
 from raybio.systems.embedded_pairs import EmbeddedPairs, embed_pairs
+from raybio.systems.input_lengths import document_lengths
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
@@ -106,6 +108,11 @@ def check(config: Config, store: DocumentStore) -> None:
     if config.encoder.projection == "none":
         raise ConfigError("encoder.projection is none, and pre-training is what trains it; want linear")
     _plan(config, store).recurring  # noqa: B018
+
+
+def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
+    """Count the documents that are longer than what is read of them."""
+    return [document_lengths(store, config.encoder)]
 
 
 def build(config: Config, store_path: str | Path) -> System:

@@ -24,6 +24,7 @@ from raybio.batches import LabelledDocumentBatch
 from raybio.data.document_collate import DocumentReader
 from raybio.data.document_marks import Markers
 from raybio.data.document_store import DocumentStore
+from raybio.data.input_lengths import InputLengths
 from raybio.data.relation_pairs import DocumentPlanConfig, LabelConfig, LabelledPairs, RelationCollate
 from raybio.data.simulate_documents import default_documents
 from raybio.data.store import open_store
@@ -41,6 +42,7 @@ from raybio.functional.hashing import derive_seed
 from raybio.functional.spread import spread_metrics
 from raybio.objectives.relation_labels import RelationHead, RelationLabels, RelationObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
+from raybio.systems.input_lengths import document_lengths
 from raybio.systems.relation_classifier import (
     LINEAR,
     Classifier,
@@ -116,6 +118,11 @@ def check(config: Config, store: DocumentStore) -> None:
             f"{store.path}: has no validation documents, by which the number of neighbours is chosen. Prepare it with "
             "--dev or --dev-share, or train with schedule.evaluate_every_steps=0"
         )
+
+
+def input_lengths(config: Config, store: DocumentStore) -> list[InputLengths]:
+    """Count the documents that are longer than what is read of them."""
+    return [document_lengths(store, config.encoder)]
 
 
 def build(config: Config, store_path: str | Path) -> System:

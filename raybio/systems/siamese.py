@@ -23,12 +23,19 @@ from torch import Tensor
 
 from raybio.batches import PairBatch, TokenBatch
 from raybio.data.article_store import FIELDS, ArticleStore
+from raybio.data.input_lengths import InputLengths, counted_rows
 from raybio.data.pair_collate import PairCollate, TextConfig, Tokenise, read_texts
 from raybio.data.pair_plan import PairPlanConfig
 from raybio.data.simulate_articles import default_literature
 from raybio.data.store import open_store
 from raybio.encoders.sources import SCRATCH
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, check_text_encoder
+from raybio.encoders.text import (
+    TextEncoder,
+    TextEncoderConfig,
+    build_text_encoder,
+    check_text_encoder,
+    text_reader,
+)
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError, DataError
@@ -47,6 +54,7 @@ from raybio.functional.hashing import derive_seed
 from raybio.functional.spread import spread_metrics
 from raybio.objectives.multiple_negatives import MultipleNegativesRanking, RankingConfig
 from raybio.protocols import Collective, Encoder, System
+from raybio.systems.input_lengths import text_lengths
 from raybio.training.encode import embed_rows
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
@@ -91,6 +99,34 @@ def check(config: Config, store: ArticleStore) -> None:
     """
     check_text_encoder(config.encoder)
     _check_fields(config, store)
+
+
+def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
+    """Count the texts of each field, and the terms, that are longer than what is read of them."""
+    reader = text_reader(config.encoder, count_by_word=store.count_by_word)
+    most, wanted = config.text.max_characters, config.encoder.max_length
+    found = []
+    for field in dict.fromkeys((*config.plan.fields, config.asked_field)):
+        row_N = np.flatnonzero(store.has_text_N(field))
+        whole = store.texts(field, counted_rows(row_N))
+        num_letters_N = np.array([len(text) for text in whole], np.int64)
+        found.append(
+            InputLengths.of(
+                f"{field}s", "characters", num_letters_N, most, setting="text.max_characters", num_rows=len(row_N)
+            )
+        )
+        texts = partial(_first_letters, store, field, most)
+        found.append(text_lengths(f"{field}s", texts, row_N, reader, wanted=wanted))
+    terms = np.arange(len(store.term_names))
+    return [*found, text_lengths("terms", partial(_names_of_terms, store), terms, reader, wanted=wanted)]
+
+
+def _first_letters(store: ArticleStore, field: str, most: int, row_R: np.ndarray) -> list[str]:
+    return [text[:most] for text in store.texts(field, row_R)]
+
+
+def _names_of_terms(store: ArticleStore, term_R: np.ndarray) -> list[str]:
+    return [str(store.term_names[term].as_py()) for term in term_R.tolist()]
 
 
 def _check_fields(config: Config, store: ArticleStore) -> None:

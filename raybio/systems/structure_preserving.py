@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
+from raybio.data.input_lengths import InputLengths
 from raybio.data.plan import PlanConfig
 from raybio.data.protein_rows import InputConfig, ProteinRows, TokenTable
 from raybio.data.protein_store import ProteinStore
@@ -22,12 +23,13 @@ from raybio.data.simulate import default_corpus
 from raybio.data.store import open_store
 from raybio.encoders.export import export_encoder
 from raybio.encoders.pretrained import check_protein_source
-from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
+from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder, max_tokens_of
 from raybio.errors import ConfigError
 from raybio.evaluation.link_retrieval import LinkEvaluationConfig
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.structure_preserving import ObjectiveConfig
 from raybio.protocols import System
+from raybio.systems.input_lengths import protein_lengths
 from raybio.systems.linking import LinkJudge, check_sampling, link_system
 from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
@@ -76,9 +78,24 @@ def check(config: Config, store: ProteinStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, or no protein encoder.
+        ConfigError: if the encoder's source is not there, is no protein encoder, or reads less than the inputs' length.
     """
     check_protein_source(config.encoder.source, config.encoder.revision)
+    _check_length(config, max_tokens_of(config.encoder))
+
+
+def input_lengths(config: Config, store: ProteinStore) -> list[InputLengths]:
+    """Count the sequences that are longer than what is read of them."""
+    wanted, crop = config.input.max_length, config.input.crop
+    return [protein_lengths(store, config.encoder, wanted, "input.max_length", crop=crop)]
+
+
+def _check_length(config: Config, max_tokens: int) -> None:
+    if config.input.max_length > max_tokens:
+        raise ConfigError(
+            f"input.max_length is {config.input.max_length}, but the encoder {config.encoder.source!r} reads at most "
+            f"{max_tokens} tokens: lower it with --set input.max_length={max_tokens}"
+        )
 
 
 def build(config: Config, store_path: str | Path) -> System:
@@ -90,11 +107,7 @@ def build(config: Config, store_path: str | Path) -> System:
     """
     store = open_store(store_path, ProteinStore)
     encoder = _encoder(config)
-    if config.input.max_length > encoder.max_tokens:
-        raise ConfigError(
-            f"input.max_length is {config.input.max_length}, but the encoder {config.encoder.source!r} reads at most "
-            f"{encoder.max_tokens} tokens: lower it with --set input.max_length={encoder.max_tokens}"
-        )
+    _check_length(config, encoder.max_tokens)
     table, longest = token_table(encoder), config.input.max_length
     judge = LinkJudge(store, ProteinRows(store, table, longest), partial(_encoder, config), config.evaluation, config)
     return link_system(

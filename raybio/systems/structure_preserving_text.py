@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from raybio.data.collate import MaskConfig
+from raybio.data.input_lengths import InputLengths
 from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.plan import PlanConfig
 from raybio.data.simulate_citations import default_citations
@@ -32,6 +33,7 @@ from raybio.encoders.text import (
     TextEncoderConfig,
     build_text_encoder,
     check_text_encoder,
+    text_reader,
 )
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
@@ -51,6 +53,7 @@ from raybio.evaluation.unit_scores import sampled
 from raybio.functional.hashing import derive_seed
 from raybio.objectives.structure_preserving import ObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
+from raybio.systems.input_lengths import text_lengths
 from raybio.systems.link_samples import random_vectors, whole_graph
 from raybio.systems.linking import LinkJudge, check_sampling, link_system
 from raybio.training.optim import OptimConfig
@@ -119,6 +122,12 @@ def check(config: Config, store: LinkedTextStore) -> None:
                 f"{store.path}, and every sample of {asked.nodes_per_sample} would be all of it; want fewer "
                 "evaluation.nodes_per_sample, a larger graph, or no test graphs"
             )
+
+
+def input_lengths(config: Config, store: LinkedTextStore) -> list[InputLengths]:
+    """Count the texts that are longer than what is read of them."""
+    reader = text_reader(config.encoder, count_by_word=store.count_by_word)
+    return [text_lengths("texts", store.texts, np.arange(store.num_rows), reader, wanted=config.encoder.max_length)]
 
 
 def build(config: Config, store_path: str | Path) -> System:

@@ -21,12 +21,19 @@ from pydantic import model_validator
 from torch import Tensor
 
 from raybio.data.collate import MaskConfig, unmasked
+from raybio.data.input_lengths import InputLengths
 from raybio.data.plan import PlanConfig
 from raybio.data.simulate_topics import default_topics
 from raybio.data.store import open_store
 from raybio.data.synthetic_graphs import NUM_NODES, GraphKind, SyntheticConfig, SyntheticGraph, synthetic_graph
 from raybio.data.topic_store import TopicStore
-from raybio.encoders.text import ClsTextEncoderConfig, TextEncoder, build_text_encoder, check_text_encoder
+from raybio.encoders.text import (
+    ClsTextEncoderConfig,
+    TextEncoder,
+    build_text_encoder,
+    check_text_encoder,
+    text_reader,
+)
 from raybio.encoders.text_export import export_text_encoder
 from raybio.encoders.tokens import TokenizerSource
 from raybio.evaluation.embedding_map import embedding_map
@@ -39,6 +46,7 @@ from raybio.graphs.homophily import edge_homophily, homophily
 from raybio.graphs.simplicial import SURFACES
 from raybio.objectives.structure_preserving import ObjectiveConfig
 from raybio.protocols import Collective, Encoder, System
+from raybio.systems.input_lengths import text_lengths
 from raybio.systems.linking import check_sampling, link_system
 from raybio.systems.structure_preserving_text import text_rows, with_head
 from raybio.training.encode import embed_rows
@@ -123,6 +131,14 @@ def check(config: Config, store: TopicStore) -> None:
     synthetic_graph(store, config.graph)
 
 
+def input_lengths(config: Config, store: TopicStore) -> list[InputLengths]:
+    """Count the sentences of the graph that are longer than what is read of them."""
+    nodes = synthetic_graph(store, config.graph)
+    reader = text_reader(config.encoder, count_by_word=_count_by_word(nodes))
+    rows = np.arange(len(nodes.text_N))
+    return [text_lengths("sentences", nodes.texts, rows, reader, wanted=config.encoder.max_length)]
+
+
 def build(config: Config, store_path: str | Path) -> System:
     """Draw the graph from a store of topics, and wire SPPT over it.
 
@@ -166,11 +182,13 @@ def embedded_nodes(export: str | Path, store: TopicStore, config: Config) -> tup
 
 def _encoder(config: Config, nodes: SyntheticGraph) -> TextEncoder:
     """The encoder as training begins with it; its letters are those of all nodes."""
-    words = sorted({word for text in nodes.text_N for word in text.split()})
-    encoder = build_text_encoder(
-        config.encoder, seed=derive_seed(config.seed, "weights"), count_by_word=dict.fromkeys(words, 1)
-    )
+    seed = derive_seed(config.seed, "weights")
+    encoder = build_text_encoder(config.encoder, seed=seed, count_by_word=_count_by_word(nodes))
     return with_head(encoder, config.encoder, config.objective, config.seed)
+
+
+def _count_by_word(nodes: SyntheticGraph) -> dict[str, int]:
+    return dict.fromkeys(sorted({word for text in nodes.text_N for word in text.split()}), 1)
 
 
 def _embed(config: Config, nodes: SyntheticGraph, model: TextEncoder, collective: Collective) -> Tensor:

@@ -123,6 +123,17 @@ def test_proteins_stop_early_and_residues_are_read_to_the_end(tmp_path: Path, mo
     assert (config.schedule.early_stopping_patience, config.optim.schedule) == (25, "constant")
 
 
+@pytest.mark.parametrize(("num_residues", "max_length"), [(700, 702), (20, 512)])
+def test_sequences_are_read_to_the_end_too(
+    num_residues: int, max_length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    for ending, sequence in (("train", "ACDEFGHIKL" * (num_residues // 10)), ("valid", "ACD"), ("test", "ACE")):
+        record = {"primary": sequence, "stability_score": [1.0]}
+        (tmp_path / f"stability_{ending}.json").write_text(json.dumps([record]))
+    assert settled(["stability", "--data", str(tmp_path)]).encoder.max_length == max_length
+
+
 @pytest.mark.parametrize("given", [["--set", "schedule.max_step=3"], ["--config", "mine.yaml"]])
 def test_wrong_settings_are_refused_before_the_files_are_read(
     given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -89,6 +89,9 @@ def _notes(runs: Sequence[GivenRun], settings: Mapping[str, Sequence[Any]], with
         notes.append("Curves only: where runs are over different data, their evaluations asked different things")
     if asked := [path for path in settings if path.startswith("evaluation.")]:
         notes.append(f"The runs were not evaluated alike ({', '.join(asked)} differ): scores may mean different things")
+    cut_by_label = {run.label: _cut_inputs(run) for run in runs}
+    if any(cut_by_label.values()):
+        notes.append(f"Inputs were cut: {_listed({label: cut or 'nothing' for label, cut in cut_by_label.items()})}")
     asked_by_label = {run.label: run.result["final"].get("asked") for run in runs if with_scores and run.scores}
     if any(one != asked_by_label[next(iter(asked_by_label))] for one in asked_by_label.values()):
         notes.append(f"The final evaluations asked different things: {_listed(asked_by_label)}")
@@ -96,6 +99,10 @@ def _notes(runs: Sequence[GivenRun], settings: Mapping[str, Sequence[Any]], with
     if len(set(precisions.values())) > 1:
         notes.append(f"The runs computed with different precision: {_listed(precisions)}")
     return notes
+
+
+def _cut_inputs(run: GivenRun) -> str:
+    return "; ".join(one["remark"] for one in run.result.get("inputs", []) if one["remark"])
 
 
 def _listed(by_label: Mapping[str, Any]) -> str:

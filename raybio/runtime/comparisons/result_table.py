@@ -32,11 +32,13 @@ class ResultTable:
         rows: label -> its scores.
         layout: names of splits and scores, and how they are shown.
         precision_by_run: ``fp32`` or ``bf16`` of each run that left it to the machine, by the run's name.
+        remarks: lines below the table: what was cut of the inputs.
     """
 
     rows: Mapping[str, Scores]
     layout: TableLayout
     precision_by_run: Mapping[str, str] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
 
     @property
     def splits(self) -> list[str]:
@@ -66,9 +68,9 @@ class ResultTable:
         return f"95 % bootstrap intervals{spread}; {', '.join(percent)} in %{chance}"
 
     @property
-    def remark(self) -> str:
-        """What a reader has to know about the runs; empty for nothing."""
-        return precision_conflict(self.precision_by_run)
+    def all_remarks(self) -> list[str]:
+        """Lines below the table that a reader has to know, without a full stop."""
+        return [*self.remarks, *precision_conflict(self.precision_by_run)]
 
     def _cell(self, score: Score, name: str) -> str:
         scale, digits = (1, 3) if name in self.layout.plain else (100, 2)
@@ -83,12 +85,12 @@ class ResultTable:
         return f"{value} [{low}, {high}]"
 
 
-def precision_conflict(precision_by_run: Mapping[str, str]) -> str:
-    """Return a sentence about runs that differ in precision though none was set; empty if they agree."""
+def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
+    """Return a remark about runs that differ in precision though none was set; nothing if they agree."""
     if len(set(precision_by_run.values())) < 2:
-        return ""
+        return []
     listed = ", ".join(f"{run}: {precision}" for run, precision in precision_by_run.items())
-    return f"The runs were computed in different precision, so scores differ by that too: {listed}."
+    return [f"The runs were computed in different precision, so scores differ by that too: {listed}"]
 
 
 def over_repetitions(of_runs: Sequence[Scores]) -> Scores:
@@ -119,7 +121,7 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     if not splits:
         return []
     paths.append(plot_comparison(table.rows, splits, table.layout.measures, folder.plots / "comparison.png"))
-    remarks = [f"{table.legend}.", *filter(None, [table.remark])]
+    remarks = [f"{remark}." for remark in (table.legend, *table.all_remarks)]
     paths[1].write_text("\n\n".join([*sections, *remarks]) + "\n", encoding="utf-8")
     return paths
 
@@ -144,7 +146,7 @@ def write_side_by_side(found: Mapping[str, tuple[ResultTable, RunFolder]], split
     path = folder.path / "side_by_side.md"
     precision_by_run = {run: name for table, _ in found.values() for run, name in table.precision_by_run.items()}
     parts = [first.title(split), markdown_table(["model", *heads], joined), f"{first.legend}."]
-    parts += filter(None, [precision_conflict(precision_by_run)])
+    parts += [f"{remark}." for remark in precision_conflict(precision_by_run)]
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return path
 
@@ -164,6 +166,4 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
         for cells in body:
             drawn.add_row(*(cell.replace(" [", "\n[") for cell in cells))
         renderables.append(drawn)
-    if table.remark:
-        renderables.append(Text(table.remark))
-    return renderables
+    return [*renderables, *map(Text, table.all_remarks)] if renderables else renderables

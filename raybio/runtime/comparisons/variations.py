@@ -91,7 +91,8 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
         except ConfigError as error:
             given = " ".join(f"--compare {path}={shown(value)}" for path, value in value_by_path.items())
             raise ConfigError(f"{given}: no name for that run can be made: {error}") from None
-        kin.append(Kin(replace(request, config=_with(request.config, changed), name=name), value_by_path))
+        config, explicit = _with(request.config, changed), request.explicit | changed.keys()
+        kin.append(Kin(replace(request, config=config, name=name, explicit=explicit), value_by_path))
     return kin
 
 
@@ -130,7 +131,8 @@ def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tupl
     results = [result]
     results += [train(replace(variant, parent_run_id=result.mlflow_run_id)) for variant in requests[1:]]
     layout = SYSTEMS[request.system].table
-    table = ResultTable(score_rows(kin, results), layout, precisions_of_auto(kin, results))
+    precisions = precisions_of_auto(kin, results)
+    table = ResultTable(score_rows(kin, results), layout, precisions, cut_remarks(kin, results))
     paths = write_table(table, result.folder)
     if variations:
         paths += over_steps(kin, results) + write_against(judged(kin, results), layout, result.folder)
@@ -168,6 +170,15 @@ def score_rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
         title = f"{settings}, {len(numbers)} runs" if settings else f"{len(numbers)} runs"
         rows[title] = over_repetitions([scores[number]["trained"] for number in numbers])
     return rows
+
+
+def cut_remarks(kin: Sequence[Kin], results: Sequence[Result]) -> list[str]:
+    """What was cut of the inputs: one line each, with the run's label where the runs differ."""
+    by_run = [[one["remark"] for one in result.inputs if one["remark"]] for result in results]
+    if all(remarks == by_run[0] for remarks in by_run):
+        return by_run[0]
+    pairs = zip(kin, by_run, strict=True)
+    return [f"{one.label or one.request.name}: {remark}" for one, remarks in pairs for remark in remarks]
 
 
 def judged(kin: Sequence[Kin], results: Sequence[Result]) -> list[Judged]:
