@@ -65,6 +65,8 @@ def embed(
     )
     parts = f"{summary.num_parts_found} of {summary.num_parts} parts were there"
     print(f"{out}: {summary.num_rows:,} {chosen.reads}; {parts}")
+    if summary.cut:
+        print(summary.cut)
     for reason, facts in summary.quarantine.items():
         print(f"skipped: {reason}: {facts['count']:,}")
 

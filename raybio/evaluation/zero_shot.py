@@ -196,12 +196,14 @@ class TaskResult:
     """A task with all judgements, the first of which is that of the first model; and chance.
 
     ``num_trained_on``: how many of the task's articles a model was trained on, for the models of which that is known.
+    ``cuts``: remarks on texts that a model does not read to their end, for the models that cut any.
     """
 
     task: Task
     judgements: tuple[Judgement, ...]
     chance: Chance
     num_trained_on: Mapping[str, int] = field(default_factory=dict)
+    cuts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def encoder_scorer(embed: Embed) -> TextScorer:

@@ -70,7 +70,8 @@ def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) 
             f"Of its {len(task.pmids):,} articles, {num:,} were among those that {name} was trained on."
             for name, num in result.num_trained_on.items()
         ]
-        sections.append(" ".join([f"{task.protocol} ({counts})", *seen]))
+        cuts = [f"{name} reads not all: {'; '.join(remarks)}." for name, remarks in result.cuts.items()]
+        sections.append(" ".join([f"{task.protocol} ({counts})", *seen, *cuts]))
         sections.append(markdown_table(["scorer", "micro", "macro", "p micro", "p macro"], _rows(result)))
     sections.append("## Published, fine-tuned (the paper's Table 2)")
     sections.append(REMARK_FINE_TUNED)
@@ -109,6 +110,7 @@ def _task_data(result: TaskResult) -> dict[str, Any]:
         "num_gold": task.num_gold,
         "num_articles": len(task.pmids),
         "num_trained_on": dict(result.num_trained_on),
+        "cuts": {name: list(remarks) for name, remarks in result.cuts.items()},
         "chance": result.chance._asdict(),
         "scorers": [
             {

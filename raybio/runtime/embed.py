@@ -19,26 +19,34 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from transformers import AutoTokenizer
 
 from raybio.batches import IGNORED_LABEL, TokenBatch
 from raybio.data.fasta import read_fasta
+from raybio.data.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
 from raybio.data.pair_collate import read_texts
 from raybio.data.quarantine import Quarantine
 from raybio.data.text_lines import read_text_lines
 from raybio.encoders import relation_export, word_export
-from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
+from raybio.encoders.protein import (
+    EncoderConfig,
+    ProteinEncoder,
+    build_protein_encoder,
+    max_tokens_of,
+    vocabulary_of,
+)
 from raybio.encoders.protein_folder import SETTINGS, read_protein_settings
 from raybio.encoders.sentence_folder import Pooling, SentenceFolder, read_sentence_folder
 from raybio.encoders.sources import load_pretrained
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, text_reader
 from raybio.encoders.tokenizer import vocabulary_of_tokenizer
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError, DataError
 from raybio.folders import demand_file
 from raybio.runtime.cluster import connected
-from raybio.runtime.embed_parts import VERSION, Parts, check_output, join
+from raybio.runtime.embed_parts import VERSION, Parts, check_output, cut_of, join
 from raybio.runtime.run_folder import RunFolder
 from raybio.training.durable import file_sha256
 from raybio.training.encode import embed_rows
@@ -152,12 +160,16 @@ def _settled(folder: Path, found: Pooling | None, given: Pooling | None) -> Pool
 
 @dataclass(frozen=True)
 class EmbedSummary:
-    """What was done: inputs in the output, parts embedded now and found finished, bad records left out."""
+    """What was done: inputs in the output, parts embedded now and found finished, bad records left out.
+
+    ``cut`` says in one line which inputs were cut; it is empty if none was.
+    """
 
     num_rows: int
     num_parts: int
     num_parts_found: int
     quarantine: dict[str, Any]
+    cut: str
 
 
 def embed_file(
@@ -203,7 +215,7 @@ def embed_file(
     )
     result = _digest_of({"origin": origin, "model": model_digest})
     if out.exists():
-        return EmbedSummary(check_output(out, result), 0, 0, {})
+        return EmbedSummary(check_output(out, result), 0, 0, {}, cut_of(out))
     parts = Parts(out.with_name(out.name + ".parts"))
     quarantine = Quarantine(max_bad_share)
     tables = partial(_tables, model, source, quarantine, rows_per_part, strip_stop)
@@ -215,9 +227,10 @@ def embed_file(
     if missing:
         with connected(workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose) as resources:
             _embed_parts(model, parts.folder, missing, resources)
-    num_rows = join(parts, inputs, out, origin=result, model_digest=model_digest)
+    cut = _input_lengths(model, parts, len(inputs)).remark
+    num_rows = join(parts, inputs, out, origin=result, model_digest=model_digest, cut=cut)
     shutil.rmtree(parts.folder)
-    return EmbedSummary(num_rows, len(inputs), len(inputs) - len(missing), manifest["quarantine"])
+    return EmbedSummary(num_rows, len(inputs), len(inputs) - len(missing), manifest["quarantine"], cut)
 
 
 def _cut(
@@ -305,14 +318,48 @@ def load_encoder(model: Model) -> ProteinEncoder | TextEncoder:
     Raises:
         ConfigError: if it cannot be loaded.
     """
-    settings: dict[str, Any] = {"source": model.folder, "pooling": model.pooling}
     if model.reads == "texts":
-        settings |= {"normalise": model.is_normalised, "max_length": model.max_tokens or "auto"}
-        return build_text_encoder(TextEncoderConfig.from_mapping(settings), seed=0).eval()
-    if model.max_tokens is not None:
-        # An encoder with rotary positions has no limit of its own.
-        settings["max_positions"] = max(8, model.max_tokens)
-    return build_protein_encoder(EncoderConfig.from_mapping(settings), seed=0).eval()
+        return build_text_encoder(_text_config(model), seed=0).eval()
+    return build_protein_encoder(_protein_config(model), seed=0).eval()
+
+
+def _text_config(model: Model) -> TextEncoderConfig:
+    length = model.max_tokens or "auto"
+    return TextEncoderConfig(
+        source=model.folder, pooling=model.pooling, normalise=model.is_normalised, max_length=length
+    )
+
+
+def _protein_config(model: Model) -> EncoderConfig:
+    config = EncoderConfig(source=model.folder, pooling=model.pooling)
+    if model.max_tokens is None:
+        return config
+    # An encoder with rotary positions has no limit of its own.
+    return config.model_copy(update={"max_positions": max(8, model.max_tokens)})
+
+
+def _input_lengths(model: Model, parts: Parts, num_parts: int) -> InputLengths:
+    """Count the inputs that are longer than what is read of them; of many texts, an even sample."""
+    contents = (parts.read_input(number)[0].column("content") for number in range(num_parts))
+    if model.reads == "proteins":
+        config = _protein_config(model)
+        readable = max_tokens_of(config)
+        limit = min(model.max_tokens or readable, readable) - vocabulary_of(config).num_special_per_sequence
+        length_N = np.concatenate([pc.binary_length(content).to_numpy() for content in contents])
+        return InputLengths.of("sequences", "residues", length_N, limit, setting="input.max_length")
+    reader = text_reader(_text_config(model), count_by_word={})
+    tokenise = TokenizerSource.of(reader.tokenizer).tokenise
+    most = max(1, MAX_COUNTED_TEXTS // num_parts)
+    num_rows = 0
+    lengths = []
+    for content in contents:
+        num_rows += len(content)
+        sample = content.take(np.arange(0, len(content), -(-len(content) // most)))
+        lengths.append(token_lengths([text.decode() for text in sample.to_pylist()], tokenise))
+    length_N = np.concatenate(lengths)
+    return InputLengths.of(
+        "texts", "tokens", length_N, reader.max_tokens, setting="encoder.max_length", num_rows=num_rows
+    )
 
 
 def embed_inputs(

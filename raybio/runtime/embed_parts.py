@@ -25,6 +25,7 @@ from raybio.training.durable import commit_file, file_sha256, replace_file
 
 VERSION = 1
 _ORIGIN_KEY = b"raybio"
+_CUT_KEY = b"raybio.cut"
 
 
 class PartError(Exception):
@@ -148,10 +149,10 @@ class Parts:
         return content
 
 
-def join(parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_digest: str) -> int:
+def join(parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_digest: str, cut: str) -> int:
     """Write all parts into one Parquet file, in order; return its number of rows.
 
-    Its pages have checksums, and ``check_output`` knows the file again by ``origin``.
+    Its pages have checksums, ``check_output`` knows the file again by ``origin``, and ``cut_of`` returns ``cut``.
 
     Raises:
         StoreError: if a part is not whole, or the file cannot be read back as it was written.
@@ -168,7 +169,7 @@ def join(parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_d
                     f"{parts.output(number)} {error}, although it was just embedded or verified: the model or the "
                     "disk changed meanwhile. Give the same command again"
                 ) from None
-            table = table.replace_schema_metadata({_ORIGIN_KEY: origin.encode()})
+            table = table.replace_schema_metadata({_ORIGIN_KEY: origin.encode(), _CUT_KEY: cut.encode()})
             writer = writer or pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
             writer.write_table(table)
             num_rows += table.num_rows
@@ -205,3 +206,9 @@ def check_output(out: Path, origin: str) -> int:
         reason = " ".join(str(error).split())[:200]
         raise StoreError(f"{out} exists and is damaged, or no Parquet file ({reason}). Delete it") from None
     return num_rows
+
+
+def cut_of(out: Path) -> str:
+    """Return the line of a finished file that says which of its inputs were cut; empty if none was."""
+    metadata = pq.read_schema(out).metadata or {}
+    return str(metadata.get(_CUT_KEY, b"").decode())

@@ -33,7 +33,9 @@ def zero_shot(
         Path | None, typer.Option(help="file with one PMID a line: ask hoc tasks over these abstracts alone as well")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="of the intervals and tests")] = 0,
-    max_length: Annotated[int, typer.Option(min=3, help="tokens of a text that are read")] = 512,
+    max_length: Annotated[
+        int | None, typer.Option(min=3, help="tokens of a text that are read; default: 512, or what the model can read")
+    ] = None,
 ) -> None:
     """Rank documents for queries by cosine alone; beside it TF-IDF, BM25, chance and the published figures."""
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])

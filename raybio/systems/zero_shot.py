@@ -13,17 +13,20 @@ from torch import Tensor
 from raybio.data.article_store import ArticleStore
 from raybio.data.pair_collate import read_texts
 from raybio.data.store import open_store
-from raybio.encoders.text import TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoderConfig, TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokens import TokenizerSource
-from raybio.errors import StoreError
-from raybio.evaluation.zero_shot import BASELINES, Embed, TaskResult, encoder_scorer, judge
+from raybio.errors import ConfigError, StoreError
+from raybio.evaluation.zero_shot import BASELINES, Embed, Task, TaskResult, encoder_scorer, judge
 from raybio.evaluation.zero_shot_names import task_names
 from raybio.functional.hashing import derive_seed
+from raybio.systems.input_lengths import text_lengths
 from raybio.systems.zero_shot_tasks import read_tasks
 from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
 
 MAX_TOKENS_AT_ONCE = 16_384
+MAX_LENGTH = 512
+"""Tokens of a text that are read, where nothing else is said and the model reads so many."""
 
 
 def zero_shot(
@@ -32,7 +35,7 @@ def zero_shot(
     data: Path,
     *,
     seed: int = 0,
-    max_length: int = 512,
+    max_length: int | None = None,
     hoc_pmids: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[TaskResult]:
@@ -43,17 +46,21 @@ def zero_shot(
         tasks: data sets ("hoc", "pubmedqa", "bioasq": all their tasks) or names of single tasks.
         data: the folder of the data sets.
         seed: of the bootstrap and the permutation tests.
-        max_length: tokens of a text that are read, at most what a model has positions for.
+        max_length: tokens of a text that are read; None: ``MAX_LENGTH``, or as many as a model has positions for.
         hoc_pmids: a list of abstracts over which the Hallmarks of Cancer are asked as well, such as a test split.
         say: called with what is being done.
 
     Raises:
-        ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded.
+        ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded or reads fewer
+            tokens than ``max_length``.
         DataError: for a file that is not of its form.
     """
     asked = read_tasks(task_names(tasks), data, hoc_pmids=hoc_pmids)
     model_by_name = model_names(models)
-    encoders = {name: encoder_scorer(_embedder(model, max_length)) for name, model in model_by_name.items()}
+    readers = {name: _reader(model, max_length) for name, model in model_by_name.items()}
+    encoders = {
+        name: encoder_scorer(_embedder(model, max_length or MAX_LENGTH)) for name, model in model_by_name.items()
+    }
     scorers = encoders | dict(BASELINES)
     pmids_by_name = {name: training_pmids(model) for name, model in model_by_name.items()}
     known = {name: pmid_N for name, pmid_N in pmids_by_name.items() if pmid_N is not None}
@@ -62,8 +69,31 @@ def zero_shot(
         say(task.name)
         result = judge(task, scorers, np.random.default_rng(derive_seed(seed, task.name)))
         num_trained_on = {name: int(np.isin(list(task.pmids), pmid_N).sum()) for name, pmid_N in known.items()}
-        results.append(replace(result, num_trained_on=num_trained_on))
+        cuts = {name: remarks for name, reader in readers.items() if (remarks := _cuts(task, reader))}
+        results.append(replace(result, num_trained_on=num_trained_on, cuts=cuts))
     return results
+
+
+def _reader(model: str, max_length: int | None) -> TextReader:
+    reader = text_reader(TextEncoderConfig(source=model, max_length=max_length or MAX_LENGTH), count_by_word={})
+    if max_length is not None and max_length > reader.readable:
+        raise ConfigError(
+            f"--max-length: got {max_length}, and {model} reads at most {reader.readable} tokens; want at most that"
+        )
+    return reader
+
+
+def _cuts(task: Task, reader: TextReader) -> list[str]:
+    """What the model does not read of the task's texts."""
+    found = []
+    for what, texts in {"queries": task.queries, "documents": task.documents}.items():
+        read = partial(_taken, texts)
+        found.append(text_lengths(what, read, np.arange(len(texts)), reader, wanted=reader.max_tokens))
+    return [one.remark for one in found if one.remark]
+
+
+def _taken(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
+    return [texts[row] for row in row_R.tolist()]
 
 
 def training_pmids(model: str) -> np.ndarray | None:

@@ -169,6 +169,11 @@ def test_every_protein_gets_the_embedding_that_its_encoder_gives(
     summary = embed_file(model, fasta, out, rows_per_part=5, strip_stop=True)
     assert (summary.num_rows, summary.num_parts, summary.num_parts_found) == (NUM_ROWS + 1, 5, 0)
     assert sum(facts["count"] for facts in summary.quarantine.values()) == 1
+    lengths = [*map(len, sequences), 3]
+    kept = 40 - protein_encoder(pooling="mean").vocabulary.num_special_per_sequence
+    num_cut = sum(length > kept for length in lengths)
+    assert summary.cut == f"sequences: {num_cut} of {NUM_ROWS + 1} cut at {kept} of {max(lengths)} residues"
+    assert embed_file(model, fasta, out, rows_per_part=5, strip_stop=True).cut == summary.cut
     table = pq.read_table(out)
     assert table.column("key").to_pylist() == [*(f"p{number}" for number in range(NUM_ROWS)), "stop"]
     assert str(table.schema.field("embedding").type).startswith("fixed_size_list")
@@ -190,6 +195,10 @@ def test_every_text_gets_the_embedding_that_its_encoder_gives(tmp_path: Path) ->
         embed_file(model, source, out, strip_stop=True)
     summary = embed_file(model, source, out, rows_per_part=2)
     assert (summary.num_rows, summary.num_parts, list(summary.quarantine)) == (len(TEXTS), 3, ["empty line"])
+    num_tokens = [len(encoder.tokenizer(text)["input_ids"]) for text in TEXTS]
+    num_cut = sum(num > 12 for num in num_tokens)
+    assert num_cut
+    assert summary.cut == f"texts: {num_cut} of {len(TEXTS)} cut at 12 of {max(num_tokens)} tokens"
     assert pq.read_table(out).column("key").to_pylist() == [f"t{number}" for number in range(len(TEXTS))]
     np.testing.assert_allclose(column(out), embed_texts(encoder, TEXTS), rtol=1e-5, atol=1e-5)
 

@@ -3,8 +3,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from raybio.data.article_store import ArticleStore
+from raybio.errors import ConfigError
+from raybio.evaluation.zero_shot_report import report_markdown
 from raybio.runtime.run_folder import RunFolder
 from raybio.systems.siamese import build
 from raybio.systems.zero_shot import training_pmids, zero_shot
@@ -24,6 +27,12 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     asked = [*tiny_articles.pmid_N[:40].tolist(), 5000]
     (tmp_path / "ori_pqal.json").write_text(json.dumps({str(pmid): record for pmid in asked}))
     (result,) = zero_shot([model], ["pubmedqa-contexts"], tmp_path)
+    assert result.cuts == {}
+    (short,) = zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=3)
+    assert all("cut at 3 of" in remark for remark in short.cuts["tiny"])
+    assert "tiny reads not all: queries: " in report_markdown([short], {})
+    with pytest.raises(ConfigError, match="--max-length: got 600, and .* reads at most 32 tokens"):
+        zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=600)
     expected = int((~tiny_articles.is_validation_N[:40]).sum())
     assert 0 < expected < 40
     assert result.num_trained_on == {"tiny": expected}
