@@ -159,9 +159,8 @@ def test_joint_is_both_losses():
     pairs = graph_oracles.cldr_loss(word_WD.detach().numpy(), batch, states(objective, batch), 0.1, "paper")
     tags = tag_loss(objective, batch, word_WD)
     assert report.loss.item() == pytest.approx(pairs + 0.5 * tags)
-    assert {name: value.item() for name, value in report.terms.items()} == pytest.approx(
-        {"graph_loss": pairs, "tag_loss": tags}
-    )
+    losses = {name: value.item() for name, value in report.terms.items() if name.endswith("_loss")}
+    assert losses == pytest.approx({"graph_loss": pairs, "tag_loss": tags})
 
 
 def test_a_batch_without_a_relation_has_no_loss_and_a_gradient_of_zero():

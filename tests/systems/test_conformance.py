@@ -265,12 +265,12 @@ def test_the_final_table_has_a_chance_row_whatever_the_encoder(name: str, store:
     scores = final_scores(system)
     assert next(iter(scores)) == "chance"
     assert scores["chance"].keys() == scores["trained"].keys()
-    for split, measures in SYSTEMS[name].table.splits.items():
-        of_split = scores["chance"].get(split, {})
-        assert split not in scores["trained"] or of_split.keys() >= SYSTEMS[name].table.measures.keys(), measures
-        assert all(score.keys() == {"value"} and 0 <= score["value"] < 1 for score in of_split.values())
-        for measure, score in scores.get("random", {}).get(split, {}).items():
-            assert score["value"] == pytest.approx(of_split[measure]["value"], rel=0.35), (split, measure)
+    for split, of_split in scores["chance"].items():
+        assert of_split.keys() >= SYSTEMS[name].table.measures.keys(), split
+        assert all(score.keys() == {"value"} and 0 <= score["value"] <= 1 for score in of_split.values())
+    for measure, score in scores.get("random", {}).get("train", {}).items():
+        # One draw of vectors; held-out links of a tiny store are too few to be compared.
+        assert score["value"] == pytest.approx(scores["chance"]["train"][measure]["value"], rel=0.2), measure
     table = ResultTable(scores, SYSTEMS[name].table)
     header, body = table.cells(table.splits[0])
     assert body[0][0] == "chance"
