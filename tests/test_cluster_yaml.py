@@ -246,7 +246,7 @@ def test_the_upload_of_a_job_leaves_git_runs_and_environments_behind():
 
 def ask_for_gpus(*arguments):
     command = [sys.executable, str(ROOT / "deploy" / "ask_for_gpus.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1500)
 
 
 @pytest.mark.parametrize("arguments", [(), ("four",), ("-1",), ("4", "--minutes", "soon")])

@@ -1,6 +1,6 @@
 """Settings: read, overridden, compared, and refused with a reason."""
 
-import time
+import itertools
 from typing import Annotated, Literal
 
 import pytest
@@ -193,14 +193,13 @@ def test_a_hostile_or_broken_file_is_refused_with_the_reason(text, reason, tmp_p
     assert reason in refused(text, tmp_path)
 
 
-def test_an_alias_bomb_is_refused_at_once():
+def test_an_alias_bomb_is_refused_before_it_is_expanded():
+    # Expanded, it has 9**20 entries.
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
-    for before, name in zip("abcdefgh", "bcdefghi", strict=True):
+    for before, name in itertools.pairwise("abcdefghijklmnopqrst"):
         lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
-    start = time.monotonic()
     with pytest.raises(ConfigError, match="alias"):
         parse_yaml("\n".join(lines))
-    assert time.monotonic() - start < 1
 
 
 def test_the_fingerprint_changes_with_any_setting_but_not_with_the_order_of_keys():

@@ -313,11 +313,12 @@ class Tracker:
             self._seconds_of_file = status.st_size / SLOWEST_BYTES_PER_SECOND
             try:
                 mlflow_run.log_artifact(self._client, str(self.run_id), path, self.folder)
+                # Before the file's own time ends, or whoever waits sees neither.
+                self._moved_at = time.monotonic()
             finally:
                 self._seconds_of_file = 0.0
             self._sent[name] = mark
             self._save()
-            self._moved_at = time.monotonic()
 
     def _close(self) -> None:
         tags = self._tags | ({"ended": self._why} if self._why else {})

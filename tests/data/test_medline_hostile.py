@@ -17,7 +17,6 @@ from raybio.data.quarantine import Quarantine
 from raybio.errors import DataError
 from tests.data.citations import DOCTYPE, article_set, citation, deletion, write_medline
 
-pytestmark = pytest.mark.timeout(30)
 MEBI = 1 << 20
 MESH = (
     '<MeshHeading><DescriptorName UI="D1" MajorTopicYN="N">Rats</DescriptorName>'

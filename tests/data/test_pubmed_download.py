@@ -87,7 +87,7 @@ class Naps(list):
 
 
 def fetch(mirror, folder, **options):
-    options = {"sleep": Naps(), "timeout_seconds": 5.0, **options}
+    options = {"sleep": Naps(), "timeout_seconds": 600.0, **options}
     return download_pubmed(mirror.url, folder, **options)
 
 

@@ -3,7 +3,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -215,11 +214,16 @@ def test_rows_that_are_not_sorted_by_group_are_refused(tmp_path):
         write_store(tmp_path / "store", **parts(group_N=(0, 1, 0, 1, 1)))
 
 
-def test_opening_costs_milliseconds(store):
-    started = time.perf_counter()
-    for _ in range(20):
-        open_store(store.path)
-    assert (time.perf_counter() - started) / 20 < 0.05
+def test_opening_reads_the_manifest_alone(store):
+    for name in store.manifest["files"]:
+        size = (store.path / name).stat().st_size
+        (store.path / name).unlink()
+        with open(store.path / name, "wb") as file:
+            file.truncate(size)  # of the right size, and without content
+    again = open_store(store.path)
+    assert again.manifest == store.manifest
+    with pytest.raises(StoreError, match="sha256"):
+        again.verify()
 
 
 KILLED = """
@@ -249,7 +253,7 @@ print(point)
 
 def test_a_writer_killed_at_any_point_leaves_no_store_or_the_whole_one_and_the_next_writer_succeeds(store, tmp_path):
     script = KILLED.format(tests=os.path.dirname(__file__), path=str(tmp_path / "killed"))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, done.stderr
     num_points = int(done.stdout)
     assert num_points >= 8

@@ -83,7 +83,6 @@ def online(hub, cache):
     return run(tasks, cache, hub[0])
 
 
-@pytest.mark.timeout(600)  # two imports of transformers on a busy machine
 def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, cache, online):
     _, digest, words_digest = hub
     _, _, by_branch, by_commit, unknown, words = online
@@ -100,7 +99,6 @@ def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, 
         assert "HF_HUB_OFFLINE=1" in line
 
 
-@pytest.mark.timeout(600)
 def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_there_is_no_network(online, tmp_path):
     known, unknown, *_ = online
     assert known == "None 0"  # no weights were fetched

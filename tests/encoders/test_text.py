@@ -256,7 +256,6 @@ def test_a_folder_that_is_not_there_is_named(source):
 
 
 @pytest.mark.skipif(minilm_folder() is None, reason=WHY_NOT)
-@pytest.mark.timeout(300)
 def test_embeddings_of_minilm_are_those_of_sentence_transformers():
     sentence_transformers = pytest.importorskip("sentence_transformers")
     folder = str(minilm_folder())

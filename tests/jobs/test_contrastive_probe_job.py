@@ -28,7 +28,6 @@ SETTINGS = {
     "schedule.evaluate_every_steps": 2,
     "precision": "fp32",
 }
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.mark.slow
@@ -92,6 +91,6 @@ def test_the_help_of_the_commands_comes_without_importing_torch() -> None:
     root = JOB.parents[1]
     environment = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, timeout=110
+        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, timeout=1500
     )
     assert done.stdout.splitlines()[-1] == "5 []", done.stderr

@@ -41,7 +41,6 @@ def write_task(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_tasks_are_told_by_two_encoders_with_two_seeds(tmp_path: Path, empty_database: Path) -> None:
     shutil.copy(empty_database, tmp_path)
     data = write_task(tmp_path / "data")

@@ -25,7 +25,7 @@ ENCODER = {
     "encoder.max_length": 24,
     "precision": "fp32",
 }
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 
 def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(

@@ -27,7 +27,6 @@ SETTINGS = {
     "schedule.checkpoint_every_steps": 2,
     "schedule.evaluate_every_steps": 2,
 }
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture

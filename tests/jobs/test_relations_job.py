@@ -43,7 +43,6 @@ FINETUNING = COMMON | {
     "data.label_fraction": 0.5,
     "optim.peak_lr": LR,
 }
-pytestmark = pytest.mark.timeout(900)
 
 
 def given(settings: dict[str, object]) -> list[str]:

@@ -21,7 +21,6 @@ SETTINGS = {
     "plan": {"global_batch_rows": 16},
     "schedule": {"max_steps": 20, "checkpoint_every_steps": 10, "evaluate_every_steps": 10, "log_every_steps": 2},
 }
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ class PostgreSQL:
             for path in (folder, folder / "password"):
                 shutil.chown(path, self.user)
         initdb = [self.bin / "initdb", "-D", self.data, "-U", USER, "--pwfile", folder / "password"]
-        self._run(*initdb, "--auth=scram-sha-256", "--encoding=UTF8", "--no-locale", "--no-sync").wait(timeout=60)
+        self._run(*initdb, "--auth=scram-sha-256", "--encoding=UTF8", "--no-locale", "--no-sync").wait(timeout=1500)
 
     def _run(self, *command: object) -> subprocess.Popen[bytes]:
         with open(self.folder / "log", "ab") as log:
@@ -54,7 +54,7 @@ class PostgreSQL:
     def start(self) -> None:
         options = ("-h", "127.0.0.1", "-p", self.port, "-k", "", "-c", "fsync=off")
         self.process = self._run(self.bin / "postgres", "-D", self.data, *options)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 1500
         while True:
             try:
                 self.query("select 1")
@@ -67,7 +67,7 @@ class PostgreSQL:
     def stop(self) -> None:
         """At once, as a machine that goes down does it: connections are cut."""
         self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=1500)
 
     @property
     def uri(self) -> str:

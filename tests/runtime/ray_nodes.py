@@ -74,7 +74,7 @@ class Nodes:
         token = (self.folder / ".ray" / "auth_token").read_text()
         headers = {"Authorization": f"Bearer {token}"}
         asked = urllib.request.Request(f"{self.dashboard}/api/v0/nodes?limit=100&timeout=10", headers=headers)
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=600) as answer:
             nodes = json.load(answer)["data"]["result"]["result"]
         return [node["node_ip"] for node in nodes if node["state"] == "ALIVE"]
 
@@ -119,7 +119,7 @@ class Nodes:
 
     def _comes_up(self, is_so: Callable[[], bool]) -> bool:
         """Whether it becomes so while the newest node runs."""
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + 1500
         while time.monotonic() < deadline and self.nodes[-1].poll() is None:
             if is_so():
                 return True
@@ -135,7 +135,7 @@ def free_port() -> int:
 
 def status_without_token(address: str) -> int:
     try:
-        with urllib.request.urlopen(f"{address}/api/jobs/", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/api/jobs/", timeout=600) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -162,7 +162,6 @@ def test_the_axis_is_logarithmic_where_positive_values_span_more_than_a_factor_o
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
 def test_a_comparison_of_real_runs_draws_them_and_sends_the_files_to_mlflow(
     ray_cluster: None, runs: Path, tiny_documents: DocumentStore
 ) -> None:

@@ -190,7 +190,6 @@ def test_a_last_training_alone_is_refused(tmp_path):
     assert done.returncode == 2 and "--last-training: follows --all-folds" in done.stderr
 
 
-@pytest.mark.timeout(600)
 def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before_is_kept(ray_cluster, tmp_path):
     store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
     config = config_of(**{"model": "joint"})
@@ -211,7 +210,7 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
         work_off_here([replace(done, entities=tmp_path / "nothing"), *others], place)
     assert done.is_done
     address = ray.get_runtime_context().gcs_address
-    for _ in range(600):  # until all are told of, and none of them waits or works
+    for _ in range(15_000):  # until all are told of, and none of them waits or works
         states = [task.state for task in list_tasks(address=address, filters=[("name", "=", "_work")])]
         if set(states) == {"FINISHED", "FAILED"} and len(states) == 2 + len(others):
             break

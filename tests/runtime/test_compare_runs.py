@@ -328,7 +328,6 @@ def test_no_two_of_many_lines_look_alike_without_colour(tmp_path: Path, monkeypa
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(300)
 def test_the_job_compares_real_runs(unbroken: Result, request_two: TrainRequest, tmp_path: Path) -> None:
     config = override(request_two.config, "objective.lambda_spml", 0)
     other = train(replace(request_two, config=config, name="without-the-graph"))

@@ -27,7 +27,6 @@ from tests.encoders.tiny_text import embed as embed_texts
 from tests.script_process import run_script
 from tests.systems.conformance_cases import CASES, tiny_config
 
-pytestmark = pytest.mark.timeout(300)
 JOB = Path(__file__).parents[2] / "jobs" / "embed.py"
 NUM_ROWS = 23
 SIZES = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 48}

@@ -12,7 +12,6 @@ from tests.script_process import Done, run_script
 
 ROOT = Path(__file__).parents[2]
 NAME = "structure_preserving"
-pytestmark = pytest.mark.timeout(300)
 
 
 def run_job(folder: Path, *arguments: str, job: str = "sppt_protein.py") -> Done:

@@ -4,7 +4,6 @@ import logging
 import socket
 import sqlite3
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -179,12 +178,14 @@ def test_a_database_is_fine_unless_another_writes_or_it_is_none(empty_database: 
 def server(answers: bool) -> Iterator[int]:
     """What stands where an MLflow server is expected: one that is broken, or one that never answers."""
 
+    released = threading.Event()
+
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             if answers:
                 self.send_error(500)
             else:
-                time.sleep(20)
+                released.wait()
 
         do_GET = do_POST
 
@@ -196,6 +197,7 @@ def server(answers: bool) -> Iterator[int]:
     try:
         yield one.server_port
     finally:
+        released.set()
         threading.Thread(target=one.shutdown, daemon=True).start()
 
 

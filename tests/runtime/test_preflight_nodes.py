@@ -135,7 +135,6 @@ def run_preflight(folder: Path, address: str, *arguments: str, **environment: st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_cluster_of_two_nodes_is_looked_at_node_by_node(
     two_nodes: tuple[str, str], tmp_path: Path, tiny_store: Store
 ) -> None:
@@ -165,7 +164,6 @@ def test_a_cluster_of_two_nodes_is_looked_at_node_by_node(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_without_a_cluster_it_starts_one_and_ends_it(tmp_path: Path) -> None:
     done, worst = run_preflight(tmp_path, "", "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr

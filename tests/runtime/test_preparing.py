@@ -18,7 +18,7 @@ from raybio.data.store import open_store
 from raybio.runtime.preparing import _parse_by_ray_data, app
 from tests.data.citations import citation, deletion, write_medline
 
-pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 RATS = "<MeshHeading><DescriptorName MajorTopicYN='N'>Rats</DescriptorName></MeshHeading>"
 
 

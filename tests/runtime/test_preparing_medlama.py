@@ -79,7 +79,7 @@ def test_help_comes_without_torch_or_ray(command):
         f"shown = CliRunner().invoke(app, [{command!r}, '--help']); assert shown.exit_code == 0; "
         "print(sorted({'ray', 'torch', 'mlflow'} & sys.modules.keys()))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1500)
     assert done.stdout.strip() == "[]", done.stderr
 
 

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -81,20 +80,22 @@ def test_the_lock_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
     code = (
-        f"from raybio.runtime.run_folder import RunFolder; import time\n"
-        f"with RunFolder({str(tmp_path)!r}, 'first').lock('driver', 1):\n    print('held', flush=True); time.sleep(60)"
+        f"from raybio.runtime.run_folder import RunFolder; import sys\n"
+        f"with RunFolder({str(tmp_path)!r}, 'first').lock('driver', 1):\n"
+        "    print('held', flush=True); sys.stdin.read()"
     )
     root = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=root) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
+    ) as other:
         assert other.stdout is not None
         other.stdout.readline()
         with pytest.raises(ClusterError, match="another process is at work"), folder.lock("driver", 0.3):
             pass
         other.kill()
         other.wait()
-    started = time.monotonic()
-    with folder.lock("driver", 5):
-        assert time.monotonic() - started < 2
+    with folder.lock("driver", 0):
+        pass
 
 
 def test_a_torn_json_file_is_an_error_unless_it_is_written_again(

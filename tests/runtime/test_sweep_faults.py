@@ -22,7 +22,7 @@ from raybio.training.settings import TrainingConfig
 from tests.runtime.test_driver_faults import ROOT, end_of_family
 
 LAMBDAS = [0.0, 0.1, 0.5, 0.9]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 class SweepJob:
@@ -56,7 +56,7 @@ class SweepJob:
 
     def finish(self) -> dict:
         process = self.start()
-        assert process.wait(timeout=300) == 0, self.log
+        assert process.wait(timeout=1500) == 0, self.log
         return read_json(self.sweep / "result.json")
 
     @property
@@ -103,7 +103,7 @@ def test_a_driver_killed_in_the_middle_goes_on_and_trains_no_finished_trial_agai
     expected = {"finished": "FINISHED", "stopped by the scheduler": "KILLED"}
     children = [(one["name"], expected[one["status"]]) for one in result["trials"]]
     assert job.tracked() == sorted([("mine", "FINISHED"), *children])
-    assert end_of_family(family, 180) == []
+    assert end_of_family(family) == []
 
 
 @pytest.mark.nightly
@@ -155,7 +155,7 @@ def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process
     family = psutil.Process(process.pid).children(recursive=True)
     # Ctrl-C reaches the whole group of a terminal; a supervisor's SIGTERM the driver alone.
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-    assert process.wait(timeout=120) == code, job.log
+    assert process.wait(timeout=1500) == code, job.log
     runs = sorted((job.sweep / "trials").iterdir())
     assert len(runs) == 2
     for run in runs:
@@ -164,7 +164,7 @@ def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process
         assert (run / "checkpoints" / f"step-{outcome['step']:08d}").is_dir()
     assert job.tracked() == sorted((name, "KILLED") for name in ["mine", *(run.name for run in runs)])
     assert "the same command goes on" in job.log
-    assert end_of_family(family, 60) == []
+    assert end_of_family(family) == []
 
 
 @pytest.mark.nightly
@@ -175,7 +175,7 @@ def test_trials_that_the_memory_monitor_kills_end_with_the_sizes(
     job = SweepJob(tmp_path, tiny_store, tiny_training, max_steps=12)
     # A limit that is passed before anything has started.
     process = job.start(RAY_memory_usage_threshold="0.01", RAY_memory_monitor_refresh_ms="100")
-    assert process.wait(timeout=300) == 2
+    assert process.wait(timeout=1500) == 2
     assert "none of 4 trials came to an evaluation" in job.log
     assert "low on memory" in job.log
     assert "GB limit" in job.log

@@ -14,7 +14,6 @@ from raybio.runtime.run_folder import RunFolder, write_json
 from raybio.runtime.track import Tracker, add_artifacts, tracking_uri
 from raybio.training.settings import TrainingConfig
 
-pytestmark = pytest.mark.timeout(300)
 CONFIG = {"seed": 7, "optim": {"peak_lr": 0.1, "schedule": "constant"}, "encoder": {"source": "scratch"}}
 
 

@@ -1,5 +1,6 @@
 """Files on their way to MLflow: each is sent once, however slow the server; a process that must go waits for none."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -7,20 +8,57 @@ import pytest
 
 from raybio.runtime import track
 from raybio.runtime.run_folder import read_json
+from raybio.runtime.track import Tracker
 from tests.runtime.test_track_faults import server, way
 from tests.runtime.tracked_sweep import TrackedSweep
 from tests.runtime.tracking_server import Way
 
 __all__ = ["server", "way"]
-pytestmark = pytest.mark.timeout(300)
 
 
 def with_files(sweep: TrackedSweep, num: int) -> None:
-    """An exported model of several files, each too big to be sent within a second of a slow way."""
+    """An exported model of several files, each with four seconds of its own to be sent in."""
     export = sweep.folders[sweep.name].export
     export.mkdir()
     for number in range(num):
         (export / f"part-{number}.bin").write_bytes(bytes(400_000))
+
+
+class Clock:
+    """Time as trackers see it: it stands still unless it is moved.
+
+    Attributes:
+        now: in seconds.
+        looks: one for each time that somebody asked a tracker how long to wait for it.
+    """
+
+    def __init__(self) -> None:
+        self.now, self.looks = 1000.0, threading.Semaphore(0)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return time.time()
+
+    def wait_for_looks(self, num: int) -> None:
+        while self.looks.acquire(blocking=False):
+            pass
+        for _ in range(num):
+            self.looks.acquire()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock, deadline = Clock(), Tracker._deadline
+
+    def look(tracker: Tracker) -> float:
+        clock.looks.release()
+        return float(deadline.__get__(tracker))
+
+    monkeypatch.setattr(track, "time", clock)
+    monkeypatch.setattr(Tracker, "_deadline", property(look))
+    return clock
 
 
 def sent_files(way: Way) -> list[str]:
@@ -44,13 +82,18 @@ def test_files_that_arrived_are_not_sent_again_by_another_attempt_or_another_sta
 
 
 def test_large_files_arrive_at_a_slow_server_that_takes_longer_than_is_waited_for_one_that_is_away(
-    way: Way, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: Way, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     from mlflow import MlflowClient
 
     monkeypatch.setattr(track, "FINISH_SECONDS", 1.0)
     monkeypatch.setattr(track, "KILLED_SECONDS", 1.0)
-    way.slow, way.delay_seconds = ".bin", 1.5
+
+    def two_seconds_pass() -> None:
+        clock.now += 2
+        clock.wait_for_looks(2)  # whoever waits for the tracker has seen it
+
+    way.slow, way.on_slow = ".bin", two_seconds_pass
     sweep = TrackedSweep(tmp_path, way.address, num_children=0)
     with_files(sweep, 3)
     sweep.report(1, 3)
@@ -64,20 +107,26 @@ def test_large_files_arrive_at_a_slow_server_that_takes_longer_than_is_waited_fo
 
 
 def test_a_driver_that_was_killed_waits_for_no_large_files(
-    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     monkeypatch.setattr(track, "KILLED_SECONDS", 1.0)
-    way.slow, way.delay_seconds = ".bin", 1.5
+    may_go_on = threading.Event()
+
+    def two_seconds_pass_and_more() -> None:
+        clock.wait_for_looks(1)  # somebody waits
+        clock.now += 2
+        may_go_on.wait()
+
+    way.slow, way.on_slow = ".bin", two_seconds_pass_and_more
     sweep = TrackedSweep(tmp_path, way.address, num_children=0)
     with_files(sweep, 8)
     sweep.start()
     while not sweep.all_are_open:
         time.sleep(0.05)
     sweep.parent.kill()
-    started = time.monotonic()
-    sweep.parent.finish("KILLED")
-    assert time.monotonic() - started < 2
+    sweep.parent.finish("KILLED")  # ends while the first file is under way
     assert read_json(sweep.parent.folder.tracking)["pending"]
     way.slow = ""
+    may_go_on.set()
     assert sweep.parent._thread is not None
     sweep.parent._thread.join()  # the process would be gone

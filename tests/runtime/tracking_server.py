@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -33,10 +33,10 @@ def mlflow_server(folder: Path, database: str) -> Iterator[str]:
     with open(folder / "server.log", "wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, env=environment, start_new_session=True)
     try:
-        for _ in range(600):
+        for _ in range(15_000):
             if process.poll() is not None:
                 raise RuntimeError((folder / "server.log").read_text())
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5):
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=600):
                 break
             time.sleep(0.1)
         yield address
@@ -52,9 +52,10 @@ class Way:
     Attributes:
         state: ``pass``; ``broken``: every answer is a 500; ``hanging``: no answer; ``refused``: nobody listens.
         losing: the answer to the next request whose path ends so is lost on its way, the request itself is not.
-        delaying: the next request whose path ends so is forwarded after ``delay_seconds``.
+        delaying: the next request whose path ends so is forwarded once it was given up and a second one has come;
+            ``is_late`` is set when the server has answered it.
         failing: the next request whose path ends so is answered with 500, and not forwarded.
-        slow: every request whose path holds this is forwarded after ``delay_seconds``.
+        slow: every request whose path holds this is forwarded when ``on_slow`` has returned.
         requests: paths, in order.
         logins: that came with them.
     """
@@ -63,7 +64,8 @@ class Way:
         self.host, self.port = server.removeprefix("http://").split(":")[0], int(server.rsplit(":", 1)[1])
         self.own_port, self.state = free_port(), "refused"
         self.losing = self.failing = self.delaying = self.slow = ""
-        self.delay_seconds = 3.0
+        self.is_late = threading.Event()
+        self.on_slow: Callable[[], None] = lambda: None
         self.requests, self.logins = list[str](), set[str | None]()
         self._listener: http.server.ThreadingHTTPServer | None = None
         self.become(state)
@@ -100,13 +102,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             while way.state == "hanging":
                 time.sleep(0.05)
             return
-        if self._is("delaying", path) or (way.slow and way.slow in path):
-            time.sleep(way.delay_seconds)
-        connection = http.client.HTTPConnection(way.host, way.port, timeout=60)
+        is_delayed = self._is("delaying", path)
+        while is_delayed and way.requests.count(path) < 2:
+            time.sleep(0.05)
+        if way.slow and way.slow in path:
+            way.on_slow()
+        connection = http.client.HTTPConnection(way.host, way.port, timeout=1500)
         connection.request(self.command, self.path, body, dict(self.headers))
         answer = connection.getresponse()
         content = answer.read()
         connection.close()
+        if is_delayed:
+            way.is_late.set()
         if self._is("losing", path):
             return
         self.send_response_only(answer.status)

@@ -85,7 +85,6 @@ def test_a_source_that_is_not_there_is_refused_before_anything_is_loaded(name: s
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:
     config = tiny_config(name, **CASES[name].overfit)
     system = SYSTEMS[name].build(config, store.path)

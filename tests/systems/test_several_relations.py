@@ -28,7 +28,6 @@ CHANGES = {
     "evaluation.neighbours": [5],
     "memory.max_tokens_per_micro_batch": 4096,
 }
-pytestmark = pytest.mark.timeout(400)
 MEASURES = {"f1", "precision", "recall", "macro_f1", "ign_f1"}
 
 

@@ -81,7 +81,7 @@ def test_a_checkpoint_is_what_the_model_was_when_save_was_called(tmp_path: Path,
     original = durable.write_tensors
 
     def late(path: Path, tensors: dict[str, Tensor]) -> durable.FileRecord:
-        may_write.wait(30)
+        may_write.wait()
         return original(path, tensors)
 
     monkeypatch.setattr(durable, "write_tensors", late)

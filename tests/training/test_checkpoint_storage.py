@@ -80,14 +80,14 @@ except CheckpointError as error:
 """
 
 
-def run_python(*arguments: str, timeout_seconds: float = 110) -> subprocess.CompletedProcess[str]:
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         env=environment,
-        timeout=timeout_seconds,
+        timeout=1500,
         check=False,
     )
 
@@ -131,12 +131,11 @@ def test_storage_that_goes_away_midway_stops_the_run_at_the_next_save(tmp_path: 
         CheckpointStore(folder).latest()
 
 
-@pytest.mark.timeout(300)
 def test_a_save_killed_at_any_system_call_leaves_a_checkpoint_that_loads() -> None:
     # Hundreds of saves: in memory where that exists, since what a kill leaves behind does not depend on the disk.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        process = run_python(str(Path(__file__).with_name("kill_points.py")), folder, timeout_seconds=280)
+        process = run_python(str(Path(__file__).with_name("kill_points.py")), folder)
     assert process.returncode == 0, process.stderr[-3000:]
     kills = [json.loads(line) for line in process.stdout.splitlines()]
     at_calls = [kill for kill in kills if "after" in kill]

@@ -153,7 +153,7 @@ def late_worker(rank: int, collective: ProcessGroup, folder: Path) -> None:
 
 
 def test_a_worker_that_is_gone_is_a_named_error_and_not_a_hang(tmp_path: Path) -> None:
-    run_workers(late_worker, 2, tmp_path, timeout_seconds=10)
+    run_workers(late_worker, 2, tmp_path)
 
 
 def test_one_process_alone_gathers_its_own_rows_with_their_gradient() -> None:

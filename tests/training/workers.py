@@ -14,18 +14,18 @@ import torch.multiprocessing as mp
 
 from raybio.training.gather import ProcessGroup
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 1500
+"""Ends a hang. Processes form their group late on a busy machine."""
+
 SLOW_TO_IMPORT = ("torch.distributed", "transformers.models.bert.modeling_bert", "raybio.systems")
 
 Work = Callable[[int, ProcessGroup, Path], None]
 
 
-def run_workers(work: Work, world: int, folder: Path, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+def run_workers(work: Work, world: int, folder: Path) -> None:
     """Run ``work`` in ``world`` processes; an exception in any of them is raised here."""
     forkserver()
-    mp.start_processes(
-        _worker, args=(work, world, str(folder), timeout_seconds), nprocs=world, start_method="forkserver"
-    )
+    mp.start_processes(_worker, args=(work, world, str(folder)), nprocs=world, start_method="forkserver")
 
 
 def forkserver() -> ForkServerContext:
@@ -37,14 +37,14 @@ def forkserver() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
-def _worker(rank: int, work: Work, world: int, folder: str, timeout_seconds: float) -> None:
+def _worker(rank: int, work: Work, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=world,
-        timeout=datetime.timedelta(seconds=timeout_seconds),
+        timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS),
     )
     try:
         work(rank, ProcessGroup(), Path(folder))
