@@ -14,7 +14,7 @@ from raybio.data.store import Store
 from raybio.runtime.run_folder import read_json
 from tests.jobs.test_sppt_job import ROOT, SETTINGS, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 JOB = ROOT / "jobs" / "sppt_protein.py"
 
 

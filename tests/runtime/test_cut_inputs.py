@@ -14,7 +14,7 @@ from raybio.runtime.run_folder import read_json
 from raybio.runtime.train import TrainRequest
 from tests.systems.conformance_cases import tiny_config
 
-pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(

@@ -150,7 +150,6 @@ def test_a_damaged_record_changes_neither_settings_nor_store_nor_workers(kept: K
         kept.folder.open(SYSTEM, again.config, Path(again.store), "other", ())
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("damage", WORST)
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_run_with_a_damaged_record_ends_with_the_same_weights_in_the_same_mlflow_run(

@@ -9,7 +9,7 @@ from raybio.config import override_all
 from raybio.runtime.run_folder import RunFolder
 from raybio.runtime.train import TrainRequest, train
 
-pytestmark = [pytest.mark.usefixtures("ray_cluster"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture
