@@ -6,10 +6,12 @@ Shape letters: N nodes, D embedding width, C classes, k neighbours.
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.bootstrap import Interval
+from raybio.functional.scores import without_rounding_noise
 from raybio.functional.significance import mean_interval
 
 Floats = NDArray[np.float64]
@@ -45,7 +47,7 @@ def leave_one_out(embedding_ND: Floats, label_N: NDArray[np.int64], num_neighbou
     A class that no neighbour has gets no vote.
 
     Args:
-        embedding_ND: one row a node.
+        embedding_ND: one row a node; rows that differ by the rounding of their own precision alone are equal.
         label_N: numbers of classes, from 0 without gaps.
         num_neighbours: k; all others if there are fewer. Of equally near ones those that come first.
 
@@ -58,7 +60,9 @@ def leave_one_out(embedding_ND: Floats, label_N: NDArray[np.int64], num_neighbou
     num_classes = int(label_N.max()) + 1
     if num_classes < 2:
         raise ValueError("all nodes have one class, want two at least")
-    vote_NC = _votes(np.asarray(embedding_ND, np.float64), label_N, num_classes, num_neighbours)
+    made = torch.from_numpy(np.asarray(embedding_ND))
+    embedding_ND = without_rounding_noise(made.double(), made.dtype).numpy()
+    vote_NC = _votes(embedding_ND, label_N, num_classes, num_neighbours)
     size_C = np.bincount(label_N, minlength=num_classes)
     auroc_N = np.empty(len(label_N))
     for label in range(num_classes):

@@ -21,6 +21,9 @@ Metric = Literal["euclidean", "cosine", "dot"]
 ENTRIES_AT_ONCE = 1 << 24
 _TILE_ENTRIES = 1 << 23
 _CPU_TILE_ENTRIES = 1 << 20
+NOISE_ULPS = 16
+"""Embeddings that lie nearer to each other, in units of the precision that made them, are equal."""
+
 _GRID = 2.0**20  # adding and subtracting 2**20 times a size rounds to 2**-32 of that size
 
 
@@ -151,6 +154,9 @@ class Scorer:
 def scorer(anchor_ND: Tensor, metric: Metric, dtype: torch.dtype, candidate_MD: Tensor | None = None) -> Scorer:
     """Prepare candidates. In ``torch.float32`` twice as fast, but ties are left to chance.
 
+    Embeddings that differ by the rounding of their own precision alone, as those of a collapsed encoder do, are equal:
+    their noise depends on lengths and batches, and would be ranked as if it said something.
+
     Args:
         anchor_ND: embeddings.
         metric: "euclidean", "cosine" or "dot".
@@ -167,7 +173,11 @@ def scorer(anchor_ND: Tensor, metric: Metric, dtype: torch.dtype, candidate_MD: 
     anchors = _Vectors.of(anchor_ND, metric)
     candidates = anchors if candidate_MD is None else _Vectors.of(candidate_MD, metric)
     parts = (anchors,) if candidate_MD is None else (anchors, candidates)
-    center_D = None if metric == "dot" else _center(parts)
+    median_D = _center(parts)
+    if _is_rounding_noise(parts, median_D):
+        anchors, candidates = (_Vectors(median_D.expand(len(part.embedding_ND), -1)) for part in (anchors, candidates))
+        parts = (anchors, candidates)
+    center_D = None if metric == "dot" else median_D
     sizes = [_sizes(part, center_D, dtype) for part in parts]
     scale = max((float(size_N.max()) for size_N in sizes if len(size_N)), default=0.0) if metric == "cosine" else None
     return Scorer(
@@ -200,6 +210,22 @@ def _center(parts: tuple[_Vectors, ...]) -> Tensor:
     return center_D
 
 
+def _is_rounding_noise(parts: tuple[_Vectors, ...], center_D: Tensor) -> bool:
+    """Whether all vectors lie within the rounding of their own precision of one point."""
+    deviation = size = 0.0
+    for part in parts:
+        for rows in _tiles(len(part.embedding_ND), part.width, _tile_entries(center_D)):
+            vector_RD = part.rows(rows)
+            size = max(size, float(vector_RD.abs().max()))
+            deviation = max(deviation, float(vector_RD.sub_(center_D).abs().max()))
+    return deviation <= _noise(parts[0].embedding_ND.dtype, size)
+
+
+def _noise(made_in: torch.dtype, size: float) -> float:
+    """Rounding noise of embeddings whose largest entry is ``size``; that of bf16 is taken for fp32's."""
+    return NOISE_ULPS * min(torch.finfo(made_in).eps, torch.finfo(torch.float32).eps) * size
+
+
 def _sizes(vectors: _Vectors, center_D: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Squared length of each vector for distances, length for inner products."""
     size_N = torch.empty(len(vectors.embedding_ND), dtype=dtype, device=vectors.embedding_ND.device)
@@ -227,6 +253,21 @@ def _tiles(num_rows: int, entries_per_row: int, num_entries: int) -> Iterator[sl
     rows = max(1, num_entries // max(entries_per_row, 1))
     for start in range(0, num_rows, rows):
         yield slice(start, min(start + rows, num_rows))
+
+
+def without_rounding_noise(wide_ND: Tensor, made_in: torch.dtype) -> Tensor:
+    """Return the embeddings, or their median N times if all of them lie within rounding of it.
+
+    Args:
+        wide_ND: embeddings in float64.
+        made_in: the precision in which they were computed.
+    """
+    if not wide_ND.numel():
+        return wide_ND
+    median_D = wide_ND.median(0).values
+    if float((wide_ND - median_D).abs().max()) > _noise(made_in, float(wide_ND.abs().max())):
+        return wide_ND
+    return median_D.expand_as(wide_ND).clone()
 
 
 def row_blocks(

@@ -38,6 +38,16 @@ def test_equal_embeddings_tell_nothing() -> None:
     assert leave_one_out(np.ones((60, 4)), label_N).auroc_N.mean() == pytest.approx(0.5, abs=0.05)
 
 
+def test_the_rounding_noise_of_a_collapsed_encoder_tells_nothing() -> None:
+    """Nodes of a class share their noise, as texts of one length do."""
+    label_N = np.arange(60) % 3
+    noise_ND = np.random.default_rng(0).normal(size=(3, 4))[label_N]
+    embedding_ND = (np.array([0.3, -1.7, 0.8, 2.5]) + 2e-7 * noise_ND).astype(np.float32)
+    assert leave_one_out(embedding_ND, label_N).auroc_N.mean() == pytest.approx(0.5, abs=0.05)
+    apart = (np.array([0.3, -1.7, 0.8, 2.5]) + 1e-3 * noise_ND).astype(np.float32)
+    assert leave_one_out(apart, label_N).auroc_N.mean() == 1.0
+
+
 def test_one_class_is_refused() -> None:
     with pytest.raises(ValueError, match="all nodes have one class"):
         leave_one_out(np.ones((4, 2)), np.zeros(4, int))

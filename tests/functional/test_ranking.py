@@ -139,6 +139,27 @@ def test_all_ties_give_the_density_as_precision():
     assert found.mrr == pytest.approx(2 / num, abs=1e-12)
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
+def test_the_rounding_noise_of_a_collapsed_encoder_is_not_ranked(metric):
+    """Linked nodes share their noise, as texts of one length do: ranked, it would retrieve them perfectly."""
+    group_size, num = 5, 60
+    edge = [[u, v] for u in range(num) for v in range(u) if u // group_size == v // group_size]
+    graph = Graph.from_edges(edge, num, None)
+    noise = torch.randn(num // group_size, 8, generator=torch.Generator().manual_seed(0)).repeat_interleave(
+        group_size, 0
+    )
+    point = torch.tensor([0.3, -1.7, 0.8, 2.5, -0.1, 0.0, 1.1, -0.6])
+    found = link_retrieval(point + 2e-7 * noise, graph.indptr, graph.indices, metric=metric)
+    density = (group_size - 1) / (num - 1)
+    assert found.lrap == pytest.approx(density, abs=1e-12)
+    assert found.average_precision == pytest.approx(density, abs=1e-12)
+    assert found.mrr == pytest.approx(2 / num, abs=1e-12)
+    apart = link_retrieval(point + 1e-3 * noise, graph.indptr, graph.indices, metric=metric)
+    assert apart.lrap > 2 * density  # small differences that are no noise are ranked
+    if metric != "dot":
+        assert apart.lrap == 1.0
+
+
 def test_cliques_on_points_are_retrieved_perfectly():
     group_size, num = 5, 20
     edge = [[u, v] for u in range(num) for v in range(u) if u // group_size == v // group_size]
