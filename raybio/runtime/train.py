@@ -191,7 +191,7 @@ def train(request: TrainRequest) -> Result:
         # What the last start came to says nothing of this one, which may be killed before it can say so itself.
         for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores, folder.result):
             path.unlink(missing_ok=True)
-        _report_cuts(_input_lengths(request), folder, tracker)
+        report_cuts(_input_lengths(request), folder, tracker)
         with StopSignals(folder.stop) as signals:
             try:
                 return _run(request, folder, tracker, signals)
@@ -253,7 +253,7 @@ def _processors(requests: Sequence[TrainRequest]) -> list[Processor]:
     return processors
 
 
-def _report_cuts(lengths: list[InputLengths], folder: RunFolder, tracker: Tracker) -> None:
+def report_cuts(lengths: list[InputLengths], folder: RunFolder, tracker: Tracker) -> None:
     """Print what is cut, and keep it in the run's folder and in MLflow."""
     write_json(folder.inputs, [asdict(one) | {"remark": one.remark} for one in lengths])
     remarks = [one.remark for one in lengths if one.remark]

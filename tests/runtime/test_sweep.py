@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from ray.util import placement_group_table
 
 from raybio.config import load, override_all
-from raybio.data.store import Store
+from raybio.data.store import Store, open_store
 from raybio.errors import ClusterError, ConfigError
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import read_json
@@ -162,6 +162,8 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     by_name = {child.info.run_name: (child.info.status, child.data.tags["ended"]) for child in children}
     expected = {FINISHED: "FINISHED", STOPPED: "KILLED"}
     assert by_name == {one.name: (expected[one.status], one.status) for one in swept.trials}
+    (counted,) = read_json(swept.folder.inputs)
+    assert (counted["what"], counted["num_rows"]) == ("sequences", open_store(asked.store).num_rows)
     logs = logs_of(swept)
     capsys.readouterr()
     again = sweep(asked)

@@ -41,7 +41,7 @@ from raybio.runtime.sweeps.suggest import TRIAL, listed, planned, tune_config
 from raybio.runtime.sweeps.sweep_report import write_sweep_report
 from raybio.runtime.sweeps.trial import ENDED, NOTE, TrialOrder, has_ended, new_note
 from raybio.runtime.track import Tracker, tracking_uri
-from raybio.runtime.train import InterruptedRunError
+from raybio.runtime.train import InterruptedRunError, report_cuts
 from raybio.runtime.worker_group import wait_for_workers
 from raybio.search_space import SearchSpace
 from raybio.systems import SYSTEMS
@@ -149,6 +149,8 @@ def sweep(request: SweepRequest) -> Swept:
             folder.record_precision(_decided(request, folder).name)
         order = replace(order, precision=folder.precision or "auto")
         tracker = Tracker(folder, uri, space.system, identity.to_mapping(), store.digest)
+        if not _is_complete(order):
+            report_cuts(entry.input_lengths(request.base, store), folder, tracker)
         with StopSignals(order.stop) as signals:
             return _carry_out(request, order, folder, tracker, signals)
 
