@@ -10,6 +10,11 @@ from raybio.training.loop import FIRST_REPORTED_STEPS
 LONGEST_UNACCEPTED_SECONDS = 24 * 3600.0
 """Of a run on CPUs that nobody has accepted."""
 
+FAR_TOO_LONG = 10.0
+"""So many times too long is certain at once; otherwise ten steps are measured."""
+
+_FIRST_TIMED_STEPS = FIRST_REPORTED_STEPS[1]
+
 FEW_STEPS = 100
 """Runs of so few steps are never stopped, however long a step took: no clock decides about them."""
 
@@ -65,27 +70,41 @@ def epochs_in_words(num_steps: int, steps_per_epoch: float, batch_rows: int | No
     )
 
 
-class Outlook:
-    """Follows the reports of one start of a run until the length of the whole is known."""
+class DurationEstimate:
+    """Estimate how long a start of a run takes, from its reports.
+
+    The fastest rate counts: other programs on the machine only make a step slower.
+
+    Attributes:
+        projection: of the rest of the run; None: nothing is measured yet.
+        is_certain: whether enough steps are measured to act on it.
+    """
 
     def __init__(self, max_steps: int, from_step: int) -> None:
         """Begin with the reports after ``from_step``."""
-        self.max_steps, self.from_step = max_steps, from_step
+        self.projection: Projection | None = None
+        self.is_certain = False
+        self._max_steps = max_steps
+        self.restart(from_step)
+
+    def restart(self, from_step: int) -> None:
+        """Go on with the reports after ``from_step``, of workers that were started again."""
+        self._from_step = from_step
         self._num_rates = 0
-        self._is_known = False
 
-    def update(self, reports: Sequence[dict[str, Any]]) -> Projection | None:
-        """Take new reports, as ``metrics.jsonl`` holds them; returns the projection once, when there is one.
-
-        The first rate of a start includes the time until the data flows, so it is left out.
-        """
+    def update(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Take new reports, as ``metrics.jsonl`` holds them."""
         for report in reports:
             rate = report["metrics"].get("steps_per_second")
-            if not rate or self._is_known:
+            if not rate:
                 continue
             self._num_rates += 1
-            is_timed = report["step"] >= self.from_step + FIRST_REPORTED_STEPS[-1]
-            if is_timed and self._num_rates > 1:
-                self._is_known = True
-                return Projection(self.max_steps - report["step"], 1 / rate)
-        return None
+            num_steps = report["step"] - self._from_step
+            # The first rate of a start includes the time until the data flows.
+            if self._num_rates == 1 or num_steps < _FIRST_TIMED_STEPS:
+                continue
+            projection = Projection(self._max_steps - report["step"], 1 / rate)
+            if self.projection is None or projection.seconds_per_step < self.projection.seconds_per_step:
+                self.projection = projection
+            is_far_too_long = self.projection.seconds > FAR_TOO_LONG * LONGEST_UNACCEPTED_SECONDS
+            self.is_certain = is_far_too_long or num_steps >= FIRST_REPORTED_STEPS[-1]

@@ -182,7 +182,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         "cpus_per_worker": _given_or(arguments.cpus_per_worker, earlier.get("cpus_per_worker")),
         "threads_per_worker": earlier.get("threads_per_worker"),
         "use_gpu": earlier.get("use_gpu") if use_gpu is None else use_gpu,
-        "accepts_long_run": arguments.yes or own.get("accepts_long_run", False),
+        "is_length_accepted": arguments.yes or own.get("is_length_accepted", False),
         "verbose": arguments.verbose,
         "explicit": frozenset(parse_settings(arguments.settings)),
     }

@@ -138,7 +138,8 @@ def artifacts(folder: RunFolder) -> list[Path]:
     """Files of the run's settings, results, warnings, reports, pictures and exported model."""
     written = [path for kind in ("*.md", "*.csv", "*.html", "best.yaml") for path in sorted(folder.path.glob(kind))]
     inside = [path for kept in (folder.plots, folder.export) for path in sorted(kept.rglob("*"))]
-    return [path for path in (folder.config, folder.result, folder.notices, *written, *inside) if path.is_file()]
+    notices = sorted(folder.path.glob("notices*.jsonl"))
+    return [path for path in (folder.config, folder.result, *notices, *written, *inside) if path.is_file()]
 
 
 def log_artifact(client: Any, run_id: str, path: Path, folder: RunFolder) -> None:

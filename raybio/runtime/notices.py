@@ -1,6 +1,6 @@
 """`notices.jsonl`: the warnings of a run's workers, and the step that they start from; the driver shows both.
 
-A worker reports to the user by logging a warning on a `raybio` logger. Several processes append to the file.
+A worker reports to the user by logging a warning on a `raybio` logger. Each rank has a file.
 """
 
 import json
@@ -16,30 +16,36 @@ LOGGER = "raybio"
 
 
 class NoticeTail:
-    """Read the notices that were written after this object was made."""
+    """Read the notices of all workers that were written after this object was made."""
 
     def __init__(self, path: Path) -> None:
-        """Follow ``path``, which need not exist yet."""
-        self.path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        """Follow ``path`` of rank 0, and the files of the other ranks next to it; they need not exist yet."""
+        self._path = path
+        self._offset_by_file = {file: file.stat().st_size for file in self._files()}
 
     def read(self) -> list[dict[str, Any]]:
         """Return the new notices, each with ``warning``, or with ``first_step`` and ``steps_per_epoch``."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
+        notices: list[dict[str, Any]] = []
+        for path in self._files():
+            offset = self._offset_by_file.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
                 text = file.read()
-        except FileNotFoundError:
-            return []
-        end = text.rfind(b"\n") + 1
-        self._offset += end
-        return list(_parsed(text[:end]))
+            end = text.rfind(b"\n") + 1
+            self._offset_by_file[path] = offset + end
+            notices += _parsed(text[:end])
+        return notices
+
+    def _files(self) -> list[Path]:
+        return sorted(self._path.parent.glob(f"{self._path.stem}*{self._path.suffix}"))
 
 
 @contextmanager
 def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
-    """Append the warnings of all ``raybio`` loggers in this process to ``path``."""
-    handler = _NoticeHandler(path, rank)
+    """Append the warnings of all ``raybio`` loggers in this process to ``path``, or to a file of the rank's own."""
+    # Workers on several nodes cannot append to one file on a network disk.
+    own = path if rank == 0 else path.with_name(f"{path.stem}-{rank}{path.suffix}")
+    handler = _NoticeHandler(own, rank)
     logger = logging.getLogger(LOGGER)
     logger.addHandler(handler)
     try:
@@ -73,8 +79,8 @@ class _NoticeHandler(logging.Handler):
 
 
 def _append(path: Path, notice: dict[str, Any]) -> None:
-    line = json.dumps({"time_ms": int(time.time() * 1000)} | notice) + "\n"
-    # One write in append mode, so that the lines of several processes do not mix.
+    # A killed process can leave half a line: it ends here. One write, so that lines of several processes do not mix.
+    line = "\n" + json.dumps({"time_ms": int(time.time() * 1000)} | notice) + "\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         os.write(descriptor, line.encode())
@@ -85,7 +91,9 @@ def _append(path: Path, notice: dict[str, Any]) -> None:
 def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
-            yield json.loads(line)
+            notice = json.loads(line)
         except ValueError:
-            # A killed process or a full disk can leave half a line; the others are whole.
+            # Empty, or half a line of a process that was killed.
             continue
+        if isinstance(notice, dict) and ("warning" in notice or {"first_step", "steps_per_epoch"} <= notice.keys()):
+            yield notice

@@ -34,8 +34,8 @@ _NAME = re.compile(r"\w[\w.+-]{0,99}")
 
 
 _ADVICE = {
-    RUN: "If the run has checkpoints, its own command writes it again; else restore it from a backup, or choose "
-    "another --name.",
+    RUN: "Give the run's whole command, with --store, --config and --set as at the first start; or restore the file "
+    "from a backup, or choose another --name.",
     LAUNCH: "Restore it from a backup, or delete it and give --workers, --cpus-per-worker, --device and --tracking-uri "
     "as at the first start: with others, results are not bit-identical.",
     "trial.json": "Restore it from a backup, or choose another --name.",
@@ -96,16 +96,12 @@ class RunFolder:
 
     @property
     def precision(self) -> str | None:
-        """The precision recorded in ``run.json``, or that of the newest checkpoint; None before it is decided."""
+        """The precision recorded in ``run.json``; None before it is decided."""
         try:
-            recorded = (self.read_identity() or {}).get("precision")
+            return (self.read_identity() or {}).get("precision")
         except RecordError:
             # ``open`` decides whether the folder is refused or replaced.
             return None
-        if recorded is None and (newest := self.newest_checkpoint) is not None:
-            # A run that began before run.json had the field.
-            recorded = (read_json(newest / "state.json") or {}).get("extra", {}).get("precision")
-        return recorded
 
     def record_precision(self, name: str) -> None:
         """Write the run's precision into ``run.json``, once and for all; the driver holds the folder's lock.
@@ -135,10 +131,6 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unwritable(error) from None
-
-    def remove(self) -> None:
-        """Remove the folder of a run of which nothing is kept, so that its name is free again."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
     def _unwritable(self, error: OSError) -> ClusterError:
         return ClusterError(
@@ -240,6 +232,9 @@ class RunFolder:
                 raise
             self._begin_anew(str(error))
             old = None
+        if old is None and self._has_more_than_checkpoints:
+            # Checkpoints alone are those of another run, from which a trial of PBT starts.
+            raise RecordError(f"{self.identity}: missing, although the folder holds results. {_advice(self.identity)}")
         if old is not None:
             free = tuple(f"{path}: " for path in free_settings)
             changes = difference({name: old.get(name) for name in identity}, identity)
@@ -273,7 +268,11 @@ class RunFolder:
     @property
     def _has_results(self) -> bool:
         """Whether the folder holds something that other settings must not replace."""
-        if committed_in(self.checkpoints) or self.export.exists() or (self.path / "trials").exists():
+        return committed_in(self.checkpoints) or self._has_more_than_checkpoints
+
+    @property
+    def _has_more_than_checkpoints(self) -> bool:
+        if self.export.exists() or (self.path / "trials").exists():
             return True
         try:
             result = read_json(self.result) or read_json(self.outcome) or {}
@@ -286,7 +285,11 @@ class RunFolder:
         # Only now: metrics_log is imported by those who follow a run.
         from raybio.runtime.metrics_log import read_reports
 
-        reports = read_reports(self.metrics)
+        try:
+            reports = read_reports(self.metrics)
+        except ValueError:
+            # A power loss can leave a line that is no JSON.
+            reports = []
         reached = f" at step {reports[-1]['step']:,}" if reports else ""
         print(f"{self.name}: replaces a start that ended{reached} without a checkpoint ({reason})", flush=True)
         for path in (self.plots, self.ray, self.checkpoints):
@@ -295,7 +298,8 @@ class RunFolder:
             self.identity,
             self.launch,
             self.metrics,
-            self.notices,
+            *self.path.glob("notices*.jsonl"),
+            self.inputs,
             self.outcome,
             self.unit_scores,
             self.failure,
@@ -355,8 +359,17 @@ def _parsed(path: Path) -> tuple[Any, str]:
 
 
 def committed_in(checkpoints: Path) -> bool:
-    """Return whether the folder has any checkpoint; torch is not imported."""
-    return any(checkpoints.glob("step-*"))
+    """Return whether the folder has any checkpoint; torch is not imported.
+
+    Raises:
+        ClusterError: if it cannot be read: unreadable is not empty.
+    """
+    try:
+        return any(name.startswith("step-") for name in os.listdir(checkpoints))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ClusterError(f"{checkpoints}: cannot be read ({error.strerror}). Check its permissions") from None
 
 
 def _advice(path: Path) -> str:
@@ -398,6 +411,12 @@ def _replace(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    # Without it a power loss can take the new name back.
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _open_lock(path: Path) -> IO[str]:

@@ -13,7 +13,7 @@ from raybio.data.store import open_store
 from raybio.errors import ConfigError, LongRunError, RaybioError
 from raybio.runtime.cluster import check_plan, connected
 from raybio.runtime.decide_precision import show_decision, worker_processors
-from raybio.runtime.duration import Outlook, epochs_in_words
+from raybio.runtime.duration import DurationEstimate, epochs_in_words
 from raybio.runtime.metrics_log import MetricsTail, read_reports
 from raybio.runtime.notices import NoticeTail
 from raybio.runtime.plots import plot_final, plot_run
@@ -28,7 +28,7 @@ from raybio.training.loop import free_settings
 from raybio.training.precision import Decision, Processor, decide_precision
 from raybio.training.settings import TrainingConfig
 
-REMEMBERED = ("workers", "cpus_per_worker", "threads_per_worker", "use_gpu", "tracking", "accepts_long_run")
+REMEMBERED = ("workers", "cpus_per_worker", "threads_per_worker", "use_gpu", "tracking", "is_length_accepted")
 """Of a run's last start, what the next one does the same way unless it is told otherwise."""
 
 _MLFLOW_STATUS = {"finished": "FINISHED", "early_stopping": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
@@ -50,7 +50,7 @@ class TrainRequest:
         threads_per_worker: that each computes with; None: as many as its CPUs.
         use_gpu: None: if there is a GPU for each worker.
         verbose: show Ray's own logs.
-        accepts_long_run: go on where a new run on CPUs is projected to take more than a day.
+        is_length_accepted: the run may take more than a day on CPUs, or an earlier start has measured that it does not.
         parent_run_id: MLflow run that this one belongs to, as a trial or a baseline.
         precision: ``fp32`` or ``bf16``, decided by ``with_precision`` for all runs of a command; None: not yet.
         explicit: dotted paths of settings that the user gave one by one: what cannot be honoured is an error there.
@@ -68,7 +68,7 @@ class TrainRequest:
     threads_per_worker: int | None = None
     use_gpu: bool | None = None
     verbose: bool = False
-    accepts_long_run: bool = False
+    is_length_accepted: bool = False
     parent_run_id: str | None = None
     precision: str | None = None
     explicit: frozenset[str] = frozenset()
@@ -164,8 +164,7 @@ def train(request: TrainRequest) -> Result:
         DivergedError: if the loss is no longer finite.
         InterruptedRunError: if SIGINT or SIGTERM asked the run to end.
         RecordError: if a record of the run is damaged and cannot be written again.
-        LongRunError: if a new run on CPUs is projected to take more than a day and that is not accepted; nothing of
-            it is kept.
+        LongRunError: if a run on CPUs takes more than a day and that is not accepted; it is stopped at a checkpoint.
         StoreError: if the store is missing, or a file of it is not what was prepared.
     """
     folder = RunFolder(request.runs, request.name)
@@ -175,7 +174,6 @@ def train(request: TrainRequest) -> Result:
     with folder.lock("driver", timeout_seconds=5):
         store, free = Path(request.store).absolute(), free_settings(request.config)
         is_old = folder.open(request.system, request.config, store, digest, free)
-        write_json(folder.launch, {key: getattr(request, key) for key in REMEMBERED})
         finished = _finished(folder, request.config) if is_old else None
         tracker = Tracker(folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id)
         if finished is not None:
@@ -187,17 +185,15 @@ def train(request: TrainRequest) -> Result:
         if request.precision is None:
             (request,) = with_precision([request])
         assert request.precision is not None  # the run is not finished
+        # Not before: a plan that is refused must not be taken for the run's own by the next start.
+        write_json(folder.launch, {key: getattr(request, key) for key in REMEMBERED})
         folder.record_precision(request.precision)
         # What the last start came to says nothing of this one, which may be killed before it can say so itself.
         for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores, folder.result):
             path.unlink(missing_ok=True)
         report_cuts(_input_lengths(request), folder, tracker)
         with StopSignals(folder.stop) as signals:
-            try:
-                return _run(request, folder, tracker, signals)
-            except LongRunError:
-                folder.remove()
-                raise
+            return _run(request, folder, tracker, signals)
 
 
 def with_precision(requests: Sequence[TrainRequest]) -> list[TrainRequest]:
@@ -280,6 +276,9 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: St
             raise explained(folder, error)
         if status == "stopped":
             raise _interrupted(folder, request, signals.caught[0])
+    except LongRunError:
+        status = "stopped"
+        raise
     except (KeyboardInterrupt, SystemExit) as error:  # while Ray was starting
         # Its own handler of SIGTERM, which is there meanwhile, exits with the signal's number.
         if isinstance(error, SystemExit) and error.code != signal.SIGTERM:
@@ -334,10 +333,10 @@ def _fit_and_follow(
 
 
 class _Follower:
-    """Show what the workers write: warnings, the step they start from, reports; project how long the run takes.
+    """Show what the workers write: warnings, the step they start from, reports; estimate how long the run takes.
 
     Attributes:
-        refusal: why the run is stopped: it is new and longer than anybody has accepted; None: it is not.
+        refusal: why the run is stopped: it takes longer than anybody has accepted; None: it is not.
     """
 
     def __init__(self, request: TrainRequest, folder: RunFolder, resources: Resources) -> None:
@@ -345,10 +344,11 @@ class _Follower:
         self._folder = folder
         self._max_steps = request.config.schedule.max_steps
         self._batch_rows = getattr(getattr(request.config, "plan", None), "global_batch_rows", None)
-        self._is_accepted = bool(request.accepts_long_run or resources.gpus_per_worker)
+        self._is_length_settled = bool(request.is_length_accepted or resources.gpus_per_worker)
         self._notices = NoticeTail(folder.notices)
         self._reports: MetricsTail | None = None
-        self._outlook: Outlook | None = None
+        self._duration = DurationEstimate(self._max_steps, 0)
+        self._is_duration_shown = False
         self._epochs = ""
 
     def update(self, view: ProgressView) -> None:
@@ -363,32 +363,40 @@ class _Follower:
             self._follow_length(view, reports)
 
     def _start(self, view: ProgressView, first_step: int, steps_per_epoch: float) -> None:
+        self._duration.restart(first_step)
         is_restart = self._reports is not None
         if first_step or is_restart:
-            view.say(f"going on from step {first_step:,}")
+            view.say(f"resuming from step {first_step:,}")
         if is_restart:
             return
         # The log holds reports of earlier starts too; the report of step 0 belongs to this one.
         self._reports = MetricsTail(self._folder.metrics, after_step=first_step or -1)
-        self._outlook = Outlook(self._max_steps, first_step)
-        # A run that has a checkpoint was accepted, or short enough, when it began.
-        self._is_accepted = self._is_accepted or first_step > 0
         self._epochs = epochs_in_words(self._max_steps, steps_per_epoch, self._batch_rows)
         view.note(self._epochs)
 
     def _follow_length(self, view: ProgressView, reports: list[dict[str, Any]]) -> None:
-        projection = self._outlook.update(reports) if self._outlook is not None else None
+        self._duration.update(reports)
+        projection = self._duration.projection
         if projection is None:
             return
-        view.note(f"{projection.described()}, until {projection.ends(time.time())}")
-        if projection.is_long and not self._is_accepted:
-            self.refusal = (
-                f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. Lower "
-                f"schedule.max_steps ({self._epochs}), make the encoder smaller, train on a GPU, or accept it with "
-                "--yes. Nothing of the run is kept"
-            )
-            view.note("stopping at the next step: this takes more than a day on CPUs, and --yes was not given")
-            self._folder.stop.touch()
+        if not self._is_duration_shown:
+            self._is_duration_shown = True
+            view.note(f"{projection.described()}, until {projection.ends(time.time())}")
+        if self._is_length_settled or not self._duration.is_certain:
+            return
+        self._is_length_settled = True
+        if not projection.is_long:
+            # A job that is retried on a busier machine must not be refused.
+            launch = read_json(self._folder.launch) or {}
+            write_json(self._folder.launch, launch | {"is_length_accepted": True})
+            return
+        self.refusal = (
+            f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. The run is stopped "
+            "at a checkpoint, and the same command with --yes resumes it. Or lower schedule.max_steps "
+            f"({self._epochs}), make the encoder smaller, or train on a GPU"
+        )
+        view.note("stopping at the next step: this takes more than a day on CPUs, and --yes was not given")
+        self._folder.stop.touch()
 
 
 def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:
@@ -445,7 +453,7 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
         "checkpoint": newest_checkpoint and str(newest_checkpoint),
         "weights_sha256": outcome.get("weights_sha256"),
         "mlflow_run_id": run_id,
-        "inputs": read_json(folder.inputs) or [],
+        "inputs": read_recomputable(folder.inputs) or [],
     }
 
 

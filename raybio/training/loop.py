@@ -25,7 +25,7 @@ from raybio.training.step import TrainStep
 Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
 """first step -> that worker's shards of the steps from there on, in order."""
 
-FIRST_REPORTED_STEPS = (1, 3)
+FIRST_REPORTED_STEPS = (1, 3, 10)
 """Reported whatever ``log_every_steps`` is: the first loss, and how long a step takes once the data flows."""
 
 

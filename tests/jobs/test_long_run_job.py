@@ -35,9 +35,7 @@ def stopped_when_timed(home: Path, *arguments: object) -> tuple[int, str]:
         return process.wait(), "".join(printed)
 
 
-def test_a_run_of_months_is_refused_and_leaves_its_name_free_until_it_is_accepted(
-    tiny_store: Store, tmp_path: Path
-) -> None:
+def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(tiny_store: Store, tmp_path: Path) -> None:
     settings = SETTINGS | {"schedule": {"max_steps": 10**8, "evaluate_every_steps": 0}}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(settings))
     arguments = (JOB, "--store", tiny_store.path, "--config", "my.yaml", "--name", "long", "--no-baseline")
@@ -48,20 +46,24 @@ def test_a_run_of_months_is_refused_and_leaves_its_name_free_until_it_is_accepte
     assert "epochs of " in refused.stderr
     assert "long: step 1/100,000,000" in refused.stderr
     assert "LongRunError: long: 99,999,9" in refused.stderr
-    assert "accept it with --yes" in refused.stderr
+    assert "the same command with --yes resumes it" in refused.stderr
     assert "Traceback" not in refused.stderr
-    assert not (tmp_path / "runs" / "long").exists()
+    folder = tmp_path / "runs" / "long"
+    first = read_json(folder / "result.json")
+    assert (first["status"], first["step"] > 0) == ("stopped", True)
+    assert read_json(folder / "launch.json")["is_length_accepted"] is False
 
     code, printed = stopped_when_timed(tmp_path, *arguments, "--yes")
     assert code == 143, printed[-3000:]
+    assert f"long: resuming from step {first['step']}" in printed
     assert "the same command goes on from there" in printed
-    folder = tmp_path / "runs" / "long"
-    assert read_json(folder / "launch.json")["accepts_long_run"] is True
-    assert read_json(folder / "result.json")["status"] == "stopped"
+    assert read_json(folder / "launch.json")["is_length_accepted"] is True
+    second = read_json(folder / "result.json")
+    assert (second["status"], second["mlflow_run_id"]) == ("stopped", first["mlflow_run_id"])
 
     code, printed = stopped_when_timed(tmp_path, *arguments)
     assert code == 143, printed[-3000:]
-    assert "going on from step" in printed
+    assert "resuming from step" in printed
     assert not [one for one in psutil.Process().children(recursive=True) if "sppt_protein" in " ".join(one.cmdline())]
 
 
@@ -71,4 +73,4 @@ def test_a_short_run_of_another_name_needs_nobody_to_accept_it(tiny_store: Store
     assert done.returncode == 0, done.stderr[-3000:]
     assert "short: step 1/20" in done.stderr
     assert "a step: about " in done.stderr
-    assert read_json(tmp_path / "runs" / "short" / "launch.json")["accepts_long_run"] is False
+    assert read_json(tmp_path / "runs" / "short" / "launch.json")["is_length_accepted"] is True  # as measured

@@ -43,7 +43,7 @@ def test_the_user_sees_that_the_newest_checkpoint_is_damaged_and_from_which_step
     capsys.readouterr()
     result = train(longer(request))
     shown = capsys.readouterr().err
-    assert "flipped: going on from step 5\n" in shown
+    assert "flipped: resuming from step 5\n" in shown
     assert "step 10\n" not in shown
     assert f"flipped: warning: damaged checkpoint skipped ({damaged}: its sha256" in shown
     assert "resuming from step 5" in folder.notices.read_text()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from raybio.runtime.duration import FEW_STEPS, Outlook, Projection, epochs_in_words, in_words
+from raybio.runtime.duration import FEW_STEPS, DurationEstimate, Projection, epochs_in_words, in_words
 from raybio.training.loop import FIRST_REPORTED_STEPS
 
 
@@ -56,14 +56,42 @@ def test_epochs_are_counted_by_the_rows_of_the_store(arguments: tuple, words: st
     assert epochs_in_words(*arguments) == words
 
 
-def test_the_first_rate_of_a_start_is_left_out_and_there_is_one_projection() -> None:
-    first, timed = FIRST_REPORTED_STEPS
-    outlook = Outlook(1003, from_step=0)
-    assert outlook.update([report(0, None)]) is None
-    assert outlook.update([report(first, 0.01)]) is None
-    assert outlook.update([report(timed, 2.0), report(10, 3.0)]) == Projection(1000, 0.5)
-    assert outlook.update([report(20, 3.0)]) is None
-    # A run that goes on has no reports of its first steps.
-    outlook = Outlook(1000, from_step=500)
-    assert outlook.update([report(510, 0.01)]) is None
-    assert outlook.update([report(520, 4.0)]) == Projection(480, 0.25)
+def test_the_first_rate_of_a_start_is_left_out_and_the_fastest_of_the_others_counts() -> None:
+    first, timed, certain = FIRST_REPORTED_STEPS
+    estimate = DurationEstimate(1003, from_step=0)
+    estimate.update([report(0, None), report(first, 0.01)])
+    assert estimate.projection is None
+    estimate.update([report(timed, 2.0)])
+    assert (estimate.projection, estimate.is_certain) == (Projection(1000, 0.5), False)
+    estimate.update([report(certain, 4.0)])
+    assert (estimate.projection, estimate.is_certain) == (Projection(1003 - certain, 0.25), True)
+    estimate.update([report(20, 1.0)])  # another program began
+    assert estimate.projection == Projection(1003 - certain, 0.25)
+
+
+def test_a_run_that_is_resumed_has_no_reports_of_its_first_steps() -> None:
+    estimate = DurationEstimate(1000, from_step=500)
+    estimate.update([report(510, 0.01)])
+    assert estimate.projection is None
+    estimate.update([report(520, 4.0)])
+    assert (estimate.projection, estimate.is_certain) == (Projection(480, 0.25), True)
+
+
+def test_workers_that_are_started_again_do_not_make_a_run_long() -> None:
+    estimate = DurationEstimate(100_000, from_step=0)
+    estimate.update([report(1, 0.01)])
+    estimate.restart(0)
+    estimate.update([report(3, 1 / 60)])  # with the time until the data flows once more
+    assert estimate.projection is None
+    estimate.update([report(10, 10.0)])
+    assert estimate.projection == Projection(99_990, 0.1)
+
+
+def test_ten_times_too_long_is_certain_at_once() -> None:
+    estimate = DurationEstimate(100_000, from_step=0)
+    estimate.update([report(1, 0.1), report(3, 1 / 78)])
+    assert estimate.is_certain
+    estimate = DurationEstimate(100_000, from_step=0)
+    estimate.update([report(1, 0.1), report(3, 1.0)])
+    assert estimate.projection is not None
+    assert estimate.projection.is_long and not estimate.is_certain

@@ -73,3 +73,13 @@ def test_the_view_shows_a_warning_once_as_a_line_of_its_own() -> None:
             view.warn("bf16 is slow here")
             view.update([{"step": 3, "metrics": {"loss": 1.0}}])
         assert text.getvalue().count("first: warning: bf16 is slow here") == 1
+
+
+def test_half_a_line_of_a_killed_process_does_not_take_the_next_one_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "notices.jsonl"
+    tail = NoticeTail(path)
+    path.write_text('{"warning": "a')
+    report_start(path, 3, 7.5)
+    with path.open("a") as file:
+        file.write("12\n[]\n{}\n")
+    assert [notice["first_step"] for notice in tail.read()] == [3]

@@ -50,6 +50,8 @@ def test_a_plan_that_cannot_run_is_refused_before_ray_starts_and_leaves_no_trace
     with pytest.raises(ClusterError, match="fewer workers than 99"):
         train(request)
     assert_nothing_recorded(request)
+    # The next start would take it for the run's own number of workers.
+    assert not RunFolder(request.runs, request.name).launch.exists()
 
 
 def damaged_store(request_one: TrainRequest, tmp_path: Path) -> tuple[Path, str]:
@@ -180,39 +182,41 @@ def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
 
 
 @pytest.mark.parametrize(
-    ("accepts", "gpus", "from_step", "max_steps", "is_refused"),
+    ("is_accepted", "gpus", "from_step", "max_steps", "is_refused"),
     [
         (False, 0, 0, 10**6, True),
         (True, 0, 0, 10**6, False),
         (False, 1, 0, 10**6, False),
-        (False, 0, 500, 10**6, False),  # it was short enough, or accepted, when it began
+        (False, 0, 500, 10**6, True),  # stopped before its length was known
         (False, 0, 0, 10**5, False),
     ],
 )
-def test_a_new_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
-    request_one: TrainRequest, accepts: bool, gpus: int, from_step: int, max_steps: int, is_refused: bool
+def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
+    request_one: TrainRequest, is_accepted: bool, gpus: int, from_step: int, max_steps: int, is_refused: bool
 ) -> None:
     config = override(request_one.config, "schedule.max_steps", max_steps)
-    request = replace(request_one, config=config, accepts_long_run=accepts)
+    request = replace(request_one, config=config, is_length_accepted=is_accepted)
     folder, shown = RunFolder(request.runs, request.name), io.StringIO()
     folder.make()
+    write_json(folder.launch, {"workers": 1, "is_length_accepted": is_accepted})
     follower = _Follower(request, folder, Resources(1, 1.0, gpus, 1))
     log = MetricsLog(folder.metrics)
-    rate = {"steps_per_second": 2.0}
     with ProgressView("first", max_steps, Console(file=shown, force_terminal=False, width=200)) as view:
         follower.update(view)
         report_start(folder.notices, from_step, 4.0)
-        for step in (1, 3, 10):
-            log.append(from_step + step, rate, is_evaluation=False)
+        for step in (1, 3, 10, 20):
+            log.append(from_step + step, {"steps_per_second": 2.0}, is_evaluation=False)
             follower.update(view)
     assert shown.getvalue().count(f"first: {max_steps:,} steps of 11 rows = {max_steps // 4:,} epochs of 44 rows") == 1
     assert shown.getvalue().count(" steps, 0.5 s a step: about ") == 1
     assert folder.stop.exists() == is_refused == (follower.refusal is not None)
     if is_refused:
         assert "about 5.8 days on CPUs; want a day at most, or --yes" in str(follower.refusal)
+    # What was measured as short enough is not measured again, on a machine that may be busier.
+    assert read_json(folder.launch)["is_length_accepted"] == (is_accepted or (not is_refused and not gpus))
 
 
-def test_of_a_run_that_nobody_accepted_nothing_is_kept(
+def test_a_run_that_nobody_accepted_is_stopped_and_kept(
     request_one: TrainRequest, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
@@ -223,7 +227,9 @@ def test_of_a_run_that_nobody_accepted_nothing_is_kept(
     shutil.copy(empty_database, tmp_path)
     monkeypatch.setattr(runtime_train, "connected", starting)
     folder = RunFolder(request_one.runs, request_one.name)
+    folder.make()
+    (folder.path / "mine.txt").write_text("of the user")
     with pytest.raises(LongRunError, match="takes months"):
         train(replace(request_one, use_gpu=False))
-    assert not folder.path.exists()
-    assert folder.path.parent.exists()
+    assert read_json(folder.result)["status"] == "stopped"
+    assert (folder.path / "mine.txt").exists()

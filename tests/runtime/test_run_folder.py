@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -167,3 +169,46 @@ def test_a_damaged_run_json_of_a_run_without_a_checkpoint_begins_anew_or_is_refu
     folder.identity.write_text('{"system"')
     with pytest.raises(RecordError, match=r"run\.json: damaged"):
         open_folder(folder)
+
+
+@pytest.mark.parametrize("kept", ["export", "trials", "finished"])
+def test_a_missing_run_json_does_not_let_another_run_take_over_results(tmp_path: Path, kept: str) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    if kept == "finished":
+        write_json(folder.result, {"status": "finished", "step": 3})
+    else:
+        (folder.path / kept).mkdir()
+    folder.identity.unlink()
+    for config in (CONFIG, override(CONFIG, "optim.peak_lr", 0.2)):
+        with pytest.raises(RecordError, match=r"run\.json: missing, although the folder holds results"):
+            open_folder(folder, config)
+    assert not folder.identity.exists()
+
+
+def test_a_start_with_a_torn_log_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    folder.metrics.write_bytes(bytes(64) + b"\n")
+    assert not open_folder(folder, override(CONFIG, "optim.peak_lr", 0.2))
+    assert "first: replaces a start that ended without a checkpoint" in capsys.readouterr().out
+
+
+def test_checkpoints_that_cannot_be_read_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    open_folder(folder)
+    (folder.checkpoints / "step-00000001").mkdir(parents=True)
+    listdir = os.listdir
+
+    def denied(path: Path) -> list[str]:
+        # root, as whom tests may run, is denied nothing
+        if Path(path) == folder.checkpoints:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", denied)
+    with pytest.raises(ClusterError, match="checkpoints: cannot be read"):
+        open_folder(folder, override(CONFIG, "optim.peak_lr", 0.2))
+    assert folder.identity.exists()

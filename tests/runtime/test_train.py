@@ -167,7 +167,7 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
     result = train(replace(request, config=shorter, workers=1))
     assert result.status == "finished"
     told = capsys.readouterr().err
-    assert f"stopped: going on from step {stopped['step']:,}" in told
+    assert f"stopped: resuming from step {stopped['step']:,}" in told
     # What was told before, is not told again, nor taken for steps of this start.
     shown = [int(step) for step in re.findall(r"stopped: step (\d+)/", told)]
     assert shown and min(shown) > stopped["step"]
