@@ -51,7 +51,6 @@ from raybio.evaluation.link_retrieval import link_questions, scores_with_interva
 
 # link_retrieval takes embeddings only. These are the parts of it that take any scores.
 from raybio.functional.ranking import LinkRetrieval, _pairs, _retrieve, _Work
-from raybio.functional.scores import Scorer
 from raybio.graphs import Graph
 from raybio.markdown import markdown_table
 from raybio.systems import relation_graphs, synthetic_graphs
@@ -77,15 +76,24 @@ ScoreBlock = Callable[[int, int, int, int], np.ndarray]
 
 
 @dataclass(frozen=True)
-class TableScorer(Scorer):
-    """Scores of pairs of nodes of one group, which is the range of rows from ``first_row`` on."""
+class TableScorer:
+    """Scores of pairs of nodes of one group, with the interface of ``functional.scores.Scorer``.
 
-    score: ScoreBlock | None = None
-    first_row: int = 0
+    Attributes:
+        score: of any block of pairs of rows.
+        first_row: row of the group's first node.
+        num_candidates: nodes of the group.
+    """
+
+    score: ScoreBlock
+    first_row: int
+    num_candidates: int
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype = torch.float64
 
     def block(self, first: int, end: int) -> Tensor:
-        assert self.score is not None
-        start, stop = self.first_row, self.first_row + len(self.vector_ND)
+        """Scores of the group's nodes for anchors ``[first, end)``; -inf for the anchor itself."""
+        start, stop = self.first_row, self.first_row + self.num_candidates
         score_BN = torch.from_numpy(self.score(start + first, start + end, start, stop))
         score_BN.diagonal(offset=first).fill_(-torch.inf)
         return score_BN
@@ -111,8 +119,7 @@ def rank_links(score: ScoreBlock, links: Graph, known: Graph | None = None) -> L
         ignored = None if known is None else _pairs(known.indptr, known.indices, node_G, row_N, first)
         if not len(row_P):
             continue
-        nothing = torch.zeros(end - first, 1, dtype=torch.float64)
-        table = TableScorer(nothing, nothing[:, 0], False, None, score, first)
+        table = TableScorer(score, first, end - first)
         work = _Work(table, row_P, column_P, ignored, BLOCK_ROWS, None)
         parts.append(_retrieve(work, node_G, int(links.group_N[first])))
     if not parts:

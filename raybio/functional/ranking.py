@@ -6,7 +6,7 @@ authors' evaluation, with ties treated as written at ``LinkRetrieval``.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from raybio.functional.rank_counts import count_at_least, count_ranks
-from raybio.functional.scores import ENTRIES_AT_ONCE, Metric, Scorer, demand_finite, row_blocks, scorer
+from raybio.functional.scores import ENTRIES_AT_ONCE, Metric, demand_finite, row_blocks, scorer
 from raybio.graphs.rows import expand
 from raybio.protocols import Collective
 
@@ -136,11 +136,34 @@ def link_retrieval(
     return LinkRetrieval(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(LinkRetrieval)))
 
 
+class ScoresBlocks(Protocol):
+    """What ranks candidates: a ``Scorer`` of embeddings, or a table of scores."""
+
+    @property
+    def num_candidates(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where scores are computed."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the scores."""
+        ...
+
+    def block(self, first: int, end: int) -> Tensor:
+        """Scores (end - first, N) of the candidates for anchors ``[first, end)``; -inf for the anchor itself."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Work:
     """One group: its links (P) in order of row, pairs to ignore, and which rows this worker scores."""
 
-    candidates: Scorer
+    candidates: ScoresBlocks
     row_P: Integers
     column_P: Integers
     ignored: tuple[Integers, Integers] | None

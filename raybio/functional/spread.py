@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from raybio.functional.scores import without_rounding_noise
 from raybio.functional.similarity import normalise
 
 MAX_ROWS = 1024
@@ -49,7 +50,8 @@ def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> Embeddin
         row_K = torch.arange(max_rows, device=embedding_ND.device) * num_rows // max_rows
         embedding_ND = embedding_ND[row_K]
         num_rows = max_rows
-    row_ND = embedding_ND.detach().cpu().double()
+    # The rounding of a collapsed encoder spans many directions.
+    row_ND = without_rounding_noise(embedding_ND.detach().cpu().double(), embedding_ND.dtype)
     unit_ND = normalise(row_ND)
     num_pairs = num_rows * (num_rows - 1)
     mean_cosine = (unit_ND.sum(0).square().sum() - unit_ND.square().sum()) / num_pairs
@@ -66,7 +68,7 @@ def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
 
 def _effective_rank(row_ND: Tensor) -> float:
     centred_ND = row_ND - row_ND.mean(0)
-    # Equal rows differ from their own mean by rounding alone, which spans many directions.
+    # Even equal rows differ from their own mean by rounding.
     if centred_ND.abs().max() <= 1e-12 * row_ND.abs().max():
         return 0.0
     singular_K = torch.linalg.svdvals(centred_ND)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import math
 import os
 import subprocess
 import sys
@@ -126,7 +125,7 @@ def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
         f"final/{split}/{name}": one["value"]
         for split, own in scores.items()
         for name, one in own.items()
-        if math.isfinite(one["value"])
+        if one["value"] is not None  # undefined
     }
     if not metrics:
         return []

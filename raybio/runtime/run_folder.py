@@ -5,6 +5,7 @@ import difflib
 import fcntl
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -400,8 +401,19 @@ def model_folder(given: str, option: str) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` so that readers see the old file or the new one, never half of it."""
-    _replace(path, json.dumps(content, indent=1, default=float, ensure_ascii=False) + "\n")
+    """Write ``content`` so that readers see the old file or the new one, never half of it.
+
+    NaN and infinity, which JSON does not have, become null; ``with_nan`` reads them as NaN.
+    """
+    plain = json.loads(json.dumps(content, default=float), parse_constant=lambda _: None)
+    _replace(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def with_nan(scores: Any) -> Any:
+    """Return scores of ``read_json`` in which null, an undefined number, is NaN."""
+    if isinstance(scores, dict):
+        return {name: with_nan(part) for name, part in scores.items()}
+    return math.nan if scores is None else scores
 
 
 def _replace(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ from raybio.runtime.notices import NoticeTail
 from raybio.runtime.plots import plot_final, plot_run
 from raybio.runtime.progress import ProgressView
 from raybio.runtime.room import Node, Resources, check_resources
-from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, read_recomputable, write_json
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, read_recomputable, with_nan, write_json
 from raybio.runtime.stop_signals import StopSignals
 from raybio.runtime.track import Tracker, tracking_uri
 from raybio.systems import SYSTEMS
@@ -433,7 +433,10 @@ def _finished(folder: RunFolder, config: TrainingConfig) -> Result | None:
 
 
 def _result(content: dict[str, Any], folder: RunFolder, was_finished: bool) -> Result:
-    return Result(**content, was_finished=was_finished, folder=folder)
+    final = dict(content["final"])
+    if "scores" in final:
+        final["scores"] = with_nan(final["scores"])
+    return Result(**content | {"final": final}, was_finished=was_finished, folder=folder)
 
 
 def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str | None) -> dict[str, Any]:
@@ -442,6 +445,8 @@ def _summary(folder: RunFolder, request: TrainRequest, status: str, run_id: str 
     newest: dict[str, float] = {}
     for report in reports:
         newest |= report["metrics"]
+        # What has become undefined has no newest value.
+        newest = {name: value for name, value in newest.items() if name not in report.get("not_finite", {})}
     return {
         "status": status,
         "step": outcome.get("step", reports[-1]["step"] if reports else 0),

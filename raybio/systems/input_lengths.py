@@ -131,6 +131,6 @@ def check_rows_differ(lengths: InputLengths) -> None:
         raise ConfigError(
             f"{lengths.setting} is {lengths.wanted}: {lengths.what} are cut at {lengths.limit:,} of "
             f"{lengths.longest:,} {lengths.unit}, and then {lengths.num_alike:,} of {lengths.num_distinct:,} different "
-            f"ones are equal to another; want inputs that differ. Raise {lengths.setting} (the encoder reads at most "
-            f"{lengths.readable:,} tokens), choose an encoder that reads more, or crop the rows to where they differ"
+            f"ones are equal to another; want inputs that differ. Raise {lengths.setting}, choose an encoder with more "
+            "positions, or crop the rows to where they differ"
         )

@@ -59,3 +59,13 @@ def test_what_has_no_spread_has_no_metrics() -> None:
     assert spread_metrics(torch.tensor([[1.0, torch.nan], [0.0, 1.0]])) == {}
     with pytest.raises(ValueError, match="two rows at least, got 1"):
         embedding_spread(rows(1))
+
+
+def test_the_rounding_noise_of_a_collapsed_encoder_spans_no_direction() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = 1e-7 * torch.randn(64, 16, generator=generator)
+    point = torch.linspace(-1, 1, 16)
+    found = embedding_spread(point + noise)
+    assert (found.mean_cosine, found.effective_rank) == (pytest.approx(1.0), 0.0)
+    apart = embedding_spread(point + 1e4 * noise)
+    assert apart.effective_rank > 10  # small, and no noise

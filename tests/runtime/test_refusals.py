@@ -25,7 +25,7 @@ from raybio.runtime.notices import report_start
 from raybio.runtime.progress import ProgressView
 from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
-from raybio.runtime.train import InterruptedRunError, TrainRequest, _Follower, _status, check_request, train
+from raybio.runtime.train import InterruptedRunError, TrainRequest, _Follower, _status, _summary, check_request, train
 from raybio.training.loop import free_settings
 from raybio.training.settings import TrainingConfig
 
@@ -233,3 +233,12 @@ def test_a_run_that_nobody_accepted_is_stopped_and_kept(
         train(replace(request_one, use_gpu=False))
     assert read_json(folder.result)["status"] == "stopped"
     assert (folder.path / "mine.txt").exists()
+
+
+def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: TrainRequest) -> None:
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    log.append(10, {"val/score": 0.31, "loss": 2.0}, is_evaluation=True)
+    log.append(20, {"val/score": float("nan"), "loss": 1.0}, is_evaluation=True)
+    assert _summary(folder, request_one, "stopped", None)["metrics"] == {"loss": 1.0}

@@ -1,15 +1,18 @@
 import errno
+import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raybio.config import override
 from raybio.errors import CheckpointError, ClusterError, ConfigError, RecordError
 from raybio.runtime.metrics_log import MetricsLog
-from raybio.runtime.run_folder import RunFolder, read_json, read_recomputable, write_json
+from raybio.runtime.run_folder import RunFolder, read_json, read_recomputable, with_nan, write_json
 from raybio.training.settings import TrainingConfig
 
 CONFIG = TrainingConfig()
@@ -212,3 +215,19 @@ def test_checkpoints_that_cannot_be_read_are_not_taken_for_none(
     with pytest.raises(ClusterError, match="checkpoints: cannot be read"):
         open_folder(folder, override(CONFIG, "optim.peak_lr", 0.2))
     assert folder.identity.exists()
+
+
+def test_an_undefined_number_is_null_for_every_reader_of_json_and_nan_for_ours(tmp_path: Path) -> None:
+    scores = {
+        "test": {"spearman": {"value": math.nan}, "mse": {"value": 0.5, "low": np.float64(0.4), "high": math.inf}}
+    }
+    write_json(tmp_path / "a.json", {"scores": scores})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    read = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
+    assert read["scores"]["test"]["spearman"] == {"value": None}
+    found = with_nan(read["scores"])["test"]
+    assert math.isnan(found["spearman"]["value"])
+    assert found["mse"]["low"] == 0.4

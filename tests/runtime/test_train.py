@@ -193,7 +193,7 @@ def endless_judging(rank: int, folder: Path) -> None:
             time.sleep(0.1)
         return {}
 
-    structure_preserving._Judge.at_the_end = judge  # type: ignore[attr-defined]
+    structure_preserving.LinkJudge.at_the_end = judge  # type: ignore[attr-defined]
 
 
 @pytest.mark.nightly

@@ -13,7 +13,7 @@ from raybio.errors import ConfigError
 from raybio.evaluation.unit_scores import UnitScores, read_unit_scores
 from raybio.runtime.comparisons.variations import REPETITIONS
 from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json
+from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, with_nan
 from raybio.runtime.sweeps.trial import ENDED
 from raybio.systems import SYSTEMS
 
@@ -78,7 +78,7 @@ class GivenRun:
         """Split -> score -> value and interval, of the final evaluation; nothing before it."""
         if self.result.get("status") not in COMPLETE:
             return {}
-        found: Mapping[str, Any] = self.result["final"].get("scores", {}).get("trained", {})
+        found: Mapping[str, Any] = with_nan(self.result["final"].get("scores", {}).get("trained", {}))
         return found
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from raybio.data.store import sha256_of
 from raybio.encoders.word_export import SETTINGS
 from raybio.runtime.room import Room
-from raybio.runtime.run_folder import RunFolder, read_recomputable, write_json
+from raybio.runtime.run_folder import RunFolder, read_recomputable, with_nan, write_json
 
 UNTUNED = "untuned"
 TAGS_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
@@ -64,7 +64,7 @@ class Judgement:
     def known(self) -> Found | None:
         """What it came to; None if it has not, or the models have been trained again since."""
         kept = read_recomputable(self.path) or {}
-        return Found(kept["scores"], kept["rule"]) if kept.get("models") == self._digests() else None
+        return Found(with_nan(kept["scores"]), kept["rule"]) if kept.get("models") == self._digests() else None
 
     def keep(self, found: Found) -> None:
         """Write it."""
