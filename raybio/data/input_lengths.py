@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-MAX_COUNTED_TEXTS = 20_000
+MAX_COUNTED_TEXTS = 5_000
 """Texts that are tokenised to be counted: seconds. Of a larger corpus an even sample is."""
 
 WHOLE = 1 << 20

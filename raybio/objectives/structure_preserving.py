@@ -4,6 +4,7 @@ Shape letters: R sequences of this worker, G sequences of all workers, D embeddi
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from raybio.batches import LinkBatch, PaddedTokens
 from raybio.config import Config
+from raybio.functional.contrastive import equal_rows
 from raybio.functional.structure import margin_contrastive, multi_similarity_global, multi_similarity_per_anchor
 from raybio.objectives.language_model import count_labels, masked_language_model
 from raybio.protocols import Collective, Encoded, Encoder, LossReport
@@ -109,27 +111,37 @@ class StructurePreserving:
         loss_R, is_counted_R = multi_similarity_per_anchor(
             embedding_RD, gathered.row_MD, batch.linked_RG, batch.ignore_RG, **self.config.multi_similarity()
         )
-        num_counted = collective.all_sum(is_counted_R.sum())
+        num_counted = collective.all_sum(is_counted_R.sum()).clamp(min=1)
+        with torch.no_grad():
+            # All embeddings alike: where the loss stays when the encoder has collapsed.
+            equal_R, _ = multi_similarity_per_anchor(
+                equal_rows(embedding_RD),
+                equal_rows(gathered.row_MD),
+                batch.linked_RG,
+                batch.ignore_RG,
+                **self.config.multi_similarity(),
+            )
         num_pairs = max(1, len(gathered.row_MD) * (len(gathered.row_MD) - 1))
         # A sequence and itself are no pair, so they do not count as ignored.
         terms = {
             "ignored_pair_rate": (batch.ignore_RG.sum() - len(embedding_RD)) / num_pairs,
             "counted_anchors": is_counted_R.sum().float(),
+            "spml_chance": equal_R.sum() / num_counted,
         }
-        return loss_R.sum() / num_counted.clamp(min=1), terms
+        return loss_R.sum() / num_counted, terms
 
     def _multi_similarity_global(
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """One logarithm over the pairs of all workers does not fall into shares: each computes all, and counts 1/W."""
         weights = {name: value for name, value in self.config.multi_similarity().items() if name != "mining_margin"}
-        whole = multi_similarity_global(
-            collective.all_gather(embedding_RD).row_MD,
-            collective.all_gather(batch.linked_RG).row_MD,
-            ignore_NN=collective.all_gather(batch.ignore_RG).row_MD,
-            **weights,
-        )
-        return whole / collective.world, {}
+        row_MD = collective.all_gather(embedding_RD).row_MD
+        linked_MM = collective.all_gather(batch.linked_RG).row_MD
+        ignore_MM = collective.all_gather(batch.ignore_RG).row_MD
+        whole = multi_similarity_global(row_MD, linked_MM, ignore_NN=ignore_MM, **weights)
+        with torch.no_grad():
+            equal = multi_similarity_global(equal_rows(row_MD), linked_MM, ignore_NN=ignore_MM, **weights)
+        return whole / collective.world, {"spml_chance": equal / collective.world}
 
     def _margin_contrastive(
         self, embedding_RD: Tensor, batch: LinkBatch, collective: Collective
@@ -141,11 +153,14 @@ class StructurePreserving:
         num_pairs_global = collective.all_sum(torch.tensor(num_pairs, device=embedding_RD.device)).clamp(min=1)
         if num_pairs == 0:
             return embedding_RD.sum() * 0, {}
-        mean = margin_contrastive(
-            anchor_ND.repeat_interleave(self.num_positives_per_anchor, dim=0),
-            positive_ND,
-            negative_ND,
+        margin_loss = partial(
+            margin_contrastive,
             positive_margin=self.config.positive_margin,
             negative_margin=self.config.negative_margin,
         )
-        return mean * num_pairs / num_pairs_global, {}
+        anchor_PD = anchor_ND.repeat_interleave(self.num_positives_per_anchor, dim=0)
+        mean = margin_loss(anchor_PD, positive_ND, negative_ND)
+        with torch.no_grad():
+            equal = margin_loss(equal_rows(anchor_PD), equal_rows(positive_ND), equal_rows(negative_ND))
+        share = num_pairs / num_pairs_global
+        return mean * share, {"spml_chance": equal * share}

@@ -1,6 +1,7 @@
 """One training run, seen from the driver: start or continue it in Ray Train, follow it, give it its true status."""
 
 import contextlib
+import json
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -134,23 +135,45 @@ def check_request(request: TrainRequest) -> str:
     store = open_store(request.store, entry.store)
     if _finished(RunFolder(request.runs, request.name), request.config) is None:
         entry.check(request.config, store)
-        for one in _input_lengths(request):
-            if one.setting in request.explicit and None not in (one.wanted, one.readable):
-                _check_readable(one)
+        check_lengths(_input_lengths(request), request.explicit)
     return store.digest
+
+
+_READS_NO_INPUT = {"seed", "schedule", "optim", "memory", "precision", "on_nonfinite", "objective"}
+"""Parts of a configuration that change nothing about the lengths of inputs."""
 
 
 def _input_lengths(request: TrainRequest) -> list[InputLengths]:
     entry = SYSTEMS[request.system]
-    return entry.input_lengths(request.config, open_store(request.store, entry.store))
+    digest = open_store(request.store, entry.store).digest
+    reading = {name: part for name, part in request.config.to_mapping().items() if name not in _READS_NO_INPUT}
+    key = (request.system, str(request.store), digest, json.dumps(reading, sort_keys=True))
+    # Texts are tokenised to be counted, which takes seconds; the runs of a comparison mostly read alike.
+    if key not in _counted:
+        _counted[key] = entry.input_lengths(request.config, open_store(request.store, entry.store))
+    return _counted[key]
 
 
-def _check_readable(lengths: InputLengths) -> None:
-    if lengths.wanted > lengths.readable:  # type: ignore[operator]
+_counted: dict[tuple[str, ...], list[InputLengths]] = {}
+
+
+def check_lengths(lengths: Sequence[InputLengths], explicit: frozenset[str]) -> None:
+    """Refuse a length that the user set and the encoder cannot read.
+
+    Args:
+        lengths: of the inputs.
+        explicit: dotted paths of settings that the user gave one by one.
+
+    Raises:
+        ConfigError: with both lengths.
+    """
+    for one in lengths:
+        if one.setting not in explicit or one.wanted is None or one.readable is None or one.wanted <= one.readable:
+            continue
         raise ConfigError(
-            f"{lengths.setting}: got {lengths.wanted}, and the encoder reads at most {lengths.readable} tokens, "
-            f"special ones included; the longest of the {lengths.what} has {lengths.longest:,} {lengths.unit}. Want at "
-            f"most {lengths.readable}, or an encoder with more positions"
+            f"{one.setting}: got {one.wanted}, and the encoder reads at most {one.readable} tokens, special ones "
+            f"included; the longest of the {one.what} has {one.longest:,} {one.unit}. Want at most {one.readable}, or "
+            "an encoder with more positions"
         )
 
 

@@ -64,11 +64,10 @@ class CollapseWatch:
             if is_at_chance and loss_name not in self._warned:
                 self._warned.add(loss_name)
                 logger.warning(
-                    "%s %.3f is at chance (ln %.1f = %.3f) over the %d steps up to step %d: the embeddings may have "
-                    "collapsed%s. Check encoder.source and encoder.pooling, or raise optim.peak_lr",
+                    "%s %.3f is at chance (%.3f, the loss of equal embeddings) over the %d steps up to step %d: the "
+                    "embeddings may have collapsed%s. Check encoder.source and encoder.pooling, or raise optim.peak_lr",
                     loss_name,
                     metrics[loss_name],
-                    math.exp(chance),
                     chance,
                     self._window,
                     step,

@@ -34,6 +34,9 @@ CONTRASTIVE_LOSSES = {
     "matching_blanks": ["relation", "self"],
     "relation_extraction": ["supcon"],
     "relation_graphs": ["graph", "tag"],
+    "structure_preserving": ["spml"],
+    "structure_preserving_text": ["spml"],
+    "synthetic_graphs": ["spml"],
 }
 """Terms of the loss whose value for equal embeddings says how many candidates there are."""
 
@@ -239,8 +242,10 @@ def test_equal_embeddings_have_the_loss_that_is_logged_as_chance(name: str, stor
     changes = {"objective.kind": "supcon"} if name == "relation_extraction" else {}
     system = SYSTEMS[name].build(tiny_config(name, **changes), store.path)
     batch = system.batch_type.from_arrays(system.collate(1, 0, 1))
-    # Zero vectors have equal cosines with everything, also with what else the loss compares them with.
-    embedding_RD = torch.zeros(batch.num_embeddings, system.model.width)
+    # Zero vectors have equal cosines with everything, also with what else the loss compares them with. The graph losses
+    # of SPPT depend on the similarity itself, and compare the embeddings with each other alone.
+    make = torch.ones if "spml" in CONTRASTIVE_LOSSES.get(name, ()) else torch.zeros
+    embedding_RD = make(batch.num_embeddings, system.model.width)
     terms = system.objective.embedding_loss(embedding_RD, batch, SingleProcess()).terms
     chances = {key: float(value) for key, value in terms.items() if key.endswith("_chance")}
     assert chances.keys() == {f"{loss}_chance" for loss in CONTRASTIVE_LOSSES.get(name, ())}

@@ -76,7 +76,7 @@ def test_a_loss_that_stays_at_chance_is_warned_about_once_and_after_the_warm_up(
         steps += [step] * (len(warned(caplog)) - before)
     assert steps == [expected]
     (only,) = warned(caplog)
-    assert "ranking_loss 4.143 is at chance (ln 63.0 = 4.143)" in only
+    assert "ranking_loss 4.143 is at chance (4.143, the loss of equal embeddings)" in only
     assert "(mean cosine 0.5, effective rank 20.00 at step 0)" in only
 
 

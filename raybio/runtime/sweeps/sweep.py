@@ -41,7 +41,7 @@ from raybio.runtime.sweeps.suggest import TRIAL, listed, planned, tune_config
 from raybio.runtime.sweeps.sweep_report import write_sweep_report
 from raybio.runtime.sweeps.trial import ENDED, NOTE, TrialOrder, has_ended, new_note
 from raybio.runtime.track import Tracker, tracking_uri
-from raybio.runtime.train import InterruptedRunError, report_cuts
+from raybio.runtime.train import InterruptedRunError, check_lengths, report_cuts
 from raybio.runtime.worker_group import wait_for_workers
 from raybio.search_space import SearchSpace
 from raybio.systems import SYSTEMS
@@ -79,6 +79,7 @@ class SweepRequest:
         gpus_per_worker: GPUs of each, a fraction lets trials share one; None: 1 if there are GPUs.
         verbose: show Ray's own logs.
         given: options of this start that the next start of the command is to begin with, by name.
+        explicit: dotted paths of settings of ``base`` that the user gave one by one.
         setup: called in each training process first; tests plant their faults with it.
     """
 
@@ -93,6 +94,7 @@ class SweepRequest:
     gpus_per_worker: float | None = None
     verbose: bool = False
     given: Mapping[str, Any] = field(default_factory=dict)
+    explicit: frozenset[str] = frozenset()
     setup: Any = None
 
 
@@ -133,6 +135,8 @@ def sweep(request: SweepRequest) -> Swept:
     place = str(Path(request.store).absolute())
     order = TrialOrder(request.base, space, place, str(folder.path), request.workers, setup=request.setup)
     planned(space, order.check)
+    lengths = entry.input_lengths(request.base, store)
+    check_lengths(lengths, request.explicit)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
         # Sweeps that tie nothing are what they were before there was such a thing.
@@ -150,7 +154,7 @@ def sweep(request: SweepRequest) -> Swept:
         order = replace(order, precision=folder.precision or "auto")
         tracker = Tracker(folder, uri, space.system, identity.to_mapping(), store.digest)
         if not _is_complete(order):
-            report_cuts(entry.input_lengths(request.base, store), folder, tracker)
+            report_cuts(lengths, folder, tracker)
         with StopSignals(order.stop) as signals:
             return _carry_out(request, order, folder, tracker, signals)
 

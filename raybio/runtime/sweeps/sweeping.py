@@ -83,7 +83,8 @@ def sweep(
     from raybio.runtime.sweeps.sweep import SweepRequest
     from raybio.runtime.sweeps.sweep import sweep as run
 
-    asked = SweepRequest(wanted, fields["config"], fields["store"], name, sweeps, verbose=verbose, **given.fields())
+    shared = {"verbose": verbose, "explicit": fields["explicit"], **given.fields()}
+    asked = SweepRequest(wanted, fields["config"], fields["store"], name, sweeps, **shared)
     _show(run(asked))
 
 
