@@ -112,7 +112,7 @@ class Model:
         if (path / SETTINGS).is_file() or _reads_residues(path):
             said = read_protein_settings(path)
             found = None if said is None else said.pooling
-            max_tokens = None if said is None else said.max_tokens
+            max_tokens = (None if said is None else said.max_tokens) or _tokenizer_limit(path)
             return cls(str(path), "proteins", _settled(path, found, pooling), max_tokens, is_normalised=False)
         head = read_sentence_folder(str(path), "main")
         found = None if head is None else head.pooling
@@ -148,9 +148,18 @@ def _reads_residues(folder: Path) -> bool:
     return not any(len(token) > 1 and token.isalpha() for token in vocabulary.id_by_token)
 
 
+def _tokenizer_limit(folder: Path) -> int | None:
+    """Return the most tokens that the folder's tokenizer states; None if it states none."""
+    length = load_pretrained(AutoTokenizer, str(folder), "main").model_max_length
+    # transformers has 1e30 where nothing is stated.
+    return int(length) if length < 1e9 else None
+
+
 def _settled(folder: Path, found: Pooling | None, given: Pooling | None) -> Pooling:
     if found is None and given is None:
-        raise ConfigError(f"{folder} does not say how its tokens are pooled; give --pooling mean or --pooling cls")
+        raise ConfigError(
+            f"{folder} does not say how its tokens are pooled; give --model {folder} and --pooling mean or cls"
+        )
     if found is not None and given is not None and found != given:
         raise ConfigError(f"--pooling {given}: {folder} says {found}; leave the option out, or choose another folder")
     pooling = found or given

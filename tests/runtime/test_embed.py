@@ -131,10 +131,12 @@ def test_a_folder_that_does_not_say_how_it_pools_is_refused_and_an_option_says_i
         save_tiny(tmp_path)
         encoder = build_text_encoder(TextEncoderConfig(source=str(tmp_path), max_length="auto", pooling="mean"), seed=0)
         expected = embed_texts(encoder, ["MKTAYI"])
-    with pytest.raises(ConfigError, match="does not say how its tokens are pooled; give --pooling mean or --pooling"):
+    with pytest.raises(ConfigError, match="does not say how its tokens are pooled; give --model .* and --pooling mean"):
         Model.of_folder(tmp_path)
     model = Model.of_folder(tmp_path, "mean")
     assert (model.reads, model.pooling, model.is_normalised) == (reads, "mean", False)
+    if reads == "proteins":
+        assert model.max_tokens == 40  # of 48 positions: what the tokenizer says
     np.testing.assert_allclose(embed_inputs(load_encoder(model), [b"MKTAYI"]), expected, rtol=1e-5, atol=1e-5)
 
 
