@@ -77,7 +77,8 @@ def start(request: TrainRequest, *, stop_at: int | None = None) -> tuple[dict[st
         path.unlink(missing_ok=True)
     tracker.start()
     system = SYSTEMS[SYSTEM].build(request.config, request.store)
-    for report in walk_alone(system, request.config, folder, device="cpu", stop=folder.stop, goal=None):
+    reports = walk_alone(system, request.config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None)
+    for report in reports:
         if report.step == stop_at:
             folder.stop.touch()
     status = read_json(folder.outcome)["status"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from raybio.errors import RecordError
-from raybio.runtime.notices import report_first_step, warnings_to
+from raybio.runtime.notices import report_start, warnings_to
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.sweeps.follow_trials import TRIALS, FollowedTrials, earlier_trials
 from raybio.runtime.sweeps.leaderboard import leaderboard, records
@@ -24,17 +24,23 @@ GOOD, BAD, LATE = of(0.0), of(0.5), of(0.1)
 def order(tmp_path: Path) -> TrialOrder:
     """Two trials that ended and one that failed for want of memory."""
     order = order_of(tmp_path)
+    folder = sweep_folder(order)
+    open_again(folder, order)
+    folder.record_precision("fp32")
     leave(order, GOOD, {10: 0.7})
     leave(order, BAD, {10: 0.2})
     failed = leave(order, LATE, {}, FAILED)
     write_json(failed.failure, {"kind": "ClusterError", "message": "no memory"})
     write_json(Path(order.sweep) / TRIALS, [asdict(one) for one in (GOOD, BAD, LATE)])
-    write_json(order.precision, {"auto": "fp32"})
     return order
 
 
 def sweep_folder(order: TrialOrder) -> RunFolder:
     return RunFolder(Path(order.sweep).parent, Path(order.sweep).name)
+
+
+def open_again(folder: RunFolder, order: TrialOrder) -> bool:
+    return folder.open(order.space.system, order.base, Path("store"), "d" * 64, ())
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -73,11 +79,20 @@ def test_a_trial_with_a_damaged_failure_is_tried_again(order: TrialOrder, damage
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
-@pytest.mark.parametrize("name", [TRIALS, "precision.json"])
-def test_a_damaged_record_of_the_sweep_is_refused(order: TrialOrder, name: str, damage: str) -> None:
-    DAMAGES[damage](Path(order.sweep) / name)
-    with pytest.raises(RecordError, match=rf"{name}: damaged, not JSON .*Restore it"):
+def test_a_damaged_list_of_trials_is_refused(order: TrialOrder, damage: str) -> None:
+    DAMAGES[damage](Path(order.sweep) / TRIALS)
+    with pytest.raises(RecordError, match=rf"{TRIALS}: damaged, not JSON .*Restore it"):
         _restore_records(sweep_folder(order), order)
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
+def test_a_sweep_whose_precision_is_lost_with_its_run_json_is_refused(order: TrialOrder, damage: str) -> None:
+    folder = sweep_folder(order)
+    assert open_again(folder, order)
+    assert folder.precision == "fp32"
+    DAMAGES[damage](folder.identity)
+    with pytest.raises(RecordError, match=r"run\.json: damaged, not JSON"):
+        open_again(folder, order)
 
 
 def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(order: TrialOrder) -> None:
@@ -104,7 +119,7 @@ def test_the_driver_prints_a_warning_of_trials_once(order: TrialOrder, capsys: p
     for trial in (GOOD, BAD):
         with warnings_to(order.folder(trial).notices):
             logging.getLogger("raybio.training").warning("bf16 is slow here")
-        report_first_step(order.folder(trial).notices, 5)
+        report_start(order.folder(trial).notices, 5, 4.0)
     for trial in (GOOD, BAD):
         followed._show_warnings(trial)
     shown = capsys.readouterr().out

@@ -32,7 +32,7 @@ def parts(tmp_path: Path) -> Parts:
 
 
 def joined(parts: Parts, out: Path) -> int:
-    return join(parts, ["of the input"] * 3, out, origin="this", model_digest="of the model")
+    return join(parts, ["of the input"] * 3, out, origin="this", model_digest="of the model", cut="")
 
 
 @pytest.mark.parametrize("num_bytes", [1, 7])
@@ -147,7 +147,7 @@ def test_every_part_record_and_output_is_on_the_disk_before_it_has_its_name(
         ["manifest.json", *(f"{kind}-00000{n}.{end}" for n in (0, 1) for kind, end in
          (("input", "arrow"), ("part", "parquet"), ("part", "json")))]
     )  # fmt: skip
-    join(parts, manifest["inputs"], tmp_path / "out.parquet", origin="this", model_digest="of the model")
+    join(parts, manifest["inputs"], tmp_path / "out.parquet", origin="this", model_digest="of the model", cut="")
     assert [path.name for path in [*files, tmp_path / "out.parquet"] if not watched.is_durable(path)] == []
 
 
