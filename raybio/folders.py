@@ -126,6 +126,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             path.rename(aside)
         fresh.rename(path)
+        _sync_one(path.parent)
     finally:
         # Whatever came between the two renames, Ctrl-C too: the older folder stood aside.
         if aside.exists() and not path.exists():
@@ -140,8 +141,13 @@ def _sync(folder: Path) -> None:
     for file in [*folder.rglob("*"), folder]:
         if file.is_file() and not file.is_symlink() and stat.S_IMODE(file.stat().st_mode) != mode:
             file.chmod(mode)
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_one(file)
+
+
+def _sync_one(path: Path) -> None:
+    """Force a file's content, or a folder's list of names, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -259,12 +259,12 @@ def _checked(
     problems: list[str] = []
     distributions: dict[str, Distribution] = {}
     for path, entry in entry_by_path.items():
-        try:
-            distribution = _distribution(str(path), entry, base)
-            _check_conditions(str(path), distribution, distributions, list(map(str, entry_by_path)))
+        distribution, wrong = _distribution(str(path), entry, base)
+        if distribution is not None:
+            wrong += _unmet(str(path), distribution, distributions, list(map(str, entry_by_path)))
+        problems += wrong
+        if distribution is not None and not wrong:
             distributions[str(path)] = distribution
-        except ConfigError as error:
-            problems.append(str(error))
     if "tied" in mapping:
         problems.append("tied: is for jobs that know their settings; want space, with when where it depends")
     # Where every entry is wrong, the rest of the file is checked with stand-ins: it is not empty.
@@ -317,31 +317,38 @@ def _misfits(found: SearchSpace) -> list[str]:
     return problems
 
 
-def _check_conditions(
+def _unmet(
     path: str, distribution: Distribution, earlier: Mapping[str, Distribution], listed: Sequence[str]
-) -> None:
+) -> list[str]:
+    """What is wrong with the conditions of an entry, next to the entries above it."""
+    problems = []
     for other, values in distribution.when.items():
         if other not in earlier:
             if other in listed[: listed.index(path)]:
                 continue  # that entry is wrong itself, and reported
-            raise ConfigError(
-                f"{path}: when {other!r}: want a setting that is listed above it.{did_you_mean(other, list(earlier))}"
-            )
-        missing = [value for value in values if value not in earlier[other]]
-        if missing:
-            raise ConfigError(f"{path}: when {other} is {missing[0]!r}: it never is; want one of its values")
+            hint = did_you_mean(other, list(earlier))
+            problems.append(f"{path}: when {other!r}: want a setting that is listed above it.{hint}")
+            continue
+        problems += [
+            f"{path}: when {other} is {value!r}: it never is; want one of its values"
+            for value in values
+            if value not in earlier[other]
+        ]
+    return problems
 
 
-def _distribution(path: str, entry: Any, base: Config) -> Distribution:
+def _distribution(path: str, entry: Any, base: Config) -> tuple[Distribution | None, list[str]]:
+    """Return what an entry says, None where it says nothing that can be drawn from, and all that is wrong with it."""
     known = [one.path for one in fields(type(base))]
     if path not in known:
-        raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
-    when = {}
+        return None, [f"{path!r} is not a setting.{did_you_mean(path, known)}"]
+    when: dict[str, tuple[Any, ...]] = {}
+    problems: list[str] = []
     if isinstance(entry, dict) and "when" in entry:
         entry = dict(entry)
-        when = _conditions(path, entry.pop("when"), base)
-    if path == STEPS and (RATE not in when or "constant" in when[RATE]):
-        raise ConfigError(
+        when, problems = _conditions(path, entry.pop("when"), base)
+    if path == STEPS and not problems and (RATE not in when or "constant" in when[RATE]):
+        problems.append(
             f"{path}: a trial is judged at every saved step, and its best one is told; a training for each number of "
             "steps would be wasted where the rate does not depend on it. Set budget.max_steps, or add when: "
             "{optim.schedule: linear}"
@@ -351,39 +358,64 @@ def _distribution(path: str, entry: Any, base: Config) -> Distribution:
         hint = ""
         if isinstance(entry, dict) and len(entry) == 1:
             hint = did_you_mean(str(next(iter(entry))), list(kinds)).replace(" See --help for all settings.", "")
-        raise ConfigError(f"{path}: got {entry!r}; want exactly one of {', '.join(kinds)}.{hint}")
+        return None, [*problems, f"{path}: got {entry!r}; want exactly one of {', '.join(kinds)}.{hint}"]
     ((kind, values),) = entry.items()
     if not isinstance(values, list) or not values:
-        raise ConfigError(f"{path}: {kind} got {values!r}; want a list of values")
+        return None, [*problems, f"{path}: {kind} got {values!r}; want a list of values"]
     # The setting's own type decides what a value is: 1e-4, which YAML takes for a string, becomes a number here.
-    distribution = Distribution(kind, tuple(_accepted(path, value, base) for value in values), when)
+    accepted, wrong = _all_accepted(path, values, base)
+    problems += wrong
     if kind in RANGES:
-        _check_range(path, distribution)
-    elif len({repr(value) for value in distribution.values}) < len(values):
-        raise ConfigError(f"{path}: {kind} {values!r} lists a value twice; keep one")
-    return distribution
+        problems += _range_problems(path, kind, values, accepted)
+    elif len({repr(value) for value in accepted}) < len(accepted):
+        problems.append(f"{path}: {kind} {values!r} lists a value twice; keep one")
+    return Distribution(kind, accepted, when), problems
 
 
-def _conditions(path: str, entry: Any, base: Config) -> dict[str, tuple[Any, ...]]:
+def _conditions(path: str, entry: Any, base: Config) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
+    """Return the values with which an entry is drawn, by setting, and what is wrong with them."""
     if not isinstance(entry, dict) or not entry:
-        raise ConfigError(f"{path}: when got {entry!r}; want SETTING: VALUE, or SETTING: [VALUE, VALUE]")
-    return {
-        str(other): tuple(
-            _accepted(str(other), value, base) for value in (values if isinstance(values, list) else [values])
-        )
-        for other, values in entry.items()
-    }
+        return {}, [f"{path}: when got {entry!r}; want SETTING: VALUE, or SETTING: [VALUE, VALUE]"]
+    when = {}
+    problems = []
+    for other, values in entry.items():
+        accepted, wrong = _all_accepted(str(other), values if isinstance(values, list) else [values], base)
+        problems += wrong
+        if not wrong:
+            when[str(other)] = accepted
+    return when, problems
 
 
-def _check_range(path: str, distribution: Distribution) -> None:
-    kind, ends = distribution.kind, distribution.values
+def _range_problems(path: str, kind: Kind, given: Sequence[Any], ends: Sequence[Any]) -> list[str]:
+    """Return what is wrong with a range.
+
+    Args:
+        path: of its setting.
+        kind: of ``RANGES``.
+        given: its ends as in the file.
+        ends: those that the setting accepts; the others are reported already.
+    """
     number = int if kind == "int_uniform" else (int, float)
-    if len(ends) != 2 or not all(isinstance(end, number) and not isinstance(end, bool) for end in ends):
-        raise ConfigError(f"{path}: {kind} got {list(ends)}; want two {'whole ' * (kind == 'int_uniform')}numbers")
-    if not ends[0] < ends[1]:
-        raise ConfigError(f"{path}: {kind} got {list(ends)}; want the lower end first, below the upper")
-    if kind == "log_uniform" and ends[0] <= 0:
-        raise ConfigError(f"{path}: log_uniform got {list(ends)}; want a lower end above 0, or use uniform")
+    if len(given) != 2 or not all(isinstance(end, number) and not isinstance(end, bool) for end in ends):
+        return [f"{path}: {kind} got {list(given)}; want two {'whole ' * (kind == 'int_uniform')}numbers"]
+    problems = []
+    if len(ends) == 2 and not ends[0] < ends[1]:
+        problems.append(f"{path}: {kind} got {list(given)}; want the lower end first, below the upper")
+    if kind == "log_uniform" and any(end <= 0 for end in ends):
+        problems.append(f"{path}: log_uniform got {list(given)}; want both ends above 0, or use uniform")
+    return problems
+
+
+def _all_accepted(path: str, values: Iterable[Any], base: Config) -> tuple[tuple[Any, ...], list[str]]:
+    """Return the values that a setting accepts, as it has them, and what is wrong with each other one, once."""
+    accepted = []
+    problems: dict[str, None] = {}
+    for value in values:
+        try:
+            accepted.append(_accepted(path, value, base))
+        except ConfigError as error:
+            problems[str(error)] = None
+    return tuple(accepted), list(problems)
 
 
 def _accepted(path: str, value: Any, base: Config) -> Any:

@@ -253,6 +253,40 @@ def test_all_that_is_wrong_is_refused_at_once(tmp_path):
     assert "want random" in message
 
 
+def test_all_that_is_wrong_with_one_entry_is_refused_at_once(tmp_path):
+    space = {
+        "order": {"choice": ["uniform", "group_first"]},
+        "layers": {
+            "choice": ["abc", -1, 4, "xyz", 4],
+            "when": {"order": ["sideways", "upward"], "flga": True, "seed": [1, "one"]},
+        },
+        "optim.peak_lr": {"log_uniform": ["low", 0.0, 0.1], "when": {"margin": [0.5]}},
+        "seed": {"log_uniform": [0, "many"]},
+        "margin": {"uniform": [5.0, 1.0], "when": {"order": "uniform", "flag": True}},
+    }
+    message = refused(tmp_path, space)
+    for reason in (
+        "16 problems",
+        "layers: got 'abc', want a whole number",
+        "layers: got -1, want a whole number >= 1",
+        "layers: got 'xyz', want a whole number",
+        "lists a value twice",
+        "order: got 'sideways'",
+        "order: got 'upward'",
+        "Did you mean 'flag'",
+        "seed: got 'one'",
+        "optim.peak_lr: got 'low'",
+        "optim.peak_lr: got 0.0, want a number > 0",
+        "want two numbers",
+        "seed: got 'many'",
+        "log_uniform got [0, 'many']; want both ends above 0",
+        "uniform got [5.0, 1.0]; want the lower end first",
+        "optim.peak_lr: when 'margin': want a setting that is listed above it",
+        "margin: when 'flag': want a setting that is listed above it",
+    ):
+        assert message.count(reason) == 1, (reason, message)
+
+
 def test_the_shipped_sweep_of_lambda_compares_all_published_values_without_early_stopping():
     from raybio.systems import SYSTEMS
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from raybio.data.source_files import read_lines
 from raybio.errors import DataError
 
 _SUBCLASSES: dict[str, tuple[str, ...]] = {
@@ -114,18 +115,17 @@ def read_pmids(path: Path) -> frozenset[str]:
     Raises:
         DataError: if the file cannot be read, names nothing, or has a line that is no PMID.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: cannot be read ({reason}), want a text file with one PMID a line") from None
-    pmids = {number: line.strip() for number, line in enumerate(lines, start=1) if line.strip()}
-    for number, pmid in pmids.items():
-        if not (pmid.isascii() and pmid.isdigit()):
+    path = Path(path)
+    pmids = set()
+    for number, line in enumerate(read_lines(path, "a text file with one PMID a line"), start=1):
+        pmid = line.strip()
+        if pmid and not (pmid.isascii() and pmid.isdigit()):
             raise DataError(f"{path}, line {number}: {pmid[:40]!r} is no PMID, want digits alone. Repair the line.")
+        if pmid:
+            pmids.add(pmid)
     if not pmids:
         raise DataError(f"{path}: names no article, want one PMID a line")
-    return frozenset(pmids.values())
+    return frozenset(pmids)
 
 
 def _members(path: Path) -> dict[str, dict[str, str]]:

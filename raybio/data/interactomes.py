@@ -128,23 +128,24 @@ def read_species(path: str | Path, quarantine: Quarantine) -> dict[str, str]:
     Raises:
         DataError: if the file is missing or is not the species table.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}), want treeoflife.species.tsv") from None
-    header = lines[0].split("\t") if lines else []
-    if header[:3] != list(SPECIES_COLUMNS):
-        raise DataError(f"{path}: has the columns {header[:5]}, want {', '.join(SPECIES_COLUMNS)}, tab-separated")
+    path = Path(path)
     label_by_taxid: dict[str, str] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        taxid, *names = line.split("\t")
-        if not (taxid.isascii() and taxid.isdigit() and names):
-            quarantine.add("species", "species without taxid or name", Path(path).name, number, line[:40])
-        elif taxid in label_by_taxid:
-            quarantine.add("species", "duplicate species", Path(path).name, number, taxid)
-        else:
-            label_by_taxid[taxid] = names[-1].strip() or names[0].strip()
-    quarantine.saw("species", len(lines) - 1)
+    number = 1
+    with open_source(path, "treeoflife.species.tsv") as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+        lines = (line.rstrip("\n") for line in bounded_lines(text, path))
+        header = next(lines, "").split("\t")
+        if header[:3] != list(SPECIES_COLUMNS):
+            raise DataError(f"{path}: has the columns {header[:5]}, want {', '.join(SPECIES_COLUMNS)}, tab-separated")
+        for number, line in enumerate(lines, start=2):
+            taxid, *names = line.split("\t")
+            if not (taxid.isascii() and taxid.isdigit() and names):
+                quarantine.add("species", "species without taxid or name", path.name, number, line[:40])
+            elif taxid in label_by_taxid:
+                quarantine.add("species", "duplicate species", path.name, number, taxid)
+            else:
+                label_by_taxid[taxid] = names[-1].strip() or names[0].strip()
+    quarantine.saw("species", number - 1)
     return label_by_taxid
 
 

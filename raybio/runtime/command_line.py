@@ -12,8 +12,17 @@ from raybio.folders import check_local
 URI_OPTIONS = ("--tracking-uri", "--url")
 """The only options whose value is a URI."""
 
-_URI_IN_VALUE = re.compile(r"(?:\S*[=,])?([A-Za-z][A-Za-z0-9+.-]+://\S*)")
-"""A whole value, or the value of NAME=VALUE, or one of several separated by commas."""
+_URI_IN_VALUE = re.compile(
+    r"""
+    ^\s* (?P<start> [A-Za-z][A-Za-z0-9+.-]+ :/ [^\s,]* )
+    | [^\w\s.?;] \s* (?P<inside> [A-Za-z][A-Za-z0-9+.-]+ :// [^\s,"'\])}]* )
+    """,
+    re.VERBOSE,
+)
+"""A URI at the start, even with one slash, or with two after a mark such as ``=``, ``,``, ``[``, ``:`` or a quote.
+
+One that follows the words of a sentence is text.
+"""
 
 
 def run_app(app: Callable[[], Any]) -> NoReturn:
@@ -41,9 +50,9 @@ def check_local_paths(arguments: Sequence[str]) -> None:
         value = argument
         if is_option:
             option, _, value = argument.partition("=")
-        uri = _URI_IN_VALUE.match(value)
+        uri = _URI_IN_VALUE.search(value)
         if uri is not None and option not in URI_OPTIONS:
-            check_local(uri[1], option or "argument")
+            check_local(uri["start"] or uri["inside"], option or "argument")
         if not is_option:
             option = ""
 

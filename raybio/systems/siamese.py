@@ -112,7 +112,13 @@ def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
         num_letters_N = np.array([len(text) for text in whole], np.int64)
         found.append(
             InputLengths.of(
-                f"{field}s", "characters", num_letters_N, most, setting="text.max_characters", num_rows=len(row_N)
+                # Another name than that of the tokens: MLflow has one metric for each name.
+                f"{field}s by characters",
+                "characters",
+                num_letters_N,
+                most,
+                setting="text.max_characters",
+                num_rows=len(row_N),
             )
         )
         texts = partial(_first_letters, store, field, most)

@@ -15,7 +15,7 @@ from raybio.data.pair_collate import read_texts
 from raybio.data.store import open_store
 from raybio.encoders.text import TextEncoderConfig, TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokens import TokenizerSource
-from raybio.errors import ConfigError, StoreError
+from raybio.errors import ConfigError, RecordError, StoreError
 from raybio.evaluation.zero_shot import BASELINES, Embed, Task, TaskResult, encoder_scorer, judge
 from raybio.evaluation.zero_shot_names import task_names
 from raybio.functional.hashing import derive_seed
@@ -54,16 +54,17 @@ def zero_shot(
         ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded or reads fewer
             tokens than ``max_length``.
         DataError: for a file that is not of its form.
+        RecordError: if the ``run.json`` of a model's run is damaged.
     """
     asked = read_tasks(task_names(tasks), data, hoc_pmids=hoc_pmids)
     model_by_name = model_names(models)
+    pmids_by_name = {name: training_pmids(model) for name, model in model_by_name.items()}
+    known = {name: pmid_N for name, pmid_N in pmids_by_name.items() if pmid_N is not None}
     readers = {name: _reader(model, max_length) for name, model in model_by_name.items()}
     encoders = {
         name: encoder_scorer(_embedder(model, max_length or MAX_LENGTH)) for name, model in model_by_name.items()
     }
     scorers = encoders | dict(BASELINES)
-    pmids_by_name = {name: training_pmids(model) for name, model in model_by_name.items()}
-    known = {name: pmid_N for name, pmid_N in pmids_by_name.items() if pmid_N is not None}
     results = []
     for task in asked:
         say(task.name)
@@ -100,13 +101,25 @@ def training_pmids(model: str) -> np.ndarray | None:
     """PMIDs of the articles that a run of ours was trained on; None for other models, or if its store is gone.
 
     Args:
-        model: ``export/`` in the folder of a run; ``run.json`` beside it names the store.
+        model: ``export/`` in the folder of a run; ``run.json`` next to it names the store.
+
+    Raises:
+        RecordError: if ``run.json`` is there and is no JSON.
     """
+    record = Path(model).parent / "run.json"
     try:
-        run = json.loads((Path(model).parent / "run.json").read_text(encoding="utf-8"))
+        run = json.loads(record.read_bytes())
+    except OSError:
+        return None
+    except ValueError as error:
+        raise RecordError(
+            f"{record}: damaged, not JSON ({error}), want the record that names the run's training articles. Give the "
+            "run's own command again, which restores it, or copy the model's folder elsewhere to judge it without them"
+        ) from None
+    try:
         store = open_store(run["store"], ArticleStore)
         is_the_same = run["data_digest"].startswith(store.digest)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, StoreError):
+    except (OSError, LookupError, TypeError, AttributeError, StoreError):
         return None
     return store.pmid_N[~store.is_validation_N] if is_the_same else None
 

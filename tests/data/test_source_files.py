@@ -8,7 +8,8 @@ import pytest
 
 from raybio.data import source_files
 from raybio.data.fasta import read_fasta
-from raybio.data.interactomes import read_interactome
+from raybio.data.hallmarks import read_pmids
+from raybio.data.interactomes import SPECIES_COLUMNS, read_interactome, read_species
 from raybio.data.json_records import read_json_object
 from raybio.data.node_labels import read_node_labels
 from raybio.data.pair_tables import read_pair_table
@@ -58,6 +59,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(read, content, tmp_path):
             read(place)
 
 
+SPECIES_HEADER = "\t".join(SPECIES_COLUMNS) + "\n"
 LONG_LINE_MIB = 128
 MOST_MIB = 96
 LINE_READERS = {
@@ -96,6 +98,19 @@ def test_a_line_without_end_is_refused_with_its_number_and_never_held_whole(read
         tracemalloc.stop()
     assert peak < MOST_MIB << 20
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("read", "first"),
+    [(lambda path: read_species(path, Quarantine()), SPECIES_HEADER), (read_pmids, "1234567\n")],
+    ids=["species", "pmids"],
+)
+def test_a_short_table_is_read_by_bounded_lines_too(read, first, tmp_path, monkeypatch):
+    monkeypatch.setattr(source_files, "MAX_LINE_LENGTH", 64)
+    path = tmp_path / "lines"
+    path.write_text(first + "1" * 65 + "\n")
+    with pytest.raises(DataError, match="lines: line 2 is longer than"):
+        read(path)
 
 
 def test_a_line_of_the_greatest_length_is_read_in_bytes_and_in_text(tmp_path, monkeypatch):

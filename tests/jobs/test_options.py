@@ -141,6 +141,38 @@ def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
     check_local_paths(["--tracking-uri", "sqlite:///a.db", "--verbose", "Does [Y] link to http://x.org?", "C:/x"])
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--set", "x=[s3://b]"],
+        ["--set", 'x="s3://b"'],
+        ["--set", "x=['a', 's3://b']"],
+        ["--set", "x={a: s3://b}"],
+        ["--set", "x=a,s3://b,c"],
+        ["--set= s3://b"],
+        ["--compare", "a=[s3://b]"],
+        ["--compare=a=1,[s3://b]"],
+        ["(s3://b)"],
+    ],
+)
+def test_a_uri_anywhere_in_an_argument_is_refused(given: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^(--set|--compare|argument): got the URI 's3://b', want a local path"):
+        check_local_paths(given)
+
+
+@pytest.mark.parametrize("given", [["--store", "s3:/b"], ["--store=s3:/b"]])
+def test_a_uri_with_one_slash_is_refused(given: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^--store: got the URI 's3:/b', want a local path"):
+        check_local_paths(given)
+
+
+@pytest.mark.parametrize(
+    "value", ["text=http:", "text=a:b/c", "x={a: b/c}", "a/b:/c", "d:/x", "See http://x.org. Is it so? http://y.org"]
+)
+def test_what_is_no_uri_in_the_place_of_a_path_is_taken(value: str) -> None:
+    check_local_paths(["--set", value, value])
+
+
 @pytest.mark.parametrize("variable", ["RAYBIO_RUNS", "RAYBIO_STORES", "RAYBIO_SWEEPS"])
 def test_a_uri_in_an_environment_variable_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, URI)

@@ -16,6 +16,7 @@ from raybio.data.store import open_store
 from raybio.data.word_store import WordStore
 from raybio.errors import CheckpointError, ConfigError
 from raybio.functional.digest import weights_digest
+from raybio.runtime.folds import all_folds
 from raybio.runtime.folds.all_folds import fold_space, models_of, train_and_show
 from raybio.runtime.folds.judgement import Found, Judgement, judgements
 from raybio.runtime.folds.last_training import LastTraining, last_config
@@ -26,6 +27,7 @@ from raybio.runtime.run_folder import RunFolder, read_json
 from raybio.systems import SYSTEMS, relation_graphs
 from raybio.systems.entity_relation_evaluation import WordModel, graph_accuracy_of_sentences, judge_together
 from raybio.training.loop import fit
+from tests.runtime.test_damaged_runs import flip_a_byte
 from tests.systems.conformance_cases import tiny_config
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -177,8 +179,32 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_al
     assert read_json(stopped.folder.outcome)["weights_sha256"] == digest
 
 
+def test_a_damaged_checkpoint_of_a_last_training_is_warned_about_once(tmp_path, monkeypatch, capsys):
+    place = Room(1.0, 0.0, 1, "")
+
+    def work_off_in_this_process(tasks, share):
+        for task in tasks:
+            task.work(place)
+
+    # The driver's part and the training are real; only Ray is not between them.
+    monkeypatch.setattr(all_folds, "work_off", work_off_in_this_process)
+    stopped = last_training(tmp_path)
+    stopped.work(place)
+    stopped.folder.outcome.unlink()
+    newest = stopped.folder.newest_checkpoint
+    flip_a_byte(newest / "model.safetensors")
+    capsys.readouterr()
+    all_folds._train_last([stopped], all_folds.Share())
+    assert stopped.is_done
+    assert f"damaged checkpoint skipped ({newest}" in stopped.folder.notices.read_text()
+    assert capsys.readouterr().out.count(f"cldr-1 | warning: damaged checkpoint skipped ({newest}") == 1
+    all_folds._train_last([stopped], all_folds.Share())
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_the_folder_of_another_last_training_is_refused(tmp_path):
-    last_training(tmp_path)
+    begun = last_training(tmp_path)
+    (begun.folder.checkpoints / "step-00000002").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="seed"):
         last_training(tmp_path, seed=5)
 

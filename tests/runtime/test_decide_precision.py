@@ -17,8 +17,6 @@ from raybio.runtime.room import Resources
 from raybio.runtime.run_folder import RunFolder, read_json, write_json
 from raybio.runtime.train import Result, TrainRequest, train, with_precision
 from raybio.systems import SYSTEMS
-from raybio.training.checkpoint import CheckpointStore
-from raybio.training.loop import fit
 from raybio.training.precision import resolve_precision
 from raybio.training.settings import TrainingConfig
 
@@ -100,6 +98,19 @@ def test_a_set_precision_is_the_decision_of_its_run_alone(
     assert "got bf16, and this CPU has no bf16 instructions: slower than fp32" in record.getMessage()
 
 
+def test_a_run_of_a_comparison_that_cannot_start_is_refused_before_the_precision_is_decided(
+    request_one: TrainRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = replace(
+        request_one, config=override(request_one.config, "encoder.source", str(tmp_path / "nothing" / "export"))
+    )
+    for variations in ([], [Variation("seed", (1,))]):
+        with pytest.raises(ConfigError, match="encoder.source"):
+            compare(request, variations)
+    assert capsys.readouterr().out == ""
+    assert not Path(request.runs).exists()
+
+
 def test_bf16_on_a_gpu_without_it_is_refused_before_anything_starts(
     request_one: TrainRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,20 +137,6 @@ def test_the_record_stays_when_the_run_goes_on_and_no_other_is_taken(request_one
     assert read_json(folder.identity) == content
 
 
-def test_a_run_that_began_before_there_was_a_record_keeps_what_its_checkpoint_has(
-    request_one: TrainRequest, tiny_store: Store, machine: Callable[[bool], None]
-) -> None:
-    machine(True)
-    folder = begin(request_one, None)
-    checkpoints = CheckpointStore(folder.checkpoints)
-    system = SYSTEMS[NAME].build(request_one.config, tiny_store.path)
-    for report in fit(system, request_one.config, precision="fp32", checkpoints=checkpoints):
-        if report.is_checkpoint:
-            break
-    checkpoints.close()
-    assert precisions([request_one]) == ["fp32"]
-
-
 def test_finished_runs_need_no_decision(request_one: TrainRequest, capsys: pytest.CaptureFixture[str]) -> None:
     folder = begin(request_one, "bf16")
     result = dict.fromkeys(("checkpoint", "weights_sha256", "mlflow_run_id"))
@@ -163,7 +160,7 @@ def test_runs_of_a_comparison_that_began_in_different_precision_are_named_under_
         table = ResultTable(rows, layout, {"first": "fp32", "second": precision})
         write_table(table, folder)
         assert (remark in (folder.path / "table.md").read_text()) == is_said
-        assert (remark in str(lines_for_terminal(table)[-1])) == is_said
+        assert (remark.rstrip(".") in str(lines_for_terminal(table)[-1])) == is_said
         alone = {name: ResultTable(rows, layout, {name: table.precision_by_run[name]}) for name in rows}
         path = write_side_by_side({name: (one, folder) for name, one in alone.items()}, "train")
         assert (remark in path.read_text()) == is_said

@@ -174,3 +174,4 @@ def test_all_of_a_whole_folder_is_on_the_disk_before_it_has_its_name(
     named = watched.events.index(("rename", out.stat().st_ino))
     before = {number for name, number in watched.events[:named] if name == "fsync"}
     assert {path.stat().st_ino for path in (out, out / "deep", out / "deep" / "file")} <= before
+    assert watched.is_durable(out)

@@ -1,6 +1,7 @@
 """How much of their rows the systems read, by counting tokens one row at a time; and what is refused."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -79,6 +80,8 @@ def test_texts_are_counted_by_the_tokens_that_training_reads(name: str, request:
     store = request.getfixturevalue(CASES[name].store)
     config = tiny_config(name, **TEXTS[name])
     found = SYSTEMS[name].input_lengths(config, store)
+    assert len({one.what for one in found}) == len(found)  # MLflow keeps one metric of each name
+    assert all(re.fullmatch(r"[\w\-. /]+", one.what) for one in found)
     assert all(one.num_cut <= one.num_counted == one.num_rows for one in found)
     assert any(one.num_cut for one in found)
     assert all((one.longest > one.limit) == bool(one.remark) for one in found)

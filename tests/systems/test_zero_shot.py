@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raybio.data.article_store import ArticleStore
-from raybio.errors import ConfigError
+from raybio.errors import ConfigError, RecordError
 from raybio.evaluation.zero_shot_report import report_markdown
 from raybio.runtime.run_folder import RunFolder
 from raybio.systems.siamese import build
@@ -42,3 +42,13 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     shutil.rmtree(store)
     assert training_pmids(model) is None
     assert training_pmids("some/model") is None
+
+
+@pytest.mark.parametrize("content", [b"", b'{"store": "st', bytes(100), b"\xff{}"])
+def test_a_run_json_that_is_torn_is_an_error_and_no_unknown_training_set(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    (tmp_path / "ori_pqal.json").write_text(
+        json.dumps({"1": {"QUESTION": "a?", "CONTEXTS": ["b"], "LONG_ANSWER": "c"}})
+    )
+    with pytest.raises(RecordError, match=r"run\.json: damaged, not JSON .*Give the run's own command again"):
+        zero_shot([str(tmp_path / "export")], ["pubmedqa-contexts"], tmp_path)

@@ -133,8 +133,8 @@ def test_tasks_of_the_hallmarks_are_asked_over_a_list_as_well(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, r"test\.txt: cannot be read \(No such file"),
-        (b"\xff", r"test\.txt: cannot be read .*one PMID a line"),
+        (None, r"test\.txt: cannot be read \(there is no such file\), want .* one PMID a line"),
+        (b"\xff", r"test\.txt: line 1 is not UTF-8"),
         (b"\n", r"test\.txt: names no article"),
         (b"7\nPMID: 8\n", r"test\.txt, line 2: 'PMID: 8' is no PMID"),
         (b"7\n9\n", "1 of 2 PMIDs of the list are not among the 2 abstracts .* the first: 9"),

@@ -122,8 +122,8 @@ def compare(request: TrainRequest, variations: Sequence[Variation] = ()) -> tupl
         RaybioError: as ``train``.
     """
     kin = family(request, variations)
-    for other in kin[1:]:
-        check_request(other.request)  # now, and not when the run itself has been trained
+    for one in kin:
+        check_request(one.request)  # now, before Ray is joined, and not when the run itself has been trained
     requests = with_precision([one.request for one in kin])
     if len(kin) > 2:
         print(f"{len(kin)} runs: {', '.join(one.request.name for one in kin)}")

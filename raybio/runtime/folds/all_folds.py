@@ -23,7 +23,8 @@ from raybio.runtime.folds.judgement import TAGS_OF, Judgement, judgements
 from raybio.runtime.folds.last_training import LastTraining, last_config
 from raybio.runtime.folds.work_off import Share, work_off
 from raybio.runtime.launch import FOLD, Arguments, default_folder, settle
-from raybio.runtime.run_folder import RunFolder, read_json, write_json
+from raybio.runtime.run_folder import RunFolder, write_json
+from raybio.runtime.show_warnings import WarningPrinter
 from raybio.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.training.settings import TrainingConfig
 
@@ -96,7 +97,7 @@ def train_and_show(system: str, arguments: Arguments) -> None:
     if any(text.partition("=")[0].strip() == FOLD for text in arguments.settings):
         raise ConfigError(f"--all-folds trains every fold, and {FOLD} names one; leave one of them out")
     sweeps = default_folder("sweeps", "RAYBIO_SWEEPS")
-    begun = read_json(RunFolder(sweeps, arguments.name).identity) if arguments.name else None
+    begun = RunFolder(sweeps, arguments.name).read_identity() if arguments.name else None
     if begun and arguments.store is None and arguments.config is None:
         raise ConfigError(
             f"--name {arguments.name}: is a cross-validation of {begun['store']}; to go on with it, give --store and "
@@ -170,7 +171,7 @@ def _judged(swept: "Swept", store: Path, sentences: WordStore, share: Share, has
     work_off(entries, share)
     if has_last_training:
         last = last_trainings(swept, store, entries)
-        work_off(list(last.values()), share)
+        _train_last(list(last.values()), share)
         exports = {key: one.folder.export for key, one in last.items()}
         folders += _folders(folder, exports, AFTER_LAST)
         again = judgements(folder, store, exports, models, after=AFTER_LAST, is_untuned_too=False)
@@ -188,6 +189,18 @@ def _judged(swept: "Swept", store: Path, sentences: WordStore, share: Share, has
     (folder.path / "folds.md").write_text(f"{table}\n\n{where}\n", encoding="utf-8")
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
     return swept
+
+
+def _train_last(trainings: Sequence[LastTraining], share: Share) -> None:
+    """Train what is not trained yet, and print what the trainings warn of, also if one of them fails."""
+    warnings = WarningPrinter()
+    for one in trainings:
+        warnings.follow(one.folder.notices)
+    try:
+        work_off(trainings, share)
+    finally:
+        for one in trainings:
+            warnings.show(one.folder.notices, one.folder.name)
 
 
 def last_trainings(swept: "Swept", store: Path, judged: Sequence[Judgement]) -> dict[tuple[str, int], LastTraining]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from raybio.config import override_all
 from raybio.data.store import open_store
+from raybio.runtime.notices import warnings_to
 from raybio.runtime.room import Room
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_recomputable
 from raybio.training.settings import TrainingConfig
@@ -59,7 +60,7 @@ class LastTraining:
         self.folder.record_precision(self.precision)
 
     def work(self, place: Room) -> None:
-        """Train, or go on from the newest checkpoint.
+        """Train, or go on from the newest checkpoint; warnings go into the notices of the run.
 
         Raises:
             RaybioError: as any training.
@@ -83,8 +84,9 @@ class LastTraining:
             stop=self.folder.stop,
             goal=None,
         )
-        for _ in reports:
-            pass
+        with warnings_to(self.folder.notices):
+            for _ in reports:
+                pass
 
     def keep(self, found: None) -> None:
         """Tell MLflow of the run, which its folder keeps."""

@@ -9,8 +9,8 @@ from ray.tune import Callback
 
 from raybio.runtime.goal import Goal, MetricError
 from raybio.runtime.metrics_log import MetricsLog, read_reports
-from raybio.runtime.notices import NoticeTail
 from raybio.runtime.run_folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.show_warnings import WarningPrinter
 from raybio.runtime.sweeps.leaderboard import records
 from raybio.runtime.sweeps.run_trial import OBJECTIVE
 from raybio.runtime.sweeps.suggest import TRIAL
@@ -74,8 +74,7 @@ class FollowedTrials(Callback):
         self._listed = earlier_trials(folder.path)
         self._trackers: dict[str, Tracker] = {}
         self._ended: list[Tracker] = []
-        self._notices: dict[str, NoticeTail] = {}
-        self._warned: set[str] = set()
+        self._warnings = WarningPrinter()
         self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
         ended = [one for one in records(order) if one.status not in (FAILED, INTERRUPTED)]
         self._best = order.goal.best([(0, one.best_value) for one in ended if one.best_value is not None])
@@ -169,7 +168,7 @@ class FollowedTrials(Callback):
                 self._listed.append(now)
             write_json(self.folder.path / TRIALS, [asdict(one) for one in self._listed])
         folder.make()
-        self._notices.setdefault(folder.name, NoticeTail(folder.notices))
+        self._warnings.follow(folder.notices)
         if not (folder.path / NOTE).exists():
             write_json(folder.path / NOTE, new_note(now))
         if status_of(folder) == INTERRUPTED:
@@ -209,12 +208,7 @@ class FollowedTrials(Callback):
 
     def _show_warnings(self, trial: Trial) -> None:
         """Print what the trial's workers warn of; once, however many trials do."""
-        tail = self._notices.get(self.order.folder(trial).name)
-        for notice in tail.read() if tail is not None else []:
-            message = notice.get("warning")
-            if message is not None and message not in self._warned:
-                self._warned.add(message)
-                print(f"{shown(trial)} | warning: {message}", flush=True)
+        self._warnings.show(self.order.folder(trial).notices, shown(trial))
 
     def _note_best(self, folder: RunFolder) -> None:
         """The best value over all trials that have ended, once more."""
