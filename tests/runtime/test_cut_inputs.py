@@ -35,7 +35,7 @@ def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
     assert remark in capsys.readouterr().out
     assert read_json(result.folder.result)["inputs"] == read_json(result.folder.inputs) == result.inputs
     assert remark in (result.folder.path / "table.md").read_text()
-    assert any(remark in line for line in lines_for_terminal(table) if isinstance(line, str))
+    assert any(remark in str(line) for line in lines_for_terminal(table))
     tracked = MlflowClient(read_json(result.folder.tracking)["uri"]).get_run(result.mlflow_run_id).data
     assert remark in tracked.tags["inputs"]
     share = inputs["num_cut"] / len(lengths)

@@ -285,7 +285,7 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     outside = replace(sweep, arguments=replace(sweep.arguments, settings=("optim.peak_lr=0.5",)))
     warnings = [one for one in preflight(outside) if one.check == "settings" and one.state == WARNING]
     assert [one.found.split(",")[0] for one in warnings] == [
-        "optim.peak_lr: the base value 0.5 lies outside log_uniform [1e-05"
+        "optim.peak_lr: the base value 0.5 lies outside choice [0.0003"
     ]
     # Some draws do not fit each other: the sweep draws again, and that is no error.
     misfits = yaml.safe_load(text) | {"search": {"kind": "random"}}

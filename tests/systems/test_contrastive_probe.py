@@ -14,6 +14,7 @@ from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.errors import ConfigError
 from raybio.evaluation.probe import ProbeConfig
 from raybio.functional.digest import weights_digest
+from raybio.functional.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.systems.contrastive_probe import Config, build, check
 from raybio.systems.probe import TextEmbedder, probe
 from raybio.training.gather import SingleProcess
@@ -133,7 +134,7 @@ def test_without_a_benchmark_a_store_is_trained_on_and_not_judged(tmp_path: Path
     config = tiny_config(NAME, **{"plan.num_held_out_sentences": 5})
     system = build(config, store.path)
     found = system.evaluate(system.model, SingleProcess())
-    assert found.keys() == {"val/held_out_recall_at_1", "val/held_out_mrr"}
+    assert found.keys() == {"val/held_out_recall_at_1", "val/held_out_mrr", MEAN_COSINE, EFFECTIVE_RANK}
     assert system.final_evaluate is None
 
 

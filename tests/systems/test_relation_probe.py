@@ -133,10 +133,16 @@ def test_the_command_prints_and_writes_the_table(trained, tiny_documents, tmp_pa
     assert json.loads(json.dumps(again)) == written
 
 
+def test_a_label_fraction_out_of_range_is_refused(trained, tiny_documents) -> None:
+    command = ("relation-probe", "--model", str(trained), "--store", str(tiny_documents.path), "--label-fraction", "0")
+    done = evaluate(*command)
+    assert done.exit_code == 2
+    assert "got 0, want a number above 0" in done.output
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"--label-fraction": "0"}, ConfigError, "--label-fraction: got 0, want a number above 0"),
         ({"--model": "./nowhere"}, ConfigError, "--model ./nowhere: no such folder; want the export/ of a run"),
         ({"--model": "."}, ConfigError, r"--model \.: has no config.json; want the export/ of a run"),
         ({"--store": "nowhere"}, StoreError, "nowhere: does not exist"),
