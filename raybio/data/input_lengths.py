@@ -94,8 +94,8 @@ class InputLengths:
             counted += f" sampled ({self.num_rows:,} in all)"
         if self.is_window:
             return (
-                f"{self.what}: {counted} longer than the window of {self.limit:,} {self.unit} that is read at a time; "
-                f"the longest has {self.longest:,}"
+                f"{self.what}: {counted} cut to a window of {self.limit:,} {self.unit}, drawn anew at each "
+                f"reading; the longest has {self.longest:,}"
             )
         alike = f"; {self.num_alike:,} of them no longer differ" if self.num_alike else ""
         return f"{self.what}: {counted} cut at {self.limit:,} of {self.longest:,} {self.unit}{alike}"

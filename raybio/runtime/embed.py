@@ -9,6 +9,7 @@ Shape letters: R sequences of a part, D embedding width.
 
 import hashlib
 import json
+import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -235,7 +236,7 @@ def embed_file(
     missing = _missing(parts, inputs, model_digest, say)
     if missing:
         with connected(workers, cpus_per_worker, use_gpu=use_gpu, verbose=verbose) as resources:
-            _embed_parts(model, parts.folder, missing, resources)
+            _embed_parts(model, parts.folder, missing, resources, verbose=verbose)
     cut = _input_lengths(model, parts, len(inputs)).remark
     num_rows = join(parts, inputs, out, origin=result, model_digest=model_digest, cut=cut)
     shutil.rmtree(parts.folder)
@@ -280,11 +281,14 @@ def _missing(parts: Parts, inputs: list[str], model_digest: str, say: Callable[[
     return missing
 
 
-def _embed_parts(model: Model, parts: Path, missing: list[int], resources: Any) -> None:
+def _embed_parts(model: Model, parts: Path, missing: list[int], resources: Any, *, verbose: bool) -> None:
     import ray.data
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
+    context.print_on_execution_start = verbose
+    if not verbose:
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
     dataset = ray.data.from_arrow([pa.table({"part": [number]}) for number in missing]).map_batches(
         _EmbedPart,
         fn_constructor_args=(model, str(parts.absolute()), resources.threads_per_worker),

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import fcntl
+import functools
 import json
 import logging
 import math
@@ -164,7 +165,7 @@ class RunFolder:
         if damage is not None and self.launch.exists() and committed_in(self.checkpoints):
             raise damage
         if damage is not None:
-            _log.warning("%s; this start's own options count", damage)
+            _warn_once(f"{damage}; this start's own options count")
         # Another tracking server would get a second MLflow run.
         saved = read_recomputable(self.tracking) or {}
         return {"tracking": saved["uri"]} if "uri" in saved else {}
@@ -195,9 +196,8 @@ class RunFolder:
         if content is None:
             was_there = path.exists() or path.name not in copies
             return None, damage if was_there else None
-        _log.warning(
-            "%s is %s; its copy in the newest checkpoint is used", path, "damaged" if path.exists() else "missing"
-        )
+        state = "damaged" if path.exists() else "missing"
+        _warn_once(f"{path} is {state}; its copy in the newest checkpoint is used")
         return content, None
 
     def open(
@@ -357,6 +357,12 @@ def _parsed(path: Path) -> tuple[Any, str]:
         return None, ""
     except ValueError as error:
         return None, f"damaged, not JSON ({error})"
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Warn of a record that is read several times in one command."""
+    _log.warning(message)
 
 
 def committed_in(checkpoints: Path) -> bool:

@@ -71,7 +71,7 @@ def test_proteins_are_counted_by_their_residues(name: str, tiny_store: Store, ti
 def test_a_window_is_no_cut_and_is_said_all_the_same(tiny_store: Store) -> None:
     config = tiny_config("structure_preserving", **{"input.max_length": 20, "input.crop": "random"})
     (found,) = SYSTEMS["structure_preserving"].input_lengths(config, tiny_store)
-    assert "longer than the window of" in found.remark and f"the longest has {found.longest}" in found.remark
+    assert "cut to a window of" in found.remark and f"the longest has {found.longest}" in found.remark
 
 
 @pytest.mark.parametrize("name", TEXTS)
