@@ -51,6 +51,7 @@ def write_run(
     curve: Mapping[int, float] = CURVE,
     units: np.ndarray = UNITS,
     splits: tuple[str, ...] = ("val",),
+    chance: float | None = None,
 ) -> RunFolder:
     """What training leaves of a run whose units have ``values`` in all scores; None: a trial, without an evaluation."""
     folder = RunFolder(runs, name)
@@ -63,6 +64,9 @@ def write_run(
     if values is not None:
         scores = {name: {"value": float(values.mean()), "low": 0.0, "high": 1.0} for name in MEASURES}
         final = {"scores": {"trained": dict.fromkeys(splits, scores)}}
+        if chance is not None:
+            by_chance = {name: {"value": chance} for name in MEASURES}
+            final["scores"]["chance"] = dict.fromkeys(splits, by_chance)
         write_json(folder.result, {"status": "finished", "step": 10, "precision": "fp32", "final": final})
         of_units = UnitScores(units, dict.fromkeys(MEASURES, values))
         write_unit_scores(folder.unit_scores, dict.fromkeys(splits, of_units))
@@ -102,6 +106,19 @@ def test_a_planted_difference_is_found_and_equal_runs_are_not_told_apart(tmp_pat
     (first,) = [test for test in found.tests if (test.one, test.two, test.measure) == ("a", "better", "mrr")]
     assert first.difference == pytest.approx(noisy(1).mean() - noisy(2, 0.55).mean())
     assert first.low < -0.05 < first.high < 0
+
+
+def test_the_table_begins_with_chance_where_the_runs_were_evaluated_alike(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1), {"seed": 1}, chance=0.1)
+    write_run(tmp_path, "b", noisy(2), {"seed": 2}, chance=0.1)
+    found = compared(tmp_path)
+    assert list(found.rows) == ["chance", "a", "b"]
+    assert found.rows["chance"]["val"]["mrr"] == {"value": 0.1}
+    write_comparison(found, tmp_path / "comparison")
+    assert "| chance | " in (tmp_path / "comparison" / "report.md").read_text()
+    assert "chance,val,mrr,0.1,," in (tmp_path / "comparison" / "scores.csv").read_text()
+    write_run(tmp_path, "c", noisy(3), {"seed": 3}, chance=0.2)
+    assert list(compared(tmp_path).rows) == ["a", "b", "c"]
 
 
 def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_tests(tmp_path: Path) -> None:
@@ -339,6 +356,7 @@ def test_the_job_compares_real_runs(unbroken: Result, request_two: TrainRequest,
     data = json.loads((tmp_path / "comparison" / "report.json").read_text())
     assert data["settings"] == {"objective.lambda_spml": {"unbroken": 0.5, "without-the-graph": 0}}
     assert data["notes"] == []
+    assert data["scores"]["chance"] == unbroken.final["scores"]["chance"]
     for name, result in (("unbroken", unbroken), ("without-the-graph", other)):
         assert data["scores"][name] == result.final["scores"]["trained"]
         assert data["cost"][name]["step"] == 24

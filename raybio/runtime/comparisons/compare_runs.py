@@ -45,7 +45,7 @@ class Comparison:
         groups: the same, repetitions together.
         layout: how scores are shown.
         settings: path -> each run's value, where they differ.
-        rows: label -> split -> score -> value and interval, of runs with a final evaluation.
+        rows: label -> split -> score -> value and interval, of chance and of runs with a final evaluation.
         tests: between groups, over units.
         by_seed: between groups, over seeds.
         curves: metric -> its rows, of metrics that all runs logged.
@@ -75,7 +75,7 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
     notes = _notes(runs, settings, with_scores)
     tests, by_seed, rows = list[RunTest](), list[RunTest](), dict[str, Any]()
     if with_scores:
-        rows = {run.label: run.scores for run in runs if run.scores}
+        rows = _chance_row(runs) | {run.label: run.scores for run in runs if run.scores}
         tests, untested = unit_tests(groups, layout)
         by_seed = seed_tests(groups, layout)
         notes += untested
@@ -99,6 +99,14 @@ def _notes(runs: Sequence[GivenRun], settings: Mapping[str, Sequence[Any]], with
     if len(set(precisions.values())) > 1:
         notes.append(f"The runs computed with different precision: {_listed(precisions)}")
     return notes
+
+
+def _chance_row(runs: Sequence[GivenRun]) -> dict[str, Any]:
+    """Return the row "chance", or nothing where the runs were not evaluated alike."""
+    found = [run.chance for run in runs if run.scores]
+    # Text, since NaN is not equal to itself.
+    is_shared = len({repr(chance) for chance in found}) == 1
+    return {"chance": found[0]} if is_shared and found[0] else {}
 
 
 def _cut_inputs(run: GivenRun) -> str:
@@ -159,7 +167,7 @@ def write_comparison(found: Comparison, out: Path) -> list[Path]:
 
 def _write_csv(found: Comparison, data: Mapping[str, Any], out: Path) -> list[Path]:
     scores = [
-        [label, split, measure, *score.values()]
+        [label, split, measure, score["value"], score.get("low"), score.get("high")]
         for label, of_run in found.rows.items()
         for split, of_split in of_run.items()
         for measure, score in of_split.items()

@@ -81,6 +81,14 @@ class GivenRun:
         found: Mapping[str, Any] = with_nan(self.result["final"].get("scores", {}).get("trained", {}))
         return found
 
+    @property
+    def chance(self) -> Mapping[str, Any]:
+        """Split -> score -> its value by chance, as the final evaluation has it; empty before it."""
+        if self.result.get("status") not in COMPLETE:
+            return {}
+        found: Mapping[str, Any] = with_nan(self.result["final"].get("scores", {}).get("chance", {}))
+        return found
+
     @cached_property
     def unit_scores(self) -> dict[str, UnitScores]:
         """By split what the final evaluation gave each unit; nothing where that was not kept."""

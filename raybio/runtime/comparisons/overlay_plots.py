@@ -57,7 +57,7 @@ def plot_scores(
     """Final scores of a split with their intervals: a panel a measure, a line a run, one below the other.
 
     Args:
-        scores_by_label: label -> measure -> {"value", "low", "high"}.
+        scores_by_label: label -> measure -> {"value", "low", "high"}; chance has a value alone.
         measures: measure -> what it is called.
         path: the PNG file.
         title: above the picture.
@@ -73,7 +73,8 @@ def plot_scores(
     ):
         for number, label in enumerate(labels):
             score = scores_by_label[label][measure]
-            spread = [[score["value"] - score["low"]], [score["high"] - score["value"]]]
+            low, high = (score.get(bound, score["value"]) for bound in ("low", "high"))
+            spread = [[score["value"] - low], [high - score["value"]]]
             axes.errorbar(score["value"], number, xerr=spread, capsize=3, **_style(number) | {"linestyle": "none"})
         axes.set_title(name, fontsize=9)
         axes.set_yticks(range(len(labels)), shown, fontsize=9)
