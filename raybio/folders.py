@@ -122,11 +122,11 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         fresh.mkdir()
         yield fresh
-        _sync(fresh)
+        _sync_all(fresh)
         if path.exists():
             path.rename(aside)
         fresh.rename(path)
-        _sync_one(path.parent)
+        sync(path.parent)
     finally:
         # Whatever came between the two renames, Ctrl-C too: the older folder stood aside.
         if aside.exists() and not path.exists():
@@ -134,17 +134,17 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(workshop, ignore_errors=True)
 
 
-def _sync(folder: Path) -> None:
+def _sync_all(folder: Path) -> None:
     """Force files to disk with the mode that the umask gives, so that a rename is not seen before what it names."""
     # safetensors makes its files readable by their owner alone, whatever the umask says; the folder is made by it.
     mode = folder.stat().st_mode & 0o666
     for file in [*folder.rglob("*"), folder]:
         if file.is_file() and not file.is_symlink() and stat.S_IMODE(file.stat().st_mode) != mode:
             file.chmod(mode)
-        _sync_one(file)
+        sync(file)
 
 
-def _sync_one(path: Path) -> None:
+def sync(path: Path) -> None:
     """Force a file's content, or a folder's list of names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

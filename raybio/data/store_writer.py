@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from raybio.data.store import MANIFEST, SCHEMA_VERSION, S, canonical_json, open_store, sha256_of
 from raybio.errors import StoreError
-from raybio.folders import check_local
+from raybio.folders import check_local, sync
 
 LOCK = "lock"
 DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
@@ -116,17 +116,17 @@ class Draft:
             pa.ipc.new_file(file, batch.schema, options=options) as writer,
         ):
             writer.write_batch(batch)
-        _sync(self.folder / name)
+        sync(self.folder / name)
 
     def _write_manifest(self, manifest: dict[str, Any]) -> None:
         manifest = {**manifest, "checksum": hashlib.sha256(canonical_json(manifest)).hexdigest()}
         unfinished = self.folder / (MANIFEST + ".unfinished")
         unfinished.write_bytes(canonical_json(manifest))
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.rename(self.folder / MANIFEST)
 
     def _move_into_place(self) -> None:
-        _sync(self.folder)
+        sync(self.folder)
         replaced = self.path.with_name(f".{self.path.name}.replaced")
         shutil.rmtree(replaced, ignore_errors=True)
         self._refuse_what_is_there()
@@ -134,7 +134,7 @@ class Draft:
             self.path.rename(replaced)
         self.folder.rename(self.path)
         (self.path / LOCK).unlink()
-        _sync(self.path.parent)
+        sync(self.path.parent)
         shutil.rmtree(replaced, ignore_errors=True)
 
     def _refuse_what_is_there(self) -> None:
@@ -156,11 +156,3 @@ def small(array: np.ndarray) -> np.ndarray:
     """Int32 where the numbers fit, else int64."""
     fits = len(array) == 0 or (array.max() < 2**31 and array.min() >= -(2**31))
     return array.astype(np.int32 if fits else np.int64, copy=False)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

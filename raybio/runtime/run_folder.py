@@ -20,7 +20,7 @@ import yaml
 
 from raybio.config import Config, changed_settings, difference
 from raybio.errors import CheckpointError, ClusterError, ConfigError, RecordError
-from raybio.folders import check_local
+from raybio.folders import check_local, sync
 
 COMPLETE = ("finished", "early_stopping")
 """What ``result.json`` calls runs that came to their end."""
@@ -430,11 +430,7 @@ def _replace(path: Path, text: str) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     # Without it a power loss can take the new name back.
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
 
 
 def _open_lock(path: Path) -> IO[str]:

@@ -375,6 +375,7 @@ class _Follower:
         self._epochs = ""
 
     def update(self, view: ProgressView) -> None:
+        """Show in ``view`` what the workers have written since the last call."""
         for notice in self._notices.read():
             if "warning" in notice:
                 view.warn(notice["warning"])

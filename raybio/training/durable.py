@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raybio.folders import sync
+
 CHUNK_BYTES = 4 * 2**20
 
 _SAFETENSORS_DTYPES = {
@@ -90,7 +92,7 @@ def copy_file(source: Path, target: Path) -> None:
         OSError: if they cannot be read or written.
     """
     shutil.copyfile(source, target)
-    _sync(target)
+    sync(target)
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> FileRecord:
@@ -104,15 +106,15 @@ def replace_file(path: Path, content: bytes | memoryview) -> FileRecord:
     written.unlink(missing_ok=True)
     record = _write(written, iter([memoryview(content)]), len(content))
     os.replace(written, path)
-    sync_folder(path.parent)
+    sync(path.parent)
     return record
 
 
 def commit_file(written: Path, final: Path) -> None:
     """Give a fully written file its final name, in one atomic step that survives a power loss."""
-    _sync(written)
+    sync(written)
     os.replace(written, final)
-    sync_folder(final.parent)
+    sync(final.parent)
 
 
 def file_sha256(path: Path) -> str:
@@ -123,22 +125,9 @@ def file_sha256(path: Path) -> str:
 
 def commit_folder(written: Path, final: Path) -> None:
     """Give a fully written folder its final name, in one atomic step that survives a power loss."""
-    sync_folder(written)
+    sync(written)
     os.rename(written, final)
-    sync_folder(final.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Force a folder's list of names to the disk."""
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(final.parent)
 
 
 def remove_folder(folder: Path, doomed: Path) -> None:

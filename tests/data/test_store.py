@@ -232,7 +232,7 @@ sys.path.insert(0, {tests!r})
 import test_store
 from raybio.data import store_writer
 # Every sync marks a point of the writing: a child dies at each of them.
-really_sync = store_writer._sync
+really_sync = store_writer.sync
 for point in range(40):
     child = os.fork()
     if child == 0:
@@ -242,7 +242,7 @@ for point in range(40):
                 os.kill(os.getpid(), signal.SIGKILL)
             left[0] -= 1
             really_sync(path)
-        store_writer._sync = sync
+        store_writer.sync = sync
         test_store.write_store({path!r} + str(point), **test_store.parts())
         os._exit(0)
     if os.waitpid(child, 0)[1] == 0:
