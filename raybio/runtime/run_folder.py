@@ -80,6 +80,7 @@ class RunFolder:
         self.plots = self.path / "plots"
         self.export = self.path / "export"
         self.stop = self.path / ".stop"
+        self.start = self.path / ".start"
         self.ray = self.path / ".ray"
 
     @property
@@ -309,6 +310,19 @@ class RunFolder:
         )
         for path in files:
             path.unlink(missing_ok=True)
+
+    def begin_start(self) -> str:
+        """Return a name for this start of the run; workers of earlier starts find that they are no longer wanted.
+
+        Ray may restart the workers of a failed start after its driver has given it up.
+        """
+        start = uuid.uuid4().hex
+        write_json(self.start, {"start": start})
+        return start
+
+    def is_newest_start(self, start: str) -> bool:
+        """Whether the run has not been started again since ``start``."""
+        return read_json(self.start) == {"start": start}
 
     @contextlib.contextmanager
     def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:

@@ -211,12 +211,13 @@ def train(request: TrainRequest) -> Result:
         # Not before: a plan that is refused must not be taken for the run's own by the next start.
         write_json(folder.launch, {key: getattr(request, key) for key in REMEMBERED})
         folder.record_precision(request.precision)
+        start = folder.begin_start()
         # What the last start came to says nothing of this one, which may be killed before it can say so itself.
         for path in (folder.stop, folder.failure, folder.outcome, folder.unit_scores, folder.result):
             path.unlink(missing_ok=True)
         report_cuts(_input_lengths(request), folder, tracker)
         with StopSignals(folder.stop) as signals:
-            return _run(request, folder, tracker, signals)
+            return _run(request, folder, tracker, signals, start)
 
 
 def with_precision(requests: Sequence[TrainRequest]) -> list[TrainRequest]:
@@ -282,7 +283,7 @@ def report_cuts(lengths: list[InputLengths], folder: RunFolder, tracker: Tracker
     tracker.note({"inputs": "; ".join(remarks)} if remarks else {}, cut)
 
 
-def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: StopSignals) -> Result:
+def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: StopSignals, start: str) -> Result:
     tracker.start()
     status = "failed"
     try:
@@ -291,7 +292,10 @@ def _run(request: TrainRequest, folder: RunFolder, tracker: Tracker, signals: St
         ) as resources:
             signals.install()
             signals.is_starting = False
-            error = None if signals.caught else _fit_and_follow(request, folder, resources, tracker, signals.caught)
+            error = None
+            if not signals.caught:
+                order = _order(request, folder, resources, start)
+                error = _fit_and_follow(request, order, folder, resources, tracker, signals.caught)
         status = _status(folder, signals.caught, error)
         if status == "failed":
             from raybio.runtime.worker_group import explained
@@ -328,14 +332,14 @@ def _interrupted(folder: RunFolder, request: TrainRequest, number: int) -> Inter
 
 
 def _fit_and_follow(
-    request: TrainRequest, folder: RunFolder, resources: Resources, tracker: Tracker, caught: list[int]
+    request: TrainRequest, order: Any, folder: RunFolder, resources: Resources, tracker: Tracker, caught: list[int]
 ) -> BaseException | None:
     """Ray Train works in a thread; this one shows progress and turns a signal into a stopped run."""
     # Only now: these import Ray, and a run that is finished does without.
     from raybio.runtime.worker_group import fit_in_thread
 
     follower = _Follower(request, folder, resources)
-    work = fit_in_thread(_order(request, folder, resources), resources)
+    work = fit_in_thread(order, resources)
     with ProgressView(request.name, request.config.schedule.max_steps) as view:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
@@ -429,7 +433,7 @@ def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:
     return newest is not None and step_of(newest) >= config.schedule.max_steps
 
 
-def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> Any:
+def _order(request: TrainRequest, folder: RunFolder, resources: Resources, start: str) -> Any:
     from raybio.runtime.worker import Order
 
     assert request.precision is not None
@@ -441,6 +445,7 @@ def _order(request: TrainRequest, folder: RunFolder, resources: Resources) -> An
         name=request.name,
         threads=request.threads_per_worker or resources.threads_per_worker,
         precision=request.precision,
+        start=start,
         setup=request.setup,
     )
 

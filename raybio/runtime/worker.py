@@ -49,6 +49,7 @@ class Order:
         name: the run's name.
         threads: threads to compute with; None: the CPUs of this machine divided by its workers.
         precision: ``fp32`` or ``bf16``, decided by the driver.
+        start: what ``RunFolder.begin_start`` returned.
         goal: what a sweep looks at, if the run is one of its trials.
         setup: called as ``setup(rank, attempt folder)`` before anything else; tests plant their faults with it.
     """
@@ -60,6 +61,7 @@ class Order:
     name: str
     threads: int | None
     precision: str
+    start: str
     goal: Goal | None = None
     setup: Callable[[int, Path], None] | None = None
 
@@ -68,8 +70,9 @@ def work(order: Order) -> None:
     """Train, and leave ``outcome.json``, or ``failure.json`` for an error that trying again would not cure."""
     folder = RunFolder(order.runs, order.name)
     rank = ray.train.get_context().get_world_rank()
-    if read_json(folder.failure) is not None:
-        return  # a restarted group: the driver has what it needs
+    # In this order: the driver begins a new start before it removes the failure of the one before.
+    if read_json(folder.failure) is not None or not folder.is_newest_start(order.start):
+        return  # Ray has restarted the workers of a start that is over
     if not folder.identity.exists():
         raise ClusterError(
             f"rank {rank} on {socket.gethostname()} does not see {folder.path}, which the driver made: workers and "
@@ -100,6 +103,8 @@ def _train(order: Order, folder: RunFolder) -> None:
         _walk(order, folder, config, collective, checkpoints, log=None)
         return
     with folder.lock("writer", WRITER_LOCK_SECONDS):
+        if not folder.is_newest_start(order.start):
+            raise ClusterError(f"{folder.path}: the run has been started again meanwhile")
         checkpoints.check_writable()
         collective.all_sum(torch.zeros(1))
         _walk(order, folder, config, collective, checkpoints, MetricsLog(folder.metrics))

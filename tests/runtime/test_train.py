@@ -18,7 +18,7 @@ import pytest
 from raybio.config import override_all
 from raybio.data.article_store import ArticleStore
 from raybio.data.store import Store
-from raybio.errors import CheckpointError, DivergedError
+from raybio.errors import CheckpointError, ClusterError, DivergedError
 from raybio.runtime.comparisons.variations import compare
 from raybio.runtime.metrics_log import read_reports
 from raybio.runtime.run_folder import RunFolder, read_json
@@ -280,6 +280,19 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_under_other_s
     from mlflow import MlflowClient
 
     assert MlflowClient(tracking_uri=failed["uri"]).get_run(failed["run_id"]).info.status == "FAILED"
+
+
+def test_workers_of_a_start_that_was_given_up_leave_the_run_alone(request_two: TrainRequest) -> None:
+    def start_again(own_rank: int, folder: Path) -> None:
+        RunFolder(folder.parent, folder.name).begin_start()
+
+    request = replace(request_two, name="given_up", setup=start_again, workers=1)
+    with pytest.raises(ClusterError):
+        train(request)
+    folder = RunFolder(request.runs, request.name)
+    assert not folder.metrics.exists()
+    assert folder.newest_checkpoint is None
+    assert not folder.failure.exists()
 
 
 @pytest.mark.nightly

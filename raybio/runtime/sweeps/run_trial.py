@@ -239,6 +239,7 @@ def _trained_by_workers(folder: RunFolder, order: TrialOrder, config: TrainingCo
         name=folder.name,
         threads=order.threads,
         precision=order.precision_of(config),
+        start=folder.begin_start(),
         goal=order.goal,
         setup=order.setup,
     )
