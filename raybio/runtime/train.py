@@ -405,7 +405,7 @@ class _Follower:
     def _follow_length(self, view: ProgressView, reports: list[dict[str, Any]]) -> None:
         self._duration.update(reports)
         projection = self._duration.projection
-        if projection is None:
+        if projection is None or projection.num_steps == 0:
             return
         if not self._is_duration_shown:
             self._is_duration_shown = True
