@@ -28,6 +28,7 @@ def report_data(
     examples: Sequence[Example],
     settings: Mapping[str, Any],
     *,
+    chance: Mapping[str, Mapping[str, float]],
     query_set: str = "full",
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def report_data(
         questions: what was asked.
         examples: the queries that each result has answers to.
         settings: what the numbers depend on.
+        chance: accuracies of ranked names in random order, of ``evaluation.probe.chance_scores``.
         query_set: "full", "hard" or a source of BioLAMA (``BIOLAMA``): whose published rows stand beside ours.
         seed: of the intervals.
     """
@@ -45,6 +47,7 @@ def report_data(
     return {
         "settings": dict(settings),
         "num_queries": {relation: num for relation, num in zip(relations, _counts(results, relations), strict=True)},
+        "chance": {name: one["value"] for name, one in chance.items()},
         "results": [_result_data(one, relations, length_Q, seed) for one in results],
         "examples": [
             {
@@ -65,7 +68,10 @@ def report_markdown(data: Mapping[str, Any]) -> str:
     if settings.get("queries_per_relation") is not None:
         num = settings["queries_per_relation"]
         sections.append(f"**Only {num} queries of each relation were asked**, drawn by chance, among all candidates.")
-    rows = []
+    chance = data["chance"]
+    micro = [_percent(chance[f"micro_acc_at_{k}"]) for k in (1, 5, 10)]
+    macro = [_percent(chance[f"acc_at_{k}"]) for k in (1, 10)]
+    rows = [["chance", "names in random order", *micro, *macro, ""]]
     for one in results:
         at = one["accuracy"]
         micro = [_percent_interval(at[k]["micro"]) if k in at else "" for k in ("1", "5", "10")]

@@ -54,12 +54,21 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class ProbedSet:
-    """One set of queries with everyone's results; the first is what the others are tested against."""
+    """One set of queries with everyone's results.
+
+    Attributes:
+        name: of the set.
+        questions: its queries.
+        results: the first is what the others are tested against.
+        match: what counts as right.
+        chance: accuracies of names in random order, of ``evaluation.probe.chance_scores``.
+    """
 
     name: str
     questions: Questions
     results: Sequence[ProbeResult]
-    match: Literal["name", "cui"] = "name"
+    match: Literal["name", "cui"]
+    chance: Mapping[str, Mapping[str, float]]
 
 
 def report_data(
@@ -166,8 +175,18 @@ def _set_data(one: ProbedSet, seed: int, num_samples: int) -> dict[str, Any]:
         scores["agreement"] = None if result.agreement_R is None else _shares(questions, result.agreement_R)
         scores["by_length"] = length_data(found, CUTOFFS, length_Q)
         results.append(scores)
+    chance = {
+        mean: {str(k): one.chance[f"{prefix}acc_at_{k}"] for k in CUTOFFS}
+        for mean, prefix in (("micro", "micro_"), ("macro", ""))
+    }
     counts = {"num_queries": len(questions.relation_Q), "num_names": len(questions.names)}
-    return {"name": one.name, **counts, "results": results, "samples": _samples(one, seed, num_samples)}
+    return {
+        "name": one.name,
+        **counts,
+        "chance": chance,
+        "results": results,
+        "samples": _samples(one, seed, num_samples),
+    }
 
 
 def _shares(questions: Questions, value_R: np.ndarray) -> dict[str, float | None]:
@@ -209,12 +228,16 @@ def _table_3(full: Mapping[str, Any]) -> Table:
         [f"{row.approach} (published)", row.model, f"{row.at_1:.2f}", "-" if row.at_10 is None else f"{row.at_10:.2f}"]
         for row in TABLE_3
     ]
-    return [["approach", "model", "acc@1", "acc@10"], *ours, *published]
+    chance = ["chance", "", *(_percent(full["chance"]["micro"][k]["value"]) for k in ("1", "10"))]
+    return [["approach", "model", "acc@1", "acc@10"], chance, *ours, *published]
 
 
 def _table_10(by_name: Mapping[str, Any]) -> Table:
     columns = [(name, mean) for name, mean in TABLE_10_COLUMNS if name in by_name]
-    rows = [["model", *(f"{name}, {mean}" for name, mean in columns)]]
+    rows = [
+        ["model", *(f"{name}, {mean}" for name, mean in columns)],
+        ["chance", *(_two(by_name[name]["chance"][mean], "1", "10") for name, mean in columns)],
+    ]
     for place, one in enumerate(by_name[columns[0][0]]["results"]):
         results = [by_name[name]["results"][place][mean] for name, mean in columns]
         rows.append([one["label"], *(_two(found, "1", "10") for found in results)])
@@ -227,7 +250,8 @@ def _table_10(by_name: Mapping[str, Any]) -> Table:
 
 def _table_7(by_name: Mapping[str, Any]) -> Table:
     sources = [source for source in BIOLAMA if source in by_name]
-    rows = [["approach", "model", *sources]]
+    chance = [_two(by_name[source]["chance"]["micro"], "1", "5") for source in sources]
+    rows = [["approach", "model", *sources], ["chance", "", *chance]]
     for place, one in enumerate(by_name[sources[0]]["results"]):
         found = [by_name[source]["results"][place]["micro"] for source in sources]
         rows.append(["ours", one["label"], *(_two(cell, "1", "5") for cell in found)])
@@ -240,7 +264,8 @@ def _table_7(by_name: Mapping[str, Any]) -> Table:
 
 def _scores(one: Mapping[str, Any]) -> Table:
     header = ["model", *(f"acc@{k}, {mean}" for mean in ("micro", "macro") for k in CUTOFFS), "p"]
-    rows = []
+    chance = one["chance"]
+    rows = [["chance", *(_percent(chance[mean][str(k)]["value"]) for mean in ("micro", "macro") for k in CUTOFFS), ""]]
     for result in one["results"]:
         cells = [_interval(result[mean][str(k)]) for mean in ("micro", "macro") for k in CUTOFFS]
         rows.append([result["label"], *cells, f"{result['micro_test']['10']['p']:.4f}" if result["micro_test"] else ""])

@@ -16,7 +16,13 @@ SEED = 0
 
 
 def report_data(
-    names: Sequence[str], scores: RelationScores, rule: str, confusion_CC: np.ndarray | None
+    names: Sequence[str],
+    scores: RelationScores,
+    rule: str,
+    confusion_CC: np.ndarray | None,
+    *,
+    chance: RelationScores,
+    cuts: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Everything that the report shows, as plain JSON.
 
@@ -25,13 +31,17 @@ def report_data(
         scores: of the predictions.
         rule: in words, how pairs were classified.
         confusion_CC: gold by predicted classes, or None.
+        chance: of giving every pair the most frequent relation.
+        cuts: says which documents are not read whole.
     """
     intervals = scores.intervals(np.random.default_rng(SEED))
     told = scores.by_relation()
     asked = [number for number in range(1, len(names)) if told["gold"][number] + told["found"][number]]
     return {
         "scores": {name: interval._asdict() for name, interval in intervals.items()},
+        "chance": {name: chance.values[name] for name in intervals},
         "rule": rule,
+        "cuts": list(cuts),
         "relations": {
             names[number]: {measure: round(float(values[number]), 6) for measure, values in told.items()}
             for number in asked
@@ -44,13 +54,19 @@ def report_data(
 def report_markdown(data: Mapping[str, Any], title: str) -> str:
     """The scores with their 95 % intervals, each relation, and the confusion matrix."""
     rows = [
-        [name.replace("_", " "), f"{one['value']:.2%}", f"[{one['low']:.2%}, {one['high']:.2%}]"]
+        [
+            name.replace("_", " "),
+            f"{one['value']:.2%}",
+            f"[{one['low']:.2%}, {one['high']:.2%}]",
+            f"{data['chance'][name]:.2%}",
+        ]
         for name, one in data["scores"].items()
     ]
     parts = [
         f"# {title}",
-        f"{data['rule']}; intervals over documents",
-        markdown_table(["score", "value", "95 % interval"], rows),
+        "; ".join([data["rule"], "intervals over documents", *data["cuts"]]),
+        markdown_table(["score", "value", "95 % interval", "chance"], rows),
+        "Chance: every pair has the relation that is most frequent in these documents.",
     ]
     measures = ("precision", "recall", "f1")
     by_relation = [

@@ -81,7 +81,14 @@ def relations(
     from raybio.systems.relation_evaluation import evaluate_relations
 
     judged = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
-    data = report_data(judged.relations, judged.scores, str(judged.rule), judged.confusion_CC)
+    data = report_data(
+        judged.relations,
+        judged.scores,
+        str(judged.rule),
+        judged.confusion_CC,
+        chance=judged.chance,
+        cuts=judged.cuts,
+    )
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))
     _write(out, data)
 
@@ -109,10 +116,15 @@ def relation_probe(
     documents = _documents(store, ("train", "dev", "test"))
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.evaluation.relation_probe_report import probe_data, probe_markdown
+    from raybio.systems.frozen_pairs import cuts_of
     from raybio.systems.relation_probe import probe_relations
 
+    cuts = cuts_of(model, documents)
+    for cut in cuts:
+        print(cut)
     probed = probe_relations(model, documents, label_fraction=label_fraction, seed=seed, say=print)
-    data = probe_data(probed, {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed})
+    settings = {"model": model, "store": str(store), "label_fraction": label_fraction, "seed": seed}
+    data = probe_data(probed, settings | ({"cut": "; ".join(cuts)} if cuts else {}))
     print(probe_markdown(data))
     _write(out, data)
 
@@ -165,17 +177,20 @@ def entities_relations(
         demand_file(out)
     folders = model_folder(relations, "--relations"), model_folder(entities, "--entities")
     # Only now: these import torch and transformers, which takes seconds.
+    from raybio.data.store import open_store
+    from raybio.data.word_store import WordStore
     from raybio.evaluation.entity_relation_report import report_data, report_markdown
-    from raybio.systems.entity_relation_evaluation import judge_together
+    from raybio.systems.entity_relation_evaluation import chance_of_fold, judge_together
 
     judged = judge_together(*folders, store, say=print)
+    chance = chance_of_fold(folders[0], open_store(store, WordStore))
     intervals, rule = judged.intervals(), judged.rule
     told = f"{rule.pair_neighbours} neighbours vote on pairs, {rule.tag_neighbours} on tags"
     told += f"; a related pair counts {rule.probe_positive_weight:g} times in the linear probe"
-    print(report_markdown(intervals, told, f"relations by {relations}, entities by {entities}, {store}"))
+    print(report_markdown(intervals, chance, told, f"relations by {relations}, entities by {entities}, {store}"))
     if out is not None:
         data = report_data(
-            intervals, rule._asdict(), {"relations": relations, "entities": entities, "store": str(store)}
+            intervals, chance, rule._asdict(), {"relations": relations, "entities": entities, "store": str(store)}
         )
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
@@ -289,8 +304,11 @@ def link_samples(
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.evaluation.sampled_links import MEASURES
     from raybio.markdown import markdown_table
-    from raybio.systems.link_samples import sampled_links
+    from raybio.systems.link_samples import cuts_of_models, sampled_links
 
+    cuts = cuts_of_models(list(name_by_folder), store, max_length)
+    for folder, cut in cuts.items():
+        print(f"{name_by_folder[folder]}: {cut}")
     sizes = {"trials": trials, "samples": samples, "nodes": nodes}
     settings = {"pooling": pooling, "max_length": max_length, "seed": seed} | sizes
     found = sampled_links(list(name_by_folder), store, say=print, **settings)  # type: ignore[arg-type]
@@ -309,7 +327,8 @@ def link_samples(
         name_by_folder.get(name, name): {measure: one._asdict() for measure, one in row.items()}
         for name, row in found.items()
     }
-    _write(out, {"store": str(store), "settings": settings, "scores": scores})
+    told = {name_by_folder[folder]: cut for folder, cut in cuts.items()}
+    _write(out, {"store": str(store), "settings": settings, "scores": scores, "cuts": told})
 
 
 @app.command()

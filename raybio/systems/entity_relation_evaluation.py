@@ -20,7 +20,7 @@ from raybio.objectives.relation_graphs import RelationGraphs
 from raybio.systems import relation_graphs
 from raybio.systems.embedded_words import embed_words
 from raybio.systems.graph_validation import validate
-from raybio.systems.word_neighbours import Judged, Spaces, choose_rule, gold_of, judge
+from raybio.systems.word_neighbours import Judged, Spaces, chance_scores, choose_rule, gold_of, judge
 from raybio.training.gather import SingleProcess
 
 
@@ -48,20 +48,9 @@ class WordModel:
         Raises:
             ConfigError: if the folder is no such export, or its run had another store.
         """
-        path = Path(folder).expanduser()
-        try:
-            told: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
-            config, trained_on = relation_graphs.Config.from_mapping(told["config"]), told["store"]
-        except (OSError, KeyError, ValueError, ConfigError) as error:
-            raise ConfigError(
-                f"{folder}: is no exported model of words ({error}); want the export/ of a run of relation_graphs"
-            ) from None
-        if trained_on != store.digest:
-            raise ConfigError(
-                f"{folder}: was trained on another store than {store.path}, whose test sentences it may know; want the "
-                "store of its run"
-            )
-        return cls(config, _ready(relation_graphs.trained_encoder(config, path, store), device))
+        config = _config_of(folder, store)
+        encoder = relation_graphs.trained_encoder(config, Path(folder).expanduser(), store)
+        return cls(config, _ready(encoder, device))
 
     def untrained(self, store: WordStore) -> "WordModel":
         """As it was before its run.
@@ -81,6 +70,33 @@ class WordModel:
         words = embed_words(self.encoder, reader, rows, SingleProcess(), max_tokens=max_tokens)
         with torch.no_grad():
             return words.word_WD, relation_graphs.head_of(self.encoder).tag_space(words.word_WD)
+
+
+def _config_of(folder: str | Path, store: WordStore) -> relation_graphs.Config:
+    try:
+        told: Mapping[str, Any] = json.loads((Path(folder).expanduser() / SETTINGS).read_text(encoding="utf-8"))
+        config, trained_on = relation_graphs.Config.from_mapping(told["config"]), told["store"]
+    except (OSError, KeyError, ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"{folder}: is no exported model of words ({error}); want the export/ of a run of relation_graphs"
+        ) from None
+    if trained_on != store.digest:
+        raise ConfigError(
+            f"{folder}: was trained on another store than {store.path}, whose test sentences it may know; want the "
+            "store of its run"
+        )
+    return config
+
+
+def chance_of_fold(folder: str | Path, store: WordStore) -> dict[str, float]:
+    """Return what the most frequent labels of the fold of an exported model score on its test sentences.
+
+    Raises:
+        ConfigError: if the folder is no such export, or its run had another store.
+    """
+    parts = fold_of(store, _config_of(folder, store).data)
+    bank, asked = gold_of(store, np.union1d(parts.train, parts.dev)), gold_of(store, parts.test)
+    return {name: one["value"] for name, one in chance_scores(bank, asked, store).items()}
 
 
 def judge_together(

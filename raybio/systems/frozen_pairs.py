@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from raybio.data.document_collate import DocumentReader
@@ -15,6 +16,7 @@ from raybio.encoders.relation import RelationEncoder, RelationEncoderConfig, bui
 from raybio.encoders.relation_export import SETTINGS
 from raybio.encoders.tokens import OffsetTokenizer
 from raybio.errors import ConfigError
+from raybio.systems.input_lengths import document_lengths
 from raybio.systems.relation_classifier import KnownPairs, known_pairs
 from raybio.training.gather import SingleProcess
 
@@ -51,6 +53,22 @@ def load_frozen(source: str) -> FrozenEncoder:
     Raises:
         ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.
     """
+    config = _frozen_config(source)
+    model = build_relation_encoder(config, seed=0).eval()
+    return FrozenEncoder(model.to("cuda" if torch.cuda.is_available() else "cpu"), config.max_document_tokens)
+
+
+def cuts_of(source: str, store: DocumentStore, row_N: np.ndarray | None = None) -> list[str]:
+    """Say how many documents ``row_N``, or all, ``load_frozen(source)`` does not read whole; empty if there are none.
+
+    Raises:
+        ConfigError: as ``load_frozen``.
+    """
+    remark = document_lengths(store, _frozen_config(source), row_N).remark
+    return [remark] if remark else []
+
+
+def _frozen_config(source: str) -> RelationEncoderConfig:
     config, settings = RelationEncoderConfig(source=source), Path(source).expanduser() / SETTINGS
     if settings.is_file():
         try:
@@ -63,5 +81,4 @@ def load_frozen(source: str) -> FrozenEncoder:
         config = config.model_copy(update={"max_length": "auto", "max_document_tokens": limit})
     if "projection.weight" not in read_parts(source):
         config = config.model_copy(update={"projection": "none"})
-    model = build_relation_encoder(config, seed=0).eval()
-    return FrozenEncoder(model.to("cuda" if torch.cuda.is_available() else "cpu"), config.max_document_tokens)
+    return config

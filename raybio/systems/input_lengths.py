@@ -103,10 +103,19 @@ def _rows_of_tokens(token_T: np.ndarray, indptr_N1: np.ndarray) -> list[bytes]:
     return [token_T[start:end].tobytes() for start, end in zip(indptr_N1[:-1], indptr_N1[1:], strict=True)]
 
 
-def document_lengths(store: DocumentStore, encoder: RelationEncoderConfig) -> InputLengths:
-    """Count the documents, with markers around their mentions, that are longer than what is read in windows."""
+def document_lengths(
+    store: DocumentStore, encoder: RelationEncoderConfig, row_N: np.ndarray | None = None
+) -> InputLengths:
+    """Count the documents, with markers around their mentions, that are longer than what is read in windows.
+
+    Args:
+        store: the documents.
+        encoder: what reads them; no weights are loaded.
+        row_N: which of them are read; None: all.
+    """
     reader = text_reader(encoder, count_by_word=store.count_by_word)
-    row_C = counted_rows(np.arange(store.num_rows))
+    row_N = np.arange(store.num_rows) if row_N is None else row_N
+    row_C = counted_rows(row_N)
     texts = [store.text(row) for row in row_C.tolist()]
     num_mentions_C = np.array([len(store.mentions(row)[0]) for row in row_C.tolist()], np.int64)
     return InputLengths.of(
@@ -115,7 +124,7 @@ def document_lengths(store: DocumentStore, encoder: RelationEncoderConfig) -> In
         token_lengths(texts, TokenizerSource.of(reader.tokenizer).tokenise) + 2 * num_mentions_C,
         encoder.max_document_tokens,
         setting="encoder.max_length",
-        num_rows=store.num_rows,
+        num_rows=len(row_N),
         wanted=encoder.max_length if isinstance(encoder.max_length, int) else None,
         readable=reader.readable,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from raybio.data.linked_text_store import LinkedTextStore
 from raybio.data.pair_collate import read_texts
 from raybio.data.store import open_store
-from raybio.encoders.text import TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoderConfig, build_text_encoder, text_reader
 from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import DataError
@@ -25,6 +25,7 @@ from raybio.evaluation.sampled_links import (
 )
 from raybio.functional.hashing import derive_seed
 from raybio.graphs import Graph
+from raybio.systems.input_lengths import text_lengths
 from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
 
@@ -79,6 +80,22 @@ def sampled_links(
         say(f"embedding {store.num_rows:,} texts by {model}")
         scores[model] = score(_embed(model, store, pooling, max_length))
     return scores
+
+
+def cuts_of_models(models: Sequence[str], store_path: Path, max_length: int = 512) -> dict[str, str]:
+    """Return for each model that does not read all texts whole how many it cuts, and where; no weights are loaded.
+
+    Raises:
+        ConfigError: for a model that cannot be loaded.
+        StoreError: for a store that cannot be read.
+    """
+    store = open_store(store_path, LinkedTextStore)
+    remarks = {}
+    for model in models:
+        reader = text_reader(TextEncoderConfig(source=model, max_length=max_length), count_by_word={})
+        lengths = text_lengths("texts", store.texts, np.arange(store.num_rows), reader, wanted=max_length)
+        remarks[model] = lengths.remark
+    return {model: remark for model, remark in remarks.items() if remark}
 
 
 def whole_graph(store: LinkedTextStore) -> Graph:

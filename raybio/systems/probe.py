@@ -17,11 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from raybio.data.pair_collate import read_texts
 from raybio.encoders.sentence_folder import Pooling, read_sentence_folder
 from raybio.encoders.sources import check_source
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
+from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, text_reader
 from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokens import TokenizerSource
 from raybio.errors import ConfigError
@@ -31,6 +32,7 @@ from raybio.evaluation.probe_report import ProbeResult
 from raybio.evaluation.wording_agreement import agreement_beyond_heads
 from raybio.protocols import Collective
 from raybio.retrieval.nearest import nearest
+from raybio.systems.input_lengths import text_lengths
 from raybio.systems.zero_shot import model_names
 from raybio.training.encode import embed_rows
 from raybio.training.gather import SingleProcess
@@ -170,6 +172,32 @@ def probe(
     return results
 
 
+def cuts_of_benchmarks(models: Sequence[str], benchmarks: Mapping[str, Benchmark]) -> dict[str, list[str]]:
+    """Return for each model that does not read all names and queries whole how many it cuts, and where.
+
+    Raises:
+        ConfigError: if a model cannot be loaded, or has no mask token.
+    """
+    remarks: dict[str, list[str]] = {}
+    for name, model in model_names(models).items():
+        reader = text_reader(TextEncoderConfig(source=model, max_length=QUERY_TOKENS), count_by_word={})
+        for title, asked in benchmarks.items():
+            for what, texts, limit in (
+                ("names", asked.names, NAME_TOKENS),
+                ("queries", asked.queries(_mask_token(reader.tokenizer)), QUERY_TOKENS),
+            ):
+                read = partial(_taken, texts)
+                rows = np.arange(len(texts))
+                lengths = text_lengths(f"{what} of {title}", read, rows, reader, wanted=limit, limit=limit)
+                if lengths.remark:
+                    remarks.setdefault(name, []).append(lengths.remark)
+    return remarks
+
+
+def _taken(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
+    return [texts[row] for row in row_R.tolist()]
+
+
 def _check_model(model: str, layers: Sequence[int] | None, pooling: Pooling | None) -> None:
     """Refuse what is not there or has too few layers, by small files alone."""
     check_source(model, "main")
@@ -253,7 +281,11 @@ def mask_token(encoder: TextEncoder) -> str:
     Raises:
         ConfigError: if the tokenizer has no mask token.
     """
-    token: str | None = encoder.tokenizer.mask_token
+    return _mask_token(encoder.tokenizer)
+
+
+def _mask_token(tokenizer: PreTrainedTokenizerFast) -> str:
+    token: str | None = tokenizer.mask_token
     if token is None:
         raise ConfigError(
             "the encoder's tokenizer has no mask token to stand for the answer; want a masked language model's"

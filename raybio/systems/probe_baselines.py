@@ -227,7 +227,7 @@ def _ranked(
     # Here alone there is progress to tell: examples are asked again afterwards, one by one.
     told = [replace(first_scores, block=block), *several[1:]]
     found = map(first_of_ranked, retrieve_each(told, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256))
-    remark = f"candidates: {candidates}"
+    remark = f"candidates: {candidates}{_cut(model, asked, _query_tokens(model))}"
     return [
         Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark, _best_names(one, asked), is_single_Q)
         for (name, method), one, first_Q in zip(scores, several, found, strict=True)
@@ -276,6 +276,7 @@ def _x_factr(
     within = np.mean([any(len(tokens) <= decode.max_masks for tokens in golds) for golds in gold])
     how = decode.decode + ("" if decode.refine == "none" else f" + {decode.refine}")
     remark = f"beam {decode.beam}; {within:.1%} of the queries have an answer of 1 to {decode.max_masks} tokens"
+    remark += _cut(model, asked, room)
     examples = [[model.tokenizer.decode(tokens_by_row[row])] for row in asked.example_rows()]
     return Baseline(name, f"X-FACTR, {how}", asked.outcome(first_Q), (1,), remark, examples)
 
@@ -294,6 +295,13 @@ def _generative(name: str, model: AnswerWriter, asked: Asked, say: Callable[[str
         Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark, examples)
         for (method, remark), first_Q in zip(remarks.items(), firsts, strict=True)
     ]
+
+
+def _cut(model: MaskedLanguageModel, asked: Asked, most: int) -> str:
+    """What a remark says of queries that are longer than ``most`` tokens."""
+    queries = asked.benchmark.queries(model.tokenizer.mask_token)
+    num_cut = sum(len(ids) > most for ids in model.tokenizer(queries)["input_ids"])
+    return f"; {num_cut:,} of {len(queries):,} queries cut to {most} tokens" if num_cut else ""
 
 
 def _query_tokens(model: MaskedLanguageModel) -> int:

@@ -198,6 +198,13 @@ def judged(asked: KnownPairs, predicted_PC: np.ndarray) -> RelationScores:
     )
 
 
+def judged_constant(asked: KnownPairs, num_C: np.ndarray) -> RelationScores:
+    """Return the scores of giving every pair the relation that is most frequent, by counts ``num_C`` of all classes."""
+    predicted_PC = np.zeros_like(asked.label_PC)
+    predicted_PC[:, 1 + int(num_C[1:].argmax())] = True
+    return judged(asked, predicted_PC)
+
+
 def best_rule(classifier: Classifier, asked: KnownPairs, rules: Sequence[Rule]) -> tuple[Rule, RelationScores]:
     """The rule with the best F1 and its scores; of equals the one of fewest neighbours, then of the largest weight."""
     with torch.no_grad():

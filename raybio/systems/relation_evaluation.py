@@ -17,7 +17,7 @@ from raybio.errors import ConfigError
 from raybio.evaluation.relation_scores import RelationScores, confusion_matrix
 from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
 from raybio.systems.embedded_pairs import EmbeddedPairs
-from raybio.systems.frozen_pairs import FrozenEncoder, load_frozen
+from raybio.systems.frozen_pairs import FrozenEncoder, cuts_of, load_frozen
 from raybio.systems.relation_classifier import (
     Classifier,
     KnownPairs,
@@ -25,6 +25,7 @@ from raybio.systems.relation_classifier import (
     Rule,
     best_rule,
     judged,
+    judged_constant,
     predicted_by,
 )
 
@@ -63,12 +64,16 @@ class Judged(NamedTuple):
         scores: of the pairs of the split.
         rule: the one that was taken.
         confusion_CC: gold by predicted classes, of pairs with one label; None where there may be several.
+        chance: scores of giving every pair the relation that is most frequent in the split.
+        cuts: says which documents are not read whole.
     """
 
     relations: tuple[str, ...]
     scores: RelationScores
     rule: Rule
     confusion_CC: np.ndarray | None
+    chance: RelationScores
+    cuts: list[str]
 
 
 def load_relation_model(folder: str | Path) -> RelationModel:
@@ -157,6 +162,9 @@ def evaluate_relations(
         given = (1.0, 0) if name == "test" else (model.label_fraction, model.label_seed)
         return model.frozen.known(LabelledPairs(store, name, *given), say)
 
+    cuts = cuts_of(str(Path(folder).expanduser()), store, store.split_rows(split))
+    for cut in cuts:
+        say(cut)
     rule = model.rule or best_rule(model.classifier, known("dev"), model.rules)[0]
     asked = known(split)
     predicted_PC = predicted_by(model.classifier, rule, asked.pairs.embedding_PD)
@@ -164,4 +172,5 @@ def evaluate_relations(
     if not store.is_multi_label:
         gold_P, predicted_P = asked.label_PC.argmax(1), predicted_PC.argmax(1)
         confusion_CC = confusion_matrix(gold_P, predicted_P, len(model.relations))
-    return Judged(model.relations, judged(asked, predicted_PC), rule, confusion_CC)
+    chance = judged_constant(asked, asked.label_PC.sum(axis=0))
+    return Judged(model.relations, judged(asked, predicted_PC), rule, confusion_CC, chance, cuts)

@@ -51,6 +51,7 @@ from raybio.systems.relation_classifier import (
     Rule,
     best_rule,
     judged,
+    judged_constant,
     known_pairs,
     predicted_by,
 )
@@ -233,9 +234,7 @@ class _Judge:
         """Return the scores of giving every pair the relation that is most frequent among the training pairs."""
         labelled = self.labelled("train")
         num_C = np.sum([labelled.labels(row).sum(axis=0) for row in labelled.rows.tolist()], axis=0)
-        predicted_PC = np.zeros_like(asked.label_PC)
-        predicted_PC[:, 1 + int(num_C[1:].argmax())] = True
-        return exact_scores(judged(asked, predicted_PC).values)
+        return exact_scores(judged_constant(asked, num_C).values)
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to classify pairs."""

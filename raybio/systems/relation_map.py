@@ -16,7 +16,7 @@ from raybio.evaluation.embedding_map import embedding_map
 from raybio.functional.hashing import derive_seed
 from raybio.functional.similarity import normalise
 from raybio.systems.embedded_pairs import embed_pairs
-from raybio.systems.frozen_pairs import MAX_TOKENS_AT_ONCE, FrozenEncoder, load_frozen
+from raybio.systems.frozen_pairs import MAX_TOKENS_AT_ONCE, FrozenEncoder, cuts_of, load_frozen
 from raybio.systems.zero_shot import model_names
 from raybio.training.gather import SingleProcess
 
@@ -98,6 +98,8 @@ def relation_maps(
     position_by_name = {}
     for name, model in model_names(models).items():
         say(f"{name}: embedding and mapping {len(shown.group_S):,} pairs")
+        for cut in cuts_of(model, store, np.unique(shown.row_S)):
+            say(f"{name}: {cut}")
         embedding_SD = normalise(_embedded(load_frozen(model), store, shown)).cpu().numpy()
         rng = np.random.default_rng(derive_seed(seed, "map"))
         position_by_name[name] = embedding_map(embedding_SD, rng, max_rows=len(embedding_SD)).position_S2

@@ -14,7 +14,7 @@ from raybio.data.prepare_documents import prepare_unlabelled
 from raybio.data.relation_pairs import Pairs
 from raybio.errors import ConfigError
 from raybio.systems.embedded_pairs import embed_pairs
-from raybio.systems.frozen_pairs import MAX_TOKENS_AT_ONCE
+from raybio.systems.frozen_pairs import MAX_TOKENS_AT_ONCE, cuts_of
 from raybio.systems.relation_classifier import Rule
 from raybio.systems.relation_evaluation import RelationModel, load_relation_model
 from raybio.training.gather import SingleProcess
@@ -96,6 +96,8 @@ def extract_relations(
                 f"--model {folder}: was trained on {kinds[model.is_directed]}, and --input holds "
                 f"{kinds[store.is_directed]}; want the same kind"
             )
+        for cut in cuts_of(str(Path(folder).expanduser()), store):
+            say(f"{cut}; relations beyond are not found")
         written = Path(temporary) / "relations.tsv"
         with written.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, dialect="excel-tab", lineterminator="\n")

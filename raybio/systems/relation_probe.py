@@ -22,7 +22,15 @@ from raybio.functional.threshold import adaptive_threshold
 from raybio.objectives.relation_labels import RelationHead, RelationObjectiveConfig
 from raybio.systems.embedded_pairs import EmbeddedPairs
 from raybio.systems.frozen_pairs import load_frozen
-from raybio.systems.relation_classifier import Classifier, KnownPairs, Rule, best_rule, judged, predicted_by
+from raybio.systems.relation_classifier import (
+    Classifier,
+    KnownPairs,
+    Rule,
+    best_rule,
+    judged,
+    judged_constant,
+    predicted_by,
+)
 
 L2 = (0.1, 0.01, 0.001, 0.0001)
 NEIGHBOURS = tuple(Rule(k, 0.0) for k in (1, 3, 5, 10, 20))
@@ -39,6 +47,8 @@ def probe_relations(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Probed]:
     """Fit three classifiers on the training pairs of a frozen encoder and judge them on all test pairs.
+
+    The first row is chance: every pair has the most frequent relation of the training pairs.
 
     Args:
         model: an export of ours, or any text encoder: see ``load_frozen``.
@@ -66,7 +76,9 @@ def probe_relations(
         "classwise kNN": lambda: {"": Classifier(None, train, store.is_multi_label)},
     }
     chosen = partial(_chosen, dev=dev, test=test)
-    found = []
+    num_C = train.label_PC.sum(axis=0)
+    name = f"chance: every pair {store.relation_names[1 + int(num_C[1:].argmax())]}"
+    found = [Probed(name, "", *(judged_constant(asked_of_split, num_C) for asked_of_split in (dev, test)))]
     for name, fit in fits.items():
         say(f"fitting {name}")
         found.append(chosen(name, fit(), rules=NEIGHBOURS if name == "classwise kNN" else NEIGHBOURS[:1]))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -27,16 +28,20 @@ def test_the_table_and_the_file_tell_the_same_of_each_model(tiny_citations: Link
     sizes = [part for pair in SIZES.items() for part in pair]
     given = [part for model in models for part in ("--model", model)]
     out = tmp_path / "new" / "scores.json"
-    done = evaluate(*given, "--store", tiny_citations.path, "--max-length", 32, *sizes, "--out", out)
+    done = evaluate(*given, "--store", tiny_citations.path, "--max-length", 8, *sizes, "--out", out)
     assert done.exit_code == 0
     told = json.loads(out.read_text())
-    assert told["settings"] == {"pooling": "cls", "max_length": 32, "seed": 0, "trials": 3, "samples": 4, "nodes": 5}
+    assert told["settings"] == {"pooling": "cls", "max_length": 8, "seed": 0, "trials": 3, "samples": 4, "nodes": 5}
     assert list(told["scores"]) == ["random vectors", *map(str, models)]
     for scores in told["scores"].values():
         assert tuple(scores) == MEASURES
         assert all(0 < one["mean"] <= 1 and math.isfinite(one["deviation"]) for one in scores.values())
         shown = (f"{100 * one['mean']:.2f} ± {100 * one['deviation']:.2f}" for one in scores.values())
         assert " | ".join(shown) in done.output
+    assert list(told["cuts"]) == list(map(str, models))
+    for model, cut in told["cuts"].items():
+        assert re.match(rf"texts: \d+ of {tiny_citations.num_rows} cut at 8 of \d+ tokens", cut)
+        assert f"{model}: {cut}" in done.output
     # Equal weights, equal samples.
     assert told["scores"][str(models[0])] == told["scores"][str(models[1])]
 

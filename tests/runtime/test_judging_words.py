@@ -6,7 +6,7 @@ import re
 import pytest
 
 from raybio.errors import ConfigError
-from raybio.systems.entity_relation_evaluation import graph_accuracy_of_sentences, judge_together
+from raybio.systems.entity_relation_evaluation import chance_of_fold, graph_accuracy_of_sentences, judge_together
 from tests.runtime.test_word_maps import evaluate, runs, store
 
 __all__ = ["runs", "store"]  # fixtures
@@ -32,6 +32,9 @@ def test_both_runs_are_judged_together_and_the_scores_written(store, runs, tmp_p
     assert data["rule"] == {"pair_neighbours": 5, "tag_neighbours": 7, "probe_positive_weight": 1.0}
     f1 = 100 * data["scores"]["ner_f1"]["value"]
     assert f"| entities (NER) | {f1:.2f} |" in done.stdout
+    assert data["chance"] == chance_of_fold(runs / "cldr" / "export", store)
+    assert 0 < data["chance"]["ner_f1"] < 1
+    assert f"| {100 * data['chance']['ner_f1']:.2f} |" in done.stdout
     assert "5 neighbours vote on pairs, 7 on tags" in done.stdout
 
 

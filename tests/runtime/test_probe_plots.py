@@ -1,6 +1,6 @@
 import numpy as np
 
-from raybio.evaluation.probe import ProbeConfig, outcome, predict
+from raybio.evaluation.probe import ProbeConfig, chance_scores, outcome, predict
 from raybio.evaluation.probe_report import ProbedSet, ProbeResult, report_data
 from raybio.runtime.probes.probe_plots import plot_curves, plot_judgements, plot_probe
 from raybio.runtime.probes.probing import write_report
@@ -16,7 +16,7 @@ def sets():
     for number, (model, layer) in enumerate([("one", 3), ("one", 12), ("two", 3), ("two", 12)]):
         predicted = predict(questions, *embeddings(questions, seed=number), ProbeConfig(), search)
         results.append(ProbeResult(model, layer, outcome(questions, predicted), predicted))
-    return [ProbedSet("full", questions, results)]
+    return [ProbedSet("full", questions, results, "name", chance_scores(questions, ProbeConfig()))]
 
 
 def test_a_probe_over_layers_gets_heat_maps_and_curves_a_relation_that_nobody_asks_included(tmp_path):

@@ -68,7 +68,9 @@ def test_the_sources_of_biolama_stand_side_by_side_in_one_table(medlama, tmp_pat
     with (out / "tables/table_7_biolama_acc_1_acc_5.csv").open(newline="") as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["approach", "model", "CTD", "wikidata"]
-    assert rows[1][:2] == ["ours", "tiny"] and rows[1][2].endswith(" / 100.00")
+    assert rows[1] == ["chance", "", "50.00 / 100.00", "50.00 / 100.00"]
+    assert rows[2][:2] == ["ours", "tiny"]
+    assert rows[2][2].endswith(" / 100.00")
     assert ["mask predict (published)", "BERT", "0.06 / 1.20", "1.16 / 6.04"] in rows
     with pytest.raises(ConfigError, match="CTD: .*CTD has a set named CTD too.*Probe them one by one"):
         call("probe", "--model", model, *sources[:2], *sources[:2], "--out", out)

@@ -47,6 +47,9 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
     assert "Only 2 queries of each relation were asked**, drawn by chance" in text
     assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in text
     data = json.loads((out / "baselines.json").read_text())
+    chance = data["chance"]
+    assert 0 < chance["micro_acc_at_1"] < chance["micro_acc_at_10"] <= 1
+    assert f"| chance | names in random order | {100 * chance['micro_acc_at_1']:.2f} |" in text
     assert f"{always_risk}: generative left out" in done.output
     assert data["settings"]["left out"] == [f"{always_risk}: generative"]
     assert data["settings"]["methods"] == ["mask-average", "x-factr", "generative"]

@@ -8,9 +8,9 @@ import torch
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import TextEncoderConfig, build_text_encoder
 from raybio.errors import ConfigError
-from raybio.evaluation.probe import ProbeConfig
+from raybio.evaluation.probe import ProbeConfig, chance_scores
 from raybio.evaluation.probe_report import ProbedSet, report_data, report_markdown, report_tables
-from raybio.systems.probe import TextEmbedder, probe, probe_encoder
+from raybio.systems.probe import TextEmbedder, cuts_of_benchmarks, probe, probe_encoder
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
 from tests.evaluation.small_questions import questions_of
@@ -26,6 +26,10 @@ ASKED = [
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     return save_tiny(tmp_path / "tiny")
+
+
+def probed_set(name, questions, results):
+    return ProbedSet(name, questions, results, "name", chance_scores(questions, ProbeConfig()))
 
 
 def tiny_encoder(model: str):
@@ -139,7 +143,7 @@ def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
         expected = oracles.agreement(range(8), result.predicted_QK.tolist(), other_QK.tolist(), near)
         # Asked in one wording alone, or not at all: no agreement.
         assert result.agreement_R.tolist() == pytest.approx([np.nan, expected, np.nan, np.nan], nan_ok=True)
-    tables = report_tables(report_data([ProbedSet("full", asked, results)], {}))
+    tables = report_tables(report_data([probed_set("full", asked, results)], {}))
     best = max(range(2), key=lambda layer: results[layer].agreement_R[1])
     row = tables["Layer chosen without gold of tiny, full set: acc@10, macro"][1]
     assert row[:3] == ["agreement of wordings", str(best + 1), f"{100 * results[best].outcome.macro(10):.2f}"]
@@ -151,14 +155,18 @@ def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model,
     questions = questions_of(ASKED, NAMES)
     other = save_tiny(tmp_path / "other", "distilbert")
     found = probe([model, other], {"full": questions, "hard": questions}, ProbeConfig())
-    sets = [ProbedSet(name, questions, results) for name, results in found.items()]
+    sets = [probed_set(name, questions, results) for name, results in found.items()]
     data = report_data(sets, {"metric": "l2"}, num_samples=2)
     tables = report_tables(data)
     table = tables["Tables 4 and 10: acc@1 / acc@10"]
-    assert [row[0] for row in table[:4]] == ["model", "tiny", "other", "BERT (published)"]
-    assert table[3][1:] == ["0.94 / 4.96", "0.94 / 4.96", "0.74 / 2.31", "0.68 / 2.13"]
+    assert [row[0] for row in table[:5]] == ["model", "chance", "tiny", "other", "BERT (published)"]
+    assert table[4][1:] == ["0.94 / 4.96", "0.94 / 4.96", "0.74 / 2.31", "0.68 / 2.13"]
     micro = sets[0].results[0].outcome.micro(10)
-    assert table[1][2].endswith(f"/ {100 * micro:.2f}")
+    assert table[2][2].endswith(f"/ {100 * micro:.2f}")
+    by_chance = 100 * sets[0].chance["micro_acc_at_10"]["value"]
+    assert 0 < by_chance <= 100
+    assert table[1][2].endswith(f"/ {by_chance:.2f}")
+    assert [tables[name][1][0] for name in ("Table 3: approaches, full set", "Scores, full set")] == ["chance"] * 2
     markdown = report_markdown(data)
     assert "| Contrastive-Probe (published) | PubMedBERT | 7.32 | 27.70 |" in markdown
     assert "Answers: life; risk factors." in markdown or "Answers: illness." in markdown
@@ -166,11 +174,22 @@ def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model,
     assert tables["By relation, full set, acc@1"][1][1:] == ["", ""]
 
 
+def test_names_and_queries_that_are_not_read_whole_are_counted(model):
+    long = "illness " * 40
+    questions = questions_of(ASKED, sorted([*NAMES, long]))
+    ((name, remarks),) = cuts_of_benchmarks([model], {"full": questions}).items()
+    assert name == "tiny"
+    assert any(remark.startswith(f"names of full: 1 of {len(NAMES) + 1} cut at 25 of ") for remark in remarks)
+    assert cuts_of_benchmarks([model], {"full": questions_of(ASKED, NAMES)}) == {}
+
+
 def test_a_biolama_source_stands_beside_the_published_ones(model):
     questions = questions_of(ASKED, NAMES)
-    data = report_data([ProbedSet("CTD", questions, probe([model], {"CTD": questions}, ProbeConfig())["CTD"])], {})
+    results = probe([model], {"CTD": questions}, ProbeConfig())["CTD"]
+    data = report_data([probed_set("CTD", questions, results)], {})
     table = report_tables(data)["Table 7: BioLAMA, acc@1 / acc@5"]
     assert table[0] == ["approach", "model", "CTD"]
+    assert table[1][:2] == ["chance", ""]
     assert ["Contrastive-Probe (published)", "PubMedBERT", "2.60 / 8.87"] in table
 
 

@@ -11,7 +11,7 @@ from raybio.data.document_store import DocumentStore
 from raybio.data.prepare_documents import prepare_documents
 from raybio.errors import ConfigError
 from raybio.systems import matching_blanks, relation_extraction
-from raybio.systems.frozen_pairs import load_frozen
+from raybio.systems.frozen_pairs import cuts_of, load_frozen
 from raybio.systems.relation_evaluation import evaluate_relations
 from raybio.training.gather import SingleProcess
 from raybio.training.loop import fit
@@ -73,6 +73,18 @@ def test_documents_are_read_in_windows_as_long_as_in_training(tiny_documents: Do
     }
 
 
+def test_documents_that_are_not_read_whole_are_counted(tiny_documents: DocumentStore, tmp_path: Path) -> None:
+    config = tiny_config("relation_extraction", **{"encoder.max_document_tokens": 20})
+    system = relation_extraction.build(config, tiny_documents.path)
+    export, said = system.export(tmp_path / "export", {}), list[str]()
+    (remark,) = evaluate_relations(export, tiny_documents.path, "test", say=said.append).cuts
+    num_test = len(tiny_documents.split_rows("test"))
+    assert remark.startswith(f"documents: {num_test} of {num_test} cut at 20 of ")
+    assert remark in said
+    num_all = tiny_documents.num_rows
+    assert cuts_of(str(export), tiny_documents)[0].startswith(f"documents: {num_all} of {num_all} cut at 20 of ")
+
+
 def test_what_was_only_pretrained_is_refused_with_the_command_that_takes_it(tiny_documents, tmp_path: Path) -> None:
     system = matching_blanks.build(tiny_config("matching_blanks"), tiny_documents.path)
     export = system.export(tmp_path / "export", {})
@@ -86,6 +98,10 @@ def test_the_command_prints_and_writes_the_scores(trained, tiny_documents: Docum
     relations(trained[0], tiny_documents.path, "test", tmp_path / "scores.json")
     shown, written = capsys.readouterr().out, json.loads((tmp_path / "scores.json").read_text())
     assert "| f1 |" in shown
+    assert written["chance"].keys() == written["scores"].keys()
+    assert 0 < written["chance"]["f1"] < 1
+    assert f"| {written['chance']['f1']:.2%} |" in shown
+    assert written["cuts"] == []
     assert f"{written['scores']['f1']['value']:.2%}" in shown
     assert all(name in shown for name in tiny_documents.relation_names)
 

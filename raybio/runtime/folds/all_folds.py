@@ -177,7 +177,12 @@ def _judged(swept: "Swept", store: Path, sentences: WordStore, share: Share, has
         again = judgements(folder, store, exports, models, after=AFTER_LAST, is_untuned_too=False)
         work_off(again, share)
         entries += again
-    scores: dict[str, dict[int, dict[str, float]]] = {}
+    # Only now: this imports torch and transformers, which takes seconds.
+    from raybio.systems.entity_relation_evaluation import chance_of_fold
+
+    export_by_fold = {fold: export for (_, fold), export in exports.items()}
+    chance = {fold: chance_of_fold(export_by_fold[fold], sentences) for fold in sorted(export_by_fold)}
+    scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
     for entry in entries:
         if found := entry.known():
             scores.setdefault(entry.row, {})[entry.fold] = found.scores

@@ -68,8 +68,9 @@ def probe(
     demand_folder(out)
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.evaluation.expert_sheet import check_unscored
+    from raybio.evaluation.probe import chance_scores
     from raybio.evaluation.probe_report import ProbedSet
-    from raybio.systems.probe import own_pooling
+    from raybio.systems.probe import cuts_of_benchmarks, own_pooling
     from raybio.systems.probe import probe as ask
 
     places = _places(benchmark, subsets)
@@ -85,11 +86,18 @@ def probe(
     # BioLAMA's relations go by numbers, which are no words to ask in.
     if depths and len(depths) > 1 and not any(map(_is_biolama, benchmark)):
         reworded = _read(places, "human" if prompts == "default" else "default", queries_per_relation)
+    cuts = [f"{name}: {cut}" for name, found in cuts_of_benchmarks(model, questions).items() for cut in found]
+    for cut in cuts:
+        print(cut)
     answers = ask(model, questions, config, layers=depths, pooling=given, reworded=reworded, say=print)
-    sets = [ProbedSet(name, asked, answers[name], config.match) for name, asked in questions.items()]
+    sets = [
+        ProbedSet(name, asked, answers[name], config.match, chance_scores(asked, config))
+        for name, asked in questions.items()
+    ]
     settings = {"benchmark": ", ".join(map(str, benchmark)), "models": ", ".join(model), **values}
     settings |= {"pooling": ", ".join(given or own_pooling(one) for one in model), "prompts": prompts, "seed": seed}
     settings |= {"asked by name": ", ".join(by_name)} if by_name else {}
+    settings |= {"cut": "; ".join(cuts)} if cuts else {}
     settings |= {} if queries_per_relation is None else {"queries per relation": queries_per_relation}
     write_report(out, sets, settings, seed=seed)
     for name, path in sheets.items():

@@ -9,7 +9,7 @@ import typer
 
 from raybio.config import fields
 from raybio.errors import ConfigError
-from raybio.evaluation.probe_config import DecodeConfig
+from raybio.evaluation.probe_config import DecodeConfig, ProbeConfig
 from raybio.folders import demand_folder
 from raybio.runtime.job_options import fraction
 from raybio.runtime.probes.probing import POOLING_HELP, QUERIES_HELP, checked_pooling, set_name
@@ -62,7 +62,9 @@ def baselines(
     _refuse_idle(names, ["mask-average", "hybrid"], {"restrict": restrict or None})
     config = DecodeConfig.from_mapping({name: value for name, value in values.items() if value is not None})
     # Only now: these import transformers, which takes seconds.
+    from raybio.evaluation.probe import chance_scores
     from raybio.evaluation.probe_baseline_report import report_data, report_markdown
+    from raybio.systems.probe import cuts_of_benchmarks
     from raybio.systems.probe_baselines import Rewired, ask, methods_by_model
     from raybio.systems.probe_baselines import baselines as answer
 
@@ -71,15 +73,28 @@ def baselines(
     print(*(f"cannot be asked by every method: {line} left out\n" for line in left_out), sep="", end="")
     asked = ask(benchmark, cast(Any, subset), queries_per_relation)
     encoder = None if rewired is None else Rewired(rewired, pooled, 0.5 if weight is None else weight)
+    query_set = set_name(benchmark, subset)
+    cuts = [] if rewired is None else sum(cuts_of_benchmarks([rewired], {query_set: asked.benchmark}).values(), [])
+    for cut in cuts:
+        print(f"{rewired}: {cut}")
     results = answer(model, cast(Any, names), asked, decode=config, restrict=restrict, rewired=encoder, say=print)
     settings: dict[str, Any] = {"models": model, "methods": names, "left out": left_out, "benchmark": str(benchmark)}
     settings |= {"subset": subset, "queries_per_relation": queries_per_relation, "restrict": restrict, "seed": seed}
     if encoder:
         settings |= {"rewired": rewired, "pooling": pooled, "weight": encoder.weight}
+        settings |= {"cut": "; ".join(cuts)} if cuts else {}
     if "x-factr" in names:
         settings["x-factr"] = config.to_mapping()
-    query_set = set_name(benchmark, subset)
-    data = report_data(results, asked.benchmark, asked.examples(), settings, query_set=query_set, seed=seed)
+    ranked = ProbeConfig(candidates="relation" if restrict else "all")
+    data = report_data(
+        results,
+        asked.benchmark,
+        asked.examples(),
+        settings,
+        chance=chance_scores(asked.benchmark, ranked),
+        query_set=query_set,
+        seed=seed,
+    )
     _hand_over(out, report_markdown(data), data)
 
 
