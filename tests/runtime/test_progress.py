@@ -1,8 +1,9 @@
 import io
 
+import pytest
 from rich.console import Console
 
-from raybio.runtime.progress import ProgressView
+from raybio.runtime.progress import ProgressView, _clock
 
 
 def report(step: int, **metrics: float) -> dict:
@@ -65,3 +66,10 @@ def test_a_terminal_gets_one_live_panel() -> None:
     shown = text.getvalue()
     assert "50/100" in shown
     assert "evaluation at step 50" in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(59.9, "0:59"), (3661, "1:01:01"), (170_000, "47:13:20"), (3e6, "34 days")]
+)
+def test_what_is_left_is_shown_in_hours_and_above_two_days_in_days(seconds: float, shown: str) -> None:
+    assert _clock(seconds) == shown
