@@ -60,17 +60,4 @@ def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(tiny_st
     assert read_json(folder / "launch.json")["is_length_accepted"] is True
     second = read_json(folder / "result.json")
     assert (second["status"], second["mlflow_run_id"]) == ("stopped", first["mlflow_run_id"])
-
-    code, printed = stopped_when_timed(tmp_path, *arguments)
-    assert code == 143, printed[-3000:]
-    assert "resuming from step" in printed
     assert not [one for one in psutil.Process().children(recursive=True) if "sppt_protein" in " ".join(one.cmdline())]
-
-
-def test_a_short_run_of_another_name_needs_nobody_to_accept_it(tiny_store: Store, tmp_path: Path) -> None:
-    (tmp_path / "my.yaml").write_text(yaml.safe_dump(SETTINGS))
-    done = run(tmp_path, JOB, "--store", tiny_store.path, "--config", "my.yaml", "--no-baseline", "--name", "short")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "short: step 1/20" in done.stderr
-    assert "a step: about " in done.stderr
-    assert read_json(tmp_path / "runs" / "short" / "launch.json")["is_length_accepted"] is True  # as measured

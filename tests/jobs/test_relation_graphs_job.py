@@ -62,6 +62,7 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     folder = tmp_path / "sweeps" / "folds"
     scores = read_json(folder / "folds.json")
     assert {model: sorted(by_fold) for model, by_fold in scores.items()} == {
+        "chance": ["1", "2"],
         "untuned": ["1", "2"],
         "cldr + clner": ["1", "2"],
     }
@@ -70,7 +71,8 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     statuses = [one["status"] for one in read_json(folder / "result.json")["trials"]]
     assert statuses == ["finished"] * 4
     table = (folder / "folds.md").read_text()
-    assert table.splitlines()[3].startswith("| cldr + clner | 2 |") and "the paper" not in table
+    assert [row.split(" | ")[0] for row in table.splitlines()[2:5]] == ["| chance", "| untuned", "| cldr + clner"]
+    assert "the paper" not in table
     told = [cells.split(" | ") for cells in table.splitlines()[-4:]]
     assert [(model.strip("| "), fold) for model, fold, _ in told] == [
         ("cldr", "1"),
