@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.training.checkpoint import CheckpointStore, TrainingState
 
 WIDTH, NUM_LAYERS, NUM_PAIRS = 2048, 12, 5
@@ -58,7 +58,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="p16-"))
     state = state_of_50m()
     store = CheckpointStore(folder / "ours", keep=1)
-    store.load_newest(Config(), "data")
+    store.load_newest(BaseConfig(), "data")
 
     def peer_save() -> None:
         torch.save({"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}, folder / "peer.pt")

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from raybio.errors import ConfigError
 
 
-class Config(BaseModel):
+class BaseConfig(BaseModel):
     """Base of all configuration: immutable, complete, and strict about names and types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
@@ -48,7 +48,7 @@ class Config(BaseModel):
         return self.model_dump(mode="json")
 
 
-C = TypeVar("C", bound=Config)
+C = TypeVar("C", bound=BaseConfig)
 
 
 class Field(NamedTuple):
@@ -131,7 +131,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def value_at(config: Config, path: str) -> Any:
+def value_at(config: BaseConfig, path: str) -> Any:
     """The value of the setting at a dotted ``path``, which must exist, as plain data."""
     node: Any = config.to_mapping()
     for name in path.split("."):
@@ -172,7 +172,7 @@ def _read_yaml(path: str, text: str) -> Any:
         raise ConfigError(f"{path}: {text!r} is not a YAML value ({error})") from None
 
 
-def fingerprint(config: Config, ignore: Iterable[str] = ()) -> str:
+def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
     """16 hex digits that change when any setting changes, except those at the dotted paths in ``ignore``."""
     mapping = config.to_mapping()
     for path in ignore:
@@ -185,7 +185,7 @@ def fingerprint(config: Config, ignore: Iterable[str] = ()) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def changed_settings(old: dict[str, Any], new: Config) -> list[str]:
+def changed_settings(old: dict[str, Any], new: BaseConfig) -> list[str]:
     """Lines ``path: old -> new`` for each setting that differs; one that is younger than ``old`` had its default."""
     with contextlib.suppress(ConfigError):  # a setting that is gone, or takes other values now: it shows as it was
         old = type(new).from_mapping(old).to_mapping()
@@ -204,7 +204,7 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
     return lines
 
 
-def fields(model: type[Config], prefix: str = "", defaults: Config | None = None) -> Iterator[Field]:
+def fields(model: type[BaseConfig], prefix: str = "", defaults: BaseConfig | None = None) -> Iterator[Field]:
     """Every leaf field of ``model``, in order of declaration, with its dotted path.
 
     Defaults are those of ``model`` itself, which may give a section other values than the section's own class has.
@@ -213,13 +213,13 @@ def fields(model: type[Config], prefix: str = "", defaults: Config | None = None
         inner: Any = info.annotation
         default = getattr(defaults, name) if defaults is not None else info.get_default(call_default_factory=True)
         if _is_section(inner):
-            yield from fields(inner, f"{prefix}{name}.", default if isinstance(default, Config) else None)
+            yield from fields(inner, f"{prefix}{name}.", default if isinstance(default, BaseConfig) else None)
         else:
             yield Field(prefix + name, _type_name(inner), _show(default), _range(info), info.description or "")
 
 
 def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Config)
+    return isinstance(annotation, type) and issubclass(annotation, BaseConfig)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(model: type[Config], mapping: Mapping[str, Any], error: ValidationError) -> str:
+def _explain(model: type[BaseConfig], mapping: Mapping[str, Any], error: ValidationError) -> str:
     known = [field.path for field in fields(model)]
     lines = []
     for problem in error.errors():
@@ -245,7 +245,7 @@ def _explain(model: type[Config], mapping: Mapping[str, Any], error: ValidationE
     return "; ".join(dict.fromkeys(lines))  # each member of a union complains for itself
 
 
-def _misfit(model: type[Config], mapping: Any, location: Iterable[int | str], *, is_infinite: bool) -> str:
+def _misfit(model: type[BaseConfig], mapping: Any, location: Iterable[int | str], *, is_infinite: bool) -> str:
     """What was given for the setting in which ``location`` lies, and what it takes."""
     names: list[str] = []
     annotation: Any = model

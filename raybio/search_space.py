@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field
 
-from raybio.config import Config, did_you_mean, fields, override, read_mapping, value_at
+from raybio.config import BaseConfig, did_you_mean, fields, override, read_mapping, value_at
 from raybio.errors import ConfigError
 
 Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
@@ -102,7 +102,7 @@ class Distribution:
         return bool(self.values[0] <= value <= self.values[1])
 
 
-class Budget(Config):
+class Budget(BaseConfig):
     """How much a sweep may spend."""
 
     num_trials: int = Field(12, ge=1, description="trials in all; a grid takes every combination, whatever this says")
@@ -119,7 +119,7 @@ class Budget(Config):
     num_seeds: int = Field(3, ge=2, description="seeds of settings that are repeated, the trial's own included")
 
 
-class Scheduler(Config):
+class Scheduler(BaseConfig):
     """Which trials are stopped early, or go on with another's weights."""
 
     kind: Literal["asha", "hyperband", "median", "pbt", "none"] = Field(
@@ -131,7 +131,7 @@ class Scheduler(Config):
     reduction_factor: int = Field(3, ge=2, description="asha, hyperband: one trial in so many goes on at each rung")
 
 
-class Search(Config):
+class Search(BaseConfig):
     """How the next trial's settings are picked."""
 
     kind: Literal["optuna", "random", "grid"] = Field(
@@ -140,7 +140,7 @@ class Search(Config):
     seed: int = Field(0, ge=0, description="of the drawing")
 
 
-class SearchSpace(Config):
+class SearchSpace(BaseConfig):
     """A sweep over one system."""
 
     system: str = Field(description="key in SYSTEMS")
@@ -223,7 +223,7 @@ def _value_of(value_by_path: Settings, path: str, _: Distribution) -> Any:
     return value_by_path[path]
 
 
-def load_search_space(path: str | Path, configs: Mapping[str, Callable[[], Config]]) -> SearchSpace:
+def load_search_space(path: str | Path, configs: Mapping[str, Callable[[], BaseConfig]]) -> SearchSpace:
     """Read and check a search space.
 
     Args:
@@ -253,7 +253,7 @@ def load_search_space(path: str | Path, configs: Mapping[str, Callable[[], Confi
 
 
 def _checked(
-    mapping: Mapping[str, Any], entry_by_path: Mapping[Any, Any], base: Config
+    mapping: Mapping[str, Any], entry_by_path: Mapping[Any, Any], base: BaseConfig
 ) -> tuple[SearchSpace | None, list[str]]:
     """The search space, None where its parts cannot be put together, and everything that is wrong with it."""
     problems: list[str] = []
@@ -277,7 +277,7 @@ def _checked(
     return found, problems + (_misfits(found) if distributions else [])
 
 
-def outside_base(space: SearchSpace, base: Config) -> list[str]:
+def outside_base(space: SearchSpace, base: BaseConfig) -> list[str]:
     """Describe each setting whose value in ``base`` no draw can give: the sweep cannot find it again."""
     settings = {path: value_at(base, path) for path in (field.path for field in fields(type(base)))}
     described = []
@@ -337,7 +337,7 @@ def _unmet(
     return problems
 
 
-def _distribution(path: str, entry: Any, base: Config) -> tuple[Distribution | None, list[str]]:
+def _distribution(path: str, entry: Any, base: BaseConfig) -> tuple[Distribution | None, list[str]]:
     """Return what an entry says, None where it says nothing that can be drawn from, and all that is wrong with it."""
     known = [one.path for one in fields(type(base))]
     if path not in known:
@@ -372,7 +372,7 @@ def _distribution(path: str, entry: Any, base: Config) -> tuple[Distribution | N
     return Distribution(kind, accepted, when), problems
 
 
-def _conditions(path: str, entry: Any, base: Config) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
+def _conditions(path: str, entry: Any, base: BaseConfig) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
     """Return the values with which an entry is drawn, by setting, and what is wrong with them."""
     if not isinstance(entry, dict) or not entry:
         return {}, [f"{path}: when got {entry!r}; want SETTING: VALUE, or SETTING: [VALUE, VALUE]"]
@@ -406,7 +406,7 @@ def _range_problems(path: str, kind: Kind, given: Sequence[Any], ends: Sequence[
     return problems
 
 
-def _all_accepted(path: str, values: Iterable[Any], base: Config) -> tuple[tuple[Any, ...], list[str]]:
+def _all_accepted(path: str, values: Iterable[Any], base: BaseConfig) -> tuple[tuple[Any, ...], list[str]]:
     """Return the values that a setting accepts, as it has them, and what is wrong with each other one, once."""
     accepted = []
     problems: dict[str, None] = {}
@@ -418,7 +418,7 @@ def _all_accepted(path: str, values: Iterable[Any], base: Config) -> tuple[tuple
     return tuple(accepted), list(problems)
 
 
-def _accepted(path: str, value: Any, base: Config) -> Any:
+def _accepted(path: str, value: Any, base: BaseConfig) -> Any:
     """The value as its setting has it, which fits the other settings of the base or else the defaults.
 
     Whether values fit each other is checked for each trial: several may be drawn that fit together alone.

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, ValidationError, model_validator
 
 from raybio.config import (
-    Config,
+    BaseConfig,
     changed_settings,
     difference,
     fields,
@@ -20,13 +20,13 @@ from raybio.config import (
 from raybio.errors import ConfigError
 
 
-class Optim(Config):
+class Optim(BaseConfig):
     peak_lr: float = Field(1e-4, gt=0, le=1, description="highest learning rate")
     fused: bool = True
     betas: tuple[float, float] = (0.9, 0.999)
 
 
-class Example(Config):
+class Example(BaseConfig):
     seed: int = Field(0, ge=0, description="seed of everything")
     kind: Literal["plain", "fancy"] = "plain"
     margin: float | None = None
@@ -129,7 +129,7 @@ def test_the_message_holds_the_setting_the_value_and_what_was_wanted(path, value
 
 
 def test_what_is_missing_or_no_section_is_told_in_the_same_words():
-    class Needy(Config):
+    class Needy(BaseConfig):
         metric: str = Field(min_length=1)
         optim: Optim = Optim()
 
@@ -234,7 +234,7 @@ def test_fields_lists_every_leaf_with_type_default_range_and_meaning():
 
 
 def test_the_range_of_a_lists_entries_is_told_in_help_and_in_errors():
-    class Listed(Config):
+    class Listed(BaseConfig):
         counts: tuple[Annotated[int, Field(ge=1)], ...] = Field((3,), min_length=1, description="some")
 
     assert list(fields(Listed)) == [("counts", "list of int >= 1", "[3]", "of length >= 1", "some")]
@@ -243,7 +243,7 @@ def test_the_range_of_a_lists_entries_is_told_in_help_and_in_errors():
 
 
 def test_settings_that_only_fit_together_can_be_overridden_together() -> None:
-    class Pair(Config):
+    class Pair(BaseConfig):
         low: int = 0
         high: int = 1
 

@@ -10,23 +10,23 @@ import pytest
 import yaml
 from pydantic import Field, model_validator
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.errors import ConfigError
 from raybio.search_space import Distribution, load_search_space, outside_base
 
 SPACES = Path(__file__).parents[1] / "search_spaces"
 
 
-class Optim(Config):
+class Optim(BaseConfig):
     peak_lr: float = Field(1e-4, gt=0, le=1)
     schedule: Literal["constant", "linear"] = "constant"
 
 
-class Schedule(Config):
+class Schedule(BaseConfig):
     max_steps: int = Field(1000, ge=1)
 
 
-class Example(Config):
+class Example(BaseConfig):
     seed: int = 0
     layers: int = Field(4, ge=1)
     order: Literal["uniform", "group_first"] = "uniform"

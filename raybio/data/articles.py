@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.article_store import FIELDS, ArticleStore, commit_articles
 from raybio.data.assemble import Spool
 from raybio.data.residues import Ragged
@@ -31,7 +31,7 @@ WORDS_FROM_ARTICLES = 200_000
 ROWS_PER_BLOCK = 1 << 20
 
 
-class ArticleConfig(Config):
+class ArticleConfig(BaseConfig):
     """How a store of articles is prepared."""
 
     validation_share: float = Field(0.05, ge=0, lt=1, description="share of articles kept out of training")

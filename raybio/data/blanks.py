@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from raybio.batches import IGNORED_LABEL
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.document_collate import DocumentReader, shard
 from raybio.data.document_marks import MarkedDocument
 from raybio.data.document_store import DocumentStore
@@ -21,14 +21,14 @@ from raybio.functional.hashing import derive_seed, hash_uniform, keyed_permutati
 from raybio.functional.masking import mask_tokens
 
 
-class BlankConfig(Config):
+class BlankConfig(BaseConfig):
     """What is hidden in documents."""
 
     blank_rate: float = Field(0.7, ge=0, le=1, description="share of a document's entities that lose their words")
     mask_rate: float = Field(0.15, ge=0, le=1, description="share of the words outside of mentions to be guessed")
 
 
-class CouplePlanConfig(Config):
+class CouplePlanConfig(BaseConfig):
     """Which documents make up a step."""
 
     global_batch_rows: int = Field(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.medlama_prompts import TABLE_5, write_prompts
 from raybio.data.prepare import describe_files
 from raybio.data.probe_benchmark import SEPARATOR
@@ -37,7 +37,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class MedlamaConfig(Config):
+class MedlamaConfig(BaseConfig):
     """How a benchmark is drawn from UMLS; all of it stands in the benchmark's manifest."""
 
     per_relation: int = Field(1000, ge=1, description="queries of a relation, at most")

@@ -13,14 +13,14 @@ import numpy as np
 from pydantic import Field
 
 from raybio.batches import IGNORED_LABEL
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.pair_collate import Tokenise
 from raybio.errors import ConfigError
 from raybio.functional.hashing import derive_seed, hash_uniform, keyed_permutation, shuffled_epochs
 
 
-class ClozeConfig(Config):
+class ClozeConfig(BaseConfig):
     """How a sentence is divided into a query and its answer."""
 
     mask_ratio: float = Field(
@@ -40,7 +40,7 @@ class ClozeConfig(Config):
     )
 
 
-class ClozePlanConfig(Config):
+class ClozePlanConfig(BaseConfig):
     """Which sentences make up a step."""
 
     global_batch_rows: int = Field(192, ge=2, description="sentences of a step, over all workers")

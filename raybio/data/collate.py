@@ -16,14 +16,14 @@ import torch
 from pydantic import Field
 
 from raybio.batches import IGNORED_LABEL, TokenBatch
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.plan import LinkPlan, PlanConfig, StepRows
 from raybio.functional.hashing import derive_seed, hash_uniform
 from raybio.functional.masking import mask_tokens
 from raybio.graphs import Graph
 
 
-class MaskConfig(Config):
+class MaskConfig(BaseConfig):
     """Which tokens of an anchor are to be predicted."""
 
     mask_rate: float = Field(0.15, gt=0, lt=1, description="share of an anchor's tokens that are to be predicted")

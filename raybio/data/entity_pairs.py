@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.document_store import DocumentStore
 from raybio.errors import DataError, StoreError
 
@@ -22,7 +22,7 @@ BLOCK_OCCURRENCES = 1 << 22
 """Pairs of a block of documents; each takes some 33 bytes while they are made."""
 
 
-class PairCountConfig(Config):
+class PairCountConfig(BaseConfig):
     """Which pairs of entities recur."""
 
     min_documents: int = Field(

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from raybio.batches import IGNORED_LABEL, TokenBatch
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.article_store import ArticleStore
 from raybio.data.pair_plan import PairPlan, PairPlanConfig, StepPairs, plan_of
 from raybio.graphs.rows import expand
@@ -20,7 +20,7 @@ Tokenise = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 """texts -> tokens (T,) and row pointers (R + 1,), special tokens included; picklable."""
 
 
-class TextConfig(Config):
+class TextConfig(BaseConfig):
     """How a stored text becomes what the tokenizer sees."""
 
     max_characters: int = Field(500, ge=1, description="characters of a text that are read, as in the paper's code")

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.article_store import ArticleStore
 from raybio.errors import ConfigError, DataError
 from raybio.functional.hashing import derive_seed, hash_uniform, shuffled_epochs
@@ -39,7 +39,7 @@ Fields = Annotated[
 ]
 
 
-class PairPlanConfig(Config):
+class PairPlanConfig(BaseConfig):
     """Which pairs there are, and which of them are in one step."""
 
     global_batch_rows: int = Field(384, ge=2, description="pairs of a step, over all workers")

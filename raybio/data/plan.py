@@ -13,13 +13,13 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.errors import ConfigError, DataError
 from raybio.functional.hashing import derive_seed, shuffled_epochs
 from raybio.graphs import Graph
 
 
-class PlanConfig(Config):
+class PlanConfig(BaseConfig):
     """Which rows make up a step."""
 
     global_batch_rows: int = Field(64, ge=1, description="anchors of a step, over all workers")

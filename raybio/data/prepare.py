@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.assemble import Commit, Corpus, G, Spool, assemble
 from raybio.data.linked_text_store import LinkedTextStore, commit_linked_texts
 from raybio.data.protein_store import ProteinStore, commit_proteins
@@ -20,7 +20,7 @@ from raybio.data.store_writer import Draft
 from raybio.errors import DataError
 
 
-class LinkedTextConfig(Config):
+class LinkedTextConfig(BaseConfig):
     """How raw files become a store of linked texts; all of it stands in the store's manifest."""
 
     heldout_share: float = Field(0.05, ge=0, lt=1, description="share of each group's links kept out of training")

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.document_collate import shard
 from raybio.data.sentence_graphs import Graph, GraphsConfig, Sentence, pair_graphs, sentence_of, whole_graphs
 from raybio.data.tag_samples import NOBODY, SamplesConfig, draw_samples
@@ -28,7 +28,7 @@ VALIDATION_SEED = 42
 """The authors'."""
 
 
-class FoldConfig(Config):
+class FoldConfig(BaseConfig):
     """Which sentences train, choose and judge."""
 
     fold: int = Field(1, ge=1, description="of the store's folds, from 1")
@@ -44,7 +44,7 @@ class FoldConfig(Config):
     )
 
 
-class SentencePlanConfig(Config):
+class SentencePlanConfig(BaseConfig):
     """Which sentences make up a step."""
 
     global_batch_rows: int | None = Field(

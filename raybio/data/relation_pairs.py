@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.document_collate import DocumentReader, shard
 from raybio.data.document_store import DocumentStore
 from raybio.errors import ConfigError
@@ -19,7 +19,7 @@ from raybio.functional.hashing import derive_seed, keyed_permutation, shuffled_e
 Pairs = tuple[np.ndarray, np.ndarray]
 
 
-class LabelConfig(Config):
+class LabelConfig(BaseConfig):
     """How much training is told of relations."""
 
     label_fraction: float = Field(
@@ -36,7 +36,7 @@ class LabelConfig(Config):
     )
 
 
-class DocumentPlanConfig(Config):
+class DocumentPlanConfig(BaseConfig):
     """Which documents make up a step."""
 
     global_batch_rows: int = Field(32, ge=1, description="documents of a step, over all workers")

@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.word_store import WordStore
 from raybio.data.word_tags import gold_pairs
 
 NegativeRule = Literal["entities", "last_words"]
 
 
-class GraphsConfig(Config):
+class GraphsConfig(BaseConfig):
     """Which false graphs stand beside the true one."""
 
     num_negatives: int = Field(

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.embedded import kept_store
 from raybio.data.evolution import Proteome, draw_families, evolve, found_proteome
 from raybio.data.interactomes import SPECIES_COLUMNS, TreeOfLife
@@ -38,7 +38,7 @@ SPARE_GENES = 1.15
 FAMILIES_PER_MODULE = 2
 
 
-class SimulationConfig(Config):
+class SimulationConfig(BaseConfig):
     """A miniature tree of life; the defaults are the demo's."""
 
     num_species: int = Field(14, ge=1, description="leaves of the species tree")

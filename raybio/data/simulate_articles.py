@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.article_store import ArticleStore
 from raybio.data.articles import ArticleConfig
 from raybio.data.embedded import kept_store
@@ -31,7 +31,7 @@ _COMMON = (
 )  # fmt: skip
 
 
-class LiteratureConfig(Config):
+class LiteratureConfig(BaseConfig):
     """Size and shape of the simulated literature."""
 
     num_articles: int = Field(3000, ge=50, description="articles")

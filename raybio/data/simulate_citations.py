@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.embedded import kept_store
 from raybio.data.invented_words import InventedWords
 from raybio.data.linked_tables import ARTICLE_COLUMNS, CITATION_COLUMNS, LinkedTables
@@ -24,7 +24,7 @@ VERSION = 1
 """Rises whenever the same settings give another corpus or another store of it."""
 
 
-class CitationsConfig(Config):
+class CitationsConfig(BaseConfig):
     """Size and shape of the simulated citations."""
 
     num_articles: int = Field(1200, ge=20, description="articles")

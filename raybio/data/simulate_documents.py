@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.document_store import SPLITS, DocumentStore
 from raybio.data.embedded import kept_store
 from raybio.data.invented_words import InventedWords
@@ -40,7 +40,7 @@ _CO_MENTIONS = (
 _OPENINGS = ("in this cohort", "as a rule", "in most patients", "during follow up", "we found that", "notably")
 
 
-class DocumentsConfig(Config):
+class DocumentsConfig(BaseConfig):
     """Size and shape of the simulated world."""
 
     num_entities: int = Field(40, ge=4, description="entities of each type")

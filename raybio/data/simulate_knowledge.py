@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.build_medlama import COLUMNS
 from raybio.data.cloze_store import ClozeStore
 from raybio.data.embedded import kept_store
@@ -35,7 +35,7 @@ _RELATIONS = {
 _OPENINGS = ("", "it was reported that", "in this cohort", "we found that", "as a rule", "in most patients")
 
 
-class KnowledgeConfig(Config):
+class KnowledgeConfig(BaseConfig):
     """Size and shape of the simulated world."""
 
     num_heads: int = Field(60, ge=2, description="heads of a relation")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.embedded import kept_store
 from raybio.data.store import SCHEMA_VERSION
 from raybio.data.task_files import read_task_files
@@ -24,7 +24,7 @@ RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 TAPE_FILES = {"train": "train", "dev": "valid", "test": "test_fold_holdout"}
 
 
-class FoldsConfig(Config):
+class FoldsConfig(BaseConfig):
     """Size and shape of the simulated folds."""
 
     num_folds: int = Field(12, ge=2, description="classes")

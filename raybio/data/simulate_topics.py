@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.embedded import kept_store
 from raybio.data.invented_words import InventedWords
 from raybio.data.store import SCHEMA_VERSION
@@ -17,7 +17,7 @@ VERSION = 1
 """Rises whenever the same settings give other sentences or another store of them."""
 
 
-class SentencesConfig(Config):
+class SentencesConfig(BaseConfig):
     """Size and shape of the simulated sentences."""
 
     num_sentences: int = Field(12_000, ge=50, description="sentences; half of them are of one topic, half of three")

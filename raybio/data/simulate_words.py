@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config, fingerprint
+from raybio.config import BaseConfig, fingerprint
 from raybio.data.embedded import kept_store
 from raybio.data.invented_words import InventedWords
 from raybio.data.prepare_words import prepare_words
@@ -48,7 +48,7 @@ Names = dict[str, list[list[str]]]
 """Type -> the words of each name."""
 
 
-class WordsConfig(Config):
+class WordsConfig(BaseConfig):
     """Size and shape of the simulated reports."""
 
     num_sentences: int = Field(600, ge=10, description="sentences")

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.store import open_store
 from raybio.data.topic_store import TopicStore
 from raybio.errors import DataError
@@ -33,7 +33,7 @@ MAX_PARTIAL = 20_000
 """Partial choices of topics for a surface's corners that are looked at."""
 
 
-class SyntheticConfig(Config):
+class SyntheticConfig(BaseConfig):
     """Which graph, and over which sentences."""
 
     kind: GraphKind = Field("cliques", description="the graph; null settings below are the paper's for it")

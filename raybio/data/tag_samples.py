@@ -6,7 +6,7 @@ Shape letters: W words of the global batch, K samples of each, M words that are 
 import numpy as np
 from pydantic import Field, model_validator
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 
 OUTSIDE = 0
 """The tag of words of no entity."""
@@ -14,7 +14,7 @@ OUTSIDE = 0
 NOBODY = -1
 
 
-class SamplesConfig(Config):
+class SamplesConfig(BaseConfig):
     """How many words of each tag a word is compared with."""
 
     num_samples: int = Field(80, ge=2, description="words that each word is compared with")

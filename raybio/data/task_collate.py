@@ -11,13 +11,13 @@ import torch
 from pydantic import Field
 
 from raybio.batches import IGNORED_LABEL, TokenBatch
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.collate import ReadRows
 from raybio.data.task_store import IGNORED, TaskStore
 from raybio.functional.hashing import shuffled_epochs
 
 
-class TaskPlanConfig(Config):
+class TaskPlanConfig(BaseConfig):
     """Which rows make up a step."""
 
     global_batch_rows: int = Field(32, ge=1, description="sequences of a step, over all workers")

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.prepare import demand_files, describe_files
 from raybio.data.quarantine import Quarantine
 from raybio.data.residues import LETTERS
@@ -68,7 +68,7 @@ class Example(NamedTuple):
     line: int
 
 
-class TaskConfig(Config):
+class TaskConfig(BaseConfig):
     """How a task's files become a store."""
 
     dev_share: float | None = Field(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.prepare import demand_files, describe_files
 from raybio.data.quarantine import Quarantine
 from raybio.data.source_files import read_lines
@@ -22,7 +22,7 @@ FEW_TOLD = "few words that are neither rare nor everywhere"
 """Why a sentence is set aside that is long enough; its number among those read stands for its line."""
 
 
-class TopicConfig(Config):
+class TopicConfig(BaseConfig):
     """How topics are found; the defaults are the paper's where it states them."""
 
     num_topics: int = Field(100, ge=NUM_KEPT, description="topics")

@@ -8,12 +8,12 @@ import torch
 from pydantic import Field, model_validator
 from transformers import PreTrainedModel
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.encoders.sources import SCRATCH
 from raybio.errors import ConfigError
 
 
-class TransformerConfig(Config):
+class TransformerConfig(BaseConfig):
     """Which transformer to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
 
     source: str = Field(

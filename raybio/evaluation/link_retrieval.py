@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.bootstrap import bootstrap_intervals
@@ -25,7 +25,7 @@ from raybio.graphs.rows import expand
 from raybio.protocols import Collective
 
 
-class LinkEvaluationConfig(Config):
+class LinkEvaluationConfig(BaseConfig):
     """How link retrieval is measured, during training and at the end."""
 
     num_nodes_per_group: int = Field(

@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 
 
-class ProbeConfig(Config):
+class ProbeConfig(BaseConfig):
     """What is asked and what counts; the defaults are the paper's."""
 
     metric: Literal["l2", "cosine"] = Field("l2", description="distance between embeddings; the paper's code has l2")
@@ -24,7 +24,7 @@ class ProbeConfig(Config):
     )
 
 
-class DecodeConfig(Config):
+class DecodeConfig(BaseConfig):
     """How masks are filled."""
 
     decode: Literal["independent", "order", "confidence"] = Field(

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.evaluation.shares import exact_scores
 from raybio.evaluation.unit_scores import UnitScores, sampled
 from raybio.functional.chance import expected_recall
@@ -28,7 +28,7 @@ TRUE_POSITIVE_CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 1
 """Those of the authors' evaluator."""
 
 
-class TermEvaluationConfig(Config):
+class TermEvaluationConfig(BaseConfig):
     """How term retrieval is measured; the final table takes all validation articles."""
 
     num_articles: int = Field(500, ge=0, description="validation articles asked during training; 0: all of them")

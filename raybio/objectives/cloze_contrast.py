@@ -11,13 +11,13 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.batches import ClozeBatch
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.functional.contrastive import equal_rows, info_nce
 from raybio.objectives.coupling import CouplingObjective
 from raybio.protocols import Collective, LossReport
 
 
-class ClozeContrastConfig(Config):
+class ClozeContrastConfig(BaseConfig):
     """What is minimised."""
 
     temperature: float = Field(

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from raybio.batches import PaddedTokens, TwinDocumentBatch
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.functional.clusters import multi_center_contrast
 from raybio.functional.contrastive import equal_rows, info_nce, matching_the_blanks
 from raybio.functional.equality import pair_equality
@@ -26,7 +26,7 @@ CENTER_TEMPERATURE = 0.2
 """τ₁ and τ₂ of MCCL in place of L_rel: the paper's for fine-tuning on BioRED; it names none for pre-training."""
 
 
-class BlanksObjectiveConfig(Config):
+class BlanksObjectiveConfig(BaseConfig):
     """What is minimised."""
 
     temperature: float = Field(0.05, gt=0, le=10, description="τ of both contrastive parts")

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.batches import PairBatch
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.functional.contrastive import equal_rows, info_nce
 from raybio.objectives.coupling import CouplingObjective
 from raybio.protocols import Collective, LossReport
@@ -21,7 +21,7 @@ LOWEST_TEMPERATURE = 0.01
 """A learned temperature stops there (as in CLIP): below, one candidate decides and gradients explode."""
 
 
-class RankingConfig(Config):
+class RankingConfig(BaseConfig):
     """What is minimised."""
 
     temperature: float = Field(

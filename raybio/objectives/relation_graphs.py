@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.functional.contrastive import equal_rows
 from raybio.functional.graph_contrast import has_positive, pairwise_cosine, same_tag_loss, true_graph_loss
 from raybio.functional.groups import mean_by
@@ -22,7 +22,7 @@ from raybio.word_batches import RelationGraphBatch
 Model = Literal["cldr", "clgs", "clner", "joint"]
 
 
-class GraphObjectiveConfig(Config):
+class GraphObjectiveConfig(BaseConfig):
     """What is minimised."""
 
     temperature: float = Field(0.1, gt=0, description="τ")

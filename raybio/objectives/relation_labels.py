@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from raybio.batches import LabelledDocumentBatch
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.functional.clusters import multi_center_logits
 from raybio.functional.contrastive import equal_rows, multi_label_contrast, supervised_contrast
 from raybio.functional.threshold import adaptive_threshold
@@ -21,7 +21,7 @@ from raybio.protocols import Collective, LossReport
 Kind = Literal["mccl", "ce", "supcon", "lazy"]
 
 
-class RelationObjectiveConfig(Config):
+class RelationObjectiveConfig(BaseConfig):
     """What is minimised."""
 
     kind: Kind = Field(

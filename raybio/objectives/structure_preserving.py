@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from raybio.batches import LinkBatch, PaddedTokens
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.functional.contrastive import equal_rows
 from raybio.functional.structure import margin_contrastive, multi_similarity_global, multi_similarity_per_anchor
 from raybio.objectives.language_model import count_labels, masked_language_model
@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, float]] = {
 }
 
 
-class ObjectiveConfig(Config):
+class ObjectiveConfig(BaseConfig):
     """What is minimised."""
 
     lambda_spml: float = Field(0.1, ge=0, le=1, description="weight λ of the graph loss; the language model has 1 - λ")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from raybio.config import C, Config, fields
+from raybio.config import C, BaseConfig, fields
 from raybio.errors import RaybioError
 from raybio.folders import check_local
 
@@ -57,7 +57,7 @@ def check_local_paths(arguments: Sequence[str]) -> None:
             option = ""
 
 
-def meanings(config: type[Config]) -> dict[str, str]:
+def meanings(config: type[BaseConfig]) -> dict[str, str]:
     """What each setting means, and its range: the help of an option of that name."""
     return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
 

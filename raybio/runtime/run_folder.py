@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import yaml
 
-from raybio.config import Config, changed_settings, difference
+from raybio.config import BaseConfig, changed_settings, difference
 from raybio.errors import CheckpointError, ClusterError, ConfigError, RecordError
 from raybio.folders import check_local, sync
 
@@ -204,7 +204,7 @@ class RunFolder:
     def open(
         self,
         system: str,
-        config: Config,
+        config: BaseConfig,
         store: Path,
         data_digest: str,
         free_settings: tuple[str, ...],

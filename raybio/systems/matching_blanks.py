@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from raybio.batches import TwinDocumentBatch
-from raybio.config import Config as Settings
+from raybio.config import BaseConfig
 from raybio.data.blanks import (
     BlankCollate,
     BlankConfig,
@@ -60,14 +60,14 @@ from raybio.training.optim import OptimConfig
 from raybio.training.settings import ScheduleConfig, TrainingConfig
 
 
-class PairEvaluationConfig(Settings):
+class PairEvaluationConfig(BaseConfig):
     """How the encoder is judged: do two entities find themselves again in another document?"""
 
     num_pairs: int = Field(200, ge=1, description="recurring pairs that are asked for, of each kind")
 
 
 class Config(TrainingConfig):
-    """Settings of MTB; the defaults are the paper's for the biomedical corpus."""
+    """BaseConfig of MTB; the defaults are the paper's for the biomedical corpus."""
 
     encoder: RelationEncoderConfig = RelationEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
@@ -89,7 +89,7 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=150, checkpoint_every_steps=50, evaluate_every_steps=50),
     optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
 )
-"""Settings for the embedded simulated documents on two CPU cores: a minute."""
+"""BaseConfig for the embedded simulated documents on two CPU cores: a minute."""
 
 
 def prepare_demo(directory: str | Path) -> Path:

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.document_collate import DocumentReader
 from raybio.data.relation_pairs import LabelledPairs, classes
 from raybio.encoders.relation import RelationEncoder
@@ -47,7 +47,7 @@ class Rule(NamedTuple):
 LINEAR = Rule(0, 0.0)
 
 
-class RelationEvaluationConfig(Config):
+class RelationEvaluationConfig(BaseConfig):
     """How pairs are classified in evaluations."""
 
     neighbours: tuple[Annotated[int, Field(ge=1)], ...] = Field(

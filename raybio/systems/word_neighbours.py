@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.word_store import WordStore
 from raybio.data.word_tags import gold_pairs, tag_names, tags_of
 from raybio.evaluation.entity_relation_scores import EntityRelationScores, TaggedPairs, score_entities_relations
@@ -32,7 +32,7 @@ SEED = 0
 PAIR_MEASURES = ("re_minus_f1", "re_minus_precision", "re_minus_recall")
 
 
-class NeighbourConfig(Config):
+class NeighbourConfig(BaseConfig):
     """How words and pairs are judged in evaluations."""
 
     pair_neighbours: tuple[Count, ...] = Field(

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raybio.config import Config, changed_settings, fingerprint
+from raybio.config import BaseConfig, changed_settings, fingerprint
 from raybio.errors import CheckpointError
 from raybio.training import durable
 from raybio.training.checkpoint_folder import (
@@ -99,7 +99,7 @@ class CheckpointStore:
                 "or make this one writable."
             ) from error
 
-    def load_newest(self, config: Config, data_digest: str, ignore: Iterable[str] = ()) -> CheckpointState | None:
+    def load_newest(self, config: BaseConfig, data_digest: str, ignore: Iterable[str] = ()) -> CheckpointState | None:
         """The newest checkpoint that verifies, None if there is none; later saves carry this config and digest.
 
         A damaged one is skipped with a warning that names the file.
@@ -312,7 +312,7 @@ def keep_newest(directory: Path) -> None:
             _log.warning("%s: an old checkpoint could not be deleted: %s", path, error)
 
 
-def adopt(source: Path, directory: Path, config: Config, run: Mapping[str, Any]) -> None:
+def adopt(source: Path, directory: Path, config: BaseConfig, run: Mapping[str, Any]) -> None:
     """Make a checkpoint of one run the newest of another, which goes on from its weights with other settings.
 
     Args:

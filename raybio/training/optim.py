@@ -8,10 +8,10 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 
 
-class OptimConfig(Config):
+class OptimConfig(BaseConfig):
     """Settings of AdamW, its learning rate schedule and gradient clipping."""
 
     peak_lr: float = Field(3e-4, gt=0, description="Learning rate after the warm-up.")

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.training.optim import OptimConfig
 from raybio.training.precision import PrecisionName
 
 
-class ScheduleConfig(Config):
+class ScheduleConfig(BaseConfig):
     """When things happen, in steps (optimiser updates)."""
 
     max_steps: int = Field(100_000, ge=1, description="steps of the whole run")
@@ -29,7 +29,7 @@ class ScheduleConfig(Config):
         return self
 
 
-class MemoryConfig(Config):
+class MemoryConfig(BaseConfig):
     """How much is computed at once; it changes memory and time, not the result."""
 
     max_tokens_per_micro_batch: int = Field(16_384, ge=8, description="padded tokens encoded at once on a worker")
@@ -38,7 +38,7 @@ class MemoryConfig(Config):
     )
 
 
-class TrainingConfig(Config):
+class TrainingConfig(BaseConfig):
     """Base of every system's configuration."""
 
     seed: int = Field(0, ge=0, description="of weights, order, crops, masks and dropout")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 
 RELATIONS = {
     "may_treat": ("drug", "disease"),
@@ -26,7 +26,7 @@ _ENDINGS = {"drug": "ine", "vaccine": "vac", "disease": "itis", "cell": "cyte", 
 _TAILS_OF_A_HUB = 12
 
 
-class UmlsConfig(Config):
+class UmlsConfig(BaseConfig):
     """Size of the synthetic UMLS."""
 
     heads_per_relation: int = Field(40, ge=1, description="concepts that are a relation's heads")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from raybio.config import Config, fields, value_at
+from raybio.config import BaseConfig, fields, value_at
 from raybio.data.store import Store
 from raybio.errors import ConfigError
 from raybio.functional.digest import weights_digest
@@ -78,7 +78,7 @@ def test_every_system_is_put_to_the_test() -> None:
 def test_the_configuration_survives_a_round_trip(name: str) -> None:
     for config in (SYSTEMS[name].config(), SYSTEMS[name].demo):
         assert SYSTEMS[name].config.from_mapping(config.to_mapping()) == config
-        assert isinstance(config, Config)
+        assert isinstance(config, BaseConfig)
 
 
 def test_a_source_that_is_not_there_is_refused_before_anything_is_loaded(name: str, store: Store) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.training.checkpoint import CheckpointStore, TrainingState
 
 CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir")
 
 
-class Settings(Config):
+class Settings(BaseConfig):
     width: int = 3
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.training.checkpoint import CheckpointStore, TrainingState
 from raybio.training.optim import OptimConfig, build_optimizer
 
@@ -14,7 +14,7 @@ FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.j
 DATA = "d" * 64
 
 
-class Settings(Config):
+class Settings(BaseConfig):
     width: int = 4
     max_steps: int = 10
     optim: OptimConfig = OptimConfig()

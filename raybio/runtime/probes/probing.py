@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from raybio.config import Config, fields
+from raybio.config import BaseConfig, fields
 from raybio.errors import ConfigError
 from raybio.evaluation.probe_config import ProbeConfig
 from raybio.folders import demand_folder
@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 
-def _help(config: type[Config]) -> dict[str, str]:
+def _help(config: type[BaseConfig]) -> dict[str, str]:
     return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
 
 

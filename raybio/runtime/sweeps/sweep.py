@@ -26,7 +26,7 @@ from ray import tune
 from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.trainable import wrap_function
 
-from raybio.config import Config
+from raybio.config import BaseConfig
 from raybio.data.store import open_store
 from raybio.errors import ClusterError, ConfigError, RecordError
 from raybio.runtime.cluster import cluster_nodes, cluster_to_join, local_node, started
@@ -58,7 +58,7 @@ FREE_SETTINGS = tuple(
 """What may change when a sweep goes on."""
 
 
-class _Identity(Config):
+class _Identity(BaseConfig):
     space: dict[str, Any]
     base: dict[str, Any]
 
