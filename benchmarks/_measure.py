@@ -18,18 +18,28 @@ NOT_HERE = 75
 
 
 def compare(
-    row: str, peer_name: str, ours: Callable[[], Any], peer: Callable[[], Any], *, pairs: int = 5, note: str = ""
+    row: str,
+    peer_name: str,
+    ours: Callable[[], Any],
+    peer: Callable[[], Any],
+    *,
+    pairs: int = 5,
+    note: str = "",
 ) -> dict[str, Any]:
     """Print and return one result line: the peer's time over ours, above 1 where we are faster.
 
     Whether the outputs are equal is the caller's to check before.
     """
-    ratios = [peer_seconds / our_seconds for our_seconds, peer_seconds in interleaved([ours, peer], pairs)]
+    ratios = [
+        peer_seconds / our_seconds for our_seconds, peer_seconds in interleaved([ours, peer], pairs)
+    ]
     return report(row, peer_name, median(ratios), min(ratios), note)
 
 
 def interleaved(
-    sides: Sequence[Callable[[], Any]], rounds: int, clock: Callable[[Callable[[], Any]], float] | None = None
+    sides: Sequence[Callable[[], Any]],
+    rounds: int,
+    clock: Callable[[Callable[[], Any]], float] | None = None,
 ) -> list[tuple[float, ...]]:
     """Mean seconds of each side in each round, after one call of each that does not count.
 
@@ -46,7 +56,9 @@ def interleaved(
     return found
 
 
-def report(row: str, peer: str, median_ratio: float | None, min_ratio: float | None, note: str) -> dict[str, Any]:
+def report(
+    row: str, peer: str, median_ratio: float | None, min_ratio: float | None, note: str
+) -> dict[str, Any]:
     """Print one JSON line that ``run_all.py`` collects."""
     result = {
         "row": row,

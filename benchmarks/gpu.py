@@ -24,10 +24,11 @@ import numpy as np
 import torch
 from training_setup import link_batch, sppt_system
 
-from raybio.batches import LinkBatch
-from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
-from raybio.functional.ranking import link_retrieval
-from raybio.training.gather import SingleProcess
+from raybio.methods.sppt.batches import LinkBatch
+from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
+from raybio.training.collective import SingleProcess
 from raybio.training.precision import Precision
 from raybio.training.settings import MemoryConfig, TrainingConfig
 from raybio.training.step import TrainStep
@@ -47,7 +48,16 @@ class Size:
     retrieval_anchors: int
 
 
-FULL = Size(EncoderConfig(max_positions=1032), (128, 512, 1024), 131_072, 32_768, 8192, 10, 1_000_000, 10_000)
+FULL = Size(
+    EncoderConfig(max_positions=1032),
+    (128, 512, 1024),
+    131_072,
+    32_768,
+    8192,
+    10,
+    1_000_000,
+    10_000,
+)
 SMALL = Size(
     EncoderConfig(num_layers=2, width=32, num_heads=2, ffn_width=64, max_positions=72),
     (32, 64), 1024, 512, 128, 2, 500, 50,
@@ -62,8 +72,14 @@ class Bench:
 
     def report(self, name: str, **values: Any) -> None:
         machine = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "CPU"
-        rounded = {key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in values.items()}
-        print(json.dumps({"name": name, "device": machine, "torch": torch.__version__, **rounded}), flush=True)
+        rounded = {
+            key: float(f"{value:.4g}") if isinstance(value, float) else value
+            for key, value in values.items()
+        }
+        print(
+            json.dumps({"name": name, "device": machine, "torch": torch.__version__, **rounded}),
+            flush=True,
+        )
 
     def seconds(self, function: Callable[[], object]) -> float:
         self._synchronise()
@@ -97,10 +113,16 @@ class Bench:
         num_anchors = max(2, round(self.size.tokens_per_step / (3 * 0.85 * length)))
         return link_batch(encoder, num_anchors, length).to(self.device)
 
-    def step(self, encoder: ProteinEncoder, batch: LinkBatch, precision: str, *, caching: bool) -> Callable[[], object]:
-        memory = MemoryConfig(max_tokens_per_micro_batch=self.size.tokens_per_micro_batch, gradient_caching=caching)
+    def step(
+        self, encoder: ProteinEncoder, batch: LinkBatch, precision: str, *, caching: bool
+    ) -> Callable[[], object]:
+        memory = MemoryConfig(
+            max_tokens_per_micro_batch=self.size.tokens_per_micro_batch, gradient_caching=caching
+        )
         config = TrainingConfig(memory=memory)
-        take_step = TrainStep(sppt_system(encoder), config, SingleProcess(), Precision(precision, self.device.type))
+        take_step = TrainStep(
+            sppt_system(encoder), config, SingleProcess(), Precision(precision, self.device.type)
+        )
         return lambda: take_step(0, batch)
 
     def _synchronise(self) -> None:
@@ -156,7 +178,9 @@ def bench_caching(bench: Bench) -> None:
         encoder = build_protein_encoder(bench.size.encoder, seed=0).to(bench.device)
         batch = bench.batch(encoder, length)
         bench.step(encoder, batch, "fp32", caching=caching)()
-        gradients.append([weight.grad for weight in encoder.parameters() if weight.grad is not None])
+        gradients.append(
+            [weight.grad for weight in encoder.parameters() if weight.grad is not None]
+        )
     worst = max(float((one - two).abs().max()) for one, two in zip(*gradients, strict=True))
     largest = max(float(gradient.abs().max()) for gradient in gradients[0])
     assert worst <= 1e-3 * largest, f"gradients differ by {worst}, the largest is {largest}"
@@ -205,14 +229,19 @@ def bench_retrieval(bench: Bench) -> None:
     for dtype in (torch.float64, torch.float32):
 
         def retrieve(dtype: torch.dtype = dtype) -> object:
-            return link_retrieval(embedding_ND, indptr, indices, collective=share, score_dtype=dtype)  # type: ignore[arg-type]
+            return link_retrieval(
+                embedding_ND, indptr, indices, collective=share, score_dtype=dtype
+            )  # type: ignore[arg-type]
 
         def search(dtype: torch.dtype = dtype) -> None:
             row_ND = embedding_ND.to(dtype)
             for block_BD in row_ND[:num_anchors].split(1024):
                 (block_BD @ row_ND.T).topk(min(100, num_rows), dim=1)
 
-        seconds, peer_seconds = bench.median_seconds(retrieve, repeats=3), bench.median_seconds(search, repeats=3)
+        seconds, peer_seconds = (
+            bench.median_seconds(retrieve, repeats=3),
+            bench.median_seconds(search, repeats=3),
+        )
         bench.report(
             "link retrieval",
             anchors=num_anchors,
@@ -226,21 +255,30 @@ def bench_retrieval(bench: Bench) -> None:
         )
 
 
-def random_links(num_rows: int, num_anchors: int, links_per_anchor: int = 12) -> tuple[np.ndarray, np.ndarray]:
+def random_links(
+    num_rows: int, num_anchors: int, links_per_anchor: int = 12
+) -> tuple[np.ndarray, np.ndarray]:
     """Links of the first ``num_anchors`` rows; 12 is the mean degree of the Tree-of-life graph."""
     indptr = np.minimum(np.arange(num_rows + 1), num_anchors) * links_per_anchor
     return indptr, np.random.default_rng(0).integers(num_rows, size=indptr[-1])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--small", action="store_true", help="tiny sizes, on any machine")
-    parser.add_argument("--only", default="step,caching,retrieval", help="parts to run, separated by commas")
+    parser.add_argument(
+        "--only", default="step,caching,retrieval", help="parts to run, separated by commas"
+    )
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     arguments = parser.parse_args()
     if not arguments.small and not torch.cuda.is_available():
         sys.exit("no CUDA device; --small tries the script on a CPU")
-    bench = Bench(SMALL if arguments.small else FULL, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    bench = Bench(
+        SMALL if arguments.small else FULL,
+        torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
     parts = arguments.only.split(",")
     if "step" in parts:
         has_compiler = bench.device.type == "cuda" or shutil.which("g++") is not None

@@ -25,10 +25,10 @@ from pathlib import Path
 import psutil
 import yaml
 
-from raybio.config import override_all
-from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import RunFolder, read_json
-from raybio.systems import SYSTEMS
+from raybio.core.config import override_all
+from raybio.methods import SYSTEMS
+from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.metrics_log import read_reports
 
 JOB = Path(__file__).parents[1] / "jobs" / "sppt_protein.py"
 MAX_STARTS = 6
@@ -55,7 +55,11 @@ class Setting:
         """The command in a process group of its own; what it prints goes to a file beside the runs."""
         with open(self.folder / f"{run.name}.log", "ab") as log:
             return subprocess.Popen(
-                self.command(run), stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=self.folder
+                self.command(run),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=self.folder,
             )
 
     def tail(self, run: RunFolder) -> str:
@@ -127,7 +131,9 @@ def kill(what: str, process: subprocess.Popen[bytes], rng: random.Random) -> str
     return f"worker {victim.pid}, one of {len(workers)}"
 
 
-def run_to_the_end(setting: Setting, run: RunFolder, process: subprocess.Popen[bytes]) -> tuple[int, bool]:
+def run_to_the_end(
+    setting: Setting, run: RunFolder, process: subprocess.Popen[bytes]
+) -> tuple[int, bool]:
     """Wait, and give the command again while the run is unfinished; number of starts, and whether it finished."""
     for start in range(1, MAX_STARTS + 1):
         # Its family is remembered now: when the driver is gone, nobody could say which processes were its own.
@@ -167,7 +173,10 @@ def unbroken(setting: Setting) -> str:
     if not finished:
         sys.exit(f"the unbroken run did not finish in {starts} starts\n{setting.tail(run)}")
     weights = str(read_json(run.result)["weights_sha256"])
-    print(f"unbroken run: {setting.num_steps} steps, {starts} start, weights {weights[:16]}", flush=True)
+    print(
+        f"unbroken run: {setting.num_steps} steps, {starts} start, weights {weights[:16]}",
+        flush=True,
+    )
     return weights
 
 
@@ -208,7 +217,9 @@ def broken(setting: Setting, number: int, rng: random.Random, expected: str) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("number", type=int, help="how many kills")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of victims and steps")
     parser.add_argument("--steps", type=int, default=60, help="steps of a run")
@@ -222,7 +233,9 @@ def main() -> None:
     try:
         setting = prepare(folder, arguments.steps)
         expected = unbroken(setting)
-        equal = sum(broken(setting, number, rng, expected) for number in range(1, arguments.number + 1))
+        equal = sum(
+            broken(setting, number, rng, expected) for number in range(1, arguments.number + 1)
+        )
     finally:
         end_leftovers(descendants(os.getpid()))
         if arguments.keep:

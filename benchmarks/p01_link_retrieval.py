@@ -10,14 +10,21 @@ import torch.nn.functional as F
 from _measure import compare
 from sklearn.metrics import label_ranking_average_precision_score
 
-from raybio.functional.rank_counts import count_ranks
-from raybio.functional.ranking import link_retrieval
-from raybio.graphs import Graph
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.ops.rank_counts import count_ranks
 
-NUM_ANCHORS, NUM_CANDIDATES, WIDTH, BLOCK = 1000, 50_000, 256, 320  # the block that link_retrieval would take
+NUM_ANCHORS, NUM_CANDIDATES, WIDTH, BLOCK = (
+    1000,
+    50_000,
+    256,
+    320,
+)  # the block that link_retrieval would take
 
 
-def by_counting(anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.Tensor) -> np.ndarray:
+def by_counting(
+    anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.Tensor
+) -> np.ndarray:
     ranks = []
     for start in range(0, len(anchors), BLOCK):
         asked = columns[start : start + BLOCK]
@@ -27,7 +34,9 @@ def by_counting(anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.
     return torch.cat(ranks).view_as(columns).numpy()
 
 
-def by_argsort(anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.Tensor) -> np.ndarray:
+def by_argsort(
+    anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.Tensor
+) -> np.ndarray:
     ranks = []
     for start in range(0, len(anchors), BLOCK):
         score = (anchors[start : start + BLOCK] @ candidates.T).numpy()
@@ -38,7 +47,9 @@ def by_argsort(anchors: torch.Tensor, candidates: torch.Tensor, columns: torch.T
     return np.concatenate(ranks)
 
 
-def check(mine: np.ndarray, by_sorting: np.ndarray, nearest: np.ndarray, columns: np.ndarray) -> None:
+def check(
+    mine: np.ndarray, by_sorting: np.ndarray, nearest: np.ndarray, columns: np.ndarray
+) -> None:
     assert np.array_equal(mine, by_sorting)
     # faiss's own matrix product differs in the last bit, which may swap neighbours.
     for row, place in zip(*np.nonzero(mine < 90), strict=True):
@@ -52,13 +63,21 @@ def rectangle() -> None:
     index.add(candidates.numpy())
     for num_links in (1, 12):
         columns = torch.stack(
-            [torch.randperm(NUM_CANDIDATES, generator=generator)[:num_links] for _ in range(NUM_ANCHORS)]
+            [
+                torch.randperm(NUM_CANDIDATES, generator=generator)[:num_links]
+                for _ in range(NUM_ANCHORS)
+            ]
         )
         # The first link of an anchor is near, the others are anywhere.
         noise = torch.randn(NUM_ANCHORS, WIDTH, generator=generator)
         problem = F.normalize(candidates[columns[:, 0]] + 0.1 * noise, dim=1), candidates, columns
         queries = problem[0].numpy()
-        check(by_counting(*problem), by_argsort(*problem), index.search(queries, 100)[1], columns.numpy())
+        check(
+            by_counting(*problem),
+            by_argsort(*problem),
+            index.search(queries, 100)[1],
+            columns.numpy(),
+        )
         sides = {
             'np.argsort(kind="stable")': lambda p=problem: by_argsort(*p),
             "faiss IndexFlatIP, k = 100": lambda q=queries: index.search(q, 100),
@@ -79,7 +98,9 @@ def square() -> None:
 
     def by_scikit_learn() -> float:
         score = -torch.cdist(embedding, embedding).numpy()
-        return label_ranking_average_precision_score(truth, score[off_diagonal].reshape(num, num - 1))
+        return label_ranking_average_precision_score(
+            truth, score[off_diagonal].reshape(num, num - 1)
+        )
 
     def ours() -> float:
         return link_retrieval(embedding, graph.indptr, graph.indices).lrap

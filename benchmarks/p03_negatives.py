@@ -5,7 +5,7 @@ import torch
 from _measure import compare
 from torch_geometric.utils import negative_sampling, structured_negative_sampling
 
-from raybio.graphs import Graph
+from raybio.methods.sppt.graph.csr import Graph
 
 NUM_NODES, NUM_EDGES, NUM_ANCHORS = 200_000, 4_000_000, 200_000
 
@@ -24,7 +24,9 @@ def ours() -> np.ndarray:
 
 
 def structured(of: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    left, _, right = structured_negative_sampling(of, num_nodes=NUM_NODES, contains_neg_self_loops=False)
+    left, _, right = structured_negative_sampling(
+        of, num_nodes=NUM_NODES, contains_neg_self_loops=False
+    )
     return left.numpy(), right.numpy()
 
 

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader
 from torch_geometric.sampler import NegativeSampling
 from torch_geometric.sampler.neighbor_sampler import neg_sample
 
-from raybio.functional.hashing import keyed_permutation
-from raybio.graphs import Graph
+from raybio.core.randomness import keyed_permutation
+from raybio.methods.sppt.graph.csr import Graph
 
 NUM_NODES, NUM_EDGES, BATCH, NUM_BATCHES = 200_000, 4_000_000, 512, 100
 
@@ -27,7 +27,9 @@ edge_index = torch.from_numpy(np.stack([source, graph.indices]).astype(np.int64)
 def our_batches() -> list[np.ndarray]:
     batches = []
     for step in range(NUM_BATCHES):
-        anchor = keyed_permutation(np.arange(step * BATCH, (step + 1) * BATCH), num_rows=NUM_NODES, key=1)
+        anchor = keyed_permutation(
+            np.arange(step * BATCH, (step + 1) * BATCH), num_rows=NUM_NODES, key=1
+        )
         ends = graph.sample_neighbours(anchor, 1, rng), graph.sample_negatives(anchor, 1, rng)
         batches.append(np.column_stack([anchor, *ends]))
     return batches
@@ -35,10 +37,15 @@ def our_batches() -> list[np.ndarray]:
 
 def collate(edges: list[int]) -> torch.Tensor:
     left, right = edge_index[:, torch.tensor(edges)]
-    return torch.stack([left, right, neg_sample(left, NegativeSampling("triplet"), NUM_NODES, None, None, "dst")], 1)
+    return torch.stack(
+        [left, right, neg_sample(left, NegativeSampling("triplet"), NUM_NODES, None, None, "dst")],
+        1,
+    )
 
 
-epoch = iter(DataLoader(range(edge_index.shape[1]), batch_size=BATCH, shuffle=True, collate_fn=collate))
+epoch = iter(
+    DataLoader(range(edge_index.shape[1]), batch_size=BATCH, shuffle=True, collate_fn=collate)
+)
 
 
 def pyg_batches() -> list[torch.Tensor]:
@@ -46,7 +53,9 @@ def pyg_batches() -> list[torch.Tensor]:
 
 
 def false_negatives(triplets: np.ndarray) -> int:
-    return int((graph.has_edge(triplets[:, 0], triplets[:, 2]) | (triplets[:, 0] == triplets[:, 2])).sum())
+    return int(
+        (graph.has_edge(triplets[:, 0], triplets[:, 2]) | (triplets[:, 0] == triplets[:, 2])).sum()
+    )
 
 
 mine, theirs = np.concatenate(our_batches()), torch.cat(pyg_batches()).numpy()

@@ -3,7 +3,7 @@
 import numpy as np
 from _measure import compare
 
-from raybio.graphs import Graph
+from raybio.methods.sppt.graph.csr import Graph
 
 NUM_NODES, NUM_GROUPS, NUM_EDGES, NUM_ANCHORS, NUM = 200_000, 250, 1_000_000, 100_000, 8
 
@@ -46,5 +46,9 @@ one, two = spread(mine), spread(theirs)
 chi_squared = float(((one - two) ** 2 / (one + two)).sum())
 assert chi_squared < 19 + 6 * np.sqrt(38)
 compare(
-    "P5", "the same rule, a row at a time", ours, by_row, note=f"histograms agree: chi squared {chi_squared:.0f} for 19"
+    "P5",
+    "the same rule, a row at a time",
+    ours,
+    by_row,
+    note=f"histograms agree: chi squared {chi_squared:.0f} for 19",
 )

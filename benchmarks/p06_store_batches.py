@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from _measure import NUM_PAIRS, SMALL, compare
+from raybio.runtime.cluster.connection.connection.connection import connected
 from store_setup import (
     BATCH_ROWS,
     EpochRows,
@@ -27,15 +28,16 @@ from store_setup import (
 )
 from torch.utils.data import DataLoader
 
-from raybio.runtime.cluster import connected
-
 NUM_STEPS = 40 if SMALL else 1000
 
 
 def beside_data_loader(collate: EpochRows, array: np.ndarray, note: str) -> None:
     for num_workers in (0, 2):
         from_store = DataLoader(
-            StoreRows(collate, NUM_STEPS), batch_size=BATCH_ROWS, num_workers=num_workers, collate_fn=pad_rows
+            StoreRows(collate, NUM_STEPS),
+            batch_size=BATCH_ROWS,
+            num_workers=num_workers,
+            collate_fn=pad_rows,
         )
         ready = DataLoader(ReadyRows(array), batch_size=BATCH_ROWS, num_workers=num_workers)
         for name, loader in {"the store's rows": from_store, "ready-made tokens": ready}.items():
@@ -56,11 +58,16 @@ def main() -> None:
         array = peer_array(collate, NUM_STEPS, shuffled=True)
         note = f"{NUM_STEPS * BATCH_ROWS:,} rows of {array.shape[1] - 1} tokens"
 
-        beside_data_loader(collate, array, note)  # before Ray: its threads do not survive the fork of workers
+        beside_data_loader(
+            collate, array, note
+        )  # before Ray: its threads do not survive the fork of workers
         with connected():
             path = write_parquet(array, Path(folder) / "parquet")
             check_equal(our_ray_batches(collate, NUM_STEPS), read_parquet(path))
-            for name, ours in {"through Ray Data": our_ray_batches, "in this process": our_local_batches}.items():
+            for name, ours in {
+                "through Ray Data": our_ray_batches,
+                "in this process": our_local_batches,
+            }.items():
                 compare(
                     "P6",
                     "ray.data.read_parquet().iter_torch_batches(256), ready-made tokens",

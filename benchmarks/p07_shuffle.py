@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from _measure import NUM_PAIRS, SMALL, compare
+from raybio.runtime.cluster.connection.connection.connection import connected
 from store_setup import (
     BATCH_ROWS,
     check_equal,
@@ -25,13 +26,14 @@ from store_setup import (
 )
 from torch import Tensor
 
-from raybio.data.simulate import SimulationConfig
-from raybio.runtime.cluster import connected
+from raybio.methods.sppt.proteins.demo import SimulationConfig
 
 NUM_ROWS = 2_048 if SMALL else 61_440
 BUFFER_ROWS = 500 if SMALL else 20_000
 NUM_STEPS = NUM_ROWS // BATCH_ROWS
-ONE_EPOCH = SimulationConfig(num_proteins=NUM_ROWS, num_links=4 * NUM_ROWS, num_species=14 if SMALL else 80)
+ONE_EPOCH = SimulationConfig(
+    num_proteins=NUM_ROWS, num_links=4 * NUM_ROWS, num_species=14 if SMALL else 80
+)
 
 
 def mean_move(place_N: np.ndarray) -> float:
@@ -44,19 +46,26 @@ def main() -> None:
         collate = epoch_rows(corpus(folder, ONE_EPOCH))
         rows = np.concatenate([collate.rows(step) for step in range(NUM_STEPS)])
         assert np.array_equal(np.sort(rows), np.arange(NUM_ROWS))
-        path = write_parquet(peer_array(collate, NUM_STEPS, shuffled=False), Path(folder) / "parquet")
+        path = write_parquet(
+            peer_array(collate, NUM_STEPS, shuffled=False), Path(folder) / "parquet"
+        )
 
         def buffered() -> Iterator[Tensor]:
             return read_parquet(path, local_shuffle_buffer_size=BUFFER_ROWS)
 
         check_equal(our_ray_batches(collate, NUM_STEPS), buffered())
-        stream_place = torch.cat(list(buffered()))[:, 0].numpy()  # place in our stream = the peer's column 0
+        stream_place = torch.cat(list(buffered()))[
+            :, 0
+        ].numpy()  # place in our stream = the peer's column 0
         peer_move = mean_move(np.argsort(rows[stream_place]))
         note = (
             f"{NUM_ROWS:,} rows, each once; mean move of a row {mean_move(np.argsort(rows)):.2f} of the epoch, the "
             f"buffer's {peer_move:.2f} (perfect: 0.33)"
         )
-        for name, ours in {"through Ray Data": our_ray_batches, "in this process": our_local_batches}.items():
+        for name, ours in {
+            "through Ray Data": our_ray_batches,
+            "in this process": our_local_batches,
+        }.items():
             compare(
                 "P7",
                 f"iter_torch_batches(256, local_shuffle_buffer_size={BUFFER_ROWS})",

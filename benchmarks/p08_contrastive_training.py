@@ -32,15 +32,17 @@ from text_training_setup import (
 from training_setup import gradients_of
 from transformers import TrainerCallback
 
-from raybio.training.gather import SingleProcess
-from raybio.training.optim import OptimConfig
+from raybio.training.collective import SingleProcess
 from raybio.training.precision import Precision, resolve_precision
-from raybio.training.settings import MemoryConfig, TrainingConfig
+from raybio.training.settings import MemoryConfig, OptimConfig, TrainingConfig
 from raybio.training.step import TrainStep
 
 try:
     from datasets import Dataset
-    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers import (
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
     from sentence_transformers.losses import MultipleNegativesRankingLoss
     from sentence_transformers.sampler import DefaultBatchSampler
 except ImportError as error:
@@ -66,7 +68,9 @@ class GroupedByLength(DefaultBatchSampler):
         for start in range(0, len(order_N), LENGTH_GROUP_BATCHES * self.batch_size):
             group = order_N[start : start + LENGTH_GROUP_BATCHES * self.batch_size]
             group = group[np.argsort(-self.length_N[group], kind="stable")]
-            batches += [group[i : i + self.batch_size] for i in range(0, len(group), self.batch_size)]
+            batches += [
+                group[i : i + self.batch_size] for i in range(0, len(group), self.batch_size)
+            ]
         for number in rng.permutation(len(batches)):
             yield batches[number].tolist()
 
@@ -86,7 +90,9 @@ class Stopwatch(TrainerCallback):
 
 def our_seconds(pairs: Pairs, precision: Precision) -> float:
     encoder = text_encoder()
-    config = TrainingConfig(memory=MemoryConfig(max_tokens_per_micro_batch=MAX_TOKENS), optim=OptimConfig(peak_lr=5e-5))
+    config = TrainingConfig(
+        memory=MemoryConfig(max_tokens_per_micro_batch=MAX_TOKENS), optim=OptimConfig(peak_lr=5e-5)
+    )
     take_step = TrainStep(pairs_system(encoder), config, SingleProcess(), precision)
     read, watch = PairReader(encoder), Stopwatch()
     watch.on_train_begin()
@@ -110,7 +116,9 @@ def peer_seconds(pairs: Pairs, folder: str, **settings: Any) -> float:
             disable_tqdm=True,
             **settings,
         ),
-        train_dataset=Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]}),
+        train_dataset=Dataset.from_dict(
+            {"anchor": [a for a, _ in pairs], "positive": [b for _, b in pairs]}
+        ),
         loss=MultipleNegativesRankingLoss(model),
         callbacks=[watch],
     )
@@ -121,7 +129,10 @@ def peer_seconds(pairs: Pairs, folder: str, **settings: Any) -> float:
 def check_equal(pairs: Pairs) -> str:
     encoder, model = text_encoder(dropout=0.0), peer_model(dropout=0.0)
     loss = gradients_of(
-        pairs_system(encoder), PairReader(encoder)(pairs), max_tokens=MAX_TOKENS, gradient_caching=False
+        pairs_system(encoder),
+        PairReader(encoder)(pairs),
+        max_tokens=MAX_TOKENS,
+        gradient_caching=False,
     )
     peer_loss = MultipleNegativesRankingLoss(model)(peer_features(model, pairs), None)
     peer_loss.backward()

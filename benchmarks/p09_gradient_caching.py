@@ -50,7 +50,10 @@ def models(dropout: float | None = None) -> tuple[TextEncoder, Any]:
 def our_gradients(encoder: TextEncoder, pairs: Pairs) -> Tensor:
     batch = PairReader(encoder)(pairs)
     return gradients_of(
-        pairs_system(encoder), batch, max_tokens=BUDGETS["mini_batch_num_tokens"], gradient_caching=True
+        pairs_system(encoder),
+        batch,
+        max_tokens=BUDGETS["mini_batch_num_tokens"],
+        gradient_caching=True,
     )
 
 
@@ -68,7 +71,9 @@ def main() -> None:
     exact, exact_peer = models(dropout=0.0)
     loss, worst = our_gradients(exact, pairs), []
     for budget in budgets:
-        torch.testing.assert_close(loss, peer_gradients(exact_peer, pairs, **budget), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            loss, peer_gradients(exact_peer, pairs, **budget), rtol=1e-5, atol=1e-5
+        )
         worst.append(check_equal_gradients(exact, exact_peer))
     encoder, model = models()
     sides: list[Callable[[], Tensor]] = [partial(our_gradients, encoder, pairs)]
@@ -82,7 +87,13 @@ def main() -> None:
             f"{BATCH_PAIRS} titles with terms, {mean_length:.0f} tokens on average, {NUM_LAYERS} layers, fp32; "
             f"gradients without dropout differ by {worst[place - 1]:.0e} at most"
         )
-        report("P9", f"CachedMultipleNegativesRankingLoss({settings})", median(ratios), min(ratios), note)
+        report(
+            "P9",
+            f"CachedMultipleNegativesRankingLoss({settings})",
+            median(ratios),
+            min(ratios),
+            note,
+        )
 
 
 if __name__ == "__main__":

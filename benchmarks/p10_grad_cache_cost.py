@@ -20,12 +20,23 @@ FEW_ANCHORS, MANY_ANCHORS = (2, 8) if SMALL else (6, 24)
 def step(num_anchors: int, gradient_caching: bool) -> tuple[Callable[[], object], torch.nn.Module]:
     encoder = minilm_encoder()
     batch, system = link_batch(encoder, num_anchors, MAX_LENGTH), sppt_system(encoder)
-    return lambda: gradients_of(system, batch, max_tokens=MAX_TOKENS, gradient_caching=gradient_caching), encoder
+    return lambda: gradients_of(
+        system, batch, max_tokens=MAX_TOKENS, gradient_caching=gradient_caching
+    ), encoder
 
 
 def peak_bytes(num_anchors: int, gradient_caching: bool) -> int:
-    command = [sys.executable, "-W", "ignore", __file__, str(num_anchors), str(int(gradient_caching))]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        __file__,
+        str(num_anchors),
+        str(int(gradient_caching)),
+    ]
+    return int(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+    )
 
 
 def print_peak_bytes(num_anchors: int, gradient_caching: bool) -> None:
@@ -58,7 +69,8 @@ def main() -> None:
     pairs = interleaved([run_plain, run_cached], NUM_PAIRS)
     ratios = [plain_seconds / cached_seconds for plain_seconds, cached_seconds in pairs]
     growth = {
-        caching: peak_bytes(MANY_ANCHORS, caching) - peak_bytes(FEW_ANCHORS, caching) for caching in (False, True)
+        caching: peak_bytes(MANY_ANCHORS, caching) - peak_bytes(FEW_ANCHORS, caching)
+        for caching in (False, True)
     }
     note = (
         f"time {1 / median(ratios):.2f}×; memory growth from {3 * FEW_ANCHORS} to {3 * MANY_ANCHORS} sequences "

@@ -10,14 +10,17 @@ import torch
 import torch.nn.functional as F
 from _measure import compare, peak_growth_bytes, report
 
-from raybio.functional.contrastive import info_nce
+from raybio.ops.contrastive import info_nce
 
 BATCH, WIDTH, SCALE = 8192, 256, 20.0
 
 
 def inputs(batch: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    q, k = (F.normalize(torch.randn(batch, WIDTH, generator=generator), dim=1).requires_grad_() for _ in range(2))
+    q, k = (
+        F.normalize(torch.randn(batch, WIDTH, generator=generator), dim=1).requires_grad_()
+        for _ in range(2)
+    )
     return q, k, torch.arange(batch)
 
 
@@ -33,7 +36,9 @@ def step(name: str, q: torch.Tensor, k: torch.Tensor, index: torch.Tensor) -> to
 
 def peak_bytes(name: str) -> int:
     command = [sys.executable, "-W", "ignore", __file__, name]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
+    return int(
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+    )
 
 
 def main() -> None:
@@ -45,11 +50,21 @@ def main() -> None:
     for mine, theirs in zip(*results, strict=True):
         assert torch.allclose(mine, theirs, rtol=1e-5, atol=1e-6)
     note = f"B = {BATCH}, d = {WIDTH}, loss and gradients equal to 1e-5; cosines on both sides"
-    compare("P11", "F.cross_entropy, time", lambda: step("ours", *data), lambda: step("peer", *data), note=note)
+    compare(
+        "P11",
+        "F.cross_entropy, time",
+        lambda: step("ours", *data),
+        lambda: step("peer", *data),
+        note=note,
+    )
     ours, theirs = peak_bytes("ours"), peak_bytes("peer")
     ratio = theirs / ours
     report(
-        "P11", "F.cross_entropy, memory", ratio, ratio, f"peak of a step {theirs >> 20} MiB against {ours >> 20} MiB"
+        "P11",
+        "F.cross_entropy, memory",
+        ratio,
+        ratio,
+        f"peak of a step {theirs >> 20} MiB against {ours >> 20} MiB",
     )
 
 

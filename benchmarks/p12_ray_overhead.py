@@ -12,15 +12,15 @@ from statistics import median
 
 import torch
 from _measure import NUM_PAIRS, SMALL, report
+from raybio.runtime.cluster.connection.connection.connection import local_cpus
 
-from raybio.config import override_all
-from raybio.data.simulate import SimulationConfig, default_corpus
-from raybio.functional.digest import weights_digest
-from raybio.runtime.cluster import local_cpus
-from raybio.runtime.metrics_log import MetricsLog, read_reports
-from raybio.runtime.train import TrainRequest, train
-from raybio.systems import SYSTEMS
-from raybio.systems.structure_preserving import Config
+from raybio.core.config import override_all
+from raybio.core.digest import weights_digest
+from raybio.methods import SYSTEMS
+from raybio.methods.sppt.proteins.config import Config
+from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.runtime.run.driver import TrainRequest, train
+from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.training.loop import fit
 
 WARM_UP_STEPS, NUM_STEPS = (5, 15) if SMALL else (20, 60)
@@ -46,7 +46,9 @@ SETTINGS = {
 def steps_per_second(log: Path) -> float:
     """Of the steps after the warm-up; the last report is left out, a checkpoint lies before it."""
     points = [(line["step"], line["time_ms"] / 1000) for line in read_reports(log)]
-    (first, since), *_, (last, until) = [point for point in points if WARM_UP_STEPS <= point[0] < NUM_STEPS]
+    (first, since), *_, (last, until) = [
+        point for point in points if WARM_UP_STEPS <= point[0] < NUM_STEPS
+    ]
     return (last - first) / (until - since)
 
 

@@ -13,7 +13,7 @@ import torch
 from _measure import core_seconds_of, interleaved, report, seconds_of
 from training_setup import MINILM_L6, gemm, link_batch, minilm_encoder, sppt_system
 
-from raybio.training.gather import SingleProcess
+from raybio.training.collective import SingleProcess
 from raybio.training.precision import Precision
 from raybio.training.settings import MemoryConfig, TrainingConfig
 from raybio.training.step import TrainStep
@@ -21,11 +21,15 @@ from raybio.training.step import TrainStep
 NUM_ANCHORS, MAX_LENGTH, GEMM_SIZE, NUM_PAIRS = 16, 128, 2048, 5
 
 
-def measure(precision_name: str, dtype: torch.dtype, seconds_of: Callable[[Callable[[], object]], float]) -> None:
+def measure(
+    precision_name: str, dtype: torch.dtype, seconds_of: Callable[[Callable[[], object]], float]
+) -> None:
     encoder = minilm_encoder()
     batch = link_batch(encoder, NUM_ANCHORS, MAX_LENGTH)
     config = TrainingConfig(memory=MemoryConfig(max_tokens_per_micro_batch=4096))
-    take_step = TrainStep(sppt_system(encoder), config, SingleProcess(), Precision(precision_name, "cpu"))
+    take_step = TrainStep(
+        sppt_system(encoder), config, SingleProcess(), Precision(precision_name, "cpu")
+    )
     multiply, flop_multiply = gemm(GEMM_SIZE, dtype)
 
     num_parameters = sum(p.numel() for p in encoder.model.base_model.encoder.parameters())

@@ -16,12 +16,16 @@ from statistics import median
 import yaml
 from _measure import NUM_PAIRS, SMALL, report
 
-from raybio.config import override_all
-from raybio.data.simulate import SimulationConfig, default_corpus
-from raybio.systems import SYSTEMS
+from raybio.core.config import override_all
+from raybio.methods import SYSTEMS
+from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
 
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
-SETTINGS = {"schedule.max_steps": 2, "schedule.log_every_steps": 1, "schedule.evaluate_every_steps": 0}
+SETTINGS = {
+    "schedule.max_steps": 2,
+    "schedule.log_every_steps": 1,
+    "schedule.evaluate_every_steps": 0,
+}
 JOB = Path(__file__).parents[1] / "jobs" / "sppt_protein.py"
 
 HELLO_WORLD = """
@@ -60,7 +64,9 @@ def seconds_to(done: Callable[[], bool], command: list[str], log: Path) -> float
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         while not done():
             if process.poll() is not None and not done():
-                raise RuntimeError(f"{command[1]} ended with {process.returncode} before its first step\n{tail(log)}")
+                raise RuntimeError(
+                    f"{command[1]} ended with {process.returncode} before its first step\n{tail(log)}"
+                )
             time.sleep(0.01)
         seconds = time.perf_counter() - start
         process.wait()
@@ -81,15 +87,29 @@ def main() -> None:
         os.environ |= {"HOME": name, "RAY_TMPDIR": name}
         store = default_corpus(folder, CORPUS).path
         settings, hello = folder / "settings.yaml", folder / "hello_world.py"
-        settings.write_text(yaml.safe_dump(override_all(SYSTEMS["structure_preserving"].demo, SETTINGS).to_mapping()))
+        settings.write_text(
+            yaml.safe_dump(
+                override_all(SYSTEMS["structure_preserving"].demo, SETTINGS).to_mapping()
+            )
+        )
         hello.write_text(HELLO_WORLD)
 
         def ours(number: int) -> float:
             run = folder / "runs" / f"run-{number}"
-            command = [sys.executable, str(JOB), "--store", str(store), "--config", str(settings), "--no-baseline"]
+            command = [
+                sys.executable,
+                str(JOB),
+                "--store",
+                str(store),
+                "--config",
+                str(settings),
+                "--no-baseline",
+            ]
             command += ["--runs", str(run.parent), "--name", run.name]
             log = run / "metrics.jsonl"
-            return seconds_to(lambda: log.exists() and bool(log.read_text()), command, folder / "ours.log")
+            return seconds_to(
+                lambda: log.exists() and bool(log.read_text()), command, folder / "ours.log"
+            )
 
         def peer(number: int) -> float:
             done = folder / f"done-{number}"

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from raybio.config import BaseConfig
-from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.core.config import BaseConfig
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.snapshot import TrainingState
 
 WIDTH, NUM_LAYERS, NUM_PAIRS = 2048, 12, 5
 
@@ -61,7 +62,10 @@ def main() -> None:
     store.load_newest(BaseConfig(), "data")
 
     def peer_save() -> None:
-        torch.save({"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()}, folder / "peer.pt")
+        torch.save(
+            {"model": state.model.state_dict(), "optimizer": state.optimizer.state_dict()},
+            folder / "peer.pt",
+        )
 
     def our_save() -> None:
         store.save(state, 1)
@@ -89,7 +93,9 @@ def main() -> None:
     print(json.dumps(result(state, pairs, writer_cpu_seconds)), flush=True)
 
 
-def result(state: TrainingState, pairs: list[tuple[Stall, Stall]], writer_cpu_seconds: float) -> dict[str, object]:
+def result(
+    state: TrainingState, pairs: list[tuple[Stall, Stall]], writer_cpu_seconds: float
+) -> dict[str, object]:
     num_parameters = sum(parameter.numel() for parameter in state.model.parameters())
     ratios = [peer.seconds / ours.seconds for peer, ours in pairs]
     peer_cpu, our_cpu = (median(pair[side].cpu_seconds for pair in pairs) / 2 for side in (0, 1))

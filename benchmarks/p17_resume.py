@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 from _measure import NUM_PAIRS, compare
+from raybio.runtime.cluster.connection.connection.connection import connected
 from store_setup import (
     BATCH_ROWS,
     ReadyRows,
@@ -24,9 +25,8 @@ from store_setup import (
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from raybio.batches import LinkBatch
-from raybio.data.collate import LinkCollate
-from raybio.runtime.cluster import connected
+from raybio.methods.sppt.batches import LinkBatch
+from raybio.methods.sppt.collate import LinkCollate
 
 
 def fresh(collate: LinkCollate) -> LinkCollate:
@@ -48,7 +48,9 @@ def main() -> None:
             return RandomSampler(dataset, generator=torch.Generator().manual_seed(0))
 
         def replayed() -> Tensor:
-            loader = DataLoader(dataset, batch_sampler=BatchSampler(sampler(), BATCH_ROWS, drop_last=True))
+            loader = DataLoader(
+                dataset, batch_sampler=BatchSampler(sampler(), BATCH_ROWS, drop_last=True)
+            )
             return next(islice(iter(loader), first_step, None))
 
         def skipped() -> Tensor:
@@ -61,8 +63,17 @@ def main() -> None:
             f"step {first_step} of {num_steps} in an epoch of {store.num_rows:,} rows; ours does not depend on it, and "
             "makes links, masks and pair masks too"
         )
-        compare("P17", "torch DataLoader, walked again", resumed, replayed, pairs=NUM_PAIRS, note=note)
-        compare("P17", "torch DataLoader, indices skipped (its best)", resumed, skipped, pairs=NUM_PAIRS, note=note)
+        compare(
+            "P17", "torch DataLoader, walked again", resumed, replayed, pairs=NUM_PAIRS, note=note
+        )
+        compare(
+            "P17",
+            "torch DataLoader, indices skipped (its best)",
+            resumed,
+            skipped,
+            pairs=NUM_PAIRS,
+            note=note,
+        )
         with connected():
             path = write_parquet(dataset.array, Path(folder) / "parquet")
 
@@ -70,7 +81,14 @@ def main() -> None:
                 return next(islice(rows_of(path), first_step, None))
 
             assert walked().shape == replayed().shape
-            compare("P17", "ray.data.read_parquet(), walked again", resumed, walked, pairs=NUM_PAIRS, note=note)
+            compare(
+                "P17",
+                "ray.data.read_parquet(), walked again",
+                resumed,
+                walked,
+                pairs=NUM_PAIRS,
+                note=note,
+            )
 
 
 def rows_of(path: str) -> Iterator[Tensor]:

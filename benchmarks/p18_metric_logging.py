@@ -14,9 +14,9 @@ import mlflow
 from _measure import SMALL, report, seconds_of
 from mlflow import MlflowClient
 
-from raybio.runtime.metrics_log import MetricsLog
-from raybio.runtime.run_folder import RunFolder
-from raybio.runtime.track import Tracker
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.tracking.tracker import Tracker
 
 NAMES = tuple(f"metric_{number}" for number in range(10))
 NUM_PARTS, REPORTS_PER_PART = 5, 4 if SMALL else 100
@@ -28,7 +28,10 @@ Part = list[tuple[int, dict[str, float]]]
 
 def part(number: int) -> Part:
     first = number * REPORTS_PER_PART
-    return [(step, {name: step + 0.1 for name in NAMES}) for step in range(first, first + REPORTS_PER_PART)]
+    return [
+        (step, {name: step + 0.1 for name in NAMES})
+        for step in range(first, first + REPORTS_PER_PART)
+    ]
 
 
 class Ours:
@@ -69,29 +72,45 @@ def log_reports(reports: Part) -> None:
 
 
 def values(client: MlflowClient, run_id: str) -> dict[str, list[tuple[int, float]]]:
-    return {name: [(metric.step, metric.value) for metric in client.get_metric_history(run_id, name)] for name in NAMES}
+    return {
+        name: [(metric.step, metric.value) for metric in client.get_metric_history(run_id, name)]
+        for name in NAMES
+    }
 
 
 def main() -> None:
-    for name, log in {"mlflow.log_metric": log_each, "mlflow.log_metrics, a report at once": log_reports}.items():
+    for name, log in {
+        "mlflow.log_metric": log_each,
+        "mlflow.log_metrics, a report at once": log_reports,
+    }.items():
         with tempfile.TemporaryDirectory(prefix="rb") as folder:
             uri = f"sqlite:///{folder}/mlflow.db"
             mlflow.set_tracking_uri(uri)
             ours = Ours(Path(folder) / "runs", uri)
             with mlflow.start_run() as run:
-                log([(-1, dict.fromkeys(NAMES, 0.0))])  # a warm-up; ours has had its own in opening the run
+                log(
+                    [(-1, dict.fromkeys(NAMES, 0.0))]
+                )  # a warm-up; ours has had its own in opening the run
                 ratios = []
                 for number in range(NUM_PARTS):
                     reports, seconds = part(number), {}
                     sides = [("ours", ours.write_and_send), ("peer", log)]
                     for side, function in sides if number % 2 == 0 else reversed(sides):
-                        seconds[side] = seconds_of(lambda function=function, reports=reports: function(reports))
+                        seconds[side] = seconds_of(
+                            lambda function=function, reports=reports: function(reports)
+                        )
                     ratios.append(seconds["peer"] / seconds["ours"])
             client = MlflowClient(tracking_uri=uri)
-            peer = {key: list(filter(is_no_warm_up, kept)) for key, kept in values(client, run.info.run_id).items()}
+            peer = {
+                key: list(filter(is_no_warm_up, kept))
+                for key, kept in values(client, run.info.run_id).items()
+            }
             assert values(client, str(ours.tracker.run_id)) == peer
             num_values = NUM_PARTS * REPORTS_PER_PART * len(NAMES)
-            line, sending = median(ours.line_seconds), ours.send_cpu_seconds / len(ours.line_seconds)
+            line, sending = (
+                median(ours.line_seconds),
+                ours.send_cpu_seconds / len(ours.line_seconds),
+            )
             note = (
                 f"{num_values:,} values; a report costs training {line * 1e6:.0f} µs, {line / STEP_SECONDS:.3%} of a "
                 f"step of {STEP_SECONDS} s if every step reports; the driver's thread another {sending * 1e6:.0f} µs "

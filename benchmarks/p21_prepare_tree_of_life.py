@@ -15,9 +15,9 @@ import time
 from fractions import Fraction
 from pathlib import Path
 
-from raybio.data.interactomes import TreeOfLife
-from raybio.data.prepare import prepare_proteins
-from raybio.data.simulate import SimulationConfig, write_tree_of_life
+from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
+from raybio.methods.sppt.proteins.tree_of_life import TreeOfLife
 
 SPECIES, PROTEINS, LINKS = 1_840, 1_450_633, 8_762_166
 SIZES = (Fraction(1, 16), Fraction(1, 4), Fraction(1))
@@ -37,7 +37,9 @@ def simulate(folder: Path, size: Fraction) -> None:
 
 def prepare(folder: Path, size: Fraction) -> None:
     raw = folder / "raw"
-    source = TreeOfLife(raw / "interactomes", raw / "treeoflife.species.tsv", raw / "protein.sequences.fa")
+    source = TreeOfLife(
+        raw / "interactomes", raw / "treeoflife.species.tsv", raw / "protein.sequences.fa"
+    )
     store = prepare_proteins(folder / "store", source, force=True)
     counts = store.manifest["counts"]
     assert counts["rows"] == int(PROTEINS * size), counts
@@ -45,7 +47,18 @@ def prepare(folder: Path, size: Fraction) -> None:
 
 
 def measured(step: str, folder: Path, size: Fraction) -> dict[str, float]:
-    command = [sys.executable, "-W", "ignore", __file__, "--step", step, "--keep", str(folder), "--size", str(size)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        __file__,
+        "--step",
+        step,
+        "--keep",
+        str(folder),
+        "--size",
+        str(size),
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -66,7 +79,9 @@ def main() -> None:
     cost_of_a_row = None
     with tempfile.TemporaryDirectory() as temporary:
         for size in [arguments.size] if arguments.size else SIZES:
-            folder = (arguments.keep or Path(temporary)) / f"size-{size.numerator}-of-{size.denominator}"
+            folder = (
+                arguments.keep or Path(temporary)
+            ) / f"size-{size.numerator}-of-{size.denominator}"
             made, facts = (measured(step, folder, size) for step in ("simulate", "prepare"))
             cost = facts["core_seconds"] / int(PROTEINS * size)
             cost_of_a_row = cost_of_a_row or cost

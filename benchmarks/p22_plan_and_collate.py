@@ -12,11 +12,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from raybio.config import override_all
-from raybio.data.protein_store import ProteinStore
-from raybio.data.simulate import SimulationConfig, default_corpus
-from raybio.data.store import open_store
-from raybio.systems.structure_preserving import Config, build
+from raybio.core.config import override_all
+from raybio.methods.sppt.proteins.config import Config
+from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.methods.sppt.proteins.system import build
+from raybio.store.store import open_store
 
 SIXTEENTH = SimulationConfig(num_species=115, num_proteins=90_664, num_links=547_635)
 NUM_STEPS = 40
@@ -31,8 +32,15 @@ def private_mebibytes() -> float:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(sys.argv[1]) if len(sys.argv) > 1 else default_corpus(folder, SIXTEENTH).path
-        tiny_encoder = {"encoder.num_layers": 1, "encoder.width": 8, "encoder.num_heads": 1, "encoder.ffn_width": 8}
-        config = override_all(Config(), tiny_encoder | {"input.max_length": 512, "plan.global_batch_rows": 256})
+        tiny_encoder = {
+            "encoder.num_layers": 1,
+            "encoder.width": 8,
+            "encoder.num_heads": 1,
+            "encoder.ffn_width": 8,
+        }
+        config = override_all(
+            Config(), tiny_encoder | {"input.max_length": 512, "plan.global_batch_rows": 256}
+        )
         before = private_mebibytes()
         started = time.perf_counter()
         store = open_store(path, ProteinStore)

@@ -13,11 +13,11 @@ import torch
 from _measure import SMALL, peak_growth_bytes, report
 from training_setup import MINILM_L6_SETTINGS, gradients_of
 
-from raybio.batches import LabelledDocumentBatch
-from raybio.config import override_all
-from raybio.data.simulate_documents import DocumentsConfig, default_documents
-from raybio.protocols import System
-from raybio.systems import SYSTEMS
+from raybio.core.config import override_all
+from raybio.core.interfaces import System
+from raybio.methods import SYSTEMS
+from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
+from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
 
 FEW, MANY = (4, 32) if SMALL else (32, 256)
 MAX_TOKENS = 2048
@@ -25,7 +25,13 @@ SETTINGS = MINILM_L6_SETTINGS | {
     "precision": "fp32",
 }
 CORPUS = DocumentsConfig(
-    num_entities=40, num_facts=120, num_train=MANY, num_dev=4, num_test=4, facts_per_document=8, co_mentions=5
+    num_entities=40,
+    num_facts=120,
+    num_train=MANY,
+    num_dev=4,
+    num_test=4,
+    facts_per_document=8,
+    co_mentions=5,
 )
 
 
@@ -36,13 +42,17 @@ def print_peak_bytes(store: str, num_documents: int) -> None:
     gradients_of(system, step(store, 2)[1], max_tokens=MAX_TOKENS, gradient_caching=True)
     for parameter in system.model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    grown = peak_growth_bytes(lambda: gradients_of(system, batch, max_tokens=MAX_TOKENS, gradient_caching=True))
+    grown = peak_growth_bytes(
+        lambda: gradients_of(system, batch, max_tokens=MAX_TOKENS, gradient_caching=True)
+    )
     print(len(batch.label_PC), grown)
 
 
 def step(store: str, num_documents: int) -> tuple[System, LabelledDocumentBatch]:
     entry = SYSTEMS["relation_extraction"]
-    system = entry.build(override_all(entry.config(), SETTINGS | {"plan.global_batch_rows": num_documents}), store)
+    system = entry.build(
+        override_all(entry.config(), SETTINGS | {"plan.global_batch_rows": num_documents}), store
+    )
     arrays = system.collate(0, 0, 1)
     assert arrays is not None
     return system, LabelledDocumentBatch.from_arrays(arrays)
@@ -57,7 +67,9 @@ def measured(store: Path, num_documents: int) -> tuple[int, int]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = default_documents(folder, CORPUS).path
-        (few_pairs, few_bytes), (many_pairs, many_bytes) = (measured(store, number) for number in (FEW, MANY))
+        (few_pairs, few_bytes), (many_pairs, many_bytes) = (
+            measured(store, number) for number in (FEW, MANY)
+        )
     ratio = few_bytes / many_bytes
     note = (
         f"{FEW} documents, {few_pairs:,} pairs: {few_bytes >> 20} MiB; {MANY} documents, {many_pairs:,} pairs: "

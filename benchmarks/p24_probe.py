@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from _measure import NUM_PAIRS, SMALL, interleaved, not_here, peak_growth_bytes, report
 
-from raybio.retrieval.nearest import nearest
+from raybio.ops.nearest import nearest
 
 try:
     import faiss

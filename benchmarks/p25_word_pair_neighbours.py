@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from _measure import NUM_PAIRS, SMALL, interleaved, peak_growth_bytes, report
 
-from raybio.functional.word_pairs import WordPairs, nearest_pairs
+from raybio.methods.relation_graphs.word_pairs import WordPairs, nearest_pairs
 
 K = 5
 
@@ -24,7 +24,10 @@ def sentences(num: int, width: int, spread: float | None, rng: np.random.Generat
     row = rng.standard_normal((int(length.sum()), width), dtype=np.float32)
     if spread is not None:
         centre = np.random.default_rng(0).standard_normal((5, width), dtype=np.float32)
-        row = centre[rng.choice(5, len(row), p=[0.79, 0.06, 0.01, 0.06, 0.08])] + np.float32(spread) * row
+        row = (
+            centre[rng.choice(5, len(row), p=[0.79, 0.06, 0.01, 0.06, 0.08])]
+            + np.float32(spread) * row
+        )
     return WordPairs(torch.from_numpy(row), torch.from_numpy(np.append(0, length.cumsum())))
 
 
@@ -45,7 +48,9 @@ def measure(query: WordPairs, bank: WordPairs, kind: str) -> None:
         return index.search(asked, K)[0]
 
     # Theirs is |a|^2 + |b|^2 - 2ab in single precision.
-    np.testing.assert_allclose(ours(), by_faiss(), rtol=1e-3, atol=1e-5 * float(np.square(known).sum(1).max()))
+    np.testing.assert_allclose(
+        ours(), by_faiss(), rtol=1e-3, atol=1e-5 * float(np.square(known).sum(1).max())
+    )
     megabytes = [peak_growth_bytes(side) / 2**20 for side in (ours, by_faiss)]
     ratios = [theirs / mine for mine, theirs in interleaved([ours, by_faiss], NUM_PAIRS)]
     note = (
@@ -57,14 +62,20 @@ def measure(query: WordPairs, bank: WordPairs, kind: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bank", type=int, default=40 if SMALL else 400, help="sentences that are known")
+    parser.add_argument(
+        "--bank", type=int, default=40 if SMALL else 400, help="sentences that are known"
+    )
     parser.add_argument("--query", type=int, default=4 if SMALL else 8, help="sentences that ask")
-    parser.add_argument("--width", type=int, default=32 if SMALL else 384, help="of a word's vector")
+    parser.add_argument(
+        "--width", type=int, default=32 if SMALL else 384, help="of a word's vector"
+    )
     given = parser.parse_args()
     faiss.omp_set_num_threads(torch.get_num_threads())
     for spread, kind in ((None, "Gaussian"), (0.3, "clustered")):
         rng = np.random.default_rng(1)
-        bank, query = (sentences(num, given.width, spread, rng) for num in (given.bank, given.query))
+        bank, query = (
+            sentences(num, given.width, spread, rng) for num in (given.bank, given.query)
+        )
         measure(query, bank, kind)
 
 

@@ -13,18 +13,24 @@ from _measure import NUM_PAIRS, SMALL, compare
 from torch import Tensor
 from training_setup import MINILM_L6_SETTINGS
 
-from raybio.batches import LabelledDocumentBatch
-from raybio.config import override_all
-from raybio.data.simulate_documents import DocumentsConfig, default_documents
-from raybio.encoders.relation import RelationEncoder
-from raybio.systems import SYSTEMS
+from raybio.core.config import override_all
+from raybio.methods import SYSTEMS
+from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
+from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
+from raybio.methods.mtb_mccl.encoder import RelationEncoder
 
 SETTINGS = MINILM_L6_SETTINGS | {
     "encoder.dropout": 0.0,
     "plan.global_batch_rows": 2 if SMALL else 8,
 }
 CORPUS = DocumentsConfig(
-    num_entities=40, num_facts=120, num_train=8, num_dev=4, num_test=4, facts_per_document=12, co_mentions=14
+    num_entities=40,
+    num_facts=120,
+    num_train=8,
+    num_dev=4,
+    num_test=4,
+    facts_per_document=12,
+    co_mentions=14,
 )
 
 

@@ -34,38 +34,41 @@ import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
-from raybio.config import load, override_all
-from raybio.data.document_store import DocumentStore
-from raybio.data.graph_store import open_graph
-from raybio.data.protein_store import ProteinStore
-from raybio.data.relation_graph_collate import fold_of
-from raybio.data.relation_pairs import LabelledPairs
-from raybio.data.store import open_store
-from raybio.data.synthetic_graphs import GraphKind, synthetic_graph
-from raybio.data.topic_store import TopicStore
-from raybio.data.word_collate import WordReader, WordTokens
-from raybio.data.word_store import WordStore
-from raybio.encoders.relation import RelationEncoderConfig, build_relation_encoder
-from raybio.evaluation.leave_one_out import leave_one_out
-from raybio.evaluation.link_retrieval import link_questions, scores_with_intervals
+from raybio.core.config import load, override_all
+from raybio.core.markdown import markdown_table
+from raybio.methods.mtb_mccl.config import RelationEncoderConfig
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.encoder import build_relation_encoder
+from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.classifier import Classifier, best_rule, judged, predicted_by
+from raybio.methods.mtb_mccl.mccl.config import LINEAR
+from raybio.methods.mtb_mccl.mccl.frozen_pairs import FrozenEncoder
+from raybio.methods.mtb_mccl.mccl.frozen_probe import L2, NEIGHBOURS, softmax_classifier
+from raybio.methods.relation_graphs import system as relation_graphs
+from raybio.methods.relation_graphs.collate import WordReader, WordTokens, fold_of
+from raybio.methods.relation_graphs.graph_accuracy import embed_words
+from raybio.methods.relation_graphs.knn import Spaces, gold_of, probe
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.graph_store import open_graph
 
 # link_retrieval takes embeddings only. These are the parts of it that take any scores.
-from raybio.functional.ranking import LinkRetrieval, _pairs, _retrieve, _Work
-from raybio.graphs import Graph
-from raybio.markdown import markdown_table
-from raybio.systems import relation_graphs, synthetic_graphs
-from raybio.systems.embedded_words import embed_words
-from raybio.systems.frozen_pairs import FrozenEncoder
-from raybio.systems.relation_classifier import (
-    LINEAR,
-    Classifier,
-    best_rule,
-    judged,
-    predicted_by,
+from raybio.methods.sppt.link_retrieval import (
+    LinkRetrieval,
+    _pairs,
+    _retrieve,
+    _Work,
+    link_questions,
+    scores_with_intervals,
 )
-from raybio.systems.relation_probe import L2, NEIGHBOURS, softmax_classifier
-from raybio.systems.word_neighbours import Spaces, gold_of, probe
-from raybio.training.gather import SingleProcess
+from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.methods.sppt.synthetic import system as synthetic_graphs
+from raybio.methods.sppt.synthetic.config import GraphKind
+from raybio.methods.sppt.synthetic.graphs import synthetic_graph
+from raybio.methods.sppt.synthetic.leave_one_out import leave_one_out
+from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
 
 LINK_MEASURES = ("lrap", "ndcg", "average_precision", "mrr")
 CLASS_WEIGHTS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -116,7 +119,9 @@ def rank_links(score: ScoreBlock, links: Graph, known: Graph | None = None) -> L
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         node_G = row_N[first:end]
         row_P, column_P = _pairs(links.indptr, links.indices, node_G, row_N, first)
-        ignored = None if known is None else _pairs(known.indptr, known.indices, node_G, row_N, first)
+        ignored = (
+            None if known is None else _pairs(known.indptr, known.indices, node_G, row_N, first)
+        )
         if not len(row_P):
             continue
         table = TableScorer(score, first, end - first)
@@ -125,7 +130,9 @@ def rank_links(score: ScoreBlock, links: Graph, known: Graph | None = None) -> L
     if not parts:
         raise ValueError("there is no link to retrieve")
     names = LinkRetrieval.__dataclass_fields__
-    return LinkRetrieval(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return LinkRetrieval(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    )
 
 
 def degree_scores(training: Graph) -> ScoreBlock:
@@ -170,7 +177,9 @@ def homology_matrix(training: Graph, near_NN: sp.csr_matrix) -> sp.csr_matrix:
     """Return the sum (N, N) over training links between near copies, without a training link's share in its own sum."""
     num_nodes = training.num_nodes
     ones = np.ones(len(training.indices))
-    link_NN = sp.csr_matrix((ones, np.asarray(training.indices), np.asarray(training.indptr)), shape=(num_nodes,) * 2)
+    link_NN = sp.csr_matrix(
+        (ones, np.asarray(training.indices), np.asarray(training.indptr)), shape=(num_nodes,) * 2
+    )
     # Both directions of a link count in the product: s(i, i) s(j, j) and s(i, j) s(j, i).
     own_NN = link_NN + link_NN.multiply(near_NN.multiply(near_NN.T))
     sum_NN = (near_NN @ link_NN @ near_NN - own_NN).tocsr()
@@ -183,7 +192,9 @@ def with_random_ties(score_NN: sp.csr_matrix) -> ScoreBlock:
     """Return the scores plus a random number below 1e-7, the same at every call: most pairs score 0."""
 
     def score(first: int, end: int, start: int, stop: int) -> np.ndarray:
-        tie_BN = np.stack([np.random.default_rng([0, row]).random(stop - start) for row in range(first, end)])
+        tie_BN = np.stack(
+            [np.random.default_rng([0, row]).random(stop - start) for row in range(first, end)]
+        )
         return score_NN[first:end, start:stop].toarray() + 1e-7 * tie_BN
 
     return score
@@ -205,7 +216,9 @@ def link_table(name: str, found: dict[str, LinkRetrieval]) -> str:
         cells = []
         for measure in LINK_MEASURES:
             percent, digits = (1, 3) if measure == "mrr" else (100, 2)
-            value, low, high = (percent * measures[measure][part] for part in ("value", "low", "high"))
+            value, low, high = (
+                percent * measures[measure][part] for part in ("value", "low", "high")
+            )
             cells.append(f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]")
         rows.append([title, name, *cells])
     return markdown_table(["", "rival", "LRAP", "nDCG", "AP", "MRR"], rows)
@@ -214,17 +227,25 @@ def link_table(name: str, found: dict[str, LinkRetrieval]) -> str:
 def run_degree(arguments: argparse.Namespace) -> str:
     store = open_graph(arguments.store)
     asked = link_questions(store.graph, store.heldout, 0, seed=0)
-    return link_table("degree", retrieve_links(degree_scores(asked.training), asked.training, asked.heldout))
+    return link_table(
+        "degree", retrieve_links(degree_scores(asked.training), asked.training, asked.heldout)
+    )
 
 
 def run_homology(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, ProteinStore)
     asked = link_questions(store.graph, store.heldout, 0, seed=0)
-    near_NN = near_copies(store, k=arguments.k, residues=arguments.residues, threshold=arguments.threshold)
+    near_NN = near_copies(
+        store, k=arguments.k, residues=arguments.residues, threshold=arguments.threshold
+    )
     score_NN = homology_matrix(asked.training, near_NN)
     found = retrieve_links(with_random_ties(score_NN), asked.training, asked.heldout)
     table = link_table("homology look-up", found)
-    return f"{table}\n\n{twin_note(found['val'], score_NN, store.heldout)}" if "val" in found else table
+    return (
+        f"{table}\n\n{twin_note(found['val'], score_NN, store.heldout)}"
+        if "val" in found
+        else table
+    )
 
 
 def twin_note(heldout: LinkRetrieval, score_NN: sp.csr_matrix, heldout_E2: np.ndarray) -> str:
@@ -232,7 +253,11 @@ def twin_note(heldout: LinkRetrieval, score_NN: sp.csr_matrix, heldout_E2: np.nd
     has_twin_E = np.asarray(score_NN[heldout_E2[:, 0], heldout_E2[:, 1]]).ravel() > 0
     has_twin_A = np.isin(heldout.anchor_A, heldout_E2[has_twin_E])
     parts = {"with such a link": has_twin_A, "without": ~has_twin_A}
-    lraps = [f"{100 * heldout.lrap_A[is_in_A].mean():.2f} {name}" for name, is_in_A in parts.items() if is_in_A.any()]
+    lraps = [
+        f"{100 * heldout.lrap_A[is_in_A].mean():.2f} {name}"
+        for name, is_in_A in parts.items()
+        if is_in_A.any()
+    ]
     return (
         f"{100 * has_twin_E.mean():.1f} % of the held-out links have a twin in training, "
         f"{100 * has_twin_A.mean():.1f} % of the anchors such a link; LRAP of anchors: {', '.join(lraps)}"
@@ -262,14 +287,25 @@ def run_ngrams(arguments: argparse.Namespace) -> str:
 
 def run_relations(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, DocumentStore)
-    config = RelationEncoderConfig(source=arguments.model, num_layers_kept=arguments.layers, projection="none")
-    frozen = FrozenEncoder(build_relation_encoder(config, seed=0).eval(), config.max_document_tokens)
-    train, dev, test = (frozen.known(LabelledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test"))
-    softmax = [(f"L2 {l2:g}", softmax_classifier(train, store.is_multi_label, l2), (LINEAR,)) for l2 in L2]
+    config = RelationEncoderConfig(
+        source=arguments.model, num_layers_kept=arguments.layers, projection="none"
+    )
+    frozen = FrozenEncoder(
+        build_relation_encoder(config, seed=0).eval(), config.max_document_tokens
+    )
+    train, dev, test = (
+        frozen.known(LabelledPairs(store, split, 1.0, 0)) for split in ("train", "dev", "test")
+    )
+    softmax = [
+        (f"L2 {l2:g}", softmax_classifier(train, store.is_multi_label, l2), (LINEAR,)) for l2 in L2
+    ]
     neighbours = [("", Classifier(None, train, store.is_multi_label), NEIGHBOURS)]
     rows = []
     for name, fits in {"softmax": softmax, "classwise kNN": neighbours}.items():
-        chosen = [(best_rule(classifier, dev, rules), setting, classifier) for setting, classifier, rules in fits]
+        chosen = [
+            (best_rule(classifier, dev, rules), setting, classifier)
+            for setting, classifier, rules in fits
+        ]
         (rule, on_dev), setting, classifier = max(chosen, key=lambda one: one[0][1].values["f1"])
         on_test = judged(test, predicted_by(classifier, rule, test.pairs.embedding_PD))
         value, low, high = on_test.intervals(np.random.default_rng(0))["f1"]
@@ -283,13 +319,17 @@ def run_words(arguments: argparse.Namespace) -> str:
     config = load(relation_graphs.Config, arguments.config)
     config = override_all(config, {"encoder.source": arguments.model})
     encoder = relation_graphs.untrained_encoder(config, store).eval()
-    reader = WordReader(store, WordTokens(**encoder.word_tokens(store.words, config.encoder)), encoder.max_tokens)
+    reader = WordReader(
+        store, WordTokens(**encoder.word_tokens(store.words, config.encoder)), encoder.max_tokens
+    )
     every_row = np.arange(store.num_rows)
     max_tokens = config.memory.max_tokens_per_micro_batch
     words = embed_words(encoder, reader, every_row, SingleProcess(), max_tokens=max_tokens)
 
     def spaces(rows: np.ndarray) -> Spaces:
-        ranges = [np.arange(words.indptr_S1[row], words.indptr_S1[row + 1]) for row in rows.tolist()]
+        ranges = [
+            np.arange(words.indptr_S1[row], words.indptr_S1[row + 1]) for row in rows.tolist()
+        ]
         word_WD = words.word_WD[np.concatenate(ranges)]
         return Spaces(word_WD, word_WD, gold_of(store, rows))
 
@@ -299,19 +339,32 @@ def run_words(arguments: argparse.Namespace) -> str:
         parts = fold_of(store, config.data.model_copy(update={"fold": fold}))
         train, dev, test = spaces(parts.train), spaces(parts.dev), spaces(parts.test)
         known = spaces(np.union1d(parts.train, parts.dev))
-        rules = [config.evaluation.first_rule._replace(probe_positive_weight=weight) for weight in CLASS_WEIGHTS]
-        on_dev = [probe(train, dev, store, config.evaluation, rule).values["re_minus_f1"] for rule in rules]
+        rules = [
+            config.evaluation.first_rule._replace(probe_positive_weight=weight)
+            for weight in CLASS_WEIGHTS
+        ]
+        on_dev = [
+            probe(train, dev, store, config.evaluation, rule).values["re_minus_f1"]
+            for rule in rules
+        ]
         best = rules[int(np.argmax(on_dev))]
         for name, rule in {"weight 1": rules[0], "chosen weight": best}.items():
             found = probe(known, test, store, config.evaluation, rule)
-            value, low, high = (100 * part for part in found.intervals(np.random.default_rng(0))["re_minus_f1"])
+            value, low, high = (
+                100 * part for part in found.intervals(np.random.default_rng(0))["re_minus_f1"]
+            )
             f1_by_fold[name].append(value)
-            precision, recall = (100 * found.values[f"re_minus_{what}"] for what in ("precision", "recall"))
+            precision, recall = (
+                100 * found.values[f"re_minus_{what}"] for what in ("precision", "recall")
+            )
             told = [f"{rule.probe_positive_weight:g}", f"{precision:.1f}", f"{recall:.1f}"]
             rows.append([str(fold), name, *told, f"{value:.1f} [{low:.1f}, {high:.1f}]"])
             print("done:", *rows[-1], flush=True)  # a fold takes minutes
     if arguments.folds > 1:
-        rows += [["mean", name, "", "", "", mean_and_deviation(values, 1)] for name, values in f1_by_fold.items()]
+        rows += [
+            ["mean", name, "", "", "", mean_and_deviation(values, 1)]
+            for name, values in f1_by_fold.items()
+        ]
     return markdown_table(["fold", "probe", "class weight", "P", "R", "F1"], rows)
 
 
@@ -321,12 +374,16 @@ def mean_and_deviation(values: Sequence[float], digits: int) -> str:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True, metavar="RIVAL")
 
     def command(name: str, run: Callable[[argparse.Namespace], str]) -> argparse.ArgumentParser:
         added = commands.add_parser(name)
-        added.add_argument("--store", type=Path, required=True, help="prepared with jobs/prepare.py")
+        added.add_argument(
+            "--store", type=Path, required=True, help="prepared with jobs/prepare.py"
+        )
         added.set_defaults(run=run)
         return added
 
@@ -334,17 +391,30 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     homology = command("homology", run_homology)
     homology.add_argument("--residues", type=int, required=True, help="first residues that count")
     homology.add_argument("--k", type=int, default=3, help="length of a k-mer (default: 3)")
-    homology.add_argument("--threshold", type=float, default=0.2, help="Jaccard similarity of near copies (0.2)")
+    homology.add_argument(
+        "--threshold", type=float, default=0.2, help="Jaccard similarity of near copies (0.2)"
+    )
     ngrams = command("ngrams", run_ngrams)
-    ngrams.add_argument("--config", type=Path, required=True, help="settings of the synthetic graphs")
+    ngrams.add_argument(
+        "--config", type=Path, required=True, help="settings of the synthetic graphs"
+    )
     ngrams.add_argument("--repeats", type=int, default=4, help="draws of each graph (default: 4)")
     relations = command("relations", run_relations)
     relations.add_argument("--model", required=True, help="folder or hub id of a text encoder")
-    relations.add_argument("--layers", type=int, default=None, help="first layers that are kept (default: all)")
+    relations.add_argument(
+        "--layers", type=int, default=None, help="first layers that are kept (default: all)"
+    )
     words = command("words", run_words)
     words.add_argument("--model", required=True, help="folder or hub id of a text encoder")
-    words.add_argument("--config", type=Path, default=Path("docs/ade_minilm.yaml"), help="settings of relation_graphs")
-    words.add_argument("--folds", type=int, default=10, help="first folds that are scored (default: 10)")
+    words.add_argument(
+        "--config",
+        type=Path,
+        default=Path("docs/ade_minilm.yaml"),
+        help="settings of relation_graphs",
+    )
+    words.add_argument(
+        "--folds", type=int, default=10, help="first folds that are scored (default: 10)"
+    )
     return parser.parse_args(arguments)
 
 

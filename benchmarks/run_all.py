@@ -41,21 +41,36 @@ WHAT = {
     "P6": ("batches from the store", "≥ 2× read_parquet, ≥ 3× DataLoader"),
     "P7": ("full-range shuffle", "≥ 5×"),
     "P8": ("contrastive training, real texts, MiniLM-L6", "≥ 2.5× default, ≥ 1.3× its best"),
-    "P9": ("gradient caching, effective batch 512", "≥ 1.3× mini-batches of 32, ≥ 1.0× of 4,096 tokens"),
+    "P9": (
+        "gradient caching, effective batch 512",
+        "≥ 1.3× mini-batches of 32, ≥ 1.0× of 4,096 tokens",
+    ),
     "P10": ("gradient caching's cost", "≤ 1.4× time (ratio ≥ 0.71), ≤ 0.35× memory growth"),
     "P11": ("tiled contrastive loss, 8,192 × 256", "≤ 1.15× time (ratio ≥ 0.87), ≤ ⅛ memory"),
     "P12": ("a run through Ray", "≥ 0.97× steps/s"),
     "P13": ("bf16 on a CPU", "≥ 1.5× with AVX512-bf16 or AMX, else switched off"),
     "P14": ("MFU of the training step", "≥ 0.6 CPU fp32; ≥ 0.5 one H200 bf16"),
-    "P15": ("first optimiser step after the command", "≤ 1.2× Ray Train's hello world (ratio ≥ 0.83)"),
+    "P15": (
+        "first optimiser step after the command",
+        "≤ 1.2× Ray Train's hello world (ratio ≥ 0.83)",
+    ),
     "P16": ("checkpoint stall", "≤ 0.3× (ratio ≥ 3.3)"),
     "P17": ("resume at 80 % of an epoch", "≥ 10× sooner"),
     "P18": ("metric logging, 5 k values, sqlite", "≥ 15×, < 1 % of step time"),
     "P19": ("sweep of 8 trials × 20 steps", "≥ 3× trials/min"),
-    "P20": ("MEDLINE parsing, citations/s and peak memory", "≥ 2× citations/s, ≤ 1/20 memory (ratio ≥ 20)"),
+    "P20": (
+        "MEDLINE parsing, citations/s and peak memory",
+        "≥ 2× citations/s, ≤ 1/20 memory (ratio ≥ 20)",
+    ),
     "P21": ("prepare a graph as large as Tree-of-life", "≤ 4 GiB RSS, linear in rows"),
-    "P22": ("plan and collate on that store", "≥ 20 k sequences/s a core, opening ≤ 1 s, ≤ 300 MiB a worker"),
-    "P23": ("MCCL over 256 documents in the memory of 32", "≤ 1.3× memory at 8× the pairs (ratio ≥ 0.77)"),
+    "P22": (
+        "plan and collate on that store",
+        "≥ 20 k sequences/s a core, opening ≤ 1 s, ≤ 300 MiB a worker",
+    ),
+    "P23": (
+        "MCCL over 256 documents in the memory of 32",
+        "≤ 1.3× memory at 8× the pairs (ratio ≥ 0.77)",
+    ),
     "P24": ("10 nearest of 22,923 names for 19,000 queries", "≥ 1.0× faiss, ≥ 1.5× sklearn"),
     "P25": ("5 nearest pairs of words", "≥ 8× faiss over their chains"),
     "P26": ("pairs of entities, attention at their markers alone", "> 1×"),
@@ -68,7 +83,9 @@ def scripts(only: set[str]) -> list[Path]:
     found = [path for path in HERE.glob("p[0-9]*_*.py") if not only or row_of(path) in only]
     missing = only - {row_of(path) for path in found}
     if missing:
-        sys.exit(f"no script for {', '.join(sorted(missing))}; there are {', '.join(map(row_of, scripts(set())))}")
+        sys.exit(
+            f"no script for {', '.join(sorted(missing))}; there are {', '.join(map(row_of, scripts(set())))}"
+        )
     return sorted(found, key=lambda path: int(row_of(path)[1:]))
 
 
@@ -83,10 +100,21 @@ def run(script: Path, timeout_seconds: float) -> list[Result] | None:
     command = [sys.executable, "-W", "ignore", str(script)]
     try:
         done = subprocess.run(
-            command, cwd=HERE.parent, env=environment, capture_output=True, text=True, timeout=timeout_seconds
+            command,
+            cwd=HERE.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
         )
     except subprocess.TimeoutExpired:
-        return [{"row": row_of(script), "peer": "", "note": f"{script.name} did not end in {timeout_seconds:.0f} s"}]
+        return [
+            {
+                "row": row_of(script),
+                "peer": "",
+                "note": f"{script.name} did not end in {timeout_seconds:.0f} s",
+            }
+        ]
     if done.returncode == NOT_HERE:
         print(f"  left out: {done.stderr.strip()}", flush=True)
         return None
@@ -97,7 +125,13 @@ def run(script: Path, timeout_seconds: float) -> list[Result] | None:
             print(f"  {line}", flush=True)
     if done.returncode or not results:
         print(done.stdout[-1000:] + done.stderr[-3000:], file=sys.stderr)
-        results.append({"row": row_of(script), "peer": "", "note": f"{script.name} failed, exit {done.returncode}"})
+        results.append(
+            {
+                "row": row_of(script),
+                "peer": "",
+                "note": f"{script.name} failed, exit {done.returncode}",
+            }
+        )
     return results
 
 
@@ -106,7 +140,9 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+            line.split(":", 1)[1].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
         ]
         cpu = names[0] if names else cpu
     return f"{len(os.sched_getaffinity(0))} × {cpu}"
@@ -134,14 +170,18 @@ def table(results: list[Result]) -> str:
     ]
     for result in sorted(results, key=lambda result: int(result["row"][1:])):
         what, goal = WHAT.get(result["row"], ("", ""))
-        ratios = ["–" if result.get(key) is None else f"{result[key]:.3g}" for key in ("median_ratio", "min_ratio")]
+        ratios = [
+            "–" if result.get(key) is None else f"{result[key]:.3g}"
+            for key in ("median_ratio", "min_ratio")
+        ]
         cells = [result["row"], what, result["peer"], *ratios, goal, result.get("note", "")]
         lines.append(f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |")
     lines += ["", "Where and when:", ""]
     places = {(result["machine"], result["date"], result["versions"]) for result in results}
     for place, date, packages in sorted(places):
         rows = sorted(
-            {r["row"] for r in results if (r["machine"], r["date"]) == (place, date)}, key=lambda row: int(row[1:])
+            {r["row"] for r in results if (r["machine"], r["date"]) == (place, date)},
+            key=lambda row: int(row[1:]),
         )
         lines.append(f"- {', '.join(rows)}: {place}, {date}; {packages}")
     return "\n".join(lines) + "\n"
@@ -149,18 +189,30 @@ def table(results: list[Result]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="rows to run, such as P1,P2; the others keep their last results")
-    parser.add_argument("--timeout", type=float, default=3600, help="seconds after which a script is given up")
+    parser.add_argument(
+        "--only", default="", help="rows to run, such as P1,P2; the others keep their last results"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=3600, help="seconds after which a script is given up"
+    )
     arguments = parser.parse_args()
     kept: list[Result] = json.loads(STORED.read_text()) if STORED.exists() else []
     failed = False
-    for script in scripts({row.strip().upper() for row in arguments.only.split(",") if row.strip()}):
+    for script in scripts(
+        {row.strip().upper() for row in arguments.only.split(",") if row.strip()}
+    ):
         found = run(script, arguments.timeout)
         if found is None:
             continue
-        where = {"machine": machine(), "date": datetime.now(UTC).date().isoformat(), "versions": versions()}
+        where = {
+            "machine": machine(),
+            "date": datetime.now(UTC).date().isoformat(),
+            "versions": versions(),
+        }
         new = [result | where for result in found]
-        failed = failed or any(" failed, exit" in r.get("note", "") or " did not end" in r.get("note", "") for r in new)
+        failed = failed or any(
+            " failed, exit" in r.get("note", "") or " did not end" in r.get("note", "") for r in new
+        )
         kept = [result for result in kept if result["row"] != row_of(script)] + new
         # After each script, so that an interrupted round loses nothing.
         STORED.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")

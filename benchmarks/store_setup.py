@@ -14,24 +14,27 @@ from _measure import SMALL
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from raybio.batches import IGNORED_LABEL, TokenBatch
-from raybio.config import override_all
-from raybio.data.collate import LinkCollate
-from raybio.data.protein_rows import TokenTable, tokens_of_rows
-from raybio.data.protein_store import ProteinStore
-from raybio.data.simulate import SimulationConfig, default_corpus
-from raybio.data.store import open_store
-from raybio.encoders.protein import EncoderConfig
-from raybio.functional.hashing import derive_seed, keyed_permutation
-from raybio.runtime.stream import stream_batches
-from raybio.systems.structure_preserving import Config, build
+from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.config import override_all
+from raybio.core.randomness import derive_seed, keyed_permutation
+from raybio.methods.sppt.collate import LinkCollate
+from raybio.methods.sppt.proteins.config import Config, EncoderConfig
+from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.methods.sppt.proteins.store import ProteinStore, TokenTable, tokens_of_rows
+from raybio.methods.sppt.proteins.system import build
+from raybio.runtime.run.stream import stream_batches
+from raybio.store.store import open_store
 
 BATCH_ROWS = 256
 MAX_LENGTH = 64
 CORPUS = SimulationConfig(
-    num_proteins=1960 if SMALL else 20_000, num_links=7840 if SMALL else 80_000, num_species=14 if SMALL else 40
+    num_proteins=1960 if SMALL else 20_000,
+    num_links=7840 if SMALL else 80_000,
+    num_species=14 if SMALL else 40,
 )
-TINY_ENCODER = EncoderConfig(num_layers=1, width=8, num_heads=1, ffn_width=8, max_positions=MAX_LENGTH)
+TINY_ENCODER = EncoderConfig(
+    num_layers=1, width=8, num_heads=1, ffn_width=8, max_positions=MAX_LENGTH
+)
 
 
 def corpus(folder: str | Path, config: SimulationConfig = CORPUS) -> ProteinStore:
@@ -60,7 +63,9 @@ class EpochRows:
         epoch_B, offset_B = np.divmod(position_B, self.store.num_rows)
         parts = [
             keyed_permutation(
-                offset_B[epoch_B == epoch], num_rows=self.store.num_rows, key=derive_seed(self.seed, "rows", epoch)
+                offset_B[epoch_B == epoch],
+                num_rows=self.store.num_rows,
+                key=derive_seed(self.seed, "rows", epoch),
             )
             for epoch in range(int(epoch_B[0]), int(epoch_B[-1]) + 1)
         ]
@@ -84,7 +89,9 @@ def our_local_batches(collate: EpochRows, num_steps: int) -> Iterator[Tensor]:
 
 def our_ray_batches(collate: EpochRows, num_steps: int) -> Iterator[Tensor]:
     """The same through Ray Data, as a training worker reads them."""
-    stream = stream_batches(collate, first_step=0, num_steps=num_steps, rank=0, world=1, batch_type=TokenBatch)
+    stream = stream_batches(
+        collate, first_step=0, num_steps=num_steps, rank=0, world=1, batch_type=TokenBatch
+    )
     for _, batch in stream:
         yield padded(batch)
 
@@ -137,10 +144,14 @@ class StoreRows(Dataset):
 
     def __getitem__(self, index: int) -> Tensor:
         start, end = self.store.indptr_N1[self.rows[index] : self.rows[index] + 2]
-        letters = self.store.residue_T[start : min(end, start + MAX_LENGTH - self.table.num_special)]
+        letters = self.store.residue_T[
+            start : min(end, start + MAX_LENGTH - self.table.num_special)
+        ]
         ends = [] if self.table.eos_id is None else [self.table.eos_id]
         tokens = self.table.token_id_by_byte[letters]
-        return torch.from_numpy(np.concatenate([[index, self.table.cls_id], tokens, ends]).astype(np.int64))
+        return torch.from_numpy(
+            np.concatenate([[index, self.table.cls_id], tokens, ends]).astype(np.int64)
+        )
 
 
 def pad_rows(rows: list[Tensor]) -> Tensor:
@@ -173,7 +184,9 @@ def check_equal(ours: Iterator[Tensor], peer: Iterator[Tensor]) -> None:
     for tokens in ours:
         expected = peer_rows[start : start + len(tokens), 1:]
         num_columns = tokens.shape[1]
-        assert torch.equal(tokens, expected[:, :num_columns].long()), f"tokens differ in rows from {start}"
+        assert torch.equal(tokens, expected[:, :num_columns].long()), (
+            f"tokens differ in rows from {start}"
+        )
         assert not expected[:, num_columns:].any()
         start += len(tokens)
     assert start == len(peer_rows), f"ours made {start} rows, the peer {len(peer_rows)}"

@@ -14,11 +14,14 @@ import torch
 from _measure import SMALL, not_here
 from training_setup import step_system
 
-from raybio.batches import IGNORED_LABEL, PairBatch
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder
-from raybio.encoders.tokens import TokenizerSource
-from raybio.objectives.multiple_negatives import MultipleNegativesRanking, RankingConfig
-from raybio.protocols import System
+from raybio.core.batch import IGNORED_LABEL
+from raybio.core.interfaces import System
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.tokenization import TokenizerSource
+from raybio.methods.biostransformers.batches import PairBatch
+from raybio.methods.biostransformers.config import RankingConfig
+from raybio.methods.biostransformers.loss import MultipleNegativesRanking
 from tests.minilm import WHY_NOT, minilm_folder
 
 PEER_IS_MISSING = "{}: the peer is not installed. Run pip install -c constraints.txt -e '.[bench]'"
@@ -40,12 +43,21 @@ def read_pairs(num_titles: int, num_abstracts: int, seed: int = 0) -> Pairs:
     titles_file = DATA / "biostransformers" / "validation_data_3M.csv.gz"
     abstracts_file = DATA / "pubmedqa" / "ori_pqal.json.gz"
     if not titles_file.exists() or not abstracts_file.exists():
-        not_here(f"the texts {titles_file} and {abstracts_file} are not here: this row needs the folder of real data")
+        not_here(
+            f"the texts {titles_file} and {abstracts_file} are not here: this row needs the folder of real data"
+        )
     with gzip.open(titles_file, "rt", encoding="utf-8", newline="") as lines:
-        titles = [(row[1], row[2].split(";")[0]) for _, row in zip(range(num_titles), csv.reader(lines), strict=False)]
+        titles = [
+            (row[1], row[2].split(";")[0])
+            for _, row in zip(range(num_titles), csv.reader(lines), strict=False)
+        ]
     with gzip.open(abstracts_file, "rt", encoding="utf-8") as file:
         articles = json.load(file).values()
-    abstracts = [(" ".join(article["CONTEXTS"]), article["MESHES"][0]) for article in articles if article["MESHES"]]
+    abstracts = [
+        (" ".join(article["CONTEXTS"]), article["MESHES"][0])
+        for article in articles
+        if article["MESHES"]
+    ]
     pairs = titles + abstracts[:num_abstracts]
     return [pairs[row] for row in np.random.default_rng(seed).permutation(len(pairs))]
 
@@ -58,7 +70,9 @@ def minilm() -> str:
 
 
 def text_encoder(dropout: float | None = None) -> TextEncoder:
-    return build_text_encoder(TextEncoderConfig(source=minilm(), max_length=MAX_LENGTH, dropout=dropout), seed=0)
+    return build_text_encoder(
+        TextEncoderConfig(source=minilm(), max_length=MAX_LENGTH, dropout=dropout), seed=0
+    )
 
 
 def peer_model(dropout: float | None = None) -> SentenceTransformer:

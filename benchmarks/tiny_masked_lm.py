@@ -20,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from raybio.batches import IGNORED_LABEL, TokenBatch
-from raybio.encoders.tokens import TokenizerSource
-from raybio.encoders.word_tokenizer import build_word_tokenizer
-from raybio.functional.masking import mask_tokens
-from raybio.training.micro_batches import token_budget_micro_batches
+from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.encoders.tokenization import TokenizerSource, build_word_tokenizer
+from raybio.ops.masking import mask_tokens
+from raybio.training.grad_cache import token_budget_micro_batches
 
 MAX_TOKENS, TOKENS_A_STEP, MASK_RATE = 64, 2048, 0.15
 FRESH_LR, TUNED_LR = 1e-3, 2e-4
@@ -40,14 +39,24 @@ def read_sentences(paths: list[Path]) -> list[str]:
 
 def fresh_model(tokenizer: PreTrainedTokenizerFast, layers: int, width: int) -> BertForMaskedLM:
     torch.manual_seed(0)
-    sizes = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": max(1, width // 64)}
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": max(1, width // 64),
+    }
     config = BertConfig(
-        vocab_size=len(tokenizer), **sizes, intermediate_size=4 * width, max_position_embeddings=128, pad_token_id=0
+        vocab_size=len(tokenizer),
+        **sizes,
+        intermediate_size=4 * width,
+        max_position_embeddings=128,
+        pad_token_id=0,
     )
     return BertForMaskedLM(config)
 
 
-def masked_batch(token_T: np.ndarray, indptr_R1: np.ndarray, source: TokenizerSource, rng: np.random.Generator):
+def masked_batch(
+    token_T: np.ndarray, indptr_R1: np.ndarray, source: TokenizerSource, rng: np.random.Generator
+):
     """All sentences, masked anew: an epoch's."""
     ordinary_ids = np.setdiff1d(np.arange(source.vocabulary_size), source.special_ids)
     masked_T, label_T = mask_tokens(
@@ -63,10 +72,18 @@ def masked_batch(token_T: np.ndarray, indptr_R1: np.ndarray, source: TokenizerSo
 
 
 def train(
-    model: BertForMaskedLM, sentences: list[str], tokenizer: PreTrainedTokenizerFast, num_steps: int, peak_lr: float
+    model: BertForMaskedLM,
+    sentences: list[str],
+    tokenizer: PreTrainedTokenizerFast,
+    num_steps: int,
+    peak_lr: float,
 ) -> None:
     """AdamW; the learning rate rises over the first tenth of the steps and then falls to 0."""
-    source, rng, started = TokenizerSource.of(tokenizer), np.random.default_rng(0), time.perf_counter()
+    source, rng, started = (
+        TokenizerSource.of(tokenizer),
+        np.random.default_rng(0),
+        time.perf_counter(),
+    )
     token_T, indptr_R1 = source.tokenise(sentences, MAX_TOKENS)
     optimiser = torch.optim.AdamW(model.parameters(), lr=peak_lr, weight_decay=0.01)
     losses: list[float] = []
@@ -80,12 +97,14 @@ def train(
             share_done = len(losses) / num_steps
             for group in optimiser.param_groups:
                 group["lr"] = peak_lr * min(10 * share_done + 1 / num_steps, (1 - share_done) / 0.9)
-            hidden_RLD = model.bert(padded.token_RL, attention_mask=padded.mask_RL.long()).last_hidden_state
+            hidden_RLD = model.bert(
+                padded.token_RL, attention_mask=padded.mask_RL.long()
+            ).last_hidden_state
             # The head costs as much as all layers together: only where there is something to guess.
             logits_KV = model.cls(hidden_RLD[is_label_RL])
-            loss = F.cross_entropy(logits_KV, padded.label_RL[is_label_RL], reduction="sum") / is_label_RL.sum().clamp(
-                1
-            )
+            loss = F.cross_entropy(
+                logits_KV, padded.label_RL[is_label_RL], reduction="sum"
+            ) / is_label_RL.sum().clamp(1)
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -101,10 +120,16 @@ def train(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sentences", type=Path, nargs="+", help="text files, one sentence a line, .gz too")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "sentences", type=Path, nargs="+", help="text files, one sentence a line, .gz too"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the model")
-    parser.add_argument("--encoder", type=Path, help="folder of a BERT to begin with; its head is new")
+    parser.add_argument(
+        "--encoder", type=Path, help="folder of a BERT to begin with; its head is new"
+    )
     parser.add_argument("--steps", type=int, default=600, help=f"of {TOKENS_A_STEP:,} tokens")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
@@ -119,7 +144,9 @@ def main() -> None:
         words = Counter(word for sentence in sentences for word in sentence.split())
         tokenizer = build_word_tokenizer(words, size=given.vocabulary_size, max_tokens=128)
         model = fresh_model(tokenizer, given.layers, given.width)
-    print(f"{len(sentences):,} sentences, {len(tokenizer):,} tokens, {model.num_parameters():,} weights")
+    print(
+        f"{len(sentences):,} sentences, {len(tokenizer):,} tokens, {model.num_parameters():,} weights"
+    )
     train(model, sentences, tokenizer, given.steps, TUNED_LR if given.encoder else FRESH_LR)
     model.save_pretrained(given.out)
     tokenizer.save_pretrained(given.out)

@@ -7,31 +7,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.batches import IGNORED_LABEL, LinkBatch, TokenBatch
-from raybio.encoders.protein import EncoderConfig, ProteinEncoder, build_protein_encoder
-from raybio.objectives.structure_preserving import ObjectiveConfig, StructurePreserving
-from raybio.protocols import Encoder, Objective, System
-from raybio.training.gather import SingleProcess
+from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.interfaces import Encoder, Objective, System
+from raybio.methods.sppt.batches import LinkBatch
+from raybio.methods.sppt.config import ObjectiveConfig
+from raybio.methods.sppt.loss import StructurePreserving
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
+from raybio.training.collective import SingleProcess
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.precision import Precision
 
 MINILM_L6 = EncoderConfig(num_layers=6, width=384, num_heads=12, ffn_width=1536, max_positions=512)
 
 _SIZES = ("num_layers", "width", "num_heads", "ffn_width")
-MINILM_L6_SETTINGS = {"encoder.source": "scratch"} | {f"encoder.{name}": getattr(MINILM_L6, name) for name in _SIZES}
+MINILM_L6_SETTINGS = {"encoder.source": "scratch"} | {
+    f"encoder.{name}": getattr(MINILM_L6, name) for name in _SIZES
+}
 """An encoder of MiniLM-L6's size for a system's configuration, its weights drawn."""
 
 
-def link_batch(encoder: ProteinEncoder, num_anchors: int, max_length: int, seed: int = 0) -> LinkBatch:
+def link_batch(
+    encoder: ProteinEncoder, num_anchors: int, max_length: int, seed: int = 0
+) -> LinkBatch:
     """Anchors, one positive and one negative each; lengths spread as those of proteins, cropped to ``max_length``."""
     rng = np.random.default_rng(seed)
     vocabulary = encoder.vocabulary
     num_rows = 3 * num_anchors
     # Half of all proteins are longer than such a crop, the others spread below it.
-    length_R = np.minimum(rng.lognormal(np.log(max_length), 0.6, num_rows), max_length).astype(int).clip(16)
+    length_R = (
+        np.minimum(rng.lognormal(np.log(max_length), 0.6, num_rows), max_length)
+        .astype(int)
+        .clip(16)
+    )
     indptr_R1 = np.concatenate([[0], np.cumsum(length_R)])
     token_T = rng.choice(np.asarray(vocabulary.residue_ids), indptr_R1[-1])
-    is_masked_T = (rng.random(indptr_R1[-1]) < 0.15) & (np.arange(indptr_R1[-1]) < indptr_R1[num_anchors])
+    is_masked_T = (rng.random(indptr_R1[-1]) < 0.15) & (
+        np.arange(indptr_R1[-1]) < indptr_R1[num_anchors]
+    )
     label_T = np.where(is_masked_T, token_T, IGNORED_LABEL)
     linked_RG = np.zeros((num_rows, num_rows), bool)
     anchor, positive = np.arange(num_anchors), np.arange(num_anchors) + num_anchors
@@ -52,7 +65,8 @@ def link_batch(encoder: ProteinEncoder, num_anchors: int, max_length: int, seed:
 
 def sppt_system(encoder: ProteinEncoder, lambda_spml: float = 0.5) -> System:
     return step_system(
-        encoder, StructurePreserving(ObjectiveConfig(lambda_spml=lambda_spml), num_positives_per_anchor=1)
+        encoder,
+        StructurePreserving(ObjectiveConfig(lambda_spml=lambda_spml), num_positives_per_anchor=1),
     )
 
 
@@ -62,7 +76,12 @@ def step_system(encoder: Encoder, objective: Objective) -> System:
 
 
 def gradients_of(
-    system: System, batch: TokenBatch, *, max_tokens: int, gradient_caching: bool, precision: str = "fp32"
+    system: System,
+    batch: TokenBatch,
+    *,
+    max_tokens: int,
+    gradient_caching: bool,
+    precision: str = "fp32",
 ) -> Tensor:
     """The loss of a step on this CPU; its gradients are in the model afterwards, those of before are not."""
     system.model.zero_grad(set_to_none=True)

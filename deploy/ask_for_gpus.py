@@ -10,8 +10,12 @@ from collections.abc import Callable, Sequence
 def main(arguments: Sequence[str]) -> int:
     """Say what is wanted from now on; the request stands until the next one. Returns 1 if the GPUs did not come."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("num_gpus", type=_count, metavar="GPUS", help="as many as a run has workers")
-    parser.add_argument("--minutes", type=float, default=30.0, help="how long to wait for them; default: 30")
+    parser.add_argument(
+        "num_gpus", type=_count, metavar="GPUS", help="as many as a run has workers"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=30.0, help="how long to wait for them; default: 30"
+    )
     asked = parser.parse_args(arguments)
     # Only now: this takes seconds.
     import ray
@@ -19,10 +23,14 @@ def main(arguments: Sequence[str]) -> int:
 
     ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
     request_resources(bundles=[{"GPU": 1}] * asked.num_gpus)
-    return wait_for(asked.num_gpus, lambda: ray.cluster_resources().get("GPU", 0), 60 * asked.minutes)
+    return wait_for(
+        asked.num_gpus, lambda: ray.cluster_resources().get("GPU", 0), 60 * asked.minutes
+    )
 
 
-def wait_for(num_gpus: int, count: Callable[[], float], seconds: float, pause_seconds: float = 10.0) -> int:
+def wait_for(
+    num_gpus: int, count: Callable[[], float], seconds: float, pause_seconds: float = 10.0
+) -> int:
     """Wait until ``count`` gives so many GPUs, and say what it gives; returns 0, or 1 if time is over before."""
     deadline = time.monotonic() + seconds
     while (has := count()) < num_gpus:

@@ -8,10 +8,10 @@ Other commands: probe, baselines, ask, sheet, curves (each with --help).
 
 import sys
 
-from raybio.config import did_you_mean
-from raybio.errors import ConfigError
-from raybio.runtime.command_line import run_app
-from raybio.runtime.probes.sentences_given import prepare_given
+from raybio.cli.app import run_app
+from raybio.cli.contrastive_probe.train import prepare_given
+from raybio.core.config import did_you_mean
+from raybio.core.errors import ConfigError
 
 COMMANDS = ("probe", "baselines", "ask", "sheet", "curves")
 
@@ -19,10 +19,10 @@ COMMANDS = ("probe", "baselines", "ask", "sheet", "curves")
 def main() -> None:
     """Choose the command."""
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        from raybio.runtime.probes.asking import ask
-        from raybio.runtime.probes.curves import curves
-        from raybio.runtime.probes.probing import app
-        from raybio.runtime.probes.probing_baselines import baselines
+        from raybio.cli.contrastive_probe.ask import ask
+        from raybio.cli.contrastive_probe.baselines import baselines
+        from raybio.cli.contrastive_probe.curves import curves
+        from raybio.cli.contrastive_probe.probe import app
 
         for command in (baselines, ask, curves):
             app.command()(command)
@@ -32,9 +32,11 @@ def main() -> None:
         """Prepare what was given, and train."""
         if sys.argv[1:] and not sys.argv[1].startswith("-"):
             near = did_you_mean(sys.argv[1], list(COMMANDS))
-            raise ConfigError(f"{sys.argv[1]!r} is no command; want one of {', '.join(COMMANDS)}, or options.{near}")
+            raise ConfigError(
+                f"{sys.argv[1]!r} is no command; want one of {', '.join(COMMANDS)}, or options.{near}"
+            )
         sys.argv[1:] = prepare_given(sys.argv[1:])
-        from raybio.runtime.launch import training_job
+        from raybio.cli.train import training_job
 
         training_job("contrastive_probe", __doc__ or "")
 

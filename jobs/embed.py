@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from raybio.errors import ConfigError
-from raybio.runtime.job_options import fraction, positive
-from raybio.runtime.launch import default_folder, run_app
-from raybio.runtime.run_folder import model_folder
+from raybio.cli.app import run_app
+from raybio.cli.options import fraction, positive
+from raybio.core.errors import ConfigError
+from raybio.runtime.run.folder import model_folder
+from raybio.runtime.run.request import default_folder
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 
@@ -17,22 +18,33 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 def embed(
     source: Annotated[
         Path,
-        typer.Option("--input", help="FASTA, or texts: one a line, or ID<TAB>TEXT; plain or gzip, as the model reads"),
+        typer.Option(
+            "--input",
+            help="FASTA, or texts: one a line, or ID<TAB>TEXT; plain or gzip, as the model reads",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Parquet file: key, embedding")],
     run: Annotated[str | None, typer.Option(help="name of a finished run")] = None,
-    model: Annotated[Path | None, typer.Option(help="or a model folder, as export/ of a run")] = None,
-    pooling: Annotated[
-        str | None, typer.Option(help="cls or mean, for a --model folder that does not say how it pools")
+    model: Annotated[
+        Path | None, typer.Option(help="or a model folder, as export/ of a run")
     ] = None,
-    runs: Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(help="cls or mean, for a --model folder that does not say how it pools"),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes that embed")] = 1,
     cpus_per_worker: Annotated[
         float | None, typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each")
     ] = None,
-    strip_stop: Annotated[bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")] = False,
+    strip_stop: Annotated[
+        bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")
+    ] = False,
     max_bad_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records")
+        float,
+        typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
     ] = 0.1,
     rows_per_part: Annotated[int, typer.Option(min=1, help="inputs between two commits")] = 4096,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
@@ -43,8 +55,13 @@ def embed(
     if pooling not in (None, "cls", "mean"):
         raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
     if run is not None and pooling is not None:
-        raise ConfigError("--pooling is for --model; a run's model says how it pools. Leave the option out")
-    from raybio.runtime.embed import Model, embed_file  # brings Ray's heavier parts; not needed for --help
+        raise ConfigError(
+            "--pooling is for --model; a run's model says how it pools. Leave the option out"
+        )
+    from raybio.runtime.embed import (  # brings Ray's heavier parts; not needed for --help
+        Model,
+        embed_file,
+    )
 
     if run is not None:
         chosen = Model.of_run(default_folder("runs", "RAYBIO_RUNS") if runs is None else runs, run)

@@ -1,7 +1,7 @@
 """Evaluate trained models: ``python jobs/evaluate.py zero-shot --help``, ``relations --help`` and more."""
 
-from raybio.runtime.command_line import run_app
-from raybio.runtime.judging import app
+from raybio.cli.app import run_app
+from raybio.cli.evaluate import app
 
 if __name__ == "__main__":
     run_app(app)

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from raybio.folders import demand_file
-from raybio.runtime.job_options import fraction
-from raybio.runtime.launch import run_app
-from raybio.runtime.prepared import matching
-from raybio.runtime.run_folder import model_folder
+from raybio.cli.app import run_app
+from raybio.cli.options import fraction
+from raybio.cli.prepared import matching
+from raybio.core.files import demand_file
+from raybio.runtime.run.folder import model_folder
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 
@@ -17,19 +17,29 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 @app.command()
 def extract(
     model: Annotated[str, typer.Option(help="run of relation_finetune, or its export/")],
-    source: Annotated[list[str], typer.Option("--input", help="documents with entities, or patterns; quote patterns")],
-    out: Annotated[Path, typer.Option(help="table, tab-separated: document, head, tail, relation, score")],
+    source: Annotated[
+        list[str],
+        typer.Option("--input", help="documents with entities, or patterns; quote patterns"),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="table, tab-separated: document, head, tail, relation, score")
+    ],
     max_bad_share: Annotated[
-        float, typer.Option(parser=fraction, metavar="FLOAT", help="share of bad documents or mentions at most")
+        float,
+        typer.Option(
+            parser=fraction, metavar="FLOAT", help="share of bad documents or mentions at most"
+        ),
     ] = 0.1,
 ) -> None:
     """Read PubTator, BioC or DocRED's JSON (.gz too) and write the relations that the model finds."""
     demand_file(out)
     files = matching(source)
     # Only now: this imports torch and transformers, which takes seconds.
-    from raybio.systems.relation_prediction import extract_relations
+    from raybio.methods.mtb_mccl.mccl.predict import extract_relations
 
-    found = extract_relations(model_folder(model, "--model"), files, out, max_bad_share=max_bad_share, say=print)
+    found = extract_relations(
+        model_folder(model, "--model"), files, out, max_bad_share=max_bad_share, say=print
+    )
     print(f"{out}: {found:,} relations")
 
 

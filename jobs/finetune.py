@@ -8,7 +8,7 @@ encoder.source=A,B puts more encoders into the table, --seeds 3 their spread.
 
 import sys
 
-from raybio.runtime.command_line import run_app
+from raybio.cli.app import run_app
 
 
 def main() -> None:
@@ -16,10 +16,10 @@ def main() -> None:
 
     def train() -> None:
         # Only now: this imports torch and transformers, which takes seconds.
-        from raybio.runtime.given_task import with_tasks
+        from raybio.experiments.downstream_tasks import with_tasks
 
         sys.argv[1:], parts = with_tasks(sys.argv[1:])
-        from raybio.runtime.launch import training_job
+        from raybio.cli.train import training_job
 
         training_job("downstream", __doc__ or "", parts)
 

@@ -3,7 +3,7 @@
 Without a store it uses the embedded simulated documents. The same command again goes on where it stopped.
 """
 
-from raybio.runtime.launch import training_job
+from raybio.cli.train import training_job
 
 if __name__ == "__main__":
     training_job("relation_extraction", __doc__ or "")

@@ -8,18 +8,23 @@ from typing import Annotated
 
 import typer
 
-from raybio.data.synthetic_graphs import KINDS
-from raybio.errors import ConfigError
-from raybio.runtime import job_options as options
-from raybio.runtime.command_line import run_app
-from raybio.runtime.launch import Arguments, help_of
+from raybio.cli import options
+from raybio.cli.app import run_app
+from raybio.cli.train import help_of
+from raybio.core.errors import ConfigError
+from raybio.methods.sppt.synthetic.graphs import KINDS
+from raybio.runtime.run.request import Arguments
 
 
 def command(
     graph: Annotated[list[str] | None, typer.Option(help=f"{', '.join(KINDS)}; repeatable")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="all of them, as in the paper's Table 1")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="all of them, as in the paper's Table 1")
+    ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="draws of each graph and its sentences")] = 1,
-    noise: Annotated[str, typer.Option(help="chances of a pair of nodes to be linked all the same, by comma")] = "0",
+    noise: Annotated[
+        str, typer.Option(help="chances of a pair of nodes to be linked all the same, by comma")
+    ] = "0",
     store: options.Store = None,
     config: options.ConfigFile = None,
     settings: options.Settings = None,
@@ -27,14 +32,23 @@ def command(
     device: Annotated[str, typer.Option(help="auto or cpu")] = "auto",
     gpus_per_worker: Annotated[
         float | None,
-        typer.Option(parser=options.non_negative, metavar="FLOAT", help="of each trial; a fraction shares one"),
+        typer.Option(
+            parser=options.non_negative,
+            metavar="FLOAT",
+            help="of each trial; a fraction shares one",
+        ),
     ] = None,
     name: options.Name = None,
     tracking_uri: options.TrackingUri = None,
     verbose: options.Verbose = False,
     help_: Annotated[
         bool,
-        typer.Option("--help", is_eager=True, callback=help_of("synthetic_graphs"), help="show this and all settings"),
+        typer.Option(
+            "--help",
+            is_eager=True,
+            callback=help_of("synthetic_graphs"),
+            help="show this and all settings",
+        ),
     ] = False,
 ) -> None:
     """The command line; the module's description is the help."""
@@ -43,10 +57,20 @@ def command(
     if unknown := [one for one in graph or () if one not in KINDS]:
         raise ConfigError(f"--graph: got {unknown[0]!r}, want one of {', '.join(KINDS)}")
     # Only now: these import torch and transformers, which takes seconds.
-    from raybio.runtime.all_graphs import Experiments, numbers, train_and_show
+    from raybio.experiments.synthetic_graphs import Experiments, numbers, train_and_show
 
     asked = Experiments(tuple(dict.fromkeys(graph or KINDS)), repeats, numbers(noise, "--noise"))
-    given = (store, config, tuple(settings or ()), None, cpus_per_worker, device, name, None, tracking_uri)
+    given = (
+        store,
+        config,
+        tuple(settings or ()),
+        None,
+        cpus_per_worker,
+        device,
+        name,
+        None,
+        tracking_uri,
+    )
     train_and_show(Arguments(*given, verbose=verbose), asked, gpus_per_worker)
 
 

@@ -2,9 +2,9 @@
 
 import sys
 
-from raybio.runtime.command_line import run_app
-from raybio.runtime.probes.sentences_given import prepare_given
-from raybio.runtime.sweeps.sweeping import app
+from raybio.cli.app import run_app
+from raybio.cli.contrastive_probe.train import prepare_given
+from raybio.cli.sweep import app
 
 
 def main() -> None:

@@ -10,27 +10,26 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.data.article_store import ArticleStore
-from raybio.data.articles import ArticleCollector, ArticleConfig
-from raybio.data.cloze_store import ClozeStore
-from raybio.data.document_store import DocumentStore
-from raybio.data.linked_text_store import LinkedTextStore
-from raybio.data.pair_tables import Article, to_batch
-from raybio.data.prepare import PrepareConfig, prepare_proteins
-from raybio.data.prepare_documents import prepare_documents
-from raybio.data.prepare_words import prepare_words
-from raybio.data.simulate_citations import CitationsConfig, default_citations
-from raybio.data.simulate_documents import DocumentsConfig, write_documents
-from raybio.data.simulate_knowledge import KnowledgeConfig, default_knowledge
-from raybio.data.simulate_task import FoldsConfig, default_task
-from raybio.data.simulate_topics import SentencesConfig, default_topics
-from raybio.data.simulate_words import WordsConfig, write_words
-from raybio.data.store import Store
-from raybio.data.store_writer import Draft
-from raybio.data.tables import Tables
-from raybio.data.task_store import TaskStore
-from raybio.data.topic_store import TopicStore
-from raybio.data.word_store import WordStore
+from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.biostransformers.store import ArticleCollector, ArticleConfig, ArticleStore
+from raybio.methods.contrastive_probe.demo import KnowledgeConfig, default_knowledge
+from raybio.methods.contrastive_probe.store import ClozeStore
+from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.relation_graphs.demo import WordsConfig, write_words
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.sppt.articles.demo import CitationsConfig, default_citations
+from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+from raybio.methods.sppt.proteins.formats import Tables
+from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
+from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.store.store import Store
+from raybio.store.writer import Draft
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 LANES = {
@@ -54,7 +53,9 @@ def pytest_configure() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own hook, which reads the groups, would come before it
+@pytest.hookimpl(
+    tryfirst=True
+)  # pytest-xdist's own hook, which reads the groups, would come before it
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What one process of several runs (``-n 2 --dist loadgroup --no-loadscope-reorder``).
 
@@ -75,7 +76,9 @@ def _group(item: pytest.Item) -> tuple[int, str]:
     return 2, item.path.relative_to(Path(__file__).parent).as_posix()
 
 
-def write_tables(folder: Path, *, num_groups: int, rows_per_group: int, num_families: int = 4, seed: int = 0) -> Tables:
+def write_tables(
+    folder: Path, *, num_groups: int, rows_per_group: int, num_families: int = 4, seed: int = 0
+) -> Tables:
     """Proteins of a few sequence families; proteins of one family and group are linked in a ring with chords."""
     rng = np.random.default_rng(seed)
     motifs = ["".join(rng.choice(list(RESIDUES), 12)) for _ in range(num_families)]
@@ -90,7 +93,9 @@ def write_tables(folder: Path, *, num_groups: int, rows_per_group: int, num_fami
             members = [name for name, own in zip(names, families, strict=True) if own == family]
             for offset in (1, 2):
                 edges += [
-                    f"{a}\t{b}" for a, b in zip(members, members[offset:] + members[:offset], strict=True) if a != b
+                    f"{a}\t{b}"
+                    for a, b in zip(members, members[offset:] + members[:offset], strict=True)
+                    if a != b
                 ]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "proteins.tsv").write_text("\n".join(proteins) + "\n")
@@ -109,7 +114,13 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(scope="session")
 def tiny_citations(tmp_path_factory: pytest.TempPathFactory) -> LinkedTextStore:
     """64 articles of 8 schools, each of which uses half of the words of its two fields."""
-    sizes = {"num_articles": 64, "num_schools": 8, "num_fields": 6, "words_per_field": 8, "words_per_article": 4}
+    sizes = {
+        "num_articles": 64,
+        "num_schools": 8,
+        "num_fields": 6,
+        "words_per_field": 8,
+        "words_per_article": 4,
+    }
     return default_citations(tmp_path_factory.mktemp("tiny citations"), CitationsConfig(**sizes))
 
 
@@ -154,14 +165,18 @@ def tiny_sentences(tmp_path_factory: pytest.TempPathFactory) -> ClozeStore:
 def tiny_documents(tmp_path_factory: pytest.TempPathFactory) -> DocumentStore:
     """24 documents of a few entities and relations; dev and test are the same ones under other numbers."""
     folder = tmp_path_factory.mktemp("tiny documents")
-    config = DocumentsConfig(num_entities=6, num_facts=8, num_train=24, num_dev=1, num_test=1, facts_per_document=2)
+    config = DocumentsConfig(
+        num_entities=6, num_facts=8, num_train=24, num_dev=1, num_test=1, facts_per_document=2
+    )
     train, _, _ = write_documents(folder / "raw", config.model_copy(update={"co_mentions": 2}))
     others = []
     for number, split in ((1000, "dev"), (2000, "test")):
         text = gzip.decompress(train.read_bytes()).decode()
         others.append(folder / f"{split}.PubTator")
         others[-1].write_text(re.sub(r"^(?=[0-9])", str(number), text, flags=re.MULTILINE))
-    return prepare_documents(folder / "store", [train], others[:1], others[1:], min_type_pair_relations=1)
+    return prepare_documents(
+        folder / "store", [train], others[:1], others[1:], min_type_pair_relations=1
+    )
 
 
 @pytest.fixture(scope="session")
@@ -178,6 +193,8 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_words(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
     """24 sentences; dev and test are the same ones."""
     folder = tmp_path_factory.mktemp("tiny words")
-    sentences, _ = write_words(folder / "raw", WordsConfig(num_sentences=24, num_drugs=6, num_effects=6))
+    sentences, _ = write_words(
+        folder / "raw", WordsConfig(num_sentences=24, num_drugs=6, num_effects=6)
+    )
     dev, test = (shutil.copy(sentences, folder / f"{split}.json.gz") for split in ("dev", "test"))
     return prepare_words(folder / "store", [sentences], dev=[Path(dev)], test=[Path(test)])

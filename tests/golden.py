@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from raybio.config import override_all
-from raybio.functional.digest import weights_digest
-from raybio.systems import SYSTEMS
-from raybio.training.gather import SingleProcess
+from raybio.core.config import override_all
+from raybio.core.digest import weights_digest
+from raybio.methods import SYSTEMS
+from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 
 NUM_STEPS = 20
@@ -38,7 +38,11 @@ def trained(name: str, folder: Path) -> dict[str, Any]:
     store = entry.prepare_demo(folder / name)
     system = entry.build(config, store)
     losses = [report.metrics["loss"] for report in fit(system, config) if "loss" in report.metrics]
-    final = system.final_evaluate(system.model, SingleProcess()) if system.final_evaluate is not None else {}
+    final = (
+        system.final_evaluate(system.model, SingleProcess())
+        if system.final_evaluate is not None
+        else {}
+    )
     return {
         "weights_sha256": weights_digest(system.model.state_dict().items()),
         "losses": losses,
@@ -58,7 +62,11 @@ def differences(expected: Any, got: Any, path: str = "") -> Iterator[str]:
         for number, (one, other) in enumerate(zip(expected, got, strict=True)):
             yield from differences(one, other, f"{path}/{number}")
     elif isinstance(expected, float) and isinstance(got, float):
-        if not (expected == got or abs(expected - got) <= 1e-9 * max(abs(expected), abs(got)) or expected != expected):
+        if not (
+            expected == got
+            or abs(expected - got) <= 1e-9 * max(abs(expected), abs(got))
+            or expected != expected
+        ):
             yield f"{path}: {expected!r} in the record, {got!r} in the run"
     elif expected != got:
         yield f"{path}: {expected!r} in the record, {got!r} in the run"
@@ -66,7 +74,9 @@ def differences(expected: Any, got: Any, path: str = "") -> Iterator[str]:
 
 def record(path: Path) -> int:
     """Write the results of all systems."""
-    path.write_text(json.dumps({"cpu": torch.backends.cpu.get_cpu_capability(), **_all(print)}, indent=1) + "\n")
+    path.write_text(
+        json.dumps({"cpu": torch.backends.cpu.get_cpu_capability(), **_all(print)}, indent=1) + "\n"
+    )
     return 0
 
 
@@ -89,7 +99,9 @@ def _all(say: Callable[[str], None]) -> dict[str, Any]:
         for name in SYSTEMS:
             began = time.process_time()
             results[name] = trained(name, Path(folder))
-            say(f"{name}: {results[name]['weights_sha256'][:12]} in {time.process_time() - began:.0f} s")
+            say(
+                f"{name}: {results[name]['weights_sha256'][:12]} in {time.process_time() - began:.0f} s"
+            )
     return results
 
 

@@ -21,7 +21,9 @@ def graph_convolution(feature_ND, adjacency_NN, weight_DD, bias_D):
             total = bias_D[column]
             for other in range(num):
                 for row in range(len(weight_DD)):
-                    total += adjacency_NN[node][other] * feature_ND[other][row] * weight_DD[row][column]
+                    total += (
+                        adjacency_NN[node][other] * feature_ND[other][row] * weight_DD[row][column]
+                    )
             out[node, column] = total
     return out
 
@@ -41,15 +43,20 @@ def softmax_loss(similarities, temperature: float) -> float:
     return -math.log(powers[0] / sum(powers))
 
 
-def same_tag_losses(vectors, tags, others, samples, sample_tags, temperature: float) -> list[float | None]:
+def same_tag_losses(
+    vectors, tags, others, samples, sample_tags, temperature: float
+) -> list[float | None]:
     losses: list[float | None] = []
     for number, tag in enumerate(tags):
         there = [place for place, word in enumerate(samples[number]) if word >= 0]
         power = {
-            place: math.exp(cosine(vectors[number], others[samples[number][place]]) / temperature) for place in there
+            place: math.exp(cosine(vectors[number], others[samples[number][place]]) / temperature)
+            for place in there
         }
         positive = [power[place] for place in there if sample_tags[number][place] == tag]
-        losses.append(-math.log(sum(positive) / sum(power.values())) if tag >= 0 and positive else None)
+        losses.append(
+            -math.log(sum(positive) / sum(power.values())) if tag >= 0 and positive else None
+        )
     return losses
 
 
@@ -58,7 +65,9 @@ def cldr_loss(embedding_WD, batch, states_ND, temperature: float, pairing: str) 
     word, graph_of = batch.word_N.tolist(), batch.anchor_G.tolist()
 
     def text(graph):
-        return np.maximum(np.concatenate([embedding_WD[word[2 * graph]], embedding_WD[word[2 * graph + 1]]]), 0)
+        return np.maximum(
+            np.concatenate([embedding_WD[word[2 * graph]], embedding_WD[word[2 * graph + 1]]]), 0
+        )
 
     def state(graph):
         return np.concatenate([states_ND[2 * graph], states_ND[2 * graph + 1]])

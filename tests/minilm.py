@@ -23,5 +23,7 @@ def minilm_folder() -> Path | None:
     with (folder / "model.safetensors").open("rb") as weights:
         digest = hashlib.file_digest(weights, "sha256").hexdigest()
     if digest != WEIGHTS_SHA256:
-        raise ValueError(f"{folder}: the weights have sha256 {digest}, want {WEIGHTS_SHA256}. Install it anew.")
+        raise ValueError(
+            f"{folder}: the weights have sha256 {digest}, want {WEIGHTS_SHA256}. Install it anew."
+        )
     return folder

@@ -26,7 +26,9 @@ def allowed_negatives(neighbours: list[set[int]], group: Sequence[int], node: in
 def cosine(left: np.ndarray, right: np.ndarray) -> float:
     """Cosine of two vectors; 0 for a zero vector."""
     dot = sum(float(a) * float(b) for a, b in zip(left, right, strict=True))
-    length = math.sqrt(sum(float(a) ** 2 for a in left)) * math.sqrt(sum(float(b) ** 2 for b in right))
+    length = math.sqrt(sum(float(a) ** 2 for a in left)) * math.sqrt(
+        sum(float(b) ** 2 for b in right)
+    )
     return dot / length if length else 0.0
 
 
@@ -36,12 +38,20 @@ def distance(left: np.ndarray, right: np.ndarray) -> float:
 
 
 def info_nce(
-    anchor: np.ndarray, candidate: np.ndarray, positive: Sequence[int], temperature: float, ignore=None
+    anchor: np.ndarray,
+    candidate: np.ndarray,
+    positive: Sequence[int],
+    temperature: float,
+    ignore=None,
 ) -> float:
     """Mean of -log softmax at the positive."""
     total = 0.0
     for i in range(len(anchor)):
-        kept = [j for j in range(len(candidate)) if j == positive[i] or ignore is None or not ignore[i][j]]
+        kept = [
+            j
+            for j in range(len(candidate))
+            if j == positive[i] or ignore is None or not ignore[i][j]
+        ]
         score = {j: cosine(anchor[i], candidate[j]) / temperature for j in kept}
         top = max(score.values())
         total += top + math.log(sum(math.exp(s - top) for s in score.values())) - score[positive[i]]
@@ -49,7 +59,13 @@ def info_nce(
 
 
 def multi_similarity(
-    embedding: np.ndarray, linked, positive_weight, negative_weight, threshold, mining_margin=None, ignore=None
+    embedding: np.ndarray,
+    linked,
+    positive_weight,
+    negative_weight,
+    threshold,
+    mining_margin=None,
+    ignore=None,
 ) -> tuple[float, list[float | None]]:
     """The mean, and the loss of each anchor or None where it is skipped (SPPT's code, facts 4.2 [C])."""
     losses: list[float | None] = []
@@ -67,14 +83,20 @@ def multi_similarity(
         if not positives or not negatives:
             losses.append(None)
             continue
-        pull = math.log(1 + sum(math.exp(-positive_weight * (score[p] - threshold)) for p in positives))
-        push = math.log(1 + sum(math.exp(negative_weight * (score[n] - threshold)) for n in negatives))
+        pull = math.log(
+            1 + sum(math.exp(-positive_weight * (score[p] - threshold)) for p in positives)
+        )
+        push = math.log(
+            1 + sum(math.exp(negative_weight * (score[n] - threshold)) for n in negatives)
+        )
         losses.append(pull / positive_weight + push / negative_weight)
     counted = [loss for loss in losses if loss is not None]
     return (sum(counted) / len(counted) if counted else 0.0), losses
 
 
-def multi_similarity_global(embedding, linked, positive_weight, negative_weight, threshold, ignore=None) -> float:
+def multi_similarity_global(
+    embedding, linked, positive_weight, negative_weight, threshold, ignore=None
+) -> float:
     """The paper's printed form (facts 4.2 [P])."""
     num, pull, push = len(embedding), 1.0, 1.0
     for i in range(num):
@@ -97,13 +119,18 @@ def margin_contrastive(anchor, positive, negative, positive_margin, negative_mar
     return pull / num + push / num
 
 
-def retrieval_of_group(score: np.ndarray, linked: np.ndarray, ignore: np.ndarray | None = None) -> dict[int, dict]:
+def retrieval_of_group(
+    score: np.ndarray, linked: np.ndarray, ignore: np.ndarray | None = None
+) -> dict[int, dict]:
     """Per anchor of one group: lrap, ndcg, reciprocal_rank, num_links, precision_sum and ranks (facts 6).
 
     ``score`` and ``linked`` are (n, n); the diagonal and ``ignore`` are no candidates.
     """
     num = len(score)
-    candidates = [[j for j in range(num) if j != i and not (ignore is not None and ignore[i][j])] for i in range(num)]
+    candidates = [
+        [j for j in range(num) if j != i and not (ignore is not None and ignore[i][j])]
+        for i in range(num)
+    ]
     pairs = [(float(score[i][j]), bool(linked[i][j])) for i in range(num) for j in candidates[i]]
     result = {}
     for i in range(num):
@@ -184,7 +211,9 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
     return best
 
 
-def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], k1: float, b: float) -> list[float]:
+def bm25(
+    query: Sequence[str], documents: Sequence[Sequence[str]], k1: float, b: float
+) -> list[float]:
     """Robertson and Zaragoza (2009), with the idf that never falls below 0, over lists of words."""
     mean_length = sum(len(words) for words in documents) / len(documents)
     scores = []
@@ -199,7 +228,9 @@ def bm25(query: Sequence[str], documents: Sequence[Sequence[str]], k1: float, b:
     return scores
 
 
-def link_retrieval(scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], ignores=None) -> dict[str, float]:
+def link_retrieval(
+    scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], ignores=None
+) -> dict[str, float]:
     """The aggregated metrics over groups, given as square matrices."""
     ignores = ignores or [None] * len(scores)
     groups = [retrieval_of_group(*group) for group in zip(scores, linkeds, ignores, strict=True)]
@@ -228,7 +259,9 @@ def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]
     found = []
     for one in query.astype(np.float64):
         squares = [np.float32(((one - other) ** 2).sum()) for other in candidate.astype(np.float64)]
-        found.append(sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))[:k])
+        found.append(
+            sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))[:k]
+        )
     return found
 
 

@@ -7,15 +7,29 @@ from tests.oracles import cosine
 
 
 def multi_center_logits(
-    pairs, labels, proxies, bias, weight_temperature, logit_temperature, others, other_labels, offset
+    pairs,
+    labels,
+    proxies,
+    bias,
+    weight_temperature,
+    logit_temperature,
+    others,
+    other_labels,
+    offset,
 ):
     """MCCL's logits (facts §5.3), lists of lists; -inf for a class without members. Proxy i is of class i mod R."""
     logits = []
     for i in range(len(pairs)):
         row = []
         for r in range(len(bias)):
-            members = [others[j] for j in range(len(others)) if j != offset + i and other_labels[j][r]]
-            members += [proxies[p] for p in range(0 if proxies is None else len(proxies)) if p % len(bias) == r]
+            members = [
+                others[j] for j in range(len(others)) if j != offset + i and other_labels[j][r]
+            ]
+            members += [
+                proxies[p]
+                for p in range(0 if proxies is None else len(proxies))
+                if p % len(bias) == r
+            ]
             score = [cosine(pairs[i], member) for member in members]
             if not score:
                 row.append(-math.inf)
@@ -50,7 +64,9 @@ def classwise_knn(queries, bank, labels, k: int) -> list[list[float]]:
     for query in queries:
         row = []
         for r in range(len(labels[0]) if len(labels) else 0):
-            score = sorted((cosine(query, bank[j]) for j in range(len(bank)) if labels[j][r]), reverse=True)[:k]
+            score = sorted(
+                (cosine(query, bank[j]) for j in range(len(bank)) if labels[j][r]), reverse=True
+            )[:k]
             row.append(sum(score) / len(score) if score else -math.inf)
         means.append(row)
     return means
@@ -64,7 +80,8 @@ def class_centroids(bank, labels) -> list[list[float]]:
         lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in rows]
         centroids.append(
             [
-                sum(float(row[d]) / length for row, length in zip(rows, lengths, strict=True)) / max(len(rows), 1)
+                sum(float(row[d]) / length for row, length in zip(rows, lengths, strict=True))
+                / max(len(rows), 1)
                 for d in range(len(bank[0]))
             ]
         )
@@ -77,13 +94,23 @@ def self_contrast(pairs, twins, names, temperature: float, *, excludes_positives
     for i in range(len(pairs)):
         if not any(j != i and names[j] == names[i] for j in range(len(pairs))):
             continue
-        others = [k for k in range(len(pairs)) if k != i and not (excludes_positives and names[k] == names[i])]
+        others = [
+            k
+            for k in range(len(pairs))
+            if k != i and not (excludes_positives and names[k] == names[i])
+        ]
         up = math.exp(cosine(pairs[i], twins[i]) / temperature)
-        terms.append(-math.log(up / (up + sum(math.exp(cosine(pairs[i], twins[k]) / temperature) for k in others))))
+        terms.append(
+            -math.log(
+                up / (up + sum(math.exp(cosine(pairs[i], twins[k]) / temperature) for k in others))
+            )
+        )
     return sum(terms) / len(terms)
 
 
-def contrast(pairs, is_positive, is_negative, temperature: float, *, by_anchor: bool) -> tuple[float, int]:
+def contrast(
+    pairs, is_positive, is_negative, temperature: float, *, by_anchor: bool
+) -> tuple[float, int]:
     """Sum and number of the terms (facts §4.4, or §5.2 by anchor); relations of rows i and j are functions of both."""
     total, number = 0.0, 0
     rows = range(len(pairs))
@@ -110,13 +137,17 @@ def pair_equality(pairs, is_positive, is_negative) -> tuple[tuple[float, int], t
         for j in range(len(pairs)):
             for side, (is_related, sign) in enumerate(((is_positive, 1.0), (is_negative, -1.0))):
                 if i != j and is_related(i, j):
-                    product = sum(float(a) * float(b) for a, b in zip(pairs[i], pairs[j], strict=True))
+                    product = sum(
+                        float(a) * float(b) for a, b in zip(pairs[i], pairs[j], strict=True)
+                    )
                     sums[side] += math.log(1 + math.exp(-sign * product))
                     numbers[side] += 1
     return (sums[0], numbers[0]), (sums[1], numbers[1])
 
 
-def multi_center_contrast(pairs, class_of, is_positive, is_negative, weight_temperature, logit_temperature):
+def multi_center_contrast(
+    pairs, class_of, is_positive, is_negative, weight_temperature, logit_temperature
+):
     """Sum and number of the cross entropies of anchors with a positive: MCCL over entity pairs (Table 5)."""
     total, number = 0.0, 0
     rows = range(len(pairs))
@@ -135,7 +166,9 @@ def multi_center_contrast(pairs, class_of, is_positive, is_negative, weight_temp
     return total, number
 
 
-def docred_scores(predicted: Sequence[tuple], gold: Sequence[tuple], in_train: set[tuple]) -> dict[str, float]:
+def docred_scores(
+    predicted: Sequence[tuple], gold: Sequence[tuple], in_train: set[tuple]
+) -> dict[str, float]:
     """ATLOP's evaluation of facts (document, head, tail, relation), read off its code (facts §7)."""
     truth, submitted = set(gold), sorted(set(predicted))
     correct = correct_in_train = 0
@@ -143,7 +176,10 @@ def docred_scores(predicted: Sequence[tuple], gold: Sequence[tuple], in_train: s
         if fact in truth:
             correct += 1
             correct_in_train += fact in in_train
-    precision, recall = correct / len(submitted) if submitted else 0.0, correct / len(truth) if truth else 0.0
+    precision, recall = (
+        correct / len(submitted) if submitted else 0.0,
+        correct / len(truth) if truth else 0.0,
+    )
     ignoring = (correct - correct_in_train) / (len(submitted) - correct_in_train + 1e-5)
 
     def harmonic(p: float, r: float) -> float:

@@ -18,7 +18,9 @@ class Done(NamedTuple):
 
 def run_script(script: Path | str, folder: Path, *arguments: str, **environment: str) -> Done:
     """Run a file, or a module by its name, in ``folder`` to its end; ``environment`` is added to that of the tests."""
-    process = forkserver().Process(target=_run, args=(script, folder, arguments, os.environ | environment))
+    process = forkserver().Process(
+        target=_run, args=(script, folder, arguments, os.environ | environment)
+    )
     process.start()
     try:
         process.join()
@@ -27,7 +29,9 @@ def run_script(script: Path | str, folder: Path, *arguments: str, **environment:
     return Done(process.exitcode, (folder / "stdout").read_text(), (folder / "stderr").read_text())
 
 
-def _run(script: Path | str, folder: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> None:
+def _run(
+    script: Path | str, folder: Path, arguments: tuple[str, ...], environment: dict[str, str]
+) -> None:
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.environ |= environment

@@ -15,11 +15,15 @@ import jsonschema
 import pytest
 import yaml
 
-from raybio.config import parse_yaml
+from raybio.core.config import parse_yaml
 
 ROOT = Path(__file__).parents[1]
 CLUSTER_FILES = ["cluster.yaml", "deploy/gcp.yaml", "deploy/own_machines.yaml"]
-PLACES = {"RAYBIO_RUNS": "/shared/runs", "RAYBIO_STORES": "/shared/stores", "RAYBIO_SWEEPS": "/shared/sweeps"}
+PLACES = {
+    "RAYBIO_RUNS": "/shared/runs",
+    "RAYBIO_STORES": "/shared/stores",
+    "RAYBIO_SWEEPS": "/shared/sweeps",
+}
 
 
 def read(name: str) -> dict[str, Any]:
@@ -66,7 +70,11 @@ def test_the_head_is_one_of_the_node_types_and_both_kinds_of_workers_are_the_sam
     assert spot["resources"] == gpu["resources"]
     assert spot["priority"] > gpu["priority"]
     kept = {"InstanceMarketOptions", "scheduling"}
-    differs = {key for key in spot["node_config"] if spot["node_config"][key] != gpu["node_config"].get(key)}
+    differs = {
+        key
+        for key in spot["node_config"]
+        if spot["node_config"][key] != gpu["node_config"].get(key)
+    }
     assert differs and differs <= kept
 
 
@@ -74,7 +82,11 @@ def test_the_head_is_one_of_the_node_types_and_both_kinds_of_workers_are_the_sam
 def test_the_dashboard_listens_on_loopback_and_every_node_wants_a_token(name):
     cluster = read(name)
     (head,) = [command for command in cluster["head_start_ray_commands"] if "ray start" in command]
-    (worker,) = [command for command in cluster["worker_start_ray_commands"] if "--address=$RAY_HEAD_IP" in command]
+    (worker,) = [
+        command
+        for command in cluster["worker_start_ray_commands"]
+        if "--address=$RAY_HEAD_IP" in command
+    ]
     assert "RAY_AUTH_MODE=token" in head
     assert "RAY_AUTH_MODE=token" in worker
     assert "--dashboard-host=127.0.0.1" in head
@@ -114,10 +126,16 @@ def launched(cluster: dict[str, Any], num_gpus: int, refused: dict[str, float]) 
     )
     reply = ResourceDemandScheduler().schedule(request)
     assert not reply.infeasible_cluster_resource_constraints
-    return {launch.instance_type: launch.count for launch in reply.to_launch if launch.instance_type != "head"}
+    return {
+        launch.instance_type: launch.count
+        for launch in reply.to_launch
+        if launch.instance_type != "head"
+    }
 
 
-def test_rays_autoscaler_starts_spot_machines_and_those_on_demand_only_where_spot_was_refused(cluster):
+def test_rays_autoscaler_starts_spot_machines_and_those_on_demand_only_where_spot_was_refused(
+    cluster,
+):
     assert launched(cluster, 4, {}) == {"spot_gpu": 4}
     assert launched(cluster, 4, {"spot_gpu": 0.0}) == {"gpu": 4}
     assert launched(cluster, 4, {"spot_gpu": 0.9}) == {"gpu": 4}
@@ -162,15 +180,25 @@ def test_the_job_for_kubernetes_has_the_keys_of_kuberay_and_no_others(manifests)
     assert cluster["headGroupSpec"].keys() <= KNOWN["HeadGroupSpec"]
     for group in cluster["workerGroupSpecs"]:
         assert group.keys() <= KNOWN["WorkerGroupSpec"]
-        assert {"groupName", "minReplicas", "maxReplicas", "rayStartParams", "template"} <= group.keys()
+        assert {
+            "groupName",
+            "minReplicas",
+            "maxReplicas",
+            "rayStartParams",
+            "template",
+        } <= group.keys()
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
 
 
 def test_rays_own_reader_finds_in_the_job_for_kubernetes_what_it_asks_for(manifests):
-    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+    from ray.autoscaler._private.kuberay.autoscaling_config import (
+        _derive_autoscaling_config_from_ray_cr,
+    )
 
     spec = manifests["RayJob"]["spec"]["rayClusterSpec"]
-    config = _derive_autoscaling_config_from_ray_cr({"metadata": {"name": "a", "namespace": "b"}, "spec": spec})
+    config = _derive_autoscaling_config_from_ray_cr(
+        {"metadata": {"name": "a", "namespace": "b"}, "spec": spec}
+    )
     types = config["available_node_types"]
     assert types["headgroup"]["resources"]["CPU"] == 0
     gpu = types["gpu"]
@@ -188,22 +216,33 @@ def test_a_retried_job_for_kubernetes_finds_its_run_by_name_on_the_shared_volume
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     cluster = spec["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
-    assert int(given["--workers"]) == sum(group["minReplicas"] for group in cluster["workerGroupSpecs"])
+    assert int(given["--workers"]) == sum(
+        group["minReplicas"] for group in cluster["workerGroupSpecs"]
+    )
     for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
         pod = group["template"]["spec"]
-        (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "shared"]
+        (mount,) = [
+            mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "shared"
+        ]
         (volume,) = [volume for volume in pod["volumes"] if volume["name"] == "shared"]
         assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-        assert all(given[name].startswith(f"{mount['mountPath']}/") for name in ("--store", "--runs"))
+        assert all(
+            given[name].startswith(f"{mount['mountPath']}/") for name in ("--store", "--runs")
+        )
 
 
 def test_the_driver_on_kubernetes_puts_what_no_option_names_on_the_shared_volume(manifests):
-    (head,) = manifests["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    (head,) = manifests["RayJob"]["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"][
+        "containers"
+    ]
     assert PLACES.items() <= {one["name"]: one["value"] for one in head["env"]}.items()
 
 
 def test_every_place_that_a_job_has_without_an_option_is_one_that_clusters_set():
-    texts = [path.read_text() for path in [*(ROOT / "raybio").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]]
+    texts = [
+        path.read_text()
+        for path in [*(ROOT / "raybio").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]
+    ]
     assert {
         name for text in texts for name in re.findall(r'default_folder\(\s*"\w+", "(\w+)"\)', text)
     } == PLACES.keys()
@@ -213,13 +252,18 @@ def test_a_pod_that_must_go_has_longer_than_its_node_takes_to_drain(manifests):
     for group in manifests["RayJob"]["spec"]["rayClusterSpec"]["workerGroupSpecs"]:
         pod = group["template"]["spec"]
         environment = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
-        assert float(environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"]) < pod["terminationGracePeriodSeconds"]
+        assert (
+            float(environment["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"])
+            < pod["terminationGracePeriodSeconds"]
+        )
         assert "spot" in {toleration["key"] for toleration in pod["tolerations"]}
 
 
 def test_versions_of_ray_are_the_same_everywhere(manifests):
     (pinned,) = [
-        line.split("==")[1] for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("ray==")
+        line.split("==")[1]
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line.startswith("ray==")
     ]
     assert manifests["RayJob"]["spec"]["rayClusterSpec"]["rayVersion"] == pinned
     assert f"rayproject/ray:{pinned}-" in (ROOT / "deploy" / "kuberay" / "Dockerfile").read_text()
@@ -230,7 +274,9 @@ def test_the_wheel_that_nodes_install_holds_every_file_of_the_package(cluster, t
         if remote.startswith("~/raybio/") and not remote.endswith("deploy"):
             (tmp_path / remote.removeprefix("~/raybio/")).symlink_to(ROOT / local)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run([*command, "--wheel-dir", "wheels", "."], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--wheel-dir", "wheels", "."], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     (wheel,) = (tmp_path / "wheels").glob("raybio-*.whl")
     held = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("raybio/")}
@@ -241,7 +287,9 @@ def test_the_wheel_that_nodes_install_holds_every_file_of_the_package(cluster, t
 def test_the_upload_of_a_job_leaves_git_runs_and_environments_behind():
     ignored = (ROOT / ".rayignore").read_text().splitlines()
     assert {".git/", ".venv/", "/runs/", "/sweeps/", "/stores/", "/mlflow.db*"} <= set(ignored)
-    assert {"/runs/", "/sweeps/", "/stores/", "/mlflow.db*"} <= set((ROOT / ".gitignore").read_text().splitlines())
+    assert {"/runs/", "/sweeps/", "/stores/", "/mlflow.db*"} <= set(
+        (ROOT / ".gitignore").read_text().splitlines()
+    )
 
 
 def ask_for_gpus(*arguments):
@@ -259,9 +307,19 @@ def test_whoever_asks_for_no_number_of_gpus_is_told_how(arguments):
 
 def test_gpus_that_do_not_come_are_not_waited_for_for_ever(capsys):
     counts = iter([0, 2, 4])
-    assert runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](4, lambda: next(counts), 60, 0) == 0
+    assert (
+        runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](
+            4, lambda: next(counts), 60, 0
+        )
+        == 0
+    )
     assert capsys.readouterr().out.splitlines()[-1] == "4 GPUs, 4 asked for"
-    assert runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](99, lambda: 8, 0.1, 0.05) == 1
+    assert (
+        runpy.run_path(str(ROOT / "deploy" / "ask_for_gpus.py"))["wait_for"](
+            99, lambda: 8, 0.1, 0.05
+        )
+        == 1
+    )
     told = capsys.readouterr().err
     assert "8 of 99 GPUs" in told
     assert "max_workers" in told

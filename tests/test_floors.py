@@ -12,23 +12,23 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FLOOR_BY_UNIT = {
     "raybio": 0,
-    "raybio.errors": 0,
-    "raybio.config": 0,
-    "raybio.search_space": 0,
-    "raybio.markdown": 0,
-    "raybio.folders": 0,
+    "raybio.core.errors": 0,
+    "raybio.core.config": 0,
+    "raybio.core.search_space": 0,
+    "raybio.core.markdown": 0,
+    "raybio.core.files": 0,
     "raybio.functional": 1,
-    "raybio.graphs": 1,
-    "raybio.batches": 1,
-    "raybio.word_batches": 1,
-    "raybio.protocols": 1,
+    "raybio.methods.sppt.graph.csr": 1,
+    "raybio.core.batch": 1,
+    "raybio.methods.relation_graphs.batches": 1,
+    "raybio.core.interfaces": 1,
     "raybio.data": 2,
     "raybio.encoders": 2,
     "raybio.objectives": 2,
     "raybio.evaluation": 2,
     "raybio.retrieval": 2,
     "raybio.training": 3,
-    "raybio.systems": 4,
+    "raybio.methods": 4,
     "raybio.runtime": 5,
     "jobs": 6,
 }
@@ -62,7 +62,9 @@ def unit_of(module: str) -> str:
 
 def imported(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
     """(line, module) of every import, those inside functions and by name included."""
-    package = module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    package = (
+        module_name(path) if path.name == "__init__.py" else module_name(path).rpartition(".")[0]
+    )
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -73,7 +75,10 @@ def imported(path: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
                 base = ".".join([*start, base] if base else start)
             yield node.lineno, base
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in {"import_module", "__import__"}:
+        elif isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in {
+            "import_module",
+            "__import__",
+        }:
             name = node.args[0] if node.args else None
             yield node.lineno, name.value if isinstance(name, ast.Constant) else "(computed)"
 
@@ -94,13 +99,21 @@ def upward_imports(path: Path, tree: ast.AST) -> list[str]:
     for line, target in imported(path, tree):
         top = target.split(".")[0]
         if top in {"ray", "mlflow"} and unit != "raybio.runtime":
-            problems.append(where(path, line, f"{target}: only raybio.runtime knows ray and mlflow"))
+            problems.append(
+                where(path, line, f"{target}: only raybio.runtime knows ray and mlflow")
+            )
         if top in {"tests", "benchmarks"} or (top == "jobs" and unit != "jobs"):
-            problems.append(where(path, line, f"{target}: the house does not know what stands around it"))
+            problems.append(
+                where(path, line, f"{target}: the house does not know what stands around it")
+            )
         if target == "(computed)":
             problems.append(where(path, line, "an import whose name is computed cannot be checked"))
         if FLOOR_BY_UNIT[unit] == 0 and top not in FLOOR_0_MAY_IMPORT:
-            problems.append(where(path, line, f"{target}: floor 0 knows the standard library, pydantic and yaml"))
+            problems.append(
+                where(
+                    path, line, f"{target}: floor 0 knows the standard library, pydantic and yaml"
+                )
+            )
         other = unit_of(target)
         if top != "raybio" or other == unit:
             continue
@@ -122,7 +135,9 @@ def unpickling(path: Path, tree: ast.AST) -> list[str]:
         if not isinstance(node, ast.Call):
             continue
         name = dotted(node.func)
-        keywords = {keyword.arg: getattr(keyword.value, "value", "computed") for keyword in node.keywords}
+        keywords = {
+            keyword.arg: getattr(keyword.value, "value", "computed") for keyword in node.keywords
+        }
         if name == "torch.load" and keywords.get("weights_only") is not True:
             problems.append(where(path, node.lineno, "torch.load without weights_only=True"))
         if keywords.get("allow_pickle", False) is not False:
@@ -132,17 +147,27 @@ def unpickling(path: Path, tree: ast.AST) -> list[str]:
         if keywords.get("shell", False) is not False:
             problems.append(where(path, node.lineno, f"{name} with shell"))
         loader = (
-            node.args[1] if len(node.args) > 1 else next((k.value for k in node.keywords if k.arg == "Loader"), None)
+            node.args[1]
+            if len(node.args) > 1
+            else next((k.value for k in node.keywords if k.arg == "Loader"), None)
         )
-        if name in FORBIDDEN_CALLS and not (name == "yaml.load" and dotted(loader or node) == "_PlainLoader"):
+        if name in FORBIDDEN_CALLS and not (
+            name == "yaml.load" and dotted(loader or node) == "_PlainLoader"
+        ):
             problems.append(where(path, node.lineno, name))
     return problems
 
 
 def test_every_module_stands_on_a_known_floor():
-    strangers = [str(path.relative_to(ROOT)) for path in SOURCES if unit_of(module_name(path)) not in FLOOR_BY_UNIT]
+    strangers = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if unit_of(module_name(path)) not in FLOOR_BY_UNIT
+    ]
     unnamed = [
-        str(p.relative_to(ROOT)) for p in SOURCES if module_name(p).count(".") and unit_of(module_name(p)) == "raybio"
+        str(p.relative_to(ROOT))
+        for p in SOURCES
+        if module_name(p).count(".") and unit_of(module_name(p)) == "raybio"
     ]
     assert strangers + unnamed == []
 
@@ -165,11 +190,11 @@ def test_imports_only_go_down(path):
         ("jobs/x.py", "import ray", True),
         (
             "raybio/data/x.py",
-            "from . import y\nfrom raybio.graphs import Graph\nfrom raybio.errors import DataError",
+            "from . import y\nfrom raybio.methods.sppt.graph.csr import Graph\nfrom raybio.core.errors import DataError",
             False,
         ),
-        ("raybio/runtime/x.py", "import ray\nfrom raybio.systems import SYSTEMS", False),
-        ("raybio/protocols.py", "from raybio.batches import Batch", False),
+        ("raybio/runtime/x.py", "import ray\nfrom raybio.methods import SYSTEMS", False),
+        ("raybio/protocols.py", "from raybio.core.batch import Batch", False),
     ],
 )
 def test_the_rule_about_imports_finds_what_it_should(module, code, is_wrong):
@@ -180,7 +205,9 @@ def test_the_systems_import_neither_ray_nor_mlflow_nor_what_training_has_no_use_
     """Every training worker waits for these imports."""
     unwanted = {"ray", "mlflow", "matplotlib", "sklearn", "scipy.stats", "faiss"}
     code = f"import sys, raybio.systems; print(sorted({unwanted} & sys.modules.keys()))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1500
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
 
@@ -221,17 +248,29 @@ def test_every_folder_says_what_lives_in_it():
         ROOT / "tests",
         ROOT / "benchmarks",
     }
-    assert [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "README.md").is_file()] == []
+    assert [
+        str(folder.relative_to(ROOT))
+        for folder in sorted(folders)
+        if not (folder / "README.md").is_file()
+    ] == []
 
 
 def test_the_text_names_no_machine_and_leaves_nothing_undone():
     # Joined here, so that this file does not find itself.
-    machine = re.compile(r"(?<![\w.~}-])/(?:" + "|".join(["work", "home", "root", "Users", "mnt"]) + r")/\w")
+    machine = re.compile(
+        r"(?<![\w.~}-])/(?:" + "|".join(["work", "home", "root", "Users", "mnt"]) + r")/\w"
+    )
     undone = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "HA" + "CK"]) + r")\b")
     suffixes = {".py", ".md", ".yaml", ".toml", ".txt", ".cfg", ".sh"}
     folders = ["raybio", "jobs", "tests", "benchmarks", "search_spaces", "docs", ".ci"]
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
-    files += [path for path in ROOT.iterdir() if path.is_file() and path.name in {"Makefile", ".rayignore"}]
+    files = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in suffixes
+    ]
+    files += [
+        path
+        for path in ROOT.iterdir()
+        if path.is_file() and path.name in {"Makefile", ".rayignore"}
+    ]
     files += [path for path in ROOT.iterdir() if path.is_file() and path.suffix in suffixes]
     problems = []
     for path in files:

@@ -21,7 +21,9 @@ def nearest_pairs(query, query_indptr, bank, bank_indptr, k: int, both_orders: b
         near = []
         for c, d in pairs(bank_indptr):
             distance = table[a][c] + table[b][d]
-            near.append((min(distance, table[b][c] + table[a][d]) if both_orders else distance, c, d))
+            near.append(
+                (min(distance, table[b][c] + table[a][d]) if both_orders else distance, c, d)
+            )
         found.append(sorted(near)[:k])
     return found
 
@@ -64,16 +66,27 @@ def entity_relation_scores(predicted, gold, num_types: int, num_relations: int) 
             its_chunks |= {(number, *chunk) for chunk in chunks(tags, [0, len(tags)])}
             its_pairs |= {(number, min(i, j), max(i, j), label) for i, j, label in rows}
     ends = {(number, end - 1) for number, _, end, _ in found_chunks & gold_chunks}
-    strict = {pair for pair in found_pairs & gold_pairs if {(pair[0], pair[1]), (pair[0], pair[2])} <= ends}
+    strict = {
+        pair
+        for pair in found_pairs & gold_pairs
+        if {(pair[0], pair[1]), (pair[0], pair[2])} <= ends
+    }
 
     def macro(right, found, missed, there, classes) -> tuple[float, float, float]:
         rows = []
         for number in classes:
-            tp, fp, fn = (sum(1 for row in side if row[3] == number) for side in (right, found - right, missed))
+            tp, fp, fn = (
+                sum(1 for row in side if row[3] == number)
+                for side in (right, found - right, missed)
+            )
             if any(row[3] == number for row in there):
                 f1 = 2 * tp / (2 * tp + fp + fn) if tp else 0.0
                 rows.append((f1, tp / (tp + fp) if tp else 0.0, tp / (tp + fn) if tp else 0.0))
-        return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True)) if rows else (0.0, 0.0, 0.0)
+        return (
+            tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))
+            if rows
+            else (0.0, 0.0, 0.0)
+        )
 
     types, labels = range(num_types), range(1, num_relations + 1)
     right_chunks, right_pairs = found_chunks & gold_chunks, found_pairs & gold_pairs

@@ -1,88 +1,167 @@
-"""A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load without raybio."""
+"""A trained text encoder as a folder that ``sentence_transformers`` and ``transformers`` load without raybio.
 
-import json
-from collections.abc import Mapping
+The README.md of an exported encoder.
+"""
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raybio.encoders.model_card import model_card
-from raybio.encoders.protein import ProteinEncoder
-from raybio.encoders.protein_folder import SETTINGS, ProteinSettings
-from raybio.encoders.sentence_folder import write_sentence_files
-from raybio.encoders.tokenizer import build_tokenizer
-from raybio.folders import whole_folder
+import yaml
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerFast
+
+from raybio.core.files import whole_folder
+from raybio.encoders.text import MASK_HEAD_FILE, TextEncoder
+from raybio.encoders.text_checkpoint import write_sentence_files
 
 _USAGE = """```python
-import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from sentence_transformers import SentenceTransformer
 
-tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForMaskedLM.from_pretrained(".").base_model
-{tokenize}
+embedding = SentenceTransformer("."{library_options}).encode(["Asthma in early life.", "Hypersensitivity"])
+```
+
+Without sentence_transformers:
+
+```python
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModel.from_pretrained("."{options})
+texts = ["Asthma in early life.", "Hypersensitivity"]
+batch = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
 with torch.no_grad():
     states = model(**batch).last_hidden_state
 {pool}
 ```"""
 
-_TOKENIZE = 'batch = tokenizer(["MKTAYIAKQR", "MVLSPADK"], padding=True, truncation=True, return_tensors="pt"{options})'
 
-_USAGE_BY_POOLING = {
-    "cls": _USAGE.format(tokenize=_TOKENIZE.format(options=""), pool="embedding = states[:, 0]"),
-    "mean": _USAGE.format(
-        tokenize=_TOKENIZE.format(options=", return_special_tokens_mask=True")
-        + "\nresidue = 1 - batch.pop('special_tokens_mask')[..., None]",
-        pool="embedding = (states * residue).sum(1) / residue.sum(1)",
-    ),
+_POOL = {
+    "cls": "embedding = states[:, 0]",
+    "mean": "token = batch.attention_mask[..., None]\nembedding = (states * token).sum(1) / token.sum(1)",
 }
 
 
-def export_encoder(
-    encoder: ProteinEncoder, directory: str | Path, *, card: Mapping[str, Any], max_tokens: int | None = None
+_NORMALISE = "\nembedding = torch.nn.functional.normalize(embedding)"
+
+
+def export_text_encoder(
+    encoder: TextEncoder, directory: str | Path, *, card: Mapping[str, Any]
 ) -> Path:
     """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
 
-    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and ``AutoTokenizer`` load it, and
-    so does ``encoder.source``. With pooling "cls" ``SentenceTransformer`` does too; its mean pooling would count
-    special tokens, so for pooling "mean" its files are left out. ``read_protein_settings`` reads pooling and length.
+    The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` gives the encoder's embeddings,
+    ``AutoModel`` and ``AutoTokenizer`` load it, and so does ``encoder.source``, with its pooling and normalisation.
+    A learned temperature is no part of it. A head of masked language modelling lies beside the transformer:
+    ``encoder.source`` goes on with it, others leave it alone.
 
     Args:
         encoder: what to export; not changed.
         directory: the folder to write.
-        card: sections of README.md by title, as values that YAML can hold, such as ``{"Data digest": "9f…",
-            "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is the heading.
-        max_tokens: tokens of a sequence in training, special ones included; None: all that the encoder reads.
+        card: sections of README.md by title, as values that YAML can hold; "name" is the heading.
 
     Returns:
         ``directory``.
     """
-    length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
-    tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
-    settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalised": False}
     with whole_folder(Path(directory)) as folder:
         encoder.model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        (folder / "README.md").write_text(_model_card(encoder, card, length), encoding="utf-8")
-        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        if encoder.pooling == "cls":
-            write_sentence_files(folder, width=encoder.width, pooling="cls", max_tokens=length)
+        _plain_tokenizer(encoder).save_pretrained(folder)
+        if encoder.mask_head is not None:
+            head = {
+                name: weight.detach().cpu().contiguous()
+                for name, weight in encoder.mask_head.state_dict().items()
+            }
+            save_file(head, folder / MASK_HEAD_FILE)
+        text = model_card(
+            card,
+            default_name="Text encoder",
+            tags=["sentence-transformers", "sentence-similarity", "raybio"],
+            facts=_facts(encoder),
+            usage=_usage(encoder),
+        )
+        (folder / "README.md").write_text(text, encoding="utf-8")
+        write_sentence_files(
+            folder,
+            width=encoder.width,
+            pooling=encoder.pooling,
+            max_tokens=encoder.max_tokens,
+            is_normalised=encoder.is_normalised,
+        )
     return Path(directory)
 
 
-def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: int) -> str:
-    return model_card(
-        card,
-        default_name="Protein encoder",
-        tags=["protein", "raybio"] + (["sentence-transformers"] if encoder.pooling == "cls" else []),
-        facts=_facts(encoder, max_tokens),
-        usage=_USAGE_BY_POOLING[encoder.pooling],
+def _usage(encoder: TextEncoder) -> str:
+    """Code that gives the encoder's embeddings.
+
+    Architectures with a pooler are loaded without it: it is not in the file, and transformers would warn of that.
+    """
+    has_pooler = "add_pooling_layer" in inspect.signature(type(encoder.model).__init__).parameters
+    return _USAGE.format(
+        library_options=', model_kwargs={"add_pooling_layer": False}' if has_pooler else "",
+        options=", add_pooling_layer=False" if has_pooler else "",
+        pool=_POOL[encoder.pooling] + (_NORMALISE if encoder.is_normalised else ""),
     )
 
 
-def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
+def _plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
+    """The tokenizer under the name of no architecture: those rebuild themselves and forget, say, lowercasing."""
+    tokenizer = encoder.tokenizer
+    backend = copy.deepcopy(tokenizer.backend_tokenizer)
+    backend.no_truncation()
+    backend.no_padding()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_max_length=encoder.max_tokens,
+        padding_side="right",
+        truncation_side=tokenizer.truncation_side,
+        model_input_names=tokenizer.model_input_names,
+        **tokenizer.special_tokens_map,
+    )
+
+
+def _facts(encoder: TextEncoder) -> str:
     config = encoder.model.config
-    millions = sum(weight.numel() for weight in encoder.parameters()) / 1e6
-    pooled = "the first token's last state" if encoder.pooling == "cls" else "the mean of the residues' last states"
-    return (
-        f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, width {encoder.width} "
-        f"and {millions:.1f} M weights, trained with raybio. It reads upper-case residue letters, up to "
-        f"{max_tokens} tokens. A protein's embedding is {pooled}, not normalised."
+    millions = sum(weight.numel() for weight in encoder.model.parameters()) / 1e6
+    pooled = (
+        "the first token's last state"
+        if encoder.pooling == "cls"
+        else "the mean of its tokens' last states"
     )
+    return (
+        f"A {config.model_type.upper()} text encoder of {config.num_hidden_layers} layers, width {encoder.width} and "
+        f"{millions:.1f} M weights, trained with raybio. It reads up to {encoder.max_tokens} tokens of a text, special "
+        f"ones included. The embedding is {pooled}, {'scaled to length 1' if encoder.is_normalised else 'not scaled'}."
+    )
+
+
+def model_card(
+    card: Mapping[str, Any], *, default_name: str, tags: Sequence[str], facts: str, usage: str
+) -> str:
+    """A model card as the hub reads it: a YAML header, then what the encoder is, how to use it, and the sections.
+
+    Args:
+        card: sections by title, as values that YAML can hold; "name" is the heading.
+        default_name: the heading where ``card`` has none.
+        tags: for the header.
+        facts: what the encoder is, in a few sentences.
+        usage: code that runs in the folder.
+
+    Raises:
+        yaml.representer.RepresenterError: if a section holds something else than plain data.
+    """
+    sections = [f"# {card.get('name', default_name)}", facts, usage]
+    sections += [
+        f"## {title}\n\n{_show(content)}" for title, content in card.items() if title != "name"
+    ]
+    header = yaml.safe_dump(
+        {"library_name": "transformers", "pipeline_tag": "feature-extraction", "tags": list(tags)}
+    )
+    return f"---\n{header}---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def _show(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return f"```yaml\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}```"

@@ -5,93 +5,41 @@ Shape letters: R texts, L padded length, D width.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
-from pydantic import Field, model_validator
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModel, BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from raybio.batches import PaddedTokens
-from raybio.encoders.mask_head import MaskHead, build_mask_head, read_mask_head
-from raybio.encoders.pooling import last_hidden_states, mean_over, resolve_pooling
-from raybio.encoders.sentence_folder import Pooling, read_sentence_folder
-from raybio.encoders.sources import SCRATCH, check_source
-from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
-from raybio.encoders.transformer import TransformerConfig, fit_model, seeded_weights
-from raybio.encoders.word_tokenizer import build_character_tokenizer, build_word_tokenizer
-from raybio.errors import ConfigError, DataError
-from raybio.functional.similarity import at_least_fp32, normalise
-from raybio.protocols import Encoded, Encoder
+from raybio.core.batch import PaddedTokens
+from raybio.core.errors import ConfigError, DataError
+from raybio.core.interfaces import Encoded, Encoder
+from raybio.encoders.checkpoints import check_source
+from raybio.encoders.config import MAX_LENGTH, SCRATCH, Pooling, TextEncoderConfig
+from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
+from raybio.encoders.text_checkpoint import (
+    TextCheckpoint,
+    position_table,
+    read_checkpoint,
+    read_sentence_folder,
+)
+from raybio.encoders.tokenization import build_character_tokenizer, build_word_tokenizer
+from raybio.encoders.transformer import (
+    fit_model,
+    last_hidden_states,
+    mean_over,
+    resolve_pooling,
+    seeded_weights,
+)
+from raybio.ops.similarity import at_least_fp32, normalise
 
-MAX_LENGTH = 1_048_576
 MASK_HEAD_FILE = "mask_head.safetensors"
 """Of an export: the head of masked language modelling, for those who train on."""
 
 
-class TextEncoderConfig(TransformerConfig):
-    """Which text encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
-
-    default_pooling: ClassVar[Pooling] = "mean"
-    """Of ``pooling: auto`` where the source says nothing."""
-
-    pooling: Literal["auto", "mean", "cls"] = Field(
-        default="auto",
-        description="a text's embedding: the mean over its tokens, special ones included, or the first token's state; "
-        "auto: what a sentence-transformers folder, such as an export, says, else what the method's paper has (mean "
-        "for BioSTransformers, cls for SPPT and Contrastive-Probe)",
-    )
-    normalise: bool | Literal["auto"] = Field(
-        default="auto",
-        description="scale embeddings to length 1; auto: what a sentence-transformers folder says, else false",
-    )
-    max_length: int | Literal["auto"] = Field(
-        default=128,
-        description="tokens of a text, special ones included, at most what the model has positions for; longer texts "
-        "are cut; auto: what a sentence-transformers folder or the tokenizer says",
-    )
-    dropout: float | None = Field(
-        default=None, ge=0.0, lt=1.0, description="of states and attention; null: the checkpoint's own, 0.1 for scratch"
-    )
-    attention_dropout: float | None = Field(
-        default=None,
-        ge=0.0,
-        lt=1.0,
-        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows none, 0 saves "
-        "half of a step over texts of 500 tokens",
-    )
-    num_layers_kept: int | None = Field(
-        default=None, ge=1, description="of a checkpoint's layers, the first so many are kept; null: all of them"
-    )
-    vocabulary: Literal["words", "characters"] = Field(
-        default="words",
-        description="scratch only: what a token is, a frequent word or a piece of one, or a letter (lower-cased)",
-    )
-    vocabulary_size: int = Field(
-        default=30_522,
-        ge=8,
-        le=2_000_000,
-        description="scratch only: most tokens of the vocabulary made from the corpus",
-    )
-
-    @model_validator(mode="after")
-    def _length_fits(self) -> Self:
-        if self.max_length != "auto" and not 3 <= self.max_length <= MAX_LENGTH:
-            raise ValueError(f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} tokens")
-        if self.num_layers_kept is not None and self.source == SCRATCH:
-            raise ValueError("num_layers_kept is for checkpoints; with source 'scratch' num_layers says how many")
-        return self
-
-
-class ClsTextEncoderConfig(TextEncoderConfig):
-    """The same for methods whose paper takes the first token's state."""
-
-    default_pooling: ClassVar[Pooling] = "cls"
-
-
 class TextEncoder(Encoder):
-    """A transformer that embeds whole texts; an ``raybio.protocols.Encoder``.
+    """A transformer that embeds whole texts; an ``raybio.core.interfaces.Encoder``.
 
     An embedding does not depend on the other texts of a batch, nor on how far it is padded (on the right).
 
@@ -157,7 +105,9 @@ class TextEncoder(Encoder):
             NotImplementedError: before ``learn_words``.
         """
         if self.mask_head is None:
-            raise NotImplementedError("this text encoder has no language-model head; call learn_words first")
+            raise NotImplementedError(
+                "this text encoder has no language-model head; call learn_words first"
+            )
         return self.mask_head(hidden_KD, self.model.get_input_embeddings().weight)
 
     def learn_words(self, config: TextEncoderConfig, *, seed: int) -> None:
@@ -170,15 +120,24 @@ class TextEncoder(Encoder):
             ConfigError: if the tokenizer has no mask token, or the model cannot have such a head.
         """
         if self.tokenizer.mask_token_id is None:
-            raise ConfigError(f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that has")
+            raise ConfigError(
+                f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that has"
+            )
 
         def weights() -> dict[str, Tensor] | None:
             path = Path(config.source).expanduser() / MASK_HEAD_FILE
-            return load_file(path) if path.is_file() else read_mask_head(config.source, config.revision)
+            return (
+                load_file(path)
+                if path.is_file()
+                else read_mask_head(config.source, config.revision)
+            )
 
         is_whole = config.num_layers_kept is None
         self.mask_head = build_mask_head(
-            self.model, seed=seed, weights=weights if is_whole else lambda: None, source=config.source
+            self.model,
+            seed=seed,
+            weights=weights if is_whole else lambda: None,
+            source=config.source,
         )
 
     def learn_temperature(self, initial: float) -> None:
@@ -215,7 +174,9 @@ def check_text_encoder(config: TextEncoderConfig) -> None:
     check_source(config.source, config.revision)
     if config.source != SCRATCH:
         _checkpoint(config).load_config(
-            config.num_layers_kept, dropout=config.dropout, attention_dropout=config.attention_dropout
+            config.num_layers_kept,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
         )
 
 
@@ -238,7 +199,9 @@ def build_text_encoder(
     with seeded_weights(seed):
         if config.source == SCRATCH:
             if count_by_word is None:
-                raise ConfigError("encoder.source 'scratch' has no vocabulary of its own; want the words of a corpus")
+                raise ConfigError(
+                    "encoder.source 'scratch' has no vocabulary of its own; want the words of a corpus"
+                )
             checkpoint = None
             tokenizer = _fresh_tokenizer(config, count_by_word)
             model = _fresh_model(config, tokenizer)
@@ -263,7 +226,9 @@ def build_text_encoder(
             stated=_stated_pooling(config, checkpoint),
             default=config.default_pooling,
         ),
-        is_normalised=config.normalise if config.normalise != "auto" else bool(head and head.is_normalised),
+        is_normalised=config.normalise
+        if config.normalise != "auto"
+        else bool(head and head.is_normalised),
     )
     return encoder.train()
 
@@ -319,7 +284,9 @@ def text_reader(config: TextEncoderConfig, *, count_by_word: Mapping[str, int]) 
     return TextReader(tokenizer, max_tokens, min([*_positions(model), MAX_LENGTH]))
 
 
-def _fresh_tokenizer(config: TextEncoderConfig, count_by_word: Mapping[str, int]) -> PreTrainedTokenizerFast:
+def _fresh_tokenizer(
+    config: TextEncoderConfig, count_by_word: Mapping[str, int]
+) -> PreTrainedTokenizerFast:
     if config.vocabulary == "characters":
         return build_character_tokenizer(count_by_word)
     return build_word_tokenizer(count_by_word, size=config.vocabulary_size)
@@ -336,10 +303,14 @@ def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) 
     return BertModel(sizes, add_pooling_layer=False)
 
 
-def _check_padding(config: TextEncoderConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+def _check_padding(
+    config: TextEncoderConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
+) -> None:
     """Refuse a tokenizer and a model that pad in different ways."""
     if tokenizer.pad_token_id is None:
-        raise ConfigError(f"encoder.source {config.source!r}: its tokenizer has no padding token; want one that has")
+        raise ConfigError(
+            f"encoder.source {config.source!r}: its tokenizer has no padding token; want one that has"
+        )
     table = position_table(model)
     if table is not None and table.padding_idx not in (None, tokenizer.pad_token_id):
         # RoBERTa and its kin number the positions of all tokens but this one.
@@ -371,12 +342,16 @@ def _positions(model: PreTrainedModel) -> list[int]:
     limits = [stated] if stated > 0 else []
     table = position_table(model)
     if table is not None:
-        limits.append(table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1))
+        limits.append(
+            table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
+        )
     return limits
 
 
 def _wanted_length(
-    config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast, checkpoint: TextCheckpoint | None = None
+    config: TextEncoderConfig,
+    tokenizer: PreTrainedTokenizerFast,
+    checkpoint: TextCheckpoint | None = None,
 ) -> int:
     if config.max_length != "auto":
         return config.max_length

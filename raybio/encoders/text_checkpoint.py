@@ -1,8 +1,17 @@
-"""Text encoders that others trained: from a folder or the hub, safetensors only, and never with code of theirs."""
+"""Text encoders that others trained: from a folder or the hub, safetensors only, and never with code of theirs.
+
+Folders (or hub repositories) in the layout of sentence-transformers 2 to 6: what they say, and writing one.
+
+``modules.json`` lists what follows what: a Transformer, a Pooling, perhaps a Normalize. Anything else would be silently
+left out by us and is therefore refused by name.
+"""
 
 import inspect
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 from tokenizers import Tokenizer, normalizers
 from torch import nn
@@ -16,13 +25,40 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from raybio.encoders.sentence_folder import SentenceFolder, read_sentence_folder
-from raybio.encoders.sources import check_complete, load_pretrained, load_weights
-from raybio.encoders.tokens import TokenizerSource
-from raybio.errors import ConfigError
+from raybio.core.errors import ConfigError
+from raybio.encoders.checkpoints import check_complete, fetch_file, load_pretrained, load_weights
+from raybio.encoders.config import Pooling
+from raybio.encoders.tokenization import TokenizerSource
 
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
-_DROPOUTS = ("hidden_dropout_prob", "dropout", "embedding_dropout", "mlp_dropout", *_ATTENTION_DROPOUTS)
+
+
+_DROPOUTS = (
+    "hidden_dropout_prob",
+    "dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+    *_ATTENTION_DROPOUTS,
+)
+
+
+@dataclass(frozen=True)
+class SentenceFolder:
+    """What a sentence-transformers folder says about turning texts into embeddings.
+
+    Attributes:
+        subfolder: where in it the transformer and its tokenizer lie, "" for the folder itself.
+        pooling: "mean" over all real tokens or "cls"; None where only the transformer was asked for.
+        is_normalised: whether embeddings are scaled to length 1.
+        max_tokens: where texts are cut, special tokens included; None: the tokenizer's own limit.
+        lowercase: whether texts are lowercased before the tokenizer sees them.
+    """
+
+    subfolder: str
+    pooling: Pooling | None
+    is_normalised: bool
+    max_tokens: int | None
+    lowercase: bool
 
 
 @dataclass(frozen=True)
@@ -45,7 +81,9 @@ class TextCheckpoint:
         Raises:
             ConfigError: if it cannot be found or reached, or is not a fast one.
         """
-        tokenizer = load_pretrained(AutoTokenizer, self.source, self.revision, subfolder=self._subfolder)
+        tokenizer = load_pretrained(
+            AutoTokenizer, self.source, self.revision, subfolder=self._subfolder
+        )
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
                 f"encoder.source {self.source!r}: its tokenizer is a {type(tokenizer).__name__}, want a fast one. "
@@ -58,7 +96,11 @@ class TextCheckpoint:
         return tokenizer
 
     def load_model(
-        self, *, dropout: float | None, attention_dropout: float | None = None, num_layers: int | None = None
+        self,
+        *,
+        dropout: float | None,
+        attention_dropout: float | None = None,
+        num_layers: int | None = None,
     ) -> PreTrainedModel:
         """Its transformer in float32, without heads.
 
@@ -86,14 +128,20 @@ class TextCheckpoint:
         return model
 
     def load_config(
-        self, num_layers: int | None = None, *, dropout: float | None = None, attention_dropout: float | None = None
+        self,
+        num_layers: int | None = None,
+        *,
+        dropout: float | None = None,
+        attention_dropout: float | None = None,
     ) -> PreTrainedConfig:
         """Return the settings of its transformer with those of ``load_model`` put in; no weights are read.
 
         Raises:
             ConfigError: if it cannot be found or reached, is no encoder, has fewer layers, or no such dropout.
         """
-        config: PreTrainedConfig = load_pretrained(AutoConfig, self.source, self.revision, subfolder=self._subfolder)
+        config: PreTrainedConfig = load_pretrained(
+            AutoConfig, self.source, self.revision, subfolder=self._subfolder
+        )
         self._check_kind(config)
         if num_layers is not None:
             self._cut(config, num_layers)
@@ -125,7 +173,9 @@ class TextCheckpoint:
             )
         config.num_hidden_layers = num_layers
 
-    def _set_dropout(self, config: PreTrainedConfig, setting: str, share: float, names: tuple[str, ...]) -> None:
+    def _set_dropout(
+        self, config: PreTrainedConfig, setting: str, share: float, names: tuple[str, ...]
+    ) -> None:
         found = [name for name in names if hasattr(config, name)]
         if not found:
             raise ConfigError(
@@ -142,7 +192,9 @@ def read_checkpoint(source: str, revision: str, *, with_head: bool) -> TextCheck
     Raises:
         ConfigError: if it cannot be found or reached, or holds modules that cannot be honoured.
     """
-    return TextCheckpoint(source, revision, read_sentence_folder(source, revision, with_head=with_head))
+    return TextCheckpoint(
+        source, revision, read_sentence_folder(source, revision, with_head=with_head)
+    )
 
 
 def token_counts(source: str, texts: Sequence[str]) -> list[int]:
@@ -153,7 +205,9 @@ def token_counts(source: str, texts: Sequence[str]) -> list[int]:
     """
     # A checkpoint's tokenizer may pad and cut; its source does neither.
     plain = TokenizerSource.of(read_checkpoint(source, "main", with_head=False).load_tokenizer())
-    encoded = Tokenizer.from_str(plain.json).encode_batch_fast(list(texts), add_special_tokens=False)
+    encoded = Tokenizer.from_str(plain.json).encode_batch_fast(
+        list(texts), add_special_tokens=False
+    )
     return [len(one.ids) for one in encoded]
 
 
@@ -163,3 +217,234 @@ def position_table(model: PreTrainedModel) -> nn.Embedding | None:
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
             return module
     return None
+
+
+_POOLING_BY_FLAG = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+_TRANSFORMER_FILES = ["sentence_bert_config.json"] + [
+    f"sentence_{name}_config.json"
+    for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+
+
+# What a Transformer's file may say without changing what we compute from the same weights.
+_HONOURED = {
+    "max_seq_length": None,
+    "do_lower_case": None,
+    "unpad_inputs": None,
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+}
+
+
+_READ_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+
+
+def read_sentence_folder(
+    source: str, revision: str, *, with_head: bool = True
+) -> SentenceFolder | None:
+    """What the folder or hub id says, or None if it is no sentence-transformers one.
+
+    Args:
+        source: a folder or hub id.
+        revision: of a hub id.
+        with_head: read pooling and normalisation too, and refuse what else follows the transformer.
+
+    Raises:
+        ConfigError: if the source cannot be reached, its files are malformed, or a module cannot be honoured.
+    """
+    reader = _Reader(source, revision)
+    modules = reader.json("modules.json")
+    if modules is None:
+        return None
+    kinds = (
+        [reader.kind(module) for module in modules]
+        if isinstance(modules, list) and modules
+        else [""]
+    )
+    if kinds[0] != "Transformer":
+        raise reader.refusal(
+            f"modules.json begins with {kinds[0] or 'nothing'}; want a Transformer"
+        )
+    subfolder = reader.path(modules[0])
+    about_text = reader.transformer(subfolder)
+    pooling: Pooling | None = None
+    if with_head:
+        foreign = [kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")]
+        if foreign or kinds[1:] not in (["Pooling"], ["Pooling", "Normalize"]):
+            raise reader.refusal(
+                f"modules.json lists {', '.join(kinds)}; {foreign[0] if foreign else 'this order'} cannot be honoured, "
+                "want Transformer, Pooling and perhaps Normalize"
+            )
+        reader.check_prompt_and_kind()
+        pooling = reader.pooling(reader.path(modules[1]))
+        if len(kinds) == 3:
+            reader.check_normalize(reader.path(modules[2]))
+    return SentenceFolder(
+        subfolder,
+        pooling,
+        is_normalised=with_head and len(kinds) == 3,
+        max_tokens=about_text.get("max_seq_length"),
+        lowercase=bool(about_text.get("do_lower_case", False)),
+    )
+
+
+def write_sentence_files(
+    folder: Path, *, width: int, pooling: Pooling, max_tokens: int, is_normalised: bool = False
+) -> None:
+    """Beside a model and its tokenizer, the files by which ``SentenceTransformer(folder)`` pools as we do."""
+    kinds = ["Transformer", "Pooling"] + (["Normalize"] if is_normalised else [])
+    paths = ["", "1_Pooling", "2_Normalize"]
+    # The names that sentence_transformers understands in all versions from 2 to 6.
+    files: dict[str, Any] = {
+        "modules.json": [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path,
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for number, (kind, path) in enumerate(zip(kinds, paths, strict=False))
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": width,
+            "pooling_mode_cls_token": pooling == "cls",
+            "pooling_mode_mean_tokens": pooling == "mean",
+        },
+        "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads and checks the files of one source."""
+
+    source: str
+    revision: str
+
+    def refusal(self, reason: str) -> ConfigError:
+        """The error that something cannot be honoured."""
+        return ConfigError(
+            f"encoder.source {self.source!r}: {reason}. Choose another source, or set encoder.pooling and "
+            "encoder.normalise to take its transformer alone (a command may have --pooling for it)."
+        )
+
+    def json(self, name: str) -> Any:
+        """The content of a JSON file, None if it is not there."""
+        path = fetch_file(self.source, name, self.revision)
+        if path is None:
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"encoder.source {self.source!r}: {name} is not readable JSON ({error})"
+            ) from None
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file that must hold a mapping, empty if it is not there."""
+        content = self.json(name)
+        if content is not None and not isinstance(content, dict):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: {name} holds a {type(content).__name__}, want a mapping"
+            )
+        return content or {}
+
+    def kind(self, module: Any) -> str:
+        """The name of a stock module's class; that of foreign code with its package."""
+        kind = module.get("type") if isinstance(module, dict) else None
+        if not isinstance(kind, str):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: modules.json has the entry {module!r} without a type"
+            )
+        if module.get("kwargs"):
+            raise self.refusal(
+                f"modules.json gives {kind} the arguments {module['kwargs']!r}, which we cannot honour"
+            )
+        return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
+
+    def path(self, module: dict[str, Any]) -> str:
+        """A module's folder inside the source."""
+        path = module.get("path", "")
+        if (
+            not isinstance(path, str)
+            or PurePosixPath(path).is_absolute()
+            or ".." in PurePosixPath(path).parts
+        ):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: modules.json names the path {path!r}, want one inside"
+            )
+        return path
+
+    def transformer(self, subfolder: str) -> dict[str, Any]:
+        """What is said about the texts: max_seq_length and do_lower_case."""
+        for name in _TRANSFORMER_FILES:
+            settings = self.mapping(_join(subfolder, name))
+            if settings:
+                break
+        for key, value in settings.items():
+            if not value or (key in _HONOURED and _HONOURED[key] in (None, value)):
+                continue
+            # Messages and images may be read in other ways; texts are what we give.
+            if (
+                key == "modality_config"
+                and isinstance(value, dict)
+                and value.get("text") == _READ_TEXT
+            ):
+                continue
+            raise self.refusal(f"its Transformer has {key} {value!r}, which we cannot honour")
+        max_tokens = settings.get("max_seq_length")
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: max_seq_length is {max_tokens!r}, want a number above 0"
+            )
+        return settings
+
+    def pooling(self, path: str) -> Pooling:
+        """How the Pooling module in ``path`` pools."""
+        settings = self.mapping(_join(path, "config.json"))
+        modes = settings.get("pooling_mode")
+        if modes is None:
+            modes = [
+                mode for flag, mode in _POOLING_BY_FLAG.items() if settings.get(flag)
+            ] or "mean"
+        modes = [modes] if isinstance(modes, str) else list(modes)
+        if modes == ["mean"]:
+            return "mean"
+        if modes == ["cls"]:
+            return "cls"
+        raise self.refusal(f"its Pooling is {' + '.join(map(str, modes))}; want mean or cls")
+
+    def check_normalize(self, path: str) -> None:
+        """Refuse a Normalize module that scales something else than embeddings."""
+        for key, value in self.mapping(_join(path, "config.json")).items():
+            if value != "sentence_embedding":
+                raise self.refusal(f"its Normalize has {key} {value!r}; want sentence_embedding")
+
+    def check_prompt_and_kind(self) -> None:
+        """Refuse a source of another kind, or one that puts a prompt before every text."""
+        settings = self.mapping("config_sentence_transformers.json")
+        kind = settings.get("model_type", "SentenceTransformer")
+        if kind != "SentenceTransformer":
+            raise self.refusal(f"it is a {kind}; want a SentenceTransformer")
+        name = settings.get("default_prompt_name")
+        prompt = (settings.get("prompts") or {}).get(name)
+        if prompt:
+            raise self.refusal(
+                f"it puts the prompt {prompt!r} before every text, which we cannot honour"
+            )
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name

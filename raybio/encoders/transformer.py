@@ -1,54 +1,25 @@
-"""What encoders of words and of residues have in common: where they come from, their sizes, how they are made."""
+"""What encoders of words and of residues have in common: where they come from, their sizes, how they are made.
 
+What encoders share: states of tokens, and one embedding from the states of a sequence.
+
+Shape letters: R sequences, L padded length, D width.
+"""
+
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from functools import cache
+from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from torch import Tensor
+from torch.nn import functional
 from transformers import PreTrainedModel
 
-from raybio.config import BaseConfig
-from raybio.encoders.sources import SCRATCH
-from raybio.errors import ConfigError
-
-
-class TransformerConfig(BaseConfig):
-    """Which transformer to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
-
-    source: str = Field(
-        default=SCRATCH,
-        min_length=1,
-        description="'scratch' for random weights, a local folder written by save_pretrained or sentence-transformers, "
-        "or a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT or ESM) or "
-        "sentence-transformers/all-MiniLM-L6-v2 (texts); only safetensors, no code that comes along",
-    )
-    revision: str = Field(default="main", description="branch, tag or commit of a hub id; a commit pins the weights")
-    num_layers: int = Field(default=12, ge=1, le=200, description="scratch only: transformer layers")
-    width: int = Field(default=768, ge=2, le=16384, description="scratch only: numbers in a hidden state")
-    num_heads: int = Field(default=12, ge=1, le=256, description="scratch only: attention heads; must divide width")
-    ffn_width: int = Field(default=3072, ge=1, le=65536, description="scratch only: width inside the feed-forward part")
-    recompute_activations: bool = Field(
-        default=False, description="forget activations in the forward pass and compute them again: less memory, slower"
-    )
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
-        if self.width % self.num_heads:
-            raise ValueError(f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them")
-        return self
-
-    def fresh_sizes(self, *, dropout: float, attention_dropout: float | None = None) -> dict[str, Any]:
-        """The sizes of a model from scratch, as the configurations of BERT and ESM call them."""
-        return {
-            "hidden_size": self.width,
-            "num_hidden_layers": self.num_layers,
-            "num_attention_heads": self.num_heads,
-            "intermediate_size": self.ffn_width,
-            "hidden_dropout_prob": dropout,
-            "attention_probs_dropout_prob": dropout if attention_dropout is None else attention_dropout,
-            "attn_implementation": "sdpa",
-        }
+from raybio.core.batch import PaddedTokens
+from raybio.core.errors import ConfigError
+from raybio.encoders.config import Pooling, TransformerConfig
+from raybio.ops.similarity import at_least_fp32
 
 
 @contextmanager
@@ -73,5 +44,62 @@ def fit_model(model: PreTrainedModel, config: TransformerConfig, num_tokens: int
         )
     if config.recompute_activations:
         if not model.supports_gradient_checkpointing:
-            raise ConfigError(f"encoder.recompute_activations: {type(model).__name__} cannot do it; set it to false")
+            raise ConfigError(
+                f"encoder.recompute_activations: {type(model).__name__} cannot do it; set it to false"
+            )
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_pooling(
+    setting: Pooling | Literal["auto"], *, source: str, stated: Pooling | None, default: Pooling
+) -> Pooling:
+    """Return the pooling of an encoder: the setting, else that of its source, else the method's.
+
+    A setting that contradicts the source wins, with a warning once a process.
+
+    Args:
+        setting: ``encoder.pooling``.
+        source: ``encoder.source``.
+        stated: what the source says; None: nothing.
+        default: what the method's paper has.
+    """
+    if setting == "auto":
+        return stated or default
+    if stated not in (None, setting):
+        _warn_of_other_pooling(setting, source, stated)
+    return setting
+
+
+@cache
+def _warn_of_other_pooling(setting: str, source: str, stated: str) -> None:
+    logger.warning(
+        "encoder.pooling is %s, and encoder.source %r was trained with %s: its embeddings may have collapsed. Leave "
+        "encoder.pooling out (auto) to pool as the source does",
+        setting,
+        source,
+        stated,
+    )
+
+
+def last_hidden_states(model: PreTrainedModel, tokens: PaddedTokens, max_tokens: int) -> Tensor:
+    """The model's last states (R, L, D); behind ``max_tokens``, where there may be no positions, they are zero.
+
+    Padding to a multiple of 8 may stick out there; that no sequence does is the caller's to check.
+    """
+    length = tokens.token_RL.shape[1]
+    token_RL, mask_RL = tokens.token_RL[:, :max_tokens], tokens.mask_RL[:, :max_tokens]
+    hidden_RLD: Tensor = model(input_ids=token_RL, attention_mask=mask_RL.long()).last_hidden_state
+    return (
+        functional.pad(hidden_RLD, (0, 0, 0, length - max_tokens))
+        if length > max_tokens
+        else hidden_RLD
+    )
+
+
+def mean_over(hidden_RLD: Tensor, mask_RL: Tensor) -> Tensor:
+    """Mean (R, D) of the states where ``mask_RL`` is True, in float32 or wider; zero where it is True nowhere."""
+    total_RD = torch.where(mask_RL[..., None], at_least_fp32(hidden_RLD), 0.0).sum(1)
+    return total_RD / mask_RL.sum(1, keepdim=True).clamp(min=1)

@@ -24,36 +24,39 @@ import pyarrow.compute as pc
 import torch
 from transformers import AutoTokenizer
 
-from raybio.batches import IGNORED_LABEL, TokenBatch
-from raybio.data.fasta import read_fasta
-from raybio.data.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
-from raybio.data.pair_collate import read_texts
-from raybio.data.quarantine import Quarantine
-from raybio.data.text_lines import read_text_lines
-from raybio.encoders import relation_export, word_export
-from raybio.encoders.protein import (
-    EncoderConfig,
+from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.errors import ConfigError, DataError
+from raybio.core.files import demand_file
+from raybio.encoders.checkpoints import load_pretrained
+from raybio.encoders.config import Pooling, TextEncoderConfig
+from raybio.encoders.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
+from raybio.encoders.text import TextEncoder, build_text_encoder, text_reader
+from raybio.encoders.text_checkpoint import SentenceFolder, read_sentence_folder
+from raybio.encoders.tokenization import TokenizerSource, read_texts
+from raybio.methods.mtb_mccl import encoder as relation_export
+from raybio.methods.relation_graphs import encoder as word_export
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,
     build_protein_encoder,
     max_tokens_of,
     vocabulary_of,
 )
-from raybio.encoders.protein_folder import SETTINGS, read_protein_settings
-from raybio.encoders.sentence_folder import Pooling, SentenceFolder, read_sentence_folder
-from raybio.encoders.sources import load_pretrained
-from raybio.encoders.text import TextEncoder, TextEncoderConfig, build_text_encoder, text_reader
-from raybio.encoders.tokenizer import vocabulary_of_tokenizer
-from raybio.encoders.tokens import TokenizerSource
-from raybio.errors import ConfigError, DataError
-from raybio.folders import demand_file
-from raybio.runtime.cluster import connected
+from raybio.methods.sppt.proteins.formats import read_fasta
+from raybio.methods.sppt.proteins.saved_settings import SETTINGS, read_protein_settings
+from raybio.methods.sppt.proteins.vocabulary import vocabulary_of_tokenizer
+from raybio.runtime.cluster.connection.connection import connected
 from raybio.runtime.embed_parts import VERSION, Parts, check_output, cut_of, join
-from raybio.runtime.run_folder import RunFolder
+from raybio.runtime.run.folder import RunFolder
+from raybio.store.quarantine import Quarantine
+from raybio.store.text_lines import read_text_lines
+from raybio.training.collective import SingleProcess
 from raybio.training.durable import file_sha256
-from raybio.training.encode import embed_rows
-from raybio.training.gather import SingleProcess
+from raybio.training.embed import embed_rows
 
 MAX_TOKENS_AT_ONCE = 16_384
+
+
 _CARD = "README.md"
 
 
@@ -84,7 +87,9 @@ class Model:
         """
         export = RunFolder(runs, name).export
         if not (export / "config.json").exists():
-            raise ConfigError(f"--run {name}: {export} holds no model; want a finished run. Is --runs right?")
+            raise ConfigError(
+                f"--run {name}: {export} holds no model; want a finished run. Is --runs right?"
+            )
         return cls.of_folder(export)
 
     @classmethod
@@ -101,20 +106,33 @@ class Model:
         """
         path = Path(folder)
         if not path.is_dir():
-            raise ConfigError(f"{folder}: no such folder; want the export/ of a run, or a folder of save_pretrained")
-        for settings, unit in ((relation_export.SETTINGS, "pairs of entities"), (word_export.SETTINGS, "words")):
+            raise ConfigError(
+                f"{folder}: no such folder; want the export/ of a run, or a folder of save_pretrained"
+            )
+        for settings, unit in (
+            (relation_export.SETTINGS, "pairs of entities"),
+            (word_export.SETTINGS, "words"),
+        ):
             if (path / settings).is_file():
                 raise ConfigError(
                     f"{folder}: embeds {unit} in their context ({settings}); want an encoder of whole proteins or "
                     "texts, such as a run of sppt_protein, sppt_mag, biostransformers, contrastive_probe or finetune"
                 )
         if not [*path.rglob("*.safetensors")]:
-            raise ConfigError(f"{folder}: no safetensors file in it; want a folder that save_pretrained wrote")
+            raise ConfigError(
+                f"{folder}: no safetensors file in it; want a folder that save_pretrained wrote"
+            )
         if (path / SETTINGS).is_file() or _reads_residues(path):
             said = read_protein_settings(path)
             found = None if said is None else said.pooling
             max_tokens = (None if said is None else said.max_tokens) or _tokenizer_limit(path)
-            return cls(str(path), "proteins", _settled(path, found, pooling), max_tokens, is_normalised=False)
+            return cls(
+                str(path),
+                "proteins",
+                _settled(path, found, pooling),
+                max_tokens,
+                is_normalised=False,
+            )
         head = read_sentence_folder(str(path), "main")
         found = None if head is None else head.pooling
         max_tokens = None if head is None else head.max_tokens
@@ -125,7 +143,9 @@ class Model:
         """Return 64 hex digits that change with anything that changes an embedding."""
         folder = Path(self.folder)
         settings = {name: value for name, value in asdict(self).items() if name != "folder"}
-        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        names = sorted(
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        )
         files = {name: _digest_of_file(folder / name) for name in names if name != _CARD}
         return _digest_of({"settings": settings, "files": files})
 
@@ -133,14 +153,18 @@ class Model:
         """Say what is done with an input, in a line."""
         what = "residues" if self.reads == "proteins" else "tokens"
         pooled = "[CLS] state" if self.pooling == "cls" else f"mean over {what}"
-        length = "the encoder's own limit" if self.max_tokens is None else f"{self.max_tokens:,} tokens"
+        length = (
+            "the encoder's own limit" if self.max_tokens is None else f"{self.max_tokens:,} tokens"
+        )
         scaled = "length 1" if self.is_normalised else "not normalised"
         return f"{self.folder} ({self.reads}): {pooled}, inputs cut to {length}, {scaled}"
 
 
 def _reads_residues(folder: Path) -> bool:
     head: SentenceFolder | None = read_sentence_folder(str(folder), "main", with_head=False)
-    tokenizer = load_pretrained(AutoTokenizer, str(folder), "main", subfolder=head.subfolder if head else "")
+    tokenizer = load_pretrained(
+        AutoTokenizer, str(folder), "main", subfolder=head.subfolder if head else ""
+    )
     try:
         vocabulary = vocabulary_of_tokenizer(tokenizer)
     except ValueError:
@@ -162,7 +186,9 @@ def _settled(folder: Path, found: Pooling | None, given: Pooling | None) -> Pool
             f"{folder} does not say how its tokens are pooled; give --model {folder} and --pooling mean or cls"
         )
     if found is not None and given is not None and found != given:
-        raise ConfigError(f"--pooling {given}: {folder} says {found}; leave the option out, or choose another folder")
+        raise ConfigError(
+            f"--pooling {given}: {folder} says {found}; leave the option out, or choose another folder"
+        )
     pooling = found or given
     assert pooling is not None
     return pooling
@@ -218,10 +244,17 @@ def embed_file(
     """
     demand_file(out)
     if strip_stop and model.reads == "texts":
-        raise ConfigError(f"--strip-stop is for proteins, and {model.folder} reads texts; leave the option out")
+        raise ConfigError(
+            f"--strip-stop is for proteins, and {model.folder} reads texts; leave the option out"
+        )
     model_digest = model.digest()
     origin = _digest_of(
-        {"input": _digest_of_file(source), "reads": model.reads, "strip_stop": strip_stop, "version": VERSION}
+        {
+            "input": _digest_of_file(source),
+            "reads": model.reads,
+            "strip_stop": strip_stop,
+            "version": VERSION,
+        }
     )
     result = _digest_of({"origin": origin, "model": model_digest})
     if out.exists():
@@ -240,7 +273,9 @@ def embed_file(
     cut = _input_lengths(model, parts, len(inputs)).remark
     num_rows = join(parts, inputs, out, origin=result, model_digest=model_digest, cut=cut)
     shutil.rmtree(parts.folder)
-    return EmbedSummary(num_rows, len(inputs), len(inputs) - len(missing), manifest["quarantine"], cut)
+    return EmbedSummary(
+        num_rows, len(inputs), len(inputs) - len(missing), manifest["quarantine"], cut
+    )
 
 
 def _cut(
@@ -265,7 +300,9 @@ def _cut(
     return parts.finish_cut(origin, inputs, quarantine.summary())
 
 
-def _missing(parts: Parts, inputs: list[str], model_digest: str, say: Callable[[str], None]) -> list[int]:
+def _missing(
+    parts: Parts, inputs: list[str], model_digest: str, say: Callable[[str], None]
+) -> list[int]:
     """Return the parts that have to be embedded; say which of those that are there cannot be used."""
     missing = []
     numbers_by_fault: defaultdict[str, list[int]] = defaultdict(list)
@@ -281,7 +318,9 @@ def _missing(parts: Parts, inputs: list[str], model_digest: str, say: Callable[[
     return missing
 
 
-def _embed_parts(model: Model, parts: Path, missing: list[int], resources: Any, *, verbose: bool) -> None:
+def _embed_parts(
+    model: Model, parts: Path, missing: list[int], resources: Any, *, verbose: bool
+) -> None:
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -317,11 +356,15 @@ class _EmbedPart:
     def __call__(self, batch: pa.Table) -> pa.Table:
         for number in batch.column("part").to_pylist():
             table, input_digest = self.parts.read_input(number)
-            embedding_RD = embed_inputs(self.encoder, table.column("content").to_pylist(), self.max_tokens)
+            embedding_RD = embed_inputs(
+                self.encoder, table.column("content").to_pylist(), self.max_tokens
+            )
             values = pa.array(embedding_RD.reshape(-1), pa.float32())
             column = pa.FixedSizeListArray.from_arrays(values, embedding_RD.shape[1])
             embedded = pa.table({"key": table.column("key"), "embedding": column})
-            self.parts.write(number, embedded, input_digest=input_digest, model_digest=self.model_digest)
+            self.parts.write(
+                number, embedded, input_digest=input_digest, model_digest=self.model_digest
+            )
         return batch
 
 
@@ -357,7 +400,10 @@ def _input_lengths(model: Model, parts: Parts, num_parts: int) -> InputLengths:
     if model.reads == "proteins":
         config = _protein_config(model)
         readable = max_tokens_of(config)
-        limit = min(model.max_tokens or readable, readable) - vocabulary_of(config).num_special_per_sequence
+        limit = (
+            min(model.max_tokens or readable, readable)
+            - vocabulary_of(config).num_special_per_sequence
+        )
         length_N = np.concatenate([pc.binary_length(content).to_numpy() for content in contents])
         return InputLengths.of("sequences", "residues", length_N, limit, setting="input.max_length")
     reader = text_reader(_text_config(model), count_by_word={})
@@ -371,7 +417,12 @@ def _input_lengths(model: Model, parts: Parts, num_parts: int) -> InputLengths:
         lengths.append(token_lengths([text.decode() for text in sample.to_pylist()], tokenise))
     length_N = np.concatenate(lengths)
     return InputLengths.of(
-        "texts", "tokens", length_N, reader.max_tokens, setting="encoder.max_length", num_rows=num_rows
+        "texts",
+        "tokens",
+        length_N,
+        reader.max_tokens,
+        setting="encoder.max_length",
+        num_rows=num_rows,
     )
 
 
@@ -392,19 +443,31 @@ def embed_inputs(
     else:
         read = partial(_read_texts, TokenizerSource.of(encoder.tokenizer), contents, length)
     rows = np.arange(len(contents))
-    return embed_rows(encoder, read, rows, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE).cpu().numpy()
+    return (
+        embed_rows(encoder, read, rows, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE)
+        .cpu()
+        .numpy()
+    )
 
 
-def _read_proteins(encoder: ProteinEncoder, sequences: list[bytes], length: int, row_M: np.ndarray) -> TokenBatch:
+def _read_proteins(
+    encoder: ProteinEncoder, sequences: list[bytes], length: int, row_M: np.ndarray
+) -> TokenBatch:
     num_residues = length - encoder.vocabulary.num_special_per_sequence
-    token_lists = [encoder.vocabulary.encode(sequences[row][:num_residues]).astype(np.int64) for row in row_M]
+    token_lists = [
+        encoder.vocabulary.encode(sequences[row][:num_residues]).astype(np.int64) for row in row_M
+    ]
     token_T = torch.from_numpy(np.concatenate(token_lists))
     indptr_M1 = torch.from_numpy(np.cumsum([0, *map(len, token_lists)]))
     return TokenBatch(token_T, indptr_M1, torch.full_like(token_T, IGNORED_LABEL))
 
 
-def _read_texts(tokenizer: TokenizerSource, contents: list[bytes], length: int, row_M: np.ndarray) -> TokenBatch:
-    return read_texts([contents[row].decode() for row in row_M], partial(tokenizer.tokenise, max_length=length))
+def _read_texts(
+    tokenizer: TokenizerSource, contents: list[bytes], length: int, row_M: np.ndarray
+) -> TokenBatch:
+    return read_texts(
+        [contents[row].decode() for row in row_M], partial(tokenizer.tokenise, max_length=length)
+    )
 
 
 def _tables(
@@ -419,7 +482,9 @@ def _tables(
     waiting: list[pa.Table] = []
     num_waiting = 0
     for batch in batches:
-        content = batch.column("sequence" if model.reads == "proteins" else "text").cast(pa.large_binary())
+        content = batch.column("sequence" if model.reads == "proteins" else "text").cast(
+            pa.large_binary()
+        )
         waiting.append(pa.table([batch.column("key"), content], schema=schema))
         num_waiting += len(batch)
         while num_waiting >= rows_per_part:

@@ -19,12 +19,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybio.errors import StoreError
-from raybio.runtime.run_folder import read_recomputable
+from raybio.core.errors import StoreError
+from raybio.runtime.run.folder import read_recomputable
 from raybio.training.durable import commit_file, file_sha256, replace_file
 
 VERSION = 1
+
+
 _ORIGIN_KEY = b"raybio"
+
+
 _CUT_KEY = b"raybio.cut"
 
 
@@ -43,7 +47,9 @@ class Parts:
         self.folder.mkdir(parents=True, exist_ok=True)
         return [self._write_input(number, table) for number, table in enumerate(tables)]
 
-    def finish_cut(self, origin: str, inputs: Sequence[str], quarantine: Mapping[str, Any]) -> dict[str, Any]:
+    def finish_cut(
+        self, origin: str, inputs: Sequence[str], quarantine: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Write and return the manifest, which says that all input parts are there.
 
         Args:
@@ -51,7 +57,12 @@ class Parts:
             inputs: sha256 of each part.
             quarantine: what was left out of the input.
         """
-        manifest = {"version": VERSION, "origin": origin, "inputs": list(inputs), "quarantine": dict(quarantine)}
+        manifest = {
+            "version": VERSION,
+            "origin": origin,
+            "inputs": list(inputs),
+            "quarantine": dict(quarantine),
+        }
         replace_file(self._manifest, json.dumps(manifest, indent=1).encode())
         return manifest
 
@@ -64,7 +75,11 @@ class Parts:
         manifest = read_recomputable(self._manifest)
         if manifest is None:
             return None
-        if not isinstance(manifest, dict) or manifest.get("version") != VERSION or manifest.get("origin") != origin:
+        if (
+            not isinstance(manifest, dict)
+            or manifest.get("version") != VERSION
+            or manifest.get("origin") != origin
+        ):
             raise StoreError(
                 f"{self.folder} holds parts of another input or part size, or of another version of raybio. Choose "
                 "another --out, or delete that folder"
@@ -90,7 +105,12 @@ class Parts:
         stream = pa.BufferOutputStream()
         pq.write_table(table, stream)
         written = replace_file(self.output(number), memoryview(stream.getvalue()))
-        record = {"version": VERSION, "sha256": written.sha256, "input": input_digest, "model": model_digest}
+        record = {
+            "version": VERSION,
+            "sha256": written.sha256,
+            "input": input_digest,
+            "model": model_digest,
+        }
         replace_file(self.record(number), json.dumps(record, indent=1).encode())
 
     def read(self, number: int, *, input_digest: str, model_digest: str) -> pa.Table:
@@ -149,7 +169,9 @@ class Parts:
         return content
 
 
-def join(parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_digest: str, cut: str) -> int:
+def join(
+    parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_digest: str, cut: str
+) -> int:
     """Write all parts into one Parquet file, in order; return its number of rows.
 
     Its pages have checksums, ``check_output`` knows the file again by ``origin``, and ``cut_of`` returns ``cut``.
@@ -169,7 +191,9 @@ def join(parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_d
                     f"{parts.output(number)} {error}, although it was just embedded or verified: the model or the "
                     "disk changed meanwhile. Give the same command again"
                 ) from None
-            table = table.replace_schema_metadata({_ORIGIN_KEY: origin.encode(), _CUT_KEY: cut.encode()})
+            table = table.replace_schema_metadata(
+                {_ORIGIN_KEY: origin.encode(), _CUT_KEY: cut.encode()}
+            )
             writer = writer or pq.ParquetWriter(temporary, table.schema, write_page_checksum=True)
             writer.write_table(table)
             num_rows += table.num_rows
@@ -177,7 +201,9 @@ def join(parts: Parts, inputs: Sequence[str], out: Path, *, origin: str, model_d
             writer.close()
         num_read = check_output(temporary, origin)
         if num_read != num_rows:
-            raise StoreError(f"{temporary} holds {num_read:,} rows, want {num_rows:,}. Give the same command again")
+            raise StoreError(
+                f"{temporary} holds {num_read:,} rows, want {num_rows:,}. Give the same command again"
+            )
         commit_file(temporary, out)
     finally:
         if writer is not None:
@@ -204,7 +230,9 @@ def check_output(out: Path, origin: str) -> int:
                 num_rows += len(batch)
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())[:200]
-        raise StoreError(f"{out} exists and is damaged, or no Parquet file ({reason}). Delete it") from None
+        raise StoreError(
+            f"{out} exists and is damaged, or no Parquet file ({reason}). Delete it"
+        ) from None
     return num_rows
 
 

@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raybio.config import BaseConfig, changed_settings, fingerprint
-from raybio.errors import CheckpointError
+from raybio.core.config import BaseConfig, changed_settings, fingerprint
+from raybio.core.errors import CheckpointError
 from raybio.training import durable
-from raybio.training.checkpoint_folder import (
+from raybio.training.checkpoint_files import (
     STATE,
     CheckpointState,
     Contents,
@@ -39,10 +39,16 @@ from raybio.training.snapshot import Staging, TrainingState, model_tensors, opti
 
 __all__ = ["CheckpointState", "CheckpointStore", "TrainingState"]
 
+
 RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
 
+
 _FOLDER_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
+
+
 _WRITING, _REMOVING = ".writing-", ".removing-"
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -70,7 +76,9 @@ class CheckpointStore:
             retry_delays_seconds: pauses after a write that failed.
         """
         if keep < 1:
-            raise ValueError(f"got keep={keep}, want at least 1: a run needs something to resume from")
+            raise ValueError(
+                f"got keep={keep}, want at least 1: a run needs something to resume from"
+            )
         self.directory, self.keep = Path(directory).absolute(), keep
         self._run: Mapping[str, Any] = run or {}
         self._retry_delays_seconds = retry_delays_seconds
@@ -91,7 +99,9 @@ class CheckpointStore:
             self.directory.mkdir(parents=True, exist_ok=True)
             probe.mkdir()
             durable.write_json(probe / STATE, {})
-            durable.commit_folder(probe, renamed := probe.with_name(probe.name.replace(_WRITING, _REMOVING)))
+            durable.commit_folder(
+                probe, renamed := probe.with_name(probe.name.replace(_WRITING, _REMOVING))
+            )
             shutil.rmtree(renamed)
         except OSError as error:
             raise CheckpointError(
@@ -99,7 +109,9 @@ class CheckpointStore:
                 "or make this one writable."
             ) from error
 
-    def load_newest(self, config: BaseConfig, data_digest: str, ignore: Iterable[str] = ()) -> CheckpointState | None:
+    def load_newest(
+        self, config: BaseConfig, data_digest: str, ignore: Iterable[str] = ()
+    ) -> CheckpointState | None:
         """The newest checkpoint that verifies, None if there is none; later saves carry this config and digest.
 
         A damaged one is skipped with a warning that names the file.
@@ -119,7 +131,11 @@ class CheckpointStore:
         if newest is None:
             return None
         ignored = tuple(f"{path}: " for path in ignore)
-        changes = [line for line in changed_settings(newest.manifest["config"], config) if not line.startswith(ignored)]
+        changes = [
+            line
+            for line in changed_settings(newest.manifest["config"], config)
+            if not line.startswith(ignored)
+        ]
         if newest.manifest["data_digest"] != data_digest:
             changes.append(f"data digest: {newest.manifest['data_digest']} -> {data_digest}")
         if changes:
@@ -139,7 +155,9 @@ class CheckpointStore:
         try:
             folders = committed(self.directory)
         except OSError as error:
-            raise CheckpointError(f"{self.directory}: checkpoints cannot be looked for there ({error})") from error
+            raise CheckpointError(
+                f"{self.directory}: checkpoints cannot be looked for there ({error})"
+            ) from error
         for folder in folders:
             try:
                 state = read_checkpoint(folder)
@@ -151,7 +169,9 @@ class CheckpointStore:
             else:
                 if reasons:
                     _log.warning(
-                        "damaged checkpoint skipped (%s); resuming from step %d", "; ".join(reasons), state.step
+                        "damaged checkpoint skipped (%s); resuming from step %d",
+                        "; ".join(reasons),
+                        state.step,
                     )
                 return state
         if reasons:
@@ -185,7 +205,9 @@ class CheckpointStore:
             extra,
         )
         self._writer = threading.Thread(
-            target=self._write_with_retries, args=(contents, self._identity), name="checkpoint-writer"
+            target=self._write_with_retries,
+            args=(contents, self._identity),
+            name="checkpoint-writer",
         )
         self._writer.start()
 
@@ -217,10 +239,17 @@ class CheckpointStore:
                     if delay_seconds is None:
                         self._failure = self._explain(contents.step, error)
                         return
-                    _log.warning("checkpoint of step %d: %s; again in %g s", contents.step, error, delay_seconds)
+                    _log.warning(
+                        "checkpoint of step %d: %s; again in %g s",
+                        contents.step,
+                        error,
+                        delay_seconds,
+                    )
                     time.sleep(delay_seconds)
         except Exception as error:
-            self._failure = CheckpointError(f"checkpoint of step {contents.step}: {type(error).__name__}: {error}")
+            self._failure = CheckpointError(
+                f"checkpoint of step {contents.step}: {type(error).__name__}: {error}"
+            )
             self._failure.__cause__ = error
 
     def _write(self, contents: Contents, identity: Identity) -> None:
@@ -247,7 +276,11 @@ class CheckpointStore:
 
     def _prune(self, newest: Path) -> None:
         """Delete what is proven to be damaged, and all but the ``keep`` newest."""
-        sound = [path for path in committed(self.directory) if path not in self._known_damaged and path != newest]
+        sound = [
+            path
+            for path in committed(self.directory)
+            if path not in self._known_damaged and path != newest
+        ]
         for path in [*sound[self.keep - 1 :], *self._known_damaged]:
             if path.exists():
                 durable.remove_folder(path, path.with_name(_REMOVING + path.name))
@@ -326,7 +359,9 @@ def adopt(source: Path, directory: Path, config: BaseConfig, run: Mapping[str, A
     """
     try:
         state = read_checkpoint(source)
-        identity = Identity(config.to_mapping(), fingerprint(config), state.manifest["data_digest"], run)
+        identity = Identity(
+            config.to_mapping(), fingerprint(config), state.manifest["data_digest"], run
+        )
         directory.mkdir(parents=True, exist_ok=True)
         folder = directory / f"{_WRITING}{source.name}-{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)

@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from raybio.functional.spread import EFFECTIVE_RANK, MEAN_COSINE
+from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.training.optim import num_warmup_steps
 from raybio.training.settings import TrainingConfig
 
@@ -13,15 +13,19 @@ MAX_MEAN_COSINE = 0.999
 """Embeddings above are too alike. Healthy encoders measured with this package stay below: mean-pooled random weights
 0.96 to 0.98, first tokens of BERT-base with random weights 0.98, with two layers 0.997, first tokens of MiniLM 0.70."""
 
+
 MIN_EFFECTIVE_RANK = 2.0
 """Below, the embeddings lie on a line. Runs of this package that learn well have 3.6 or more."""
+
 
 NUM_STEPS_AT_CHANCE = 200
 """So many steps in a row, or half of a run that has fewer than 400, tell that a loss stays at chance."""
 
+
 CHANCE_TOLERANCE = 0.01
 """Mean distance between loss and chance, as a share of chance. A mean distance, and not the distance of the mean: the
 loss of an encoder that learns may cross chance on its way down."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +64,10 @@ class CollapseWatch:
                 continue
             distances = self._distances.setdefault(loss_name, deque(maxlen=self._window))
             distances.append(abs(metrics[loss_name] - chance) / chance)
-            is_at_chance = len(distances) == self._window and math.fsum(distances) <= CHANCE_TOLERANCE * self._window
+            is_at_chance = (
+                len(distances) == self._window
+                and math.fsum(distances) <= CHANCE_TOLERANCE * self._window
+            )
             if is_at_chance and loss_name not in self._warned:
                 self._warned.add(loss_name)
                 logger.warning(

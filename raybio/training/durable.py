@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.folders import sync
+from raybio.core.files import sync
 
 CHUNK_BYTES = 4 * 2**20
+
 
 _SAFETENSORS_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",

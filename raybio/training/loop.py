@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 
-from raybio.batches import TokenBatch
-from raybio.errors import CheckpointError, ConfigError
-from raybio.protocols import Collective, System
-from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.core.batch import TokenBatch
+from raybio.core.errors import CheckpointError, ConfigError
+from raybio.core.interfaces import Collective, System
+from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collapse import CollapseWatch
-from raybio.training.gather import SingleProcess
+from raybio.training.collective import SingleProcess
 from raybio.training.precision import Precision, check_precision, resolve_precision
 from raybio.training.settings import TrainingConfig
+from raybio.training.snapshot import TrainingState
 from raybio.training.step import TrainStep
 
 Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
 """first step -> that worker's shards of the steps from there on, in order."""
+
 
 FIRST_REPORTED_STEPS = (1, 3, 10)
 """Reported whatever ``log_every_steps`` is: the first loss, and how long a step takes once the data flows."""
@@ -70,7 +72,12 @@ def local_batches(system: System, max_steps: int, collective: Collective | None 
 
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
         for step in range(first_step, max_steps):
-            yield step, system.batch_type.from_arrays(system.collate(step, collective.rank, collective.world))
+            yield (
+                step,
+                system.batch_type.from_arrays(
+                    system.collate(step, collective.rank, collective.world)
+                ),
+            )
 
     return batches
 
@@ -142,16 +149,23 @@ class _Run:
         self._agree_on(saved.step if saved else 0)
         self.progress = Progress(**saved.extra) if saved else Progress()
         self.precision = self.progress.precision = self._decided(precision)
-        self.train_step = TrainStep(system, config, collective, Precision(self.precision, device.type))
+        self.train_step = TrainStep(
+            system, config, collective, Precision(self.precision, device.type)
+        )
         if saved:
             saved.restore(system.model, self.train_step.optimizer)
             self.train_step.num_skipped = self.progress.num_skipped
         self.watch = None
         if collective.rank == 0:
-            self.watch = CollapseWatch(config, is_pretrained=system.is_pretrained, is_supervised=system.is_supervised)
+            self.watch = CollapseWatch(
+                config, is_pretrained=system.is_pretrained, is_supervised=system.is_supervised
+            )
 
     def reports(
-        self, batches: Batches, should_stop: Callable[[], bool], should_checkpoint: Callable[[], bool]
+        self,
+        batches: Batches,
+        should_stop: Callable[[], bool],
+        should_checkpoint: Callable[[], bool],
     ) -> Iterator[Report]:
         """Walk the batches; see ``fit``."""
         first_step = self.progress.step
@@ -171,14 +185,18 @@ class _Run:
         self.system.model.train()
         for step, batch in batches(first_step):
             if step != self.progress.step:
-                raise ConfigError(f"the stream brought step {step}, want {self.progress.step}: steps come in order")
+                raise ConfigError(
+                    f"the stream brought step {step}, want {self.progress.step}: steps come in order"
+                )
             metrics = self.train_step(step, batch.to(self.device))
             meter.add(metrics)
             self.progress.step = step + 1
             if self.watch is not None:
                 self.watch.see_step(self.progress.step, metrics)
             is_last = self.progress.step >= self.schedule.max_steps
-            is_stopped, is_wanted = (False, False) if is_last else self._anybody(should_stop, should_checkpoint)
+            is_stopped, is_wanted = (
+                (False, False) if is_last else self._anybody(should_stop, should_checkpoint)
+            )
             reason = "finished" if is_last else "stopped" if is_stopped else ""
             report = self._report(meter, reason, is_wanted)
             if report is not None:
@@ -191,8 +209,12 @@ class _Run:
     def _report(self, meter: "_Meter", reason: str, is_checkpoint_wanted: bool) -> Report | None:
         step, schedule = self.progress.step, self.schedule
         # Somebody who wants the run to end does not wait for an evaluation; the next start makes up for it.
-        is_evaluation = reason != "stopped" and self._is_evaluation_due(at_the_end=reason == "finished")
-        is_checkpoint_due = step % schedule.checkpoint_every_steps == 0 or bool(reason) or is_checkpoint_wanted
+        is_evaluation = reason != "stopped" and self._is_evaluation_due(
+            at_the_end=reason == "finished"
+        )
+        is_checkpoint_due = (
+            step % schedule.checkpoint_every_steps == 0 or bool(reason) or is_checkpoint_wanted
+        )
         is_checkpoint = self.checkpoints is not None and is_checkpoint_due
         is_due = step in FIRST_REPORTED_STEPS or step % schedule.log_every_steps == 0
         if not (is_evaluation or is_checkpoint or reason or is_due):
@@ -205,7 +227,9 @@ class _Run:
             meter.restart_clock()
         if is_checkpoint:
             self._save()
-        return Report(step, metrics, is_evaluation, is_checkpoint, bool(reason), reason, self.precision)
+        return Report(
+            step, metrics, is_evaluation, is_checkpoint, bool(reason), reason, self.precision
+        )
 
     def _anybody(self, *questions: Callable[[], bool]) -> list[bool]:
         """Which of the questions any worker answers with yes; the same on all of them."""
@@ -226,18 +250,25 @@ class _Run:
 
     def _is_evaluation_due(self, at_the_end: bool = False) -> bool:
         every = self.schedule.evaluate_every_steps
-        return bool(self.system.evaluate and every) and (at_the_end or self.progress.step % every == 0)
+        return bool(self.system.evaluate and every) and (
+            at_the_end or self.progress.step % every == 0
+        )
 
     def _has_stopped_rising(self) -> bool:
         is_watched = self.schedule.early_stopping_metric is not None
-        return is_watched and self.progress.num_evaluations_without_rise >= self.schedule.early_stopping_patience
+        return (
+            is_watched
+            and self.progress.num_evaluations_without_rise >= self.schedule.early_stopping_patience
+        )
 
     def _note_rise(self, metrics: dict[str, float]) -> None:
         name = self.schedule.early_stopping_metric
         if name is None:
             return
         if name not in metrics:
-            raise ConfigError(f"schedule.early_stopping_metric {name!r} is not evaluated; there are {sorted(metrics)}")
+            raise ConfigError(
+                f"schedule.early_stopping_metric {name!r} is not evaluated; there are {sorted(metrics)}"
+            )
         best = -math.inf if self.progress.best_metric is None else self.progress.best_metric
         # A metric that is undefined (NaN) is no rise, and nothing has to be better than it.
         if metrics[name] > best:
@@ -248,7 +279,9 @@ class _Run:
     def _newest_checkpoint(self) -> Any:
         if self.checkpoints is None:
             return None
-        return self.checkpoints.load_newest(self.config, self.system.data_digest, ignore=free_settings(self.config))
+        return self.checkpoints.load_newest(
+            self.config, self.system.data_digest, ignore=free_settings(self.config)
+        )
 
     def _decided(self, given: str | None) -> str:
         """Return the run's precision: a resumed run keeps the one that it began with."""
@@ -269,7 +302,9 @@ class _Run:
 
     def _agree_on(self, step: int) -> None:
         """Workers that read different checkpoints (a folder that is not the same everywhere) would drift apart."""
-        highest, lowest = self.collective.all_max(torch.tensor([step, -step], device=self.device)).tolist()
+        highest, lowest = self.collective.all_max(
+            torch.tensor([step, -step], device=self.device)
+        ).tolist()
         if highest != -lowest:
             raise CheckpointError(
                 f"the workers found checkpoints of steps {-lowest} to {highest}, want the same one: the run's folder "
@@ -282,7 +317,8 @@ class _Run:
             return
         self.progress.num_skipped = self.train_step.num_skipped
         self.checkpoints.save(
-            TrainingState(self.system.model, self.train_step.optimizer, vars(self.progress)), self.progress.step
+            TrainingState(self.system.model, self.train_step.optimizer, vars(self.progress)),
+            self.progress.step,
         )
 
 
@@ -304,7 +340,10 @@ class _Meter:
     def read(self) -> dict[str, float]:
         """The last losses and the rates since the last reading."""
         seconds = time.perf_counter() - self._since
-        rates = {"tokens_per_second": self._tokens / seconds, "steps_per_second": self._steps / seconds}
+        rates = {
+            "tokens_per_second": self._tokens / seconds,
+            "steps_per_second": self._steps / seconds,
+        }
         self._tokens, self._steps = 0.0, 0
         self.restart_clock()
         return self._last | rates

@@ -2,37 +2,11 @@
 
 import math
 from collections.abc import Iterable
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import nn
 
-from raybio.config import BaseConfig
-
-
-class OptimConfig(BaseConfig):
-    """Settings of AdamW, its learning rate schedule and gradient clipping."""
-
-    peak_lr: float = Field(3e-4, gt=0, description="Learning rate after the warm-up.")
-    scalar_lr: float = Field(
-        1e-3, gt=0, description="Peak of the learning rate of single numbers, such as a learned temperature."
-    )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="How the learning rate falls from its peak to final_lr_ratio of it at the last step."
-    )
-    num_warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises linearly to its peak.")
-    warmup_ratio: float = Field(
-        0.0, ge=0, le=1, description="Warm-up as a fraction of all steps; used where num_warmup_steps is 0."
-    )
-    final_lr_ratio: float = Field(0.0, ge=0, le=1, description="Learning rate at the last step over the peak.")
-    weight_decay: float = Field(0.01, ge=0, description="Decoupled weight decay; not on biases and norms.")
-    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
-    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
-    eps: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
-    max_grad_norm: float | None = Field(
-        1.0, ge=0, description="Gradients are scaled down to this global norm; null or 0 switches it off."
-    )
+from raybio.training.settings import OptimConfig
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
@@ -44,9 +18,13 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
     Raises:
         ValueError: if the model has nothing to train.
     """
-    trainable = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    trainable = [
+        (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+    ]
     if not trainable:
-        raise ValueError("the model has no parameter that requires a gradient. Unfreeze some before training.")
+        raise ValueError(
+            "the model has no parameter that requires a gradient. Unfreeze some before training."
+        )
     matrices = [pair for pair in trainable if pair[1].ndim >= 2]
     vectors = [pair for pair in trainable if pair[1].ndim == 1]
     scalars = [pair for pair in trainable if pair[1].ndim == 0]
@@ -59,7 +37,9 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
         )
         if pairs
     ]
-    return torch.optim.AdamW(groups, lr=config.peak_lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+    return torch.optim.AdamW(
+        groups, lr=config.peak_lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True
+    )
 
 
 def num_warmup_steps(config: OptimConfig, num_steps: int) -> int:
@@ -77,7 +57,9 @@ def learning_rate(step: int, num_steps: int, config: OptimConfig) -> float:
     if step < warmup:
         return config.peak_lr * (step + 1) / warmup
     done = min((step - warmup) / max(num_steps - warmup, 1), 1.0)
-    fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}[config.schedule]
+    fall = {"constant": 0.0, "linear": done, "cosine": (1 - math.cos(math.pi * done)) / 2}[
+        config.schedule
+    ]
     return config.peak_lr * (1 - fall * (1 - config.final_lr_ratio))
 
 

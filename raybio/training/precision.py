@@ -4,18 +4,17 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
-from raybio.errors import ConfigError
+from raybio.core.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-PrecisionName = Literal["fp32", "bf16", "auto"]
 
 BF16_CAPABILITY = (8, 0)
 """First compute capability of GPUs with bf16 matrix products."""
+
 
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
 """Instruction sets of CPUs with bf16 matrix products, as ``torch.cpu.get_capabilities`` names them."""
@@ -97,19 +96,27 @@ def decide_precision(setting: str, processors: Sequence[Processor]) -> Decision:
     if setting == "fp32":
         return Decision("fp32", "as set")
     without = list(dict.fromkeys(one.name for one in processors if not one.has_bf16))
-    has_no_bf16 = f"{_listed(without)} {'has' if len(without) == 1 else 'have'} no bf16 instructions"
+    has_no_bf16 = (
+        f"{_listed(without)} {'has' if len(without) == 1 else 'have'} no bf16 instructions"
+    )
     if setting == "auto":
         if not processors:
             return Decision("fp32", "the processors of the workers are unknown")
         if without:
             return Decision("fp32", has_no_bf16)
         names = list(dict.fromkeys(one.name for one in processors))
-        return Decision("bf16", f"{_listed(names)} {'has' if len(names) == 1 else 'have'} bf16 instructions")
+        return Decision(
+            "bf16", f"{_listed(names)} {'has' if len(names) == 1 else 'have'} bf16 instructions"
+        )
     if any(one.is_gpu and not one.has_bf16 for one in processors):
-        raise ConfigError(f"precision: got bf16, and {has_no_bf16}. Set precision=fp32, or choose other GPUs")
+        raise ConfigError(
+            f"precision: got bf16, and {has_no_bf16}. Set precision=fp32, or choose other GPUs"
+        )
     if without:
         return Decision(
-            "bf16", "as set", f"precision: got bf16, and {has_no_bf16}: slower than fp32. Set precision=auto or fp32"
+            "bf16",
+            "as set",
+            f"precision: got bf16, and {has_no_bf16}: slower than fp32. Set precision=auto or fp32",
         )
     return Decision("bf16", "as set")
 
@@ -121,7 +128,9 @@ def check_precision(name: str, device: torch.device | str) -> None:
         ConfigError: for anything but ``fp32`` and ``bf16``, or bf16 on a GPU without bf16 instructions.
     """
     if name not in ("fp32", "bf16"):
-        raise ConfigError(f"precision: got {name!r} for a run; want fp32 or bf16, decided from the setting")
+        raise ConfigError(
+            f"precision: got {name!r} for a run; want fp32 or bf16, decided from the setting"
+        )
     decide_precision(name, local_processors(use_gpu=torch.device(device).type == "cuda"))
 
 

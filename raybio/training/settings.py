@@ -4,9 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from raybio.config import BaseConfig
-from raybio.training.optim import OptimConfig
-from raybio.training.precision import PrecisionName
+from raybio.core.config import BaseConfig
 
 
 class ScheduleConfig(BaseConfig):
@@ -15,26 +13,77 @@ class ScheduleConfig(BaseConfig):
     max_steps: int = Field(100_000, ge=1, description="steps of the whole run")
     log_every_steps: int = Field(10, ge=1, description="steps between two reports of losses")
     checkpoint_every_steps: int = Field(500, ge=1, description="steps between two checkpoints")
-    evaluate_every_steps: int = Field(1000, ge=0, description="steps between two evaluations; 0: none")
+    evaluate_every_steps: int = Field(
+        1000, ge=0, description="steps between two evaluations; 0: none"
+    )
     keep_checkpoints: int = Field(3, ge=1, description="newest checkpoints that are kept")
     early_stopping_metric: str | None = Field(
-        None, description="evaluation metric, higher is better, that stops the run when it no longer rises"
+        None,
+        description="evaluation metric, higher is better, that stops the run when it no longer rises",
     )
-    early_stopping_patience: int = Field(5, ge=1, description="evaluations without a rise before the run stops")
+    early_stopping_patience: int = Field(
+        5, ge=1, description="evaluations without a rise before the run stops"
+    )
 
     @model_validator(mode="after")
     def _early_stopping_needs_evaluations(self) -> "ScheduleConfig":
         if self.early_stopping_metric and not self.evaluate_every_steps:
-            raise ValueError("early_stopping_metric needs evaluations: set evaluate_every_steps above 0")
+            raise ValueError(
+                "early_stopping_metric needs evaluations: set evaluate_every_steps above 0"
+            )
         return self
 
 
 class MemoryConfig(BaseConfig):
     """How much is computed at once; it changes memory and time, not the result."""
 
-    max_tokens_per_micro_batch: int = Field(16_384, ge=8, description="padded tokens encoded at once on a worker")
+    max_tokens_per_micro_batch: int = Field(
+        16_384, ge=8, description="padded tokens encoded at once on a worker"
+    )
     gradient_caching: bool = Field(
-        False, description="encode twice and keep the activations of one micro-batch at a time (large global batches)"
+        False,
+        description="encode twice and keep the activations of one micro-batch at a time (large global batches)",
+    )
+
+
+PrecisionName = Literal["fp32", "bf16", "auto"]
+
+
+class OptimConfig(BaseConfig):
+    """Settings of AdamW, its learning rate schedule and gradient clipping."""
+
+    peak_lr: float = Field(3e-4, gt=0, description="Learning rate after the warm-up.")
+    scalar_lr: float = Field(
+        1e-3,
+        gt=0,
+        description="Peak of the learning rate of single numbers, such as a learned temperature.",
+    )
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant",
+        description="How the learning rate falls from its peak to final_lr_ratio of it at the last step.",
+    )
+    num_warmup_steps: int = Field(
+        0, ge=0, description="Steps in which the learning rate rises linearly to its peak."
+    )
+    warmup_ratio: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Warm-up as a fraction of all steps; used where num_warmup_steps is 0.",
+    )
+    final_lr_ratio: float = Field(
+        0.0, ge=0, le=1, description="Learning rate at the last step over the peak."
+    )
+    weight_decay: float = Field(
+        0.01, ge=0, description="Decoupled weight decay; not on biases and norms."
+    )
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of gradients.")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Decay of the mean of squared gradients.")
+    eps: float = Field(1e-8, gt=0, description="Added to the root of the second moment.")
+    max_grad_norm: float | None = Field(
+        1.0,
+        ge=0,
+        description="Gradients are scaled down to this global norm; null or 0 switches it off.",
     )
 
 
@@ -45,7 +94,9 @@ class TrainingConfig(BaseConfig):
     schedule: ScheduleConfig = ScheduleConfig()
     optim: OptimConfig = OptimConfig()
     memory: MemoryConfig = MemoryConfig()
-    precision: PrecisionName = Field("auto", description="arithmetic of the encoder; auto: bf16 if the machine has it")
+    precision: PrecisionName = Field(
+        "auto", description="arithmetic of the encoder; auto: bf16 if the machine has it"
+    )
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",
         description="a loss or gradient that is NaN or infinite ends the run, or its step is skipped and counted",

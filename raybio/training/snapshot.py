@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raybio.errors import CheckpointError
+from raybio.core.errors import CheckpointError
 from raybio.training.durable import tensor_bytes
 
 Tensors = dict[str, Tensor]
@@ -92,7 +92,9 @@ def restore_model(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
             tensor.copy_(saved[name])
 
 
-def restore_optimizer(state: TrainingState, saved: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+def restore_optimizer(
+    state: TrainingState, saved: Mapping[str, Tensor], description: Mapping[str, Any]
+) -> None:
     """Put saved optimiser state into a fresh optimiser of the same parameters, which keeps its own options.
 
     Raises:
@@ -105,8 +107,15 @@ def restore_optimizer(state: TrainingState, saved: Mapping[str, Tensor], descrip
         kind, name = key.split(":", 1)
         entries.setdefault(name, {})[kind] = value
     saved_groups = description["groups"]
-    own_groups = [[names[id(parameter)] for parameter in group["params"]] for group in state.optimizer.param_groups]
-    _refuse_other_names("the optimiser", {n for g in saved_groups for n in g["parameters"]}, set(sum(own_groups, [])))
+    own_groups = [
+        [names[id(parameter)] for parameter in group["params"]]
+        for group in state.optimizer.param_groups
+    ]
+    _refuse_other_names(
+        "the optimiser",
+        {n for g in saved_groups for n in g["parameters"]},
+        set(sum(own_groups, [])),
+    )
     if [group["parameters"] for group in saved_groups] != own_groups:
         raise CheckpointError(
             "the checkpoint's optimiser groups its parameters differently. Build the optimiser with the checkpoint's "

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from raybio.batches import TokenBatch
-from raybio.errors import DivergedError
-from raybio.functional.hashing import derive_seed
-from raybio.protocols import Collective, System
-from raybio.training.gather import sum_gradients
+from raybio.core.batch import TokenBatch
+from raybio.core.errors import DivergedError
+from raybio.core.interfaces import Collective, System
+from raybio.core.randomness import derive_seed
+from raybio.training.collective import sum_gradients
 from raybio.training.grad_cache import compute_gradients
 from raybio.training.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
 from raybio.training.precision import Precision
@@ -28,8 +28,15 @@ class TrainStep:
         num_skipped: steps skipped because of a non-finite gradient.
     """
 
-    def __init__(self, system: System, config: TrainingConfig, collective: Collective, precision: Precision) -> None:
-        self.system, self.config, self.collective, self.precision = system, config, collective, precision
+    def __init__(
+        self, system: System, config: TrainingConfig, collective: Collective, precision: Precision
+    ) -> None:
+        self.system, self.config, self.collective, self.precision = (
+            system,
+            config,
+            collective,
+            precision,
+        )
         self.optimizer = build_optimizer(system.model, config.optim)
         self.num_skipped = 0
 
@@ -41,7 +48,9 @@ class TrainStep:
                 are those of the step before.
         """
         started = time.perf_counter()
-        parameters = [parameter for parameter in self.system.model.parameters() if parameter.requires_grad]
+        parameters = [
+            parameter for parameter in self.system.model.parameters() if parameter.requires_grad
+        ]
         self.optimizer.zero_grad(set_to_none=True)
         loss, terms = compute_gradients(
             self.system,
@@ -50,7 +59,9 @@ class TrainStep:
             max_tokens=self.config.memory.max_tokens_per_micro_batch,
             gradient_caching=self.config.memory.gradient_caching,
             precision=self.precision,
-            seed_of=lambda number: derive_seed(self.config.seed, "dropout", step, self.collective.rank, number),
+            seed_of=lambda number: derive_seed(
+                self.config.seed, "dropout", step, self.collective.rank, number
+            ),
         )
         sum_gradients(parameters, self.collective)
         totals = self._sum_over_workers({"loss": loss, **terms, "tokens": batch.indptr_R1[-1]})
@@ -72,7 +83,9 @@ class TrainStep:
     def _sum_over_workers(self, shares: dict[str, Any]) -> dict[str, float]:
         """One collective for all of them, in an order that does not depend on which part a worker computed first."""
         device, names = shares["loss"].device, sorted(shares)
-        stacked = torch.stack([torch.as_tensor(shares[name], dtype=torch.float64, device=device) for name in names])
+        stacked = torch.stack(
+            [torch.as_tensor(shares[name], dtype=torch.float64, device=device) for name in names]
+        )
         return dict(zip(names, self.collective.all_sum(stacked).tolist(), strict=True))
 
     def _refuse(self, step: int, loss: float, gradient_norm: float) -> None:

@@ -19,10 +19,12 @@ def test_every_part_runs_at_tiny_size_and_prints_finite_figures(gpu, capsys):
     gpu.bench_step(bench, compiled=False)
     gpu.bench_caching(bench)
     gpu.bench_retrieval(bench)
-    results = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
-    assert [result["name"] for result in results] == ["training step"] * 4 + ["gradient caching"] + [
-        "link retrieval"
-    ] * 2
+    results = [
+        json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")
+    ]
+    assert [result["name"] for result in results] == ["training step"] * 4 + [
+        "gradient caching"
+    ] + ["link retrieval"] * 2
     assert all(result["device"] == "CPU" for result in results)
     assert all(0 < result["mfu"] < 10 for result in results[:4])
 
@@ -31,7 +33,9 @@ def test_flop_of_a_step_are_those_of_its_real_tokens(gpu):
     encoder = gpu.build_protein_encoder(gpu.SMALL.encoder, seed=0)
     batch = gpu.link_batch(encoder, 2, 64)
     layer = 4 * (32 * 32 + 32) + (32 * 64 + 64) + (64 * 32 + 32) + 4 * 32
-    expected = sum(6 * 2 * layer * length + 12 * 2 * 32 * length**2 for length in batch.length_R.tolist())
+    expected = sum(
+        6 * 2 * layer * length + 12 * 2 * 32 * length**2 for length in batch.length_R.tolist()
+    )
     assert gpu.flop_of_step(encoder, batch) == pytest.approx(expected)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.evaluation.link_retrieval import link_questions
-from raybio.functional.ranking import link_retrieval
+from raybio.methods.sppt.link_retrieval import link_questions, link_retrieval
 from tests.script_process import run_script
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rivals.py"
@@ -54,24 +53,32 @@ def slow_lrap(store, asked, score):
 
 def test_degree_ranks_the_candidates_of_each_anchor_by_their_training_links(rivals, tiny_store):
     asked = links_of(tiny_store)
-    found = rivals.retrieve_links(rivals.degree_scores(asked.training), asked.training, asked.heldout)
+    found = rivals.retrieve_links(
+        rivals.degree_scores(asked.training), asked.training, asked.heldout
+    )
     slow = slow_lrap(tiny_store, asked, lambda anchor, node: len(neighbours(asked.training, node)))
     assert found["val"].lrap == pytest.approx(slow, abs=1e-12)
 
 
 def test_any_scores_are_ranked_as_the_product_ranks_embeddings(rivals, tiny_store):
     asked = links_of(tiny_store)
-    embedding_ND = torch.randn(tiny_store.num_rows, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    embedding_ND = torch.randn(
+        tiny_store.num_rows, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
 
     def score(first, end, start, stop):
-        return -torch.cdist(embedding_ND[first:end], embedding_ND[start:stop]).numpy().round(9)  # symmetric
+        return (
+            -torch.cdist(embedding_ND[first:end], embedding_ND[start:stop]).numpy().round(9)
+        )  # symmetric
 
     found = rivals.retrieve_links(score, asked.training, asked.heldout)
     training, heldout, group_N = asked.training, asked.heldout, tiny_store.group_N
     known = (training.indptr, training.indices)
     ours = {
         "train": link_retrieval(embedding_ND, *known, group_N=group_N),
-        "val": link_retrieval(embedding_ND, heldout.indptr, heldout.indices, group_N=group_N, ignore=known),
+        "val": link_retrieval(
+            embedding_ND, heldout.indptr, heldout.indices, group_N=group_N, ignore=known
+        ),
     }
     for split, one in ours.items():
         for measure in ("lrap", "ndcg", "average_precision", "mrr"):
@@ -81,7 +88,9 @@ def test_any_scores_are_ranked_as_the_product_ranks_embeddings(rivals, tiny_stor
 def test_homology_looks_up_training_links_between_near_copies(rivals, tiny_store):
     asked, k, residues, threshold = links_of(tiny_store), 2, 12, 0.15
     training = {
-        (node, other) for node in range(tiny_store.num_rows) for other in neighbours(asked.training, node)
+        (node, other)
+        for node in range(tiny_store.num_rows)
+        for other in neighbours(asked.training, node)
     }  # both directions
 
     def kmers(node):
@@ -101,14 +110,19 @@ def test_homology_looks_up_training_links_between_near_copies(rivals, tiny_store
     near_NN = rivals.near_copies(tiny_store, k=k, residues=residues, threshold=threshold)
     score_NN = rivals.homology_matrix(asked.training, near_NN).toarray()
     nodes = range(tiny_store.num_rows)
-    slow_NN = np.array([[slow(one, two) if one != two else score_NN[one, two] for two in nodes] for one in nodes])
+    slow_NN = np.array(
+        [[slow(one, two) if one != two else score_NN[one, two] for two in nodes] for one in nodes]
+    )
     np.testing.assert_allclose(score_NN, slow_NN, atol=1e-5)
     assert 0 < (slow_NN > 0).mean() < 1  # the threshold leaves pairs with a twin and pairs without
 
 
 def test_ngrams_separate_classes_of_different_letters(rivals):
     label_N = np.array([0, 1] * 5)
-    texts = [["abab abba", "xyxy yxxy"][label] + " " + "qrst"[number % 4] for number, label in enumerate(label_N)]
+    texts = [
+        ["abab abba", "xyxy yxxy"][label] + " " + "qrst"[number % 4]
+        for number, label in enumerate(label_N)
+    ]
     assert rivals.ngram_auroc(texts, label_N) == 1.0
     assert rivals.ngram_auroc(texts, np.array([0] * 5 + [1] * 5)) < 0.8
 

@@ -30,8 +30,12 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
     ],
 )
 def test_a_script_runs_at_tiny_size_and_prints_its_rows(script, rows, tmp_path):
-    paths = os.pathsep.join(filter(None, [str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")]))
-    done = run_script(BENCHMARKS / f"{script}.py", tmp_path, RAYBIO_BENCH_SMALL="1", PYTHONPATH=paths)
+    paths = os.pathsep.join(
+        filter(None, [str(BENCHMARKS.parent), os.environ.get("PYTHONPATH", "")])
+    )
+    done = run_script(
+        BENCHMARKS / f"{script}.py", tmp_path, RAYBIO_BENCH_SMALL="1", PYTHONPATH=paths
+    )
     if done.returncode == 75:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
@@ -47,7 +51,11 @@ def runner(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(BENCHMARKS)
     module = importlib.import_module("run_all")
     monkeypatch.setattr(sys, "argv", ["run_all.py"])
-    for name, path in {"HERE": tmp_path, "STORED": tmp_path / "results.json", "TABLE": tmp_path / "R.md"}.items():
+    for name, path in {
+        "HERE": tmp_path,
+        "STORED": tmp_path / "results.json",
+        "TABLE": tmp_path / "R.md",
+    }.items():
         monkeypatch.setattr(module, name, path)
     return module
 
@@ -71,11 +79,16 @@ def test_a_row_whose_peer_is_not_installed_keeps_its_last_results(runner, tmp_pa
 
 
 def test_what_libraries_print_is_no_result_and_a_failure_is_a_row(runner, tmp_path):
-    (tmp_path / "p01_x.py").write_text("print({'train_runtime': '1.4'})\n" + row(3) + "raise SystemExit(3)")
+    (tmp_path / "p01_x.py").write_text(
+        "print({'train_runtime': '1.4'})\n" + row(3) + "raise SystemExit(3)"
+    )
     with pytest.raises(SystemExit) as ended:
         runner.main()
     assert ended.value.code
-    assert [one["note"] for one in json.loads(runner.STORED.read_text())] == ["", "p01_x.py failed, exit 3"]
+    assert [one["note"] for one in json.loads(runner.STORED.read_text())] == [
+        "",
+        "p01_x.py failed, exit 3",
+    ]
 
 
 def test_a_round_goes_there_and_back(monkeypatch):

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raybio.data.article_store import ArticleStore
-from raybio.data.store import open_store
-from raybio.errors import ConfigError, DataError
-from raybio.evaluation.zero_shot_names import TASK_NAMES
-from raybio.runtime.preparing import app
-from tests.data.citations import article_set, citation
+from raybio.cli.prepare import app
+from raybio.core.errors import ConfigError, DataError
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.biostransformers.zero_shot.tasks import TASK_NAMES
+from raybio.store.store import open_store
+from tests.methods.sppt.articles.citations import article_set, citation
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
@@ -23,12 +23,16 @@ needs_data = pytest.mark.skipif(not SHARED.exists(), reason="real data is not at
 
 
 def prepare(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return CliRunner().invoke(
+        app, [str(argument) for argument in arguments], catch_exceptions=False
+    )
 
 
 @needs_data
 def test_the_real_medline_files_become_a_store(tmp_path: Path) -> None:
-    done = prepare("medline", "--input", SHARED / "medline_xml" / "*.xml.gz", "--out", tmp_path / "store")
+    done = prepare(
+        "medline", "--input", SHARED / "medline_xml" / "*.xml.gz", "--out", tmp_path / "store"
+    )
     assert done.exit_code == 0
     store = open_store(tmp_path / "store", ArticleStore, verify=True)
     assert store.num_rows == 1132
@@ -38,7 +42,10 @@ def test_the_real_medline_files_become_a_store(tmp_path: Path) -> None:
 
 @needs_data
 def test_titles_and_pubmedqa_become_one_store_of_pairs(tmp_path: Path) -> None:
-    tables = SHARED / "biostransformers" / "validation_data_3M.csv.gz", SHARED / "pubmedqa" / "ori_pqal.json.gz"
+    tables = (
+        SHARED / "biostransformers" / "validation_data_3M.csv.gz",
+        SHARED / "pubmedqa" / "ori_pqal.json.gz",
+    )
     inputs = [part for table in tables for part in ("--input", table)]
     assert prepare("pairs", *inputs, "--out", tmp_path / "store").exit_code == 0
     store = open_store(tmp_path / "store", ArticleStore)
@@ -52,7 +59,15 @@ def test_a_broken_file_is_set_aside_by_name_and_the_others_go_on(tmp_path: Path)
     (tmp_path / "b.xml").write_text(article_set(citation(2, mesh=mesh))[:-40])
     with pytest.raises(DataError, match=r"1 of 2 file records are bad \(50.0%\)"):
         prepare("medline", "--input", tmp_path / "*.xml", "--out", tmp_path / "store")
-    command = ["medline", "--input", tmp_path / "*.xml", "--out", tmp_path / "store", "--max-bad-share", "0.5"]
+    command = [
+        "medline",
+        "--input",
+        tmp_path / "*.xml",
+        "--out",
+        tmp_path / "store",
+        "--max-bad-share",
+        "0.5",
+    ]
     done = prepare(*command)
     assert done.exit_code == 0
     assert "broken file (set aside whole)" in done.output
@@ -74,7 +89,9 @@ def test_a_table_too_small_for_validation_is_said_to_be_with_what_to_do(tmp_path
     done = prepare("pairs", "--input", table, "--out", tmp_path / "store [/red]")
     assert "no article is kept for validation: training" in done.output
     assert "larger --validation-share" in done.output
-    done = prepare("pairs", "--input", table, "--out", tmp_path / "all", "--validation-share", "0.9")
+    done = prepare(
+        "pairs", "--input", table, "--out", tmp_path / "all", "--validation-share", "0.9"
+    )
     assert open_store(tmp_path / "all", ArticleStore).is_validation_N.any()
     assert "validation:" not in done.output
     done = prepare("pairs", "--input", table, "--out", tmp_path / "none", "--validation-share", "0")
@@ -94,13 +111,23 @@ def load_job(name: str):
 
 
 @needs_data
-def test_zero_shot_evaluation_of_an_exported_run_gives_a_report(tiny_articles: ArticleStore, tmp_path: Path) -> None:
-    from raybio.systems.siamese import build
-    from tests.systems.conformance_cases import tiny_config
+def test_zero_shot_evaluation_of_an_exported_run_gives_a_report(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    from raybio.methods.biostransformers.system import build
+    from tests.methods.conformance_cases import tiny_config
 
     system = build(tiny_config("siamese"), tiny_articles.path)
     model = system.export(tmp_path / "run" / "export", {"name": "tiny"})
-    command = ["zero-shot", "--model", str(model), "--data", str(SHARED), "--out", str(tmp_path / "report")]
+    command = [
+        "zero-shot",
+        "--model",
+        str(model),
+        "--data",
+        str(SHARED),
+        "--out",
+        str(tmp_path / "report"),
+    ]
     done = CliRunner().invoke(
         load_job("evaluate").app, [*command, "--tasks", "bioasq-snippets"], catch_exceptions=False
     )
@@ -112,8 +139,18 @@ def test_zero_shot_evaluation_of_an_exported_run_gives_a_report(tiny_articles: A
     assert task["protocol"] in report
 
 
-def test_an_unknown_task_a_missing_data_set_and_a_file_for_the_report_are_named(tmp_path: Path) -> None:
-    command = ["zero-shot", "--model", "m", "--data", str(tmp_path), "--out", str(tmp_path / "report")]
+def test_an_unknown_task_a_missing_data_set_and_a_file_for_the_report_are_named(
+    tmp_path: Path,
+) -> None:
+    command = [
+        "zero-shot",
+        "--model",
+        "m",
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "report"),
+    ]
     (tmp_path / "report").write_text("")
     for more, message in (
         (["--tasks", "hocus"], "'hocus' is no task"),
@@ -133,7 +170,12 @@ def test_help_lists_the_tasks_without_importing_torch() -> None:
     )
     environment = os.environ | {"PYTHONPATH": ".", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1500,
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
     assert [name for name in TASK_NAMES if name not in done.stdout] == []

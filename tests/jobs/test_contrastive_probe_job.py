@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raybio.data.simulate_knowledge import KnowledgeConfig, write_knowledge
-from raybio.runtime.metrics_log import read_reports
-from raybio.runtime.run_folder import read_json
+from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
+from raybio.runtime.run.folder import read_json
+from raybio.runtime.run.metrics_log import read_reports
 from tests.jobs.test_sppt_job import run
 from tests.script_process import run_script
 
@@ -35,9 +35,21 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     tmp_path: Path, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
-    sentences, benchmark = write_knowledge(tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6))
+    sentences, benchmark = write_knowledge(
+        tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6)
+    )
     settings = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    done = run(tmp_path, JOB, "--sentences", sentences, "--benchmark", benchmark, "--name", "first", *settings)
+    done = run(
+        tmp_path,
+        JOB,
+        "--sentences",
+        sentences,
+        "--benchmark",
+        benchmark,
+        "--name",
+        "first",
+        *settings,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "full set" in done.stdout
     folder = tmp_path / "runs" / "first"
@@ -45,15 +57,23 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     assert (result["status"], result["step"]) == ("finished", 4)
     assert result["final"]["scores"].keys() == {"chance", "initial", "trained"}
     probed = [
-        report["step"] for report in read_reports(folder / "metrics.jsonl") if "val/acc_at_10" in report["metrics"]
+        report["step"]
+        for report in read_reports(folder / "metrics.jsonl")
+        if "val/acc_at_10" in report["metrics"]
     ]
     assert probed == [0, 2, 4]
     assert (folder / "export" / "modules.json").exists()
 
 
 def test_a_sweep_takes_sentences_and_a_benchmark_too(tmp_path: Path) -> None:
-    sentences, benchmark = write_knowledge(tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6))
-    given = [str(JOB.parents[1] / "search_spaces" / "contrastive_probe.yaml"), "--set", "encoder.source=scratch"]
+    sentences, benchmark = write_knowledge(
+        tmp_path / "raw", KnowledgeConfig(num_heads=8, num_tails=6)
+    )
+    given = [
+        str(JOB.parents[1] / "search_spaces" / "contrastive_probe.yaml"),
+        "--set",
+        "encoder.source=scratch",
+    ]
     given += ["--sentences", str(sentences), "--benchmark", str(benchmark), "--dry-run"]
     done = run_script(JOB.with_name("sweep.py"), tmp_path, *given)
     assert done.returncode == 0, done.stderr
@@ -61,7 +81,9 @@ def test_a_sweep_takes_sentences_and_a_benchmark_too(tmp_path: Path) -> None:
     assert len(list((tmp_path / "stores").glob("sentences-*/store/manifest.json"))) == 1
 
 
-def test_sentences_without_a_file_beside_a_store_or_a_benchmark_without_them_are_refused(tmp_path: Path) -> None:
+def test_sentences_without_a_file_beside_a_store_or_a_benchmark_without_them_are_refused(
+    tmp_path: Path,
+) -> None:
     for arguments, message in (
         (["--benchmark", str(tmp_path)], "--benchmark alone: want --sentences too"),
         (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: does not exist"),
@@ -69,8 +91,14 @@ def test_sentences_without_a_file_beside_a_store_or_a_benchmark_without_them_are
             ["prob", "--model", "x"],
             "'prob' is no command; want one of probe",
         ),
-        (["--sentences", str(tmp_path / "nowhere.txt"), f"--store={tmp_path}"], f"--store {tmp_path}: is prepared"),
-        (["--store", str(tmp_path), "--benchmark", str(tmp_path)], f"--store {tmp_path}: is prepared"),
+        (
+            ["--sentences", str(tmp_path / "nowhere.txt"), f"--store={tmp_path}"],
+            f"--store {tmp_path}: is prepared",
+        ),
+        (
+            ["--store", str(tmp_path), "--benchmark", str(tmp_path)],
+            f"--store {tmp_path}: is prepared",
+        ),
     ):
         done = run_script(JOB, tmp_path, *arguments)
         assert done.returncode == 2
@@ -91,6 +119,11 @@ def test_the_help_of_the_commands_comes_without_importing_torch() -> None:
     root = JOB.parents[1]
     environment = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, timeout=1500
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1500,
     )
     assert done.stdout.splitlines()[-1] == "5 []", done.stderr

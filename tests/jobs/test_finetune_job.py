@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybio.runtime.run_folder import read_json
-from raybio.systems import SYSTEMS
+from raybio.methods import SYSTEMS
+from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
-from tests.systems.conformance_cases import tiny_config
+from tests.methods.conformance_cases import tiny_config
 
 JOBS = Path(__file__).parents[2] / "jobs"
 SETTINGS = {
@@ -30,7 +30,10 @@ def write_task(folder: Path) -> Path:
     rng, rows = np.random.default_rng(0), {}
     for split, size in (("train", 40), ("dev", 10), ("test", 10)):
         rows[split] = [
-            {"text": " ".join(rng.choice([f"{label}{number}" for number in range(5)], 6)), "label": label}
+            {
+                "text": " ".join(rng.choice([f"{label}{number}" for number in range(5)], 6)),
+                "label": label,
+            }
             for label in rng.choice(["a", "b"], size).tolist()
         ]
     rows["test"][0] = rows["train"][0]
@@ -45,14 +48,22 @@ def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) ->
     shutil.copy(empty_database, tmp_path)
     data = write_task(tmp_path / "data")
     sizes = {"encoder.source": "scratch", "encoder.vocabulary_size": 60, "encoder.max_length": 16}
-    from raybio.runtime.given_task import kept_task
+    from raybio.experiments.downstream_tasks import kept_task
 
     store = kept_task("scicite", data).path
     for name, seed in (("one", 1), ("two", 2)):
-        SYSTEMS["downstream"].build(tiny_config("downstream", seed=seed, **sizes), store).export(tmp_path / name, {})
+        SYSTEMS["downstream"].build(tiny_config("downstream", seed=seed, **sizes), store).export(
+            tmp_path / name, {}
+        )
     command = [JOBS / "finetune.py", "scicite,acl_arc", "--data", data, "--data", data]
     command += ["--init", tmp_path / "one"]
-    command += ["--compare", f"encoder.source={tmp_path / 'two'}", "--name", "tuned", *given(SETTINGS)]
+    command += [
+        "--compare",
+        f"encoder.source={tmp_path / 'two'}",
+        "--name",
+        "tuned",
+        *given(SETTINGS),
+    ]
     done = run(tmp_path, *command)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "1 of 10 test rows stand in training too" in done.stdout
@@ -60,15 +71,27 @@ def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) ->
     assert len(runs) == 4
     assert {"tuned-scicite", "tuned-acl_arc"} < set(runs), runs
     result = read_json(tmp_path / "runs" / "tuned-scicite" / "result.json")
-    assert (result["config"]["optim"]["peak_lr"], result["config"]["plan"]["global_batch_rows"]) == (1e-5, 32)
+    assert (
+        result["config"]["optim"]["peak_lr"],
+        result["config"]["plan"]["global_batch_rows"],
+    ) == (1e-5, 32)
     assert result["step"] == 4 and result["final"]["measure"] == "macro_f1"
-    assert read_json(tmp_path / "runs" / "tuned-acl_arc" / "result.json")["config"]["optim"]["peak_lr"] == 5e-5
+    assert (
+        read_json(tmp_path / "runs" / "tuned-acl_arc" / "result.json")["config"]["optim"]["peak_lr"]
+        == 5e-5
+    )
     table = (tmp_path / "runs" / "tuned-scicite" / "table.md").read_text()
     for row in ("initial", "source = one-", "source = two-"):
-        assert len(re.findall(rf"\| {row}[^|]*\| [0-9.]+ \[", table)) == 2, table  # of dev and of test
+        assert len(re.findall(rf"\| {row}[^|]*\| [0-9.]+ \[", table)) == 2, (
+            table
+        )  # of dev and of test
     both = (tmp_path / "runs" / "tuned-scicite" / "side_by_side.md").read_text()
     assert "| model | scicite | acl_arc |" in both and both in done.stdout
-    cells = {line.split("|")[1].strip(): line.split("|")[2:4] for line in both.splitlines() if line.startswith("|")}
+    cells = {
+        line.split("|")[1].strip(): line.split("|")[2:4]
+        for line in both.splitlines()
+        if line.startswith("|")
+    }
     for name, place in (("scicite", 0), ("acl_arc", 1)):
         own = (tmp_path / "runs" / f"tuned-{name}" / "table.md").read_text().split("test rows")[1]
         for label in ("source = one-", "source = two-"):

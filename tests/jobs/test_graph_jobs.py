@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from raybio.data.linked_text_store import LinkedTextStore
-from raybio.data.topic_store import TopicStore
-from raybio.runtime.run_folder import read_json
+from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
 
@@ -44,7 +44,14 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
         "evaluation.samples": 3,
         "evaluation.nodes_per_sample": 5,
     }
-    command = [JOBS / "sppt_mag.py", "--store", tiny_citations.path, "--name", "mag", *given(settings)]
+    command = [
+        JOBS / "sppt_mag.py",
+        "--store",
+        tiny_citations.path,
+        "--name",
+        "mag",
+        *given(settings),
+    ]
     command += ["--compare", "objective.lambda_spml=0"]
     done = run(tmp_path, *command)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -57,11 +64,26 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
     labels = [line.split("|")[1].strip() for line in of_samples if line.startswith("|")][2:]
     runs = ["lambda_spml = 0", "lambda_spml = 0.5 (this run)"]
     assert labels == ["chance", "random", "initial", *runs]
-    models = ["--model", tmp_path / "runs" / "mag", "--model", tmp_path / "runs" / "mag.lambda_spml-0"]
+    models = [
+        "--model",
+        tmp_path / "runs" / "mag",
+        "--model",
+        tmp_path / "runs" / "mag.lambda_spml-0",
+    ]
     sizes = ["--trials", "2", "--samples", "3", "--nodes", "5"]
-    judged = run(tmp_path, JOBS / "evaluate.py", "link-samples", "--store", tiny_citations.path, *models, *sizes)
+    judged = run(
+        tmp_path,
+        JOBS / "evaluate.py",
+        "link-samples",
+        "--store",
+        tiny_citations.path,
+        *models,
+        *sizes,
+    )
     assert judged.returncode == 0, judged.stderr[-3000:]
-    lrap = read_json(tmp_path / "runs" / "mag" / "result.json")["final"]["scores"]["trained"]["samples"]["lrap"]
+    lrap = read_json(tmp_path / "runs" / "mag" / "result.json")["final"]["scores"]["trained"][
+        "samples"
+    ]["lrap"]
     assert f"| {100 * lrap['value']:.2f} ± " in judged.stdout, judged.stdout
 
 
@@ -75,8 +97,20 @@ def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
         "graph.num_nodes": 30,
         "graph.min_sentences": 5,
     }
-    asked = ["--graph", "cliques", "--graph", "plane", "--store", tiny_topics.path, "--cpus-per-worker", "1"]
-    command = [sys.executable, *map(str, [JOBS / "sppt_synthetic.py", *asked, *given(settings), "--name", "syn"])]
+    asked = [
+        "--graph",
+        "cliques",
+        "--graph",
+        "plane",
+        "--store",
+        tiny_topics.path,
+        "--cpus-per-worker",
+        "1",
+    ]
+    command = [
+        sys.executable,
+        *map(str, [JOBS / "sppt_synthetic.py", *asked, *given(settings), "--name", "syn"]),
+    ]
     tables = []
     for home in (tmp_path / "killed", tmp_path / "whole"):
         home.mkdir()
@@ -88,7 +122,10 @@ def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
         folder = home / "sweeps" / "syn"
         tables.append(json.loads((folder / "graphs.json").read_text()))
         assert (folder / "graphs.md").read_text() in done.stdout
-        assert {path.name for path in folder.glob("map-*.png")} == {"map-cliques.png", "map-plane.png"}
+        assert {path.name for path in folder.glob("map-*.png")} == {
+            "map-cliques.png",
+            "map-plane.png",
+        }
     assert [one["kind"] for one in tables[0]] == ["cliques", "plane"]
     assert tables[0] == tables[1]
 
@@ -100,7 +137,9 @@ def kill_when_begun(command: list[str], home: Path) -> None:
     with (home / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=home, env=environment, stdout=log, stderr=log)
         try:
-            while process.poll() is None and not list(home.glob("sweeps/syn/trials/*/checkpoints/*")):
+            while process.poll() is None and not list(
+                home.glob("sweeps/syn/trials/*/checkpoints/*")
+            ):
                 time.sleep(0.2)
             process.send_signal(signal.SIGTERM)
             assert process.wait() == 143, (home / "log").read_text()[-3000:]

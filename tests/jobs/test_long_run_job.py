@@ -10,8 +10,8 @@ import psutil
 import pytest
 import yaml
 
-from raybio.data.store import Store
-from raybio.runtime.run_folder import read_json
+from raybio.runtime.run.folder import read_json
+from raybio.store.store import Store
 from tests.jobs.test_sppt_job import ROOT, SETTINGS, run
 
 pytestmark = pytest.mark.slow
@@ -21,9 +21,15 @@ JOB = ROOT / "jobs" / "sppt_protein.py"
 def stopped_when_timed(home: Path, *arguments: object) -> tuple[int, str]:
     """Start the job, and send SIGTERM once it has said how long it takes; its exit code and what it printed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"HOME": str(home), "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"), "COLUMNS": "160"}
+    environment |= {
+        "HOME": str(home),
+        "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"),
+        "COLUMNS": "160",
+    }
     command = [sys.executable, *map(str, arguments)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=home, env=environment) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=home, env=environment
+    ) as process:
         assert process.stderr is not None
         printed = []
         for line in process.stderr:
@@ -35,10 +41,21 @@ def stopped_when_timed(home: Path, *arguments: object) -> tuple[int, str]:
         return process.wait(), "".join(printed)
 
 
-def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(tiny_store: Store, tmp_path: Path) -> None:
+def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     settings = SETTINGS | {"schedule": {"max_steps": 10**8, "evaluate_every_steps": 0}}
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(settings))
-    arguments = (JOB, "--store", tiny_store.path, "--config", "my.yaml", "--name", "long", "--no-baseline")
+    arguments = (
+        JOB,
+        "--store",
+        tiny_store.path,
+        "--config",
+        "my.yaml",
+        "--name",
+        "long",
+        "--no-baseline",
+    )
     arguments += ("--device", "cpu")
     refused = run(tmp_path, *arguments)
     assert refused.returncode == 2, refused.stderr[-3000:]
@@ -60,4 +77,8 @@ def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(tiny_st
     assert read_json(folder / "launch.json")["is_length_accepted"] is True
     second = read_json(folder / "result.json")
     assert (second["status"], second["mlflow_run_id"]) == ("stopped", first["mlflow_run_id"])
-    assert not [one for one in psutil.Process().children(recursive=True) if "sppt_protein" in " ".join(one.cmdline())]
+    assert not [
+        one
+        for one in psutil.Process().children(recursive=True)
+        if "sppt_protein" in " ".join(one.cmdline())
+    ]

@@ -11,11 +11,11 @@ import pytest
 import typer
 import typer.models
 
-from raybio.errors import ConfigError
-from raybio.folders import check_local
-from raybio.runtime import launch
-from raybio.runtime.command_line import URI_OPTIONS, check_local_paths
-from raybio.systems import SYSTEMS
+from raybio.cli import train as launch
+from raybio.cli.app import URI_OPTIONS, check_local_paths
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_local
+from raybio.methods import SYSTEMS
 from tests.script_process import run_script
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -64,7 +64,9 @@ def options_of(command: str, callback: Any) -> Iterator[Option]:
             continue
         annotated, info = get_args(hint)
         kinds = [*get_args(annotated), annotated]
-        (kind,) = {one for one in kinds if one in (bool, int, float, str, Path)} or {get_args(kinds[0])[0]}
+        (kind,) = {one for one in kinds if one in (bool, int, float, str, Path)} or {
+            get_args(kinds[0])[0]
+        }
         declared = [one for one in info.param_decls or () if one.startswith("--")]
         is_argument = isinstance(info, typer.models.ArgumentInfo)
         usual = name if is_argument else "--" + name.strip("_").replace("_", "-")
@@ -99,20 +101,22 @@ def training_apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture
 def options(monkeypatch: pytest.MonkeyPatch) -> list[Option]:
-    from raybio.runtime.comparisons import comparing
-    from raybio.runtime.judging import app as evaluate
-    from raybio.runtime.preparing import app as prepare
-    from raybio.runtime.probes.asking import ask
-    from raybio.runtime.probes.curves import curves
-    from raybio.runtime.probes.probing import app as probe
-    from raybio.runtime.probes.probing_baselines import baselines
-    from raybio.runtime.sweeps.sweeping import app as sweep
+    from raybio.cli import compare as comparing
+    from raybio.cli.contrastive_probe.ask import ask
+    from raybio.cli.contrastive_probe.baselines import baselines
+    from raybio.cli.contrastive_probe.curves import curves
+    from raybio.cli.contrastive_probe.probe import app as probe
+    from raybio.cli.evaluate import app as evaluate
+    from raybio.cli.prepare import app as prepare
+    from raybio.cli.sweep import app as sweep
 
     apps = [app for _, app in training_apps(monkeypatch)]
     apps += [comparing.app, evaluate, prepare, probe, sweep]
     apps += [load_job(name).app for name in ("embed", "extract_relations", "preflight")]
     callbacks = [found for app in apps for found in commands_of(app)]
-    callbacks += [(one.__name__, one) for one in (ask, curves, baselines, load_job("sppt_synthetic").command)]
+    callbacks += [
+        (one.__name__, one) for one in (ask, curves, baselines, load_job("sppt_synthetic").command)
+    ]
     return [option for name, callback in callbacks for option in options_of(name, callback)]
 
 
@@ -130,15 +134,29 @@ def test_every_job_refuses_a_uri_in_the_place_of_a_path_and_creates_nothing(tmp_
 def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
     """An option that takes a path is checked without being listed anywhere; one that takes a URI must be listed."""
     assert len(options) > 250
-    named_so = {option.name for option in options if option.name.endswith(("-uri", "-url", "--url"))}
+    named_so = {
+        option.name for option in options if option.name.endswith(("-uri", "-url", "--url"))
+    }
     assert named_so == set(URI_OPTIONS)
     for option in {option.name for option in options if option.kind is not bool} - set(URI_OPTIONS):
         name = option if option.startswith("--") else "argument"
         given = [option] if option.startswith("--") else []
-        with pytest.raises(ConfigError, match=rf"^{name}: got the URI 's3://bucket/store', want a local path"):
+        with pytest.raises(
+            ConfigError, match=rf"^{name}: got the URI 's3://bucket/store', want a local path"
+        ):
             check_local_paths([*given, URI])
-    check_local_paths(["--tracking-uri", "http://tracking:5000", "--url=https://ftp.ncbi.nlm.nih.gov/", "--out", "x"])
-    check_local_paths(["--tracking-uri", "sqlite:///a.db", "--verbose", "Does [Y] link to http://x.org?", "C:/x"])
+    check_local_paths(
+        [
+            "--tracking-uri",
+            "http://tracking:5000",
+            "--url=https://ftp.ncbi.nlm.nih.gov/",
+            "--out",
+            "x",
+        ]
+    )
+    check_local_paths(
+        ["--tracking-uri", "sqlite:///a.db", "--verbose", "Does [Y] link to http://x.org?", "C:/x"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +174,9 @@ def test_uris_are_only_taken_by_options_named_so(options: list[Option]) -> None:
     ],
 )
 def test_a_uri_anywhere_in_an_argument_is_refused(given: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"^(--set|--compare|argument): got the URI 's3://b', want a local path"):
+    with pytest.raises(
+        ConfigError, match=r"^(--set|--compare|argument): got the URI 's3://b', want a local path"
+    ):
         check_local_paths(given)
 
 
@@ -167,25 +187,35 @@ def test_a_uri_with_one_slash_is_refused(given: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["text=http:", "text=a:b/c", "x={a: b/c}", "a/b:/c", "d:/x", "See http://x.org. Is it so? http://y.org"]
+    "value",
+    [
+        "text=http:",
+        "text=a:b/c",
+        "x={a: b/c}",
+        "a/b:/c",
+        "d:/x",
+        "See http://x.org. Is it so? http://y.org",
+    ],
 )
 def test_what_is_no_uri_in_the_place_of_a_path_is_taken(value: str) -> None:
     check_local_paths(["--set", value, value])
 
 
 @pytest.mark.parametrize("variable", ["RAYBIO_RUNS", "RAYBIO_STORES", "RAYBIO_SWEEPS"])
-def test_a_uri_in_an_environment_variable_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_uri_in_an_environment_variable_is_refused(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(variable, URI)
     with pytest.raises(ConfigError, match=f"^{variable}: got the URI"):
         launch.default_folder("runs", variable)
 
 
 def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raybio.data.store import open_store
-    from raybio.data.store_writer import Draft
-    from raybio.encoders.sources import check_source
-    from raybio.folders import whole_folder
-    from raybio.runtime.run_folder import RunFolder
+    from raybio.core.files import whole_folder
+    from raybio.encoders.checkpoints import check_source
+    from raybio.runtime.run.folder import RunFolder
+    from raybio.store.store import open_store
+    from raybio.store.writer import Draft
 
     monkeypatch.chdir(tmp_path)
     for path in (URI, Path(URI)):
@@ -217,7 +247,9 @@ def test_every_whole_number_has_a_range(options: list[Option]) -> None:
     integers = [option for option in options if option.kind is int]
     assert len(integers) > 60
     for option in integers:
-        assert option.info.min is not None or re.search(r">=? *\d|\d *<=? ", option.info.help), option
+        assert option.info.min is not None or re.search(r">=? *\d|\d *<=? ", option.info.help), (
+            option
+        )
 
 
 @pytest.mark.parametrize(
@@ -229,7 +261,11 @@ def test_every_whole_number_has_a_range(options: list[Option]) -> None:
         ("sppt_protein", ["--seeds", "0"], "--seeds"),
         ("sweep", ["space.yaml", "--gpus-per-worker", "inf"], "--gpus-per-worker"),
         ("preflight", ["--no-ray", "--cpus-per-worker", "nan"], "--cpus-per-worker"),
-        ("embed", ["--input", "a", "--out", "b", "--model", "m", "--rows-per-part", "0"], "--rows-per-part"),
+        (
+            "embed",
+            ["--input", "a", "--out", "b", "--model", "m", "--rows-per-part", "0"],
+            "--rows-per-part",
+        ),
     ],
 )
 def test_a_number_out_of_range_is_refused_and_nothing_is_created(
@@ -244,8 +280,11 @@ def test_a_number_out_of_range_is_refused_and_nothing_is_created(
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_cpus_that_are_no_number_are_refused_in_python_too(number: float) -> None:
-    from raybio.errors import ClusterError
-    from raybio.runtime.room import Node, check_resources
+    from raybio.runtime.cluster.connection.connection.room import Node, check_resources
 
-    with pytest.raises(ClusterError, match="--cpus-per-worker: got (nan|inf), want a number above 0"):
+    from raybio.core.errors import ClusterError
+
+    with pytest.raises(
+        ClusterError, match="--cpus-per-worker: got (nan|inf), want a number above 0"
+    ):
         check_resources(1, number, [Node(4.0, 0.0)])

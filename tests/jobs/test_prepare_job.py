@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs import prepare
-from raybio.config import fields
-from raybio.data.prepare import PrepareConfig
-from raybio.data.simulate import SimulationConfig, write_tree_of_life
-from raybio.data.store import open_store
-from raybio.errors import ConfigError
+from raybio.core.config import fields
+from raybio.core.errors import ConfigError
+from raybio.methods.sppt.prepare import PrepareConfig
+from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
+from raybio.store.store import open_store
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,9 @@ def test_help_lists_every_setting_with_meaning_and_default():
     assert "[default: 0.05]" in shown
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["medline", "--help"], ["pairs", "--input", "no*", "--out", "s"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["medline", "--help"], ["pairs", "--input", "no*", "--out", "s"]]
+)
 def test_help_and_refusals_come_without_torch_or_ray(arguments):
     code = (
         "import runpy, sys\ntry:\n    runpy.run_path('jobs/prepare.py', run_name='__main__')\n"
@@ -36,30 +38,67 @@ def test_help_and_refusals_come_without_torch_or_ray(arguments):
 
 
 def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp_path):
-    source = write_tree_of_life(tmp_path / "raw", SimulationConfig(num_species=2, num_proteins=60, num_links=150))
-    command = ["proteins", "--interactomes", str(source.interactomes), "--species", str(source.species)]
-    command += ["--sequences", str(source.sequences), "--out", str(tmp_path / "store"), "--heldout-share", "0.1"]
+    source = write_tree_of_life(
+        tmp_path / "raw", SimulationConfig(num_species=2, num_proteins=60, num_links=150)
+    )
+    command = [
+        "proteins",
+        "--interactomes",
+        str(source.interactomes),
+        "--species",
+        str(source.species),
+    ]
+    command += [
+        "--sequences",
+        str(source.sequences),
+        "--out",
+        str(tmp_path / "store"),
+        "--heldout-share",
+        "0.1",
+    ]
     result = CliRunner().invoke(prepare.app, command, catch_exceptions=False)
     assert result.exit_code == 0
     store = open_store(tmp_path / "store", verify=True)
     assert store.manifest["parameters"]["heldout_share"] == 0.1
     assert store.manifest["counts"]["links"] + store.manifest["counts"]["heldout_links"] == 150
     assert "set aside: duplicate link (merged)" in result.output
-    assert re.search(r"set aside: duplicate link \(merged\): first \S+:\d+.*, more in .*manifest.json", result.output)
+    assert re.search(
+        r"set aside: duplicate link \(merged\): first \S+:\d+.*, more in .*manifest.json",
+        result.output,
+    )
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--edges", "e.tsv"], [], ["--edges", "e", "--proteins", "p", "--species", "s"], ["--interactomes", "i"]],
+    [
+        ["--edges", "e.tsv"],
+        [],
+        ["--edges", "e", "--proteins", "p", "--species", "s"],
+        ["--interactomes", "i"],
+    ],
 )
 def test_half_a_layout_or_two_are_refused(arguments, tmp_path):
-    result = CliRunner().invoke(prepare.app, ["proteins", "--out", str(tmp_path / "store"), *arguments])
+    result = CliRunner().invoke(
+        prepare.app, ["proteins", "--out", str(tmp_path / "store"), *arguments]
+    )
     assert isinstance(result.exception, ConfigError)
-    assert "either --interactomes, --species and --sequences, or --edges and --proteins" in str(result.exception)
+    assert "either --interactomes, --species and --sequences, or --edges and --proteins" in str(
+        result.exception
+    )
 
 
 def test_a_value_out_of_range_is_refused_before_anything_is_read(tmp_path):
-    command = ["proteins", "--out", str(tmp_path / "store"), "--edges", "e", "--proteins", "p", "--heldout-share", "2"]
+    command = [
+        "proteins",
+        "--out",
+        str(tmp_path / "store"),
+        "--edges",
+        "e",
+        "--proteins",
+        "p",
+        "--heldout-share",
+        "2",
+    ]
     result = CliRunner().invoke(prepare.app, command)
     assert result.exit_code == 2
     assert "--heldout-share" in result.output and "got 2, want" in result.output

@@ -7,10 +7,10 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from raybio.data.prepare_words import prepare_words
-from raybio.data.simulate_words import WordsConfig, write_words
-from raybio.runtime.run_folder import read_json
-from raybio.systems.entity_relation_evaluation import judge_together
+from raybio.methods.relation_graphs.demo import WordsConfig, write_words
+from raybio.methods.relation_graphs.evaluate import judge_together
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
 
@@ -42,7 +42,16 @@ def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
     store: Path, tmp_path: Path, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
-    job = (JOBS / "relation_graphs.py", "--store", store, "--fold", "2", "--name", "joint", *given(SETTINGS))
+    job = (
+        JOBS / "relation_graphs.py",
+        "--store",
+        store,
+        "--fold",
+        "2",
+        "--name",
+        "joint",
+        *given(SETTINGS),
+    )
     done = run(tmp_path, *job, "--set", "model=joint")
     assert done.returncode == 0, done.stderr[-3000:]
     result = read_json(tmp_path / "runs" / "joint" / "result.json")
@@ -54,9 +63,19 @@ def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
 
 
 @pytest.mark.slow
-def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empty_database: Path) -> None:
+def test_all_folds_are_trained_and_judged_once(
+    store: Path, tmp_path: Path, empty_database: Path
+) -> None:
     shutil.copy(empty_database, tmp_path)
-    job = (JOBS / "relation_graphs.py", "--store", store, "--all-folds", "--name", "folds", *given(SETTINGS))
+    job = (
+        JOBS / "relation_graphs.py",
+        "--store",
+        store,
+        "--all-folds",
+        "--name",
+        "folds",
+        *given(SETTINGS),
+    )
     done = run(tmp_path, *job)
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "sweeps" / "folds"
@@ -67,11 +86,17 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
         "cldr + clner": ["1", "2"],
     }
     for fold in "12":  # entities are CLNER's, and so is the space of tags
-        assert scores["cldr + clner"][fold].keys() - scores["untuned"][fold].keys() == {"graph_accuracy"}
+        assert scores["cldr + clner"][fold].keys() - scores["untuned"][fold].keys() == {
+            "graph_accuracy"
+        }
     statuses = [one["status"] for one in read_json(folder / "result.json")["trials"]]
     assert statuses == ["finished"] * 4
     table = (folder / "folds.md").read_text()
-    assert [row.split(" | ")[0] for row in table.splitlines()[2:5]] == ["| chance", "| untuned", "| cldr + clner"]
+    assert [row.split(" | ")[0] for row in table.splitlines()[2:5]] == [
+        "| chance",
+        "| untuned",
+        "| cldr + clner",
+    ]
     assert "the paper" not in table
     told = [cells.split(" | ") for cells in table.splitlines()[-4:]]
     assert [(model.strip("| "), fold) for model, fold, _ in told] == [
@@ -81,10 +106,17 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
         ("clner", "2"),
     ]
     for model, _, place in told:
-        assert f"model: {model.strip('| ')}" in (folder / place.strip(" |")).parent.joinpath("config.yaml").read_text()
+        assert (
+            f"model: {model.strip('| ')}"
+            in (folder / place.strip(" |")).parent.joinpath("config.yaml").read_text()
+        )
 
     alone = run(tmp_path, JOBS / "relation_graphs.py", "--all-folds", "--name", "folds")
-    assert alone.returncode == 2 and "is a cross-validation of" in alone.stderr and "give --store" in alone.stderr
+    assert (
+        alone.returncode == 2
+        and "is a cross-validation of" in alone.stderr
+        and "give --store" in alone.stderr
+    )
 
     marked = folder / "folds" / "cldr-clner-1.json"
     content = read_json(marked)
@@ -96,7 +128,8 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     assert sorted(scores["cldr + clner, last training"]) == ["1", "2"]
     table = (folder / "folds.md").read_text()
     assert (
-        "| cldr + clner, last training | 2 |" in table and "| clner, last training | 2 | last/clner-2/export |" in table
+        "| cldr + clner, last training | 2 |" in table
+        and "| clner, last training | 2 | last/clner-2/export |" in table
     )
     last = read_json(folder / "last" / "clner-2" / "run.json")["config"]
     best = {
@@ -106,10 +139,16 @@ def test_all_folds_are_trained_and_judged_once(store: Path, tmp_path: Path, empt
     assert last["schedule"]["max_steps"] == best["clner", 2]
     assert last["data"]["train_on_validation"] and last["data"]["fold"] == 2
     # With default settings: trials and last trainings compute in what the driver decided once for all of them.
-    records = [folder / "run.json", *folder.glob("trials/*/run.json"), *folder.glob("last/*/run.json")]
+    records = [
+        folder / "run.json",
+        *folder.glob("trials/*/run.json"),
+        *folder.glob("last/*/run.json"),
+    ]
     (precision,) = {read_json(path)["precision"] for path in records}
     assert len(records) == 1 + 4 + 4
-    assert f"precision: {precision} (this CPU has " in done.stdout and "precision:" not in again.stdout
+    assert (
+        f"precision: {precision} (this CPU has " in done.stdout and "precision:" not in again.stdout
+    )
     assert {read_json(path)["precision"] for path in folder.glob("*/*/outcome.json")} == {precision}
     runs = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     parent = read_json(folder / "tracking.json")["run_id"]

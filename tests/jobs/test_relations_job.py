@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from raybio.config import override_all
-from raybio.data.document_store import DocumentStore
-from raybio.encoders.relation import read_parts
-from raybio.runtime.run_folder import read_json
-from raybio.systems import matching_blanks
-from raybio.systems.relation_evaluation import evaluate_relations
+from raybio.core.config import override_all
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.encoder import read_parts
+from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
+from raybio.methods.mtb_mccl.mtb import system as matching_blanks
+from raybio.runtime.run.folder import read_json
 from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
 
@@ -64,7 +64,8 @@ def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
     runs = tmp_path / "runs"
     tuned = runs / "tuned"
     before, after = (
-        load_file(path / "model.safetensors") | read_parts(str(path)) for path in (pretrained, tuned / "export")
+        load_file(path / "model.safetensors") | read_parts(str(path))
+        for path in (pretrained, tuned / "export")
     )
     assert after.keys() - before.keys() == {"head.bias_C", "head.proxy_CD"}
     assert {name.split(".")[0] for name in before.keys() - after.keys()} == {"mask_head"}
@@ -78,10 +79,15 @@ def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
     scores = [one["final"]["scores"]["trained"]["test"] for one in results]
     f1 = [100 * one["f1"]["value"] for one in scores]
     assert f1[0] != f1[1]
-    assert f"| {statistics.mean(f1):.2f} ± {statistics.stdev(f1):.2f} |" in (tuned / "table.md").read_text()
+    assert (
+        f"| {statistics.mean(f1):.2f} ± {statistics.stdev(f1):.2f} |"
+        in (tuned / "table.md").read_text()
+    )
     assert "2 runs" in done.stdout
     again = evaluate_relations(tuned / "export", tiny_documents.path, "test")
-    assert again.scores.values == pytest.approx({name: one["value"] for name, one in scores[0].items()}, abs=1e-6)
+    assert again.scores.values == pytest.approx(
+        {name: one["value"] for name, one in scores[0].items()}, abs=1e-6
+    )
 
 
 @pytest.mark.nightly
@@ -93,7 +99,15 @@ def test_a_corpus_is_pretrained_on_and_fine_tuning_begins_with_that_run(
     done = run(tmp_path, JOBS / "mtb_pretrain.py", *store, "--name", "mtb", *given(PRETRAINING))
     assert done.returncode == 0, done.stderr[-3000:]
     assert read_json(tmp_path / "runs" / "mtb" / "result.json")["status"] == "finished"
-    command = [JOBS / "relation_finetune.py", *store, "--init", "runs/mtb", "--name", "tuned", *given(FINETUNING)]
+    command = [
+        JOBS / "relation_finetune.py",
+        *store,
+        "--init",
+        "runs/mtb",
+        "--name",
+        "tuned",
+        *given(FINETUNING),
+    ]
     done = run(tmp_path, *command)
     assert done.returncode == 0, done.stderr[-3000:]
     assert read_json(tmp_path / "runs" / "tuned" / "result.json")["status"] == "finished"

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from raybio.data.store import Store
-from raybio.runtime.run_folder import read_json
+from raybio.runtime.run.folder import read_json
+from raybio.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
@@ -19,7 +19,12 @@ SETTINGS = {
     "input": {"max_length": 40},
     "objective": {"lambda_spml": 0.5},
     "plan": {"global_batch_rows": 16},
-    "schedule": {"max_steps": 20, "checkpoint_every_steps": 10, "evaluate_every_steps": 10, "log_every_steps": 2},
+    "schedule": {
+        "max_steps": 20,
+        "checkpoint_every_steps": 10,
+        "evaluate_every_steps": 10,
+        "log_every_steps": 2,
+    },
 }
 
 
@@ -30,7 +35,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"HOME": str(home), "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"), "COLUMNS": "160"}
+    environment |= {
+        "HOME": str(home),
+        "RAY_TMPDIR": os.environ.get("RAY_TMPDIR", "/tmp"),
+        "COLUMNS": "160",
+    }
     command = [sys.executable, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=home, env=environment)
 
@@ -77,7 +86,16 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     assert "first was finished already, at step 20" in again.stdout
 
     (home / "new.fasta").write_text(">a\nMKTAYIAKQR\n>b\nMVLSPADK\n")
-    embedded = run(home, ROOT / "jobs" / "embed.py", "--run", "first", "--input", "new.fasta", "--out", "new.parquet")
+    embedded = run(
+        home,
+        ROOT / "jobs" / "embed.py",
+        "--run",
+        "first",
+        "--input",
+        "new.fasta",
+        "--out",
+        "new.parquet",
+    )
     assert embedded.returncode == 0, embedded.stderr[-3000:]
     table = pq.read_table(home / "new.parquet")
     assert table.column("key").to_pylist() == ["a", "b"]
@@ -86,11 +104,16 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     )
 
 
-def assert_plain_transformers_agrees(folder: Path, sequences: list[str], embeddings: list[list[float]]) -> None:
+def assert_plain_transformers_agrees(
+    folder: Path, sequences: list[str], embeddings: list[list[float]]
+) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModel.from_pretrained(folder).eval(),
+        AutoTokenizer.from_pretrained(folder),
+    )
     for sequence, embedding in zip(sequences, embeddings, strict=True):
         with torch.no_grad():
             states = model(**tokenizer(sequence, return_tensors="pt")).last_hidden_state

@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from raybio.config import BaseConfig
-from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.core.config import BaseConfig
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.snapshot import TrainingState
 
 CALLS = ("open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir")
 
@@ -124,7 +125,10 @@ def kill_at_each_call(root: Path) -> None:
             names = sorted(path.name for path in folder.iterdir())
             assert names == ["step-00000003"], names
             where = (root / "where").read_text()
-            print(json.dumps({"number": number, "after": is_after, "call": where, "step": step}), flush=True)
+            print(
+                json.dumps({"number": number, "after": is_after, "call": where, "step": step}),
+                flush=True,
+            )
 
 
 def kill_at_random_times(root: Path) -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from raybio.config import BaseConfig
-from raybio.training.checkpoint import CheckpointStore, TrainingState
-from raybio.training.optim import OptimConfig, build_optimizer
+from raybio.core.config import BaseConfig
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.optim import build_optimizer
+from raybio.training.settings import OptimConfig
+from raybio.training.snapshot import TrainingState
 
 FILES = ["manifest.json", "model.safetensors", "optimizer.safetensors", "state.json"]
 DATA = "d" * 64

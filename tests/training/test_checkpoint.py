@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from raybio.errors import CheckpointError
+from raybio.core.errors import CheckpointError
 from raybio.training import durable
-from raybio.training.checkpoint import CheckpointStore, TrainingState
+from raybio.training.checkpoint import CheckpointStore
 from raybio.training.optim import set_learning_rate
-from raybio.training.snapshot import Staging
+from raybio.training.snapshot import Staging, TrainingState
 from tests.training.small_checkpoints import (
     DATA,
     FILES,
@@ -30,7 +30,9 @@ from tests.training.small_checkpoints import (
 )
 
 
-def test_five_steps_a_checkpoint_and_five_more_end_with_the_bits_of_ten_steps(tmp_path: Path) -> None:
+def test_five_steps_a_checkpoint_and_five_more_end_with_the_bits_of_ten_steps(
+    tmp_path: Path,
+) -> None:
     unbroken = new_state()
     train(unbroken, range(10))
 
@@ -49,7 +51,9 @@ def test_five_steps_a_checkpoint_and_five_more_end_with_the_bits_of_ten_steps(tm
     assert weights_hash(resumed.model) == weights_hash(unbroken.model)
 
 
-def test_optimiser_state_is_saved_under_parameter_names_and_another_model_is_refused(tmp_path: Path) -> None:
+def test_optimiser_state_is_saved_under_parameter_names_and_another_model_is_refused(
+    tmp_path: Path,
+) -> None:
     state = new_state()
     train(state, range(3))
     store = open_store(tmp_path)
@@ -62,7 +66,9 @@ def test_optimiser_state_is_saved_under_parameter_names_and_another_model_is_ref
 
     model = SmallModel(1)
     model.__delattr__("embed")
-    with pytest.raises(CheckpointError, match=r"missing in the checkpoint head.weight, unknown to the model embed"):
+    with pytest.raises(
+        CheckpointError, match=r"missing in the checkpoint head.weight, unknown to the model embed"
+    ):
         CheckpointStore(tmp_path).latest().restore(model)
 
 
@@ -71,12 +77,16 @@ def test_a_model_of_another_shape_is_refused_and_left_alone(tmp_path: Path) -> N
     other = SmallModel(1)
     other.unused.bias = nn.Parameter(torch.zeros(3))
     before = weights_hash(other)
-    with pytest.raises(CheckpointError, match=r"unused.bias: the checkpoint has torch.float32 \(2,\)"):
+    with pytest.raises(
+        CheckpointError, match=r"unused.bias: the checkpoint has torch.float32 \(2,\)"
+    ):
         CheckpointStore(tmp_path).latest().restore(other)
     assert weights_hash(other) == before
 
 
-def test_a_checkpoint_is_what_the_model_was_when_save_was_called(tmp_path: Path, monkeypatch) -> None:
+def test_a_checkpoint_is_what_the_model_was_when_save_was_called(
+    tmp_path: Path, monkeypatch
+) -> None:
     may_write = threading.Event()
     original = durable.write_tensors
 
@@ -116,7 +126,10 @@ def test_the_manifest_says_what_the_files_are_and_whose(tmp_path: Path) -> None:
     assert manifest["step"] == 7 and manifest["versions"]["torch"] == torch.__version__
     for name in FILES[1:]:
         content = (folder / name).read_bytes()
-        assert manifest["files"][name] == {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        assert manifest["files"][name] == {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "bytes": len(content),
+        }
 
 
 def damage(path: Path, how: str) -> None:
@@ -160,7 +173,9 @@ def test_no_flipped_bit_of_a_manifest_is_believed(tmp_path: Path) -> None:
         bad[position] ^= 1 << position % 8
         path.write_bytes(bad)
         try:
-            assert CheckpointStore(tmp_path).latest().manifest == manifest  # a blank became another blank
+            assert (
+                CheckpointStore(tmp_path).latest().manifest == manifest
+            )  # a blank became another blank
         except CheckpointError as error:
             assert "manifest.json" in str(error)
 
@@ -185,11 +200,15 @@ def test_changed_settings_are_refused_with_what_changed_unless_they_may(tmp_path
     changed = Settings.from_mapping({"max_steps": 20, "optim": {"peak_lr": 0.1}})
     with pytest.raises(CheckpointError, match=r"max_steps: 10 -> 20; optim.peak_lr: 0.0003 -> 0.1"):
         CheckpointStore(tmp_path).load_newest(changed, DATA)
-    allowed = CheckpointStore(tmp_path).load_newest(changed, DATA, ignore=["max_steps", "optim.peak_lr"])
+    allowed = CheckpointStore(tmp_path).load_newest(
+        changed, DATA, ignore=["max_steps", "optim.peak_lr"]
+    )
     assert allowed.step == 1
 
 
-def test_a_checkpoint_older_than_a_setting_is_taken_with_its_default_and_no_other_value(tmp_path: Path) -> None:
+def test_a_checkpoint_older_than_a_setting_is_taken_with_its_default_and_no_other_value(
+    tmp_path: Path,
+) -> None:
     class Newer(Settings):
         added: int = 3
 
@@ -218,7 +237,9 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         CheckpointStore(tmp_path).load_newest(Settings(), "e" * 64)
 
 
-def test_an_empty_folder_has_no_checkpoint_and_saving_needs_to_know_whose_it_is(tmp_path: Path) -> None:
+def test_an_empty_folder_has_no_checkpoint_and_saving_needs_to_know_whose_it_is(
+    tmp_path: Path,
+) -> None:
     store = CheckpointStore(tmp_path / "none")
     assert store.latest() is None
     with pytest.raises(CheckpointError, match="before load_newest"):
@@ -227,7 +248,7 @@ def test_an_empty_folder_has_no_checkpoint_and_saving_needs_to_know_whose_it_is(
 
 def test_another_format_is_named_and_not_taken_for_damage(tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("raybio.training.checkpoint_folder.FORMAT_VERSION", 2)
+        patch.setattr("raybio.training.checkpoint_files.FORMAT_VERSION", 2)
         save_steps(tmp_path, 1)
     with pytest.raises(CheckpointError, match="format 2, this program reads 1"):
         CheckpointStore(tmp_path).latest()

@@ -12,14 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from raybio.errors import CheckpointError
+from raybio.core.errors import CheckpointError
 from raybio.training.checkpoint import CheckpointStore
-from tests.training.small_checkpoints import (
-    names,
-    new_state,
-    open_store,
-    save_steps,
-)
+from tests.training.small_checkpoints import names, new_state, open_store, save_steps
 
 
 def fail_writes(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> list[int]:
@@ -36,7 +31,9 @@ def fail_writes(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> list[
     return sizes
 
 
-def test_a_full_disk_is_an_error_with_path_and_bytes_and_the_old_checkpoint_stays(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_is_an_error_with_path_and_bytes_and_the_old_checkpoint_stays(
+    tmp_path: Path, monkeypatch
+) -> None:
     save_steps(tmp_path, 1, keep=1)
     store = open_store(tmp_path, keep=1, retry_delays_seconds=(0.01, 0.01))
     with monkeypatch.context() as patch:
@@ -45,7 +42,11 @@ def test_a_full_disk_is_an_error_with_path_and_bytes_and_the_old_checkpoint_stay
         with pytest.raises(CheckpointError) as failure:
             store.save(new_state(), 3)
     message = str(failure.value)
-    assert "No space left on device after" in message and "model.safetensors" in message and "3 tries" in message
+    assert (
+        "No space left on device after" in message
+        and "model.safetensors" in message
+        and "3 tries" in message
+    )
     assert "bytes are free there" in message and "step-00000001" in message
     assert names(tmp_path) == ["step-00000001"]
     assert CheckpointStore(tmp_path).latest().step == 1
@@ -54,7 +55,9 @@ def test_a_full_disk_is_an_error_with_path_and_bytes_and_the_old_checkpoint_stay
     assert names(tmp_path) == ["step-00000004"]
 
 
-def test_storage_that_comes_back_is_retried_and_only_warned_about(tmp_path: Path, monkeypatch, caplog) -> None:
+def test_storage_that_comes_back_is_retried_and_only_warned_about(
+    tmp_path: Path, monkeypatch, caplog
+) -> None:
     store = open_store(tmp_path, retry_delays_seconds=(0.01, 0.01))
     fail_writes(monkeypatch, errno.EIO, times=2)
     with caplog.at_level(logging.WARNING):
@@ -81,7 +84,10 @@ except CheckpointError as error:
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OMP_NUM_THREADS": "1",
+    }
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -139,6 +145,19 @@ def test_a_save_killed_at_any_system_call_leaves_a_checkpoint_that_loads() -> No
     assert process.returncode == 0, process.stderr[-3000:]
     kills = [json.loads(line) for line in process.stdout.splitlines()]
     at_calls = [kill for kill in kills if "after" in kill]
-    assert {kill["call"] for kill in at_calls} == {"open", "write", "fsync", "rename", "mkdir", "unlink", "rmdir"}
-    assert {(kill["after"], kill["step"]) for kill in at_calls} == {(False, 1), (False, 2), (True, 1), (True, 2)}
+    assert {kill["call"] for kill in at_calls} == {
+        "open",
+        "write",
+        "fsync",
+        "rename",
+        "mkdir",
+        "unlink",
+        "rmdir",
+    }
+    assert {(kill["after"], kill["step"]) for kill in at_calls} == {
+        (False, 1),
+        (False, 2),
+        (True, 1),
+        (True, 2),
+    }
     assert len(kills) - len(at_calls) == 30

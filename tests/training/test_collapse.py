@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybio.config import override_all
-from raybio.data.article_store import ArticleStore
-from raybio.functional.spread import EFFECTIVE_RANK, MEAN_COSINE
-from raybio.systems import SYSTEMS
+from raybio.core.config import override_all
+from raybio.methods import SYSTEMS
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.training.collapse import CollapseWatch
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
-from tests.systems.conformance_cases import tiny_config
+from tests.methods.conformance_cases import tiny_config
 
 SPREAD = {MEAN_COSINE: 0.5, EFFECTIVE_RANK: 20.0}
 COLLAPSED = {MEAN_COSINE: 0.999995, EFFECTIVE_RANK: 15.0}
@@ -22,7 +22,9 @@ ON_A_LINE = {MEAN_COSINE: 0.2, EFFECTIVE_RANK: 1.2}
 CHANCE = math.log(63)
 
 
-def watch(max_steps: int = 1000, *, is_pretrained: bool = True, is_supervised: bool = False) -> CollapseWatch:
+def watch(
+    max_steps: int = 1000, *, is_pretrained: bool = True, is_supervised: bool = False
+) -> CollapseWatch:
     settings = {"schedule.max_steps": max_steps, "optim.num_warmup_steps": 50}
     config = override_all(TrainingConfig(), settings)
     return CollapseWatch(config, is_pretrained=is_pretrained, is_supervised=is_supervised)
@@ -80,10 +82,14 @@ def test_a_loss_that_stays_at_chance_is_warned_about_once_and_after_the_warm_up(
     assert "(mean cosine 0.5, effective rank 20.00 at step 0)" in only
 
 
-def test_a_loss_that_swings_around_chance_is_not_at_chance(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_swings_around_chance_is_not_at_chance(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     watched = watch()
     for step in range(1, 1001):
-        watched.see_step(step, {"ranking_loss": CHANCE * (1 + 0.03 * (-1) ** step), "ranking_chance": CHANCE})
+        watched.see_step(
+            step, {"ranking_loss": CHANCE * (1 + 0.03 * (-1) ** step), "ranking_chance": CHANCE}
+        )
     assert warned(caplog) == []
 
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from raybio.data.store import Store
-from raybio.protocols import Collective
-from raybio.systems import SYSTEMS
-from raybio.training import encode
-from raybio.training.encode import embed_rows
-from raybio.training.gather import SingleProcess
-from tests.systems.conformance_cases import tiny_config
+from raybio.core.interfaces import Collective
+from raybio.methods import SYSTEMS
+from raybio.store.store import Store
+from raybio.training import embed as encode
+from raybio.training.collective import SingleProcess
+from raybio.training.embed import embed_rows
+from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
 NAME = "structure_preserving"
@@ -22,12 +22,13 @@ NAME = "structure_preserving"
 ROWS = np.resize(np.arange(64), 1001)[::-1].copy()
 
 
-def embed(store: str | Path, rows: np.ndarray, collective: Collective, max_tokens: int = 4096) -> torch.Tensor:
-    from raybio.data.collate import unmasked
-    from raybio.data.protein_rows import ProteinRows
-    from raybio.data.protein_store import ProteinStore
-    from raybio.data.store import open_store
-    from raybio.systems.structure_preserving import token_table
+def embed(
+    store: str | Path, rows: np.ndarray, collective: Collective, max_tokens: int = 4096
+) -> torch.Tensor:
+    from raybio.methods.sppt.collate import unmasked
+    from raybio.methods.sppt.proteins.store import ProteinRows, ProteinStore
+    from raybio.methods.sppt.proteins.system import token_table
+    from raybio.store.store import open_store
 
     model = SYSTEMS[NAME].build(tiny_config(NAME), store).model
     read = partial(unmasked, ProteinRows(open_store(store, ProteinStore), token_table(model), 40))
@@ -38,7 +39,9 @@ def save_embeddings(rank: int, collective: Collective, folder: Path, store: str)
     save_file({"embedding": embed(store, ROWS, collective)}, folder / f"{rank}.safetensors")
 
 
-def test_a_thousand_and_one_rows_over_three_workers_are_embedded_as_by_one(tiny_store: Store, tmp_path: Path) -> None:
+def test_a_thousand_and_one_rows_over_three_workers_are_embedded_as_by_one(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     alone = embed(tiny_store.path, ROWS, SingleProcess())
     run_workers(partial(save_embeddings, store=str(tiny_store.path)), 3, tmp_path)
     for rank in range(3):
@@ -55,12 +58,20 @@ def test_the_order_of_rows_is_kept_whatever_is_encoded_at_once(
     pieces = embed(tiny_store.path, np.arange(64), SingleProcess(), max_tokens=100)
     torch.testing.assert_close(pieces, whole, rtol=1e-5, atol=1e-5)
     shuffled = np.random.default_rng(0).permutation(64)
-    torch.testing.assert_close(embed(tiny_store.path, shuffled, SingleProcess()), whole[shuffled], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        embed(tiny_store.path, shuffled, SingleProcess()), whole[shuffled], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_the_encoder_is_left_in_the_mode_it_was_in(tiny_store: Store) -> None:
     model = SYSTEMS[NAME].build(tiny_config(NAME), tiny_store.path).model
     for mode in (True, False):
         model.train(mode)
-        embed_rows(model, lambda rows: pytest.fail("nothing to read"), np.arange(0), SingleProcess(), max_tokens=9)
+        embed_rows(
+            model,
+            lambda rows: pytest.fail("nothing to read"),
+            np.arange(0),
+            SingleProcess(),
+            max_tokens=9,
+        )
         assert model.training is mode

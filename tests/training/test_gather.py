@@ -9,9 +9,9 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from raybio.errors import ClusterError
-from raybio.training import gather
-from raybio.training.gather import ProcessGroup, SingleProcess, sum_gradients
+from raybio.core.errors import ClusterError
+from raybio.training import collective as gather
+from raybio.training.collective import ProcessGroup, SingleProcess, sum_gradients
 from tests.training.workers import run_workers
 
 WIDTH = 5
@@ -19,7 +19,9 @@ ROWS_BY_WORLD = {2: [[4, 3], [3, 0], [0, 2]], 3: [[1, 4, 2], [0, 5, 0]]}
 
 
 def all_rows(num_rows: int) -> Tensor:
-    return torch.randn(num_rows, WIDTH, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    return torch.randn(
+        num_rows, WIDTH, generator=torch.Generator().manual_seed(7), dtype=torch.float64
+    )
 
 
 def worker_share(own_ND: Tensor, all_MD: Tensor, weight: float) -> Tensor:
@@ -29,7 +31,9 @@ def worker_share(own_ND: Tensor, all_MD: Tensor, weight: float) -> Tensor:
 
 def gathered_gradient(rank: int, collective: ProcessGroup, folder: Path) -> None:
     for case, num_rows in enumerate(ROWS_BY_WORLD[collective.world]):
-        shard_ND = all_rows(sum(num_rows)).split(num_rows)[rank].clone().requires_grad_(num_rows[rank] > 0)
+        shard_ND = (
+            all_rows(sum(num_rows)).split(num_rows)[rank].clone().requires_grad_(num_rows[rank] > 0)
+        )
         gathered = collective.all_gather(shard_ND)
         assert gathered.offset == sum(num_rows[:rank])
         assert torch.equal(gathered.row_MD, all_rows(sum(num_rows)))
@@ -39,7 +43,9 @@ def gathered_gradient(rank: int, collective: ProcessGroup, folder: Path) -> None
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_gradients_on_several_workers_equal_those_of_one_process_with_all_rows(world: int, tmp_path: Path) -> None:
+def test_gradients_on_several_workers_equal_those_of_one_process_with_all_rows(
+    world: int, tmp_path: Path
+) -> None:
     run_workers(gathered_gradient, world, tmp_path)
     for case, num_rows in enumerate(ROWS_BY_WORLD[world]):
         row_MD = all_rows(sum(num_rows)).requires_grad_()
@@ -53,7 +59,11 @@ def test_gradients_on_several_workers_equal_those_of_one_process_with_all_rows(w
 
 def integers_and_shapes(rank: int, collective: ProcessGroup, folder: Path) -> None:
     ids = collective.all_gather(torch.arange(rank * 10, rank * 10 + rank + 1))
-    assert ids.row_MD.tolist() == [0, 10, 11] and ids.row_MD.dtype == torch.int64 and ids.offset == rank
+    assert (
+        ids.row_MD.tolist() == [0, 10, 11]
+        and ids.row_MD.dtype == torch.int64
+        and ids.offset == rank
+    )
     flags = collective.all_gather(torch.tensor([rank == 1]))
     assert flags.row_MD.tolist() == [False, True] and flags.row_MD.dtype == torch.bool
     cube = collective.all_gather(torch.full((rank, 2, 3), 1.5, dtype=torch.bfloat16))
@@ -73,7 +83,9 @@ def integers_and_shapes(rank: int, collective: ProcessGroup, folder: Path) -> No
     assert not collective.all_sum(kept).requires_grad and kept.tolist() == [1, 1]
 
 
-def test_integers_booleans_and_half_precision_arrive_unchanged_and_odd_widths_are_refused(tmp_path: Path) -> None:
+def test_integers_booleans_and_half_precision_arrive_unchanged_and_odd_widths_are_refused(
+    tmp_path: Path,
+) -> None:
     run_workers(integers_and_shapes, 2, tmp_path)
 
 
@@ -103,13 +115,17 @@ def summed_gradients(rank: int, collective: ProcessGroup, folder: Path) -> None:
     if rank == 0:
         model["first"](torch.ones(1, 3)).sum().backward()
     sum_gradients(model.parameters(), collective)
-    gradients = {name: None if p.grad is None else p.grad.tolist() for name, p in model.named_parameters()}
+    gradients = {
+        name: None if p.grad is None else p.grad.tolist() for name, p in model.named_parameters()
+    }
     (folder / f"gradients-{rank}.json").write_text(json.dumps(gradients))
 
 
 def test_parameter_gradients_are_summed_and_missing_ones_count_as_zero(tmp_path: Path) -> None:
     run_workers(summed_gradients, 2, tmp_path)
-    first, second = (json.loads((tmp_path / f"gradients-{rank}.json").read_text()) for rank in range(2))
+    first, second = (
+        json.loads((tmp_path / f"gradients-{rank}.json").read_text()) for rank in range(2)
+    )
     assert first == second
     assert first["both.weight"] == [[3.0] * 3] * 2 and first["both.bias"] == [2.0] * 2
     assert first["first.weight"] == [[1.0] * 3] * 2
@@ -128,7 +144,10 @@ def train_three_steps(collective: SingleProcess | ProcessGroup) -> Tensor:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(3):
         batch_BD = torch.randn(7, WIDTH, generator=torch.Generator().manual_seed(step))
-        first, last = 7 * collective.rank // collective.world, 7 * (collective.rank + 1) // collective.world
+        first, last = (
+            7 * collective.rank // collective.world,
+            7 * (collective.rank + 1) // collective.world,
+        )
         embedding_ND = model(batch_BD[first:last])
         row_MD = collective.all_gather(embedding_ND).row_MD
         optimizer.zero_grad()
@@ -138,7 +157,9 @@ def train_three_steps(collective: SingleProcess | ProcessGroup) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-def test_training_on_three_workers_ends_with_the_weights_of_one_and_the_same_bits_on_each(tmp_path: Path) -> None:
+def test_training_on_three_workers_ends_with_the_weights_of_one_and_the_same_bits_on_each(
+    tmp_path: Path,
+) -> None:
     run_workers(trained_weights, 3, tmp_path)
     weights = [load_file(tmp_path / f"weights-{rank}.safetensors")["weights"] for rank in range(3)]
     assert torch.equal(weights[0], weights[1]) and torch.equal(weights[1], weights[2])

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybio.data.store import Store
-from raybio.errors import CheckpointError
-from raybio.protocols import Collective
-from raybio.systems import SYSTEMS
+from raybio.core.errors import CheckpointError
+from raybio.core.interfaces import Collective
+from raybio.methods import SYSTEMS
+from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore, committed, step_of
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
-from tests.systems.conformance_cases import tiny_config
+from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
 NAME = "structure_preserving"
@@ -29,13 +29,24 @@ class Walk:
         config = tiny_config(NAME)
         checkpoints = CheckpointStore(self.folder / str(rank))
         with pytest.raises(CheckpointError, match="steps 0 to 4"):
-            list(fit(SYSTEMS[NAME].build(config, self.store), config, collective=collective, checkpoints=checkpoints))
+            list(
+                fit(
+                    SYSTEMS[NAME].build(config, self.store),
+                    config,
+                    collective=collective,
+                    checkpoints=checkpoints,
+                )
+            )
 
 
-def test_workers_that_find_different_checkpoints_refuse_to_go_on(tiny_store: Store, tmp_path: Path) -> None:
+def test_workers_that_find_different_checkpoints_refuse_to_go_on(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     config = tiny_config(NAME)
     checkpoints = CheckpointStore(tmp_path / "0")
-    for report in fit(SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=checkpoints):
+    for report in fit(
+        SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=checkpoints
+    ):
         if report.step == 4:
             break
     checkpoints.close()
@@ -43,28 +54,40 @@ def test_workers_that_find_different_checkpoints_refuse_to_go_on(tiny_store: Sto
 
 
 def test_every_step_is_reported_once_and_in_order(tiny_store: Store) -> None:
-    config = tiny_config(NAME, **{"schedule.evaluate_every_steps": 3, "schedule.log_every_steps": 2})
+    config = tiny_config(
+        NAME, **{"schedule.evaluate_every_steps": 3, "schedule.log_every_steps": 2}
+    )
     reports = list(fit(SYSTEMS[NAME].build(config, tiny_store.path), config))
     assert [report.step for report in reports] == [0, 1, 2, 3, 4, 6]
     assert [report.step for report in reports if report.is_evaluation] == [0, 3, 6]
     assert [report.is_last for report in reports] == [False] * 5 + [True]
 
 
-def test_a_finished_run_takes_no_step_and_a_longer_one_goes_on(tiny_store: Store, tmp_path: Path) -> None:
+def test_a_finished_run_takes_no_step_and_a_longer_one_goes_on(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     def steps(max_steps: int) -> list[int]:
         config = tiny_config(NAME, **{"schedule.max_steps": max_steps})
         system = SYSTEMS[NAME].build(config, tiny_store.path)
-        return [report.step for report in fit(system, config, checkpoints=CheckpointStore(tmp_path))]
+        return [
+            report.step for report in fit(system, config, checkpoints=CheckpointStore(tmp_path))
+        ]
 
     assert steps(4) == [1, 2, 3, 4]
     assert steps(4) == [4]
     assert steps(6) == [5, 6]
 
 
-def test_changed_settings_are_refused_with_the_difference(tiny_store: Store, tmp_path: Path) -> None:
+def test_changed_settings_are_refused_with_the_difference(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     for changes in ({}, {"objective.lambda_spml": 0.25}):
         config = tiny_config(NAME, **changes)
-        run = fit(SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=CheckpointStore(tmp_path))
+        run = fit(
+            SYSTEMS[NAME].build(config, tiny_store.path),
+            config,
+            checkpoints=CheckpointStore(tmp_path),
+        )
         if not changes:
             list(run)
             continue
@@ -75,7 +98,14 @@ def test_changed_settings_are_refused_with_the_difference(tiny_store: Store, tmp
 def train_on_two(rank: int, collective: Collective, folder: Path, store: str) -> None:
     config = tiny_config(NAME, **{"schedule.max_steps": 4})
     checkpoints = CheckpointStore(folder / "run")
-    list(fit(SYSTEMS[NAME].build(config, store), config, collective=collective, checkpoints=checkpoints))
+    list(
+        fit(
+            SYSTEMS[NAME].build(config, store),
+            config,
+            collective=collective,
+            checkpoints=checkpoints,
+        )
+    )
     checkpoints.close()
 
 
@@ -86,7 +116,10 @@ def test_one_worker_goes_on_where_two_stopped_with_the_same_samples_and_nearly_t
     alone = [report.metrics for report in fit(SYSTEMS[NAME].build(config, tiny_store.path), config)]
     run_workers(partial(train_on_two, store=str(tiny_store.path)), 2, tmp_path)
     system = SYSTEMS[NAME].build(config, tiny_store.path)
-    rest = [report.metrics for report in fit(system, config, checkpoints=CheckpointStore(tmp_path / "run"))]
+    rest = [
+        report.metrics
+        for report in fit(system, config, checkpoints=CheckpointStore(tmp_path / "run"))
+    ]
     assert len(rest) == 2
     for found, expected in zip(rest, alone[4:], strict=True):
         assert found["tokens"] == expected["tokens"]
@@ -115,7 +148,9 @@ def early_stopping_config(**more: object) -> TrainingConfig:
     return tiny_config(NAME, **(settings | more))
 
 
-def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(tiny_store: Store, tmp_path: Path) -> None:
+def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     config = early_stopping_config()
     for _ in range(2):
         system = SYSTEMS[NAME].build(config, tiny_store.path)
@@ -123,7 +158,9 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(tiny_st
         assert (last.step, last.reason) == (6, "early_stopping")
 
 
-def test_a_run_that_is_to_stop_before_it_begins_evaluates_nothing(tiny_store: Store, tmp_path: Path) -> None:
+def test_a_run_that_is_to_stop_before_it_begins_evaluates_nothing(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     """On a large benchmark the evaluation at the start takes minutes."""
     system = SYSTEMS[NAME].build(early_stopping_config(), tiny_store.path)
     settings = {"checkpoints": CheckpointStore(tmp_path), "should_stop": lambda: True}
@@ -131,14 +168,26 @@ def test_a_run_that_is_to_stop_before_it_begins_evaluates_nothing(tiny_store: St
     assert (only.step, only.reason, only.is_last, only.metrics) == (0, "stopped", True, {})
 
 
-def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(tiny_store: Store, tmp_path: Path) -> None:
+def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     config = early_stopping_config()
     answers = iter([False, False, False, True])
     system = SYSTEMS[NAME].build(config, tiny_store.path)
     checkpoints = CheckpointStore(tmp_path)
     stopped = list(fit(system, config, checkpoints=checkpoints, should_stop=lambda: next(answers)))
-    assert (stopped[-1].step, stopped[-1].reason, stopped[-1].is_evaluation) == (3, "stopped", False)
-    rest = list(fit(SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=CheckpointStore(tmp_path)))
+    assert (stopped[-1].step, stopped[-1].reason, stopped[-1].is_evaluation) == (
+        3,
+        "stopped",
+        False,
+    )
+    rest = list(
+        fit(
+            SYSTEMS[NAME].build(config, tiny_store.path),
+            config,
+            checkpoints=CheckpointStore(tmp_path),
+        )
+    )
     assert (rest[0].step, rest[0].is_evaluation) == (3, True)
     assert (rest[-1].step, rest[-1].reason) == (6, "early_stopping")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from raybio.training.micro_batches import token_budget_micro_batches
+from raybio.training.grad_cache import token_budget_micro_batches
 
 
 def oracle(lengths: list[int], max_tokens: int, multiple: int) -> list[list[int]]:
@@ -13,7 +13,9 @@ def oracle(lengths: list[int], max_tokens: int, multiple: int) -> list[list[int]
     groups: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         if groups:
-            padded_length = next(k for k in range(multiple, 10**6, multiple) if k >= lengths[groups[-1][0]])
+            padded_length = next(
+                k for k in range(multiple, 10**6, multiple) if k >= lengths[groups[-1][0]]
+            )
             if (len(groups[-1]) + 1) * padded_length <= max_tokens:
                 groups[-1].append(row)
                 continue
@@ -61,10 +63,13 @@ def test_with_an_overhead_no_other_cut_costs_less(seed: int, overhead_tokens: in
     generator = torch.Generator().manual_seed(seed)
     length_R = torch.randint(1, 60, (9,), generator=generator)
     max_tokens = int(torch.randint(30, 300, (), generator=generator))
-    groups = token_budget_micro_batches(length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens)
+    groups = token_budget_micro_batches(
+        length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens
+    )
     assert torch.cat(groups).sort().values.tolist() == list(range(9))
     cheapest = min(
-        padded_cost(way, overhead_tokens) for way in ways_to_cut(sorted(length_R.tolist(), reverse=True), max_tokens)
+        padded_cost(way, overhead_tokens)
+        for way in ways_to_cut(sorted(length_R.tolist(), reverse=True), max_tokens)
     )
     assert padded_cost([length_R[group].tolist() for group in groups], overhead_tokens) == cheapest
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from raybio.config import fields
-from raybio.errors import ConfigError
-from raybio.training.optim import OptimConfig, build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from raybio.core.config import fields
+from raybio.core.errors import ConfigError
+from raybio.training.optim import build_optimizer, clip_gradients, learning_rate, set_learning_rate
+from raybio.training.settings import OptimConfig
 
 
 def schedule(num_steps: int, **settings: object) -> list[float]:
@@ -28,7 +29,15 @@ def test_warm_up_rises_linearly_and_its_first_step_already_learns() -> None:
 def test_linear_decay_ends_at_the_final_ratio() -> None:
     assert schedule(4, schedule="linear") == [1.0, 0.75, 0.5, 0.25, 0.0]
     assert schedule(4, schedule="linear", final_lr_ratio=0.2)[-1] == pytest.approx(0.2)
-    assert schedule(6, schedule="linear", num_warmup_steps=2) == [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    assert schedule(6, schedule="linear", num_warmup_steps=2) == [
+        0.5,
+        1.0,
+        1.0,
+        0.75,
+        0.5,
+        0.25,
+        0.0,
+    ]
 
 
 def test_cosine_decay_passes_the_middle_at_half_and_is_symmetric() -> None:
@@ -60,7 +69,11 @@ def test_a_single_number_has_a_rate_of_its_own_that_rises_and_falls_with_the_oth
     model.register_parameter("temperature", nn.Parameter(torch.zeros(())))
     optimizer = build_optimizer(model, OptimConfig(peak_lr=2e-5, scalar_lr=1e-3))
     set_learning_rate(optimizer, 1e-5)
-    rates = {parameter.ndim: group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    rates = {
+        parameter.ndim: group["lr"]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
     assert rates == {2: 1e-5, 1: 1e-5, 0: pytest.approx(5e-4)}
 
 
@@ -83,7 +96,9 @@ def test_an_update_follows_the_formula_of_adamw() -> None:
 
 
 def parameters_with_gradients(*gradients: list[float]) -> list[nn.Parameter]:
-    parameters = [nn.Parameter(torch.zeros(len(gradient))) for gradient in gradients] + [nn.Parameter(torch.zeros(1))]
+    parameters = [nn.Parameter(torch.zeros(len(gradient))) for gradient in gradients] + [
+        nn.Parameter(torch.zeros(1))
+    ]
     for parameter, gradient in zip(parameters, gradients, strict=False):
         parameter.grad = torch.tensor(gradient)
     return parameters
@@ -114,7 +129,9 @@ def test_without_any_gradient_the_norm_is_zero() -> None:
     assert clip_gradients([nn.Parameter(torch.zeros(1))], 1.0) == 0.0
 
 
-@pytest.mark.parametrize("setting", [{"peak_lr": 0}, {"schedule": "stairs"}, {"beta1": 1.0}, {"warmup_ratio": 2}])
+@pytest.mark.parametrize(
+    "setting", [{"peak_lr": 0}, {"schedule": "stairs"}, {"beta1": 1.0}, {"warmup_ratio": 2}]
+)
 def test_settings_out_of_range_are_refused(setting: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
         OptimConfig.from_mapping(setting)

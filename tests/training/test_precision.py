@@ -9,14 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from raybio.data.store import Store
-from raybio.errors import CheckpointError, ConfigError
-from raybio.systems import SYSTEMS
+from raybio.core.errors import CheckpointError, ConfigError
+from raybio.methods import SYSTEMS
+from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
-from raybio.training.gather import ProcessGroup
+from raybio.training.collective import ProcessGroup
 from raybio.training.loop import fit
-from raybio.training.precision import Processor, decide_precision, local_processors, resolve_precision
-from tests.systems.conformance_cases import tiny_config
+from raybio.training.precision import (
+    Processor,
+    decide_precision,
+    local_processors,
+    resolve_precision,
+)
+from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
 NAME = "structure_preserving"
@@ -54,7 +59,10 @@ def test_no_clock_decides_the_precision(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 WITH, WITHOUT = Processor("this CPU", has_bf16=True), Processor("this CPU", has_bf16=False)
-NEW_GPU, OLD_GPU = Processor("H200", has_bf16=True, is_gpu=True), Processor("V100", has_bf16=False, is_gpu=True)
+NEW_GPU, OLD_GPU = (
+    Processor("H200", has_bf16=True, is_gpu=True),
+    Processor("V100", has_bf16=False, is_gpu=True),
+)
 
 
 @pytest.mark.parametrize(
@@ -70,14 +78,18 @@ NEW_GPU, OLD_GPU = Processor("H200", has_bf16=True, is_gpu=True), Processor("V10
         ("bf16", [WITHOUT], "bf16", "as set"),
     ],
 )
-def test_the_kind_of_machine_decides(setting: str, processors: list[Processor], name: str, reason: str) -> None:
+def test_the_kind_of_machine_decides(
+    setting: str, processors: list[Processor], name: str, reason: str
+) -> None:
     decision = decide_precision(setting, processors)
     assert (decision.name, decision.reason) == (name, reason)
     assert bool(decision.warning) == (setting == "bf16" and processors == [WITHOUT])
 
 
 def test_bf16_on_a_gpu_without_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="got bf16, and V100 and P100 and 1 more have no bf16 instructions"):
+    with pytest.raises(
+        ConfigError, match="got bf16, and V100 and P100 and 1 more have no bf16 instructions"
+    ):
         others = [Processor(name, has_bf16=False, is_gpu=True) for name in ("P100", "K80")]
         decide_precision("bf16", [NEW_GPU, OLD_GPU, *others])
 
@@ -115,11 +127,16 @@ def one_old_machine(rank: int, collective: ProcessGroup, folder: Path, store: st
     names = []
     for precision in (None, "bf16"):
         system = SYSTEMS[NAME].build(config, store)
-        names += [report.precision for report in fit(system, config, collective=collective, precision=precision)]
+        names += [
+            report.precision
+            for report in fit(system, config, collective=collective, precision=precision)
+        ]
     assert names == ["fp32", "bf16"]
 
 
-def test_processes_without_a_driver_agree_on_what_all_of_their_machines_have(tiny_store: Store, tmp_path: Path) -> None:
+def test_processes_without_a_driver_agree_on_what_all_of_their_machines_have(
+    tiny_store: Store, tmp_path: Path
+) -> None:
     run_workers(partial(one_old_machine, store=str(tiny_store.path)), 2, tmp_path)
 
 
@@ -130,8 +147,14 @@ def test_a_resumed_run_keeps_its_precision_on_another_kind_of_machine(
     def train(max_steps: int, *, has_bf16: bool, precision: str | None = None) -> str:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16})
         config = tiny_config(NAME, **{"precision": "auto", "schedule.max_steps": max_steps})
-        system, checkpoints = SYSTEMS[NAME].build(config, tiny_store.path), CheckpointStore(tmp_path)
-        (name,) = {one.precision for one in fit(system, config, precision=precision, checkpoints=checkpoints)}
+        system, checkpoints = (
+            SYSTEMS[NAME].build(config, tiny_store.path),
+            CheckpointStore(tmp_path),
+        )
+        (name,) = {
+            one.precision
+            for one in fit(system, config, precision=precision, checkpoints=checkpoints)
+        }
         checkpoints.close()
         return name
 
@@ -139,7 +162,9 @@ def test_a_resumed_run_keeps_its_precision_on_another_kind_of_machine(
     assert train(4, has_bf16=begun != "bf16") == begun
     assert train(5, has_bf16=begun != "bf16", precision=begun) == begun
     other = {"fp32": "bf16", "bf16": "fp32"}[begun]
-    with pytest.raises(CheckpointError, match=f"step 5 was computed in {begun}, and the run is recorded .* {other}"):
+    with pytest.raises(
+        CheckpointError, match=f"step 5 was computed in {begun}, and the run is recorded .* {other}"
+    ):
         train(6, has_bf16=True, precision=other)
 
 

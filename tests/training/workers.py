@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from raybio.training.gather import ProcessGroup
+from raybio.training.collective import ProcessGroup
 
 TIMEOUT_SECONDS = 1500
 """Ends a hang. Processes form their group late on a busy machine."""
 
-SLOW_TO_IMPORT = ("torch.distributed", "transformers.models.bert.modeling_bert", "raybio.systems")
+SLOW_TO_IMPORT = ("torch.distributed", "transformers.models.bert.modeling_bert", "raybio.methods")
 
 Work = Callable[[int, ProcessGroup, Path], None]
 
@@ -25,7 +25,9 @@ Work = Callable[[int, ProcessGroup, Path], None]
 def run_workers(work: Work, world: int, folder: Path) -> None:
     """Run ``work`` in ``world`` processes; an exception in any of them is raised here."""
     forkserver()
-    mp.start_processes(_worker, args=(work, world, str(folder)), nprocs=world, start_method="forkserver")
+    mp.start_processes(
+        _worker, args=(work, world, str(folder)), nprocs=world, start_method="forkserver"
+    )
 
 
 def forkserver() -> ForkServerContext:

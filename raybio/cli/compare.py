@@ -1,0 +1,110 @@
+"""The command that compares runs: names or folders of runs in, a report out."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raybio.core.errors import ConfigError
+from raybio.core.files import demand_folder
+from raybio.runtime.run.folder import RUN
+
+if TYPE_CHECKING:
+    from raybio.runtime.compare.compare import Comparison
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+SHOWN_TESTS, MOST_COLUMNS = 12, 8
+
+
+@app.command()
+def compare(
+    run: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN RUN ...", help="name, folder, or a shell pattern of them"),
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the report")] = Path("comparison"),
+    runs: Annotated[
+        Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")
+    ] = None,
+    curves_only: Annotated[
+        bool,
+        typer.Option(
+            "--curves-only", help="no final scores and tests: runs may be over different data"
+        ),
+    ] = False,
+) -> None:
+    """Settings that differ, final scores with paired tests, curves in one frame, and cost.
+
+    Runs that differ in seed (or sentence set) alone are repetitions: their mean is compared.
+    """
+    demand_folder(out)
+    if (out / RUN).exists():
+        raise ConfigError(
+            f"--out {out}: a run or a sweep is there, whose report would be lost; choose another folder"
+        )
+    # Only now: these import torch, which takes seconds.
+    from raybio.runtime.compare.compare import compare_runs, write_comparison
+    from raybio.runtime.compare.runs import given_runs
+    from raybio.runtime.run.request import default_folder
+
+    folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
+    found = compare_runs(
+        given_runs(run, folder, same_data=not curves_only), with_scores=not curves_only
+    )
+    write_comparison(found, out)
+    _show(found, out)
+
+
+def _show(found: "Comparison", out: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from raybio.runtime.compare.compare import (
+        cost_table,
+        evaluations_table,
+        settings_table,
+        tests_table,
+    )
+    from raybio.runtime.compare.table import lines_for_terminal
+
+    tests = sorted([*found.tests, *found.by_seed], key=lambda test: test.p_holm)
+    rest = f", {SHOWN_TESTS} of {len(tests)}" if len(tests) > SHOWN_TESTS else ""
+    tables = {
+        "Runs": cost_table(found),
+        "Settings that differ": settings_table(found),
+        f"Paired tests{rest}": _narrow(tests_table(tests[:SHOWN_TESTS], found.layout))
+        if tests
+        else [],
+        # Where there are final scores, these tell less.
+        "Evaluations during training": [] if found.rows else evaluations_table(found),
+    }
+    console = Console()
+    for title, table in tables.items():
+        if table and len(table[0]) > MOST_COLUMNS:
+            console.print(f"{title}: {len(table) - 1:,} lines, too wide for here: see the report")
+        elif table:
+            drawn = Table(title=title)
+            for name in table[0]:
+                drawn.add_column(name, overflow="fold")  # nothing is ever cut off
+            for cells in table[1:]:
+                drawn.add_row(*map(Text, cells))
+            console.print(drawn)
+    for renderable in lines_for_terminal(found.scores):
+        console.print(renderable)
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"report: {out / 'report.html'}, {out / 'report.md'}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _narrow(table: list[list[str]]) -> list[list[str]]:
+    """Without n and the uncorrected p, which are in the report."""
+    return [[*cells[:4], *cells[6:]] for cells in table]

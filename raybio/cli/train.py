@@ -1,0 +1,232 @@
+"""The jobs' shared argument parsing: arguments -> a validated request, with nothing started and Ray not imported.
+
+What a training job does once its arguments are settled: train each run and its kin, and show their table.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from raybio.cli import options
+from raybio.cli.app import run_app
+from raybio.core.config import fields
+from raybio.core.errors import ConfigError
+from raybio.core.search_space import quoted
+from raybio.methods import SYSTEMS
+from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_side_by_side
+from raybio.runtime.compare.variations import Variation, compare, family
+from raybio.runtime.run.driver import TrainRequest, check_request, with_precision
+from raybio.runtime.run.folder import RunFolder, model_folder, read_recomputable
+from raybio.runtime.run.request import FOLD, ONE_FOLD, Arguments, Part, settle
+
+ALL_FOLDS = (
+    "train every fold, several at once, and judge them together; --compare model=clgs adds a model"
+)
+
+
+LAST_TRAINING = "after --all-folds: train each model again for its best steps, on validation sentences too; judge both"
+
+
+def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> NoReturn:
+    """Run a training job's command line: parse, train, compare, print the table, exit.
+
+    Args:
+        system: its name in ``SYSTEMS``.
+        description: what ``--help`` says first.
+        parts: trainings that the job brings stores and settings for; none: what ``--store`` says.
+    """
+    usual = SYSTEMS[system].comparison
+    has_folds = any(field.path == FOLD for field in fields(SYSTEMS[system].config))
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+    @app.command(help=description, context_settings={"help_option_names": []})
+    def command(
+        store: options.Store = None,
+        config: options.ConfigFile = None,
+        settings: options.Settings = None,
+        init: options.Init = None,
+        workers: options.Workers = None,
+        cpus_per_worker: options.CpusPerWorker = None,
+        device: options.Device = "auto",
+        name: options.Name = None,
+        runs: options.Runs = None,
+        tracking_uri: options.TrackingUri = None,
+        compare_with: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--compare",
+                help="train these too, for the table: SETTING=VALUE,VALUE; repeatable: all combinations; default: "
+                f"{usual or 'none'}",
+            ),
+        ] = None,
+        seeds: options.Seeds = 1,
+        no_baseline: options.NoBaseline = False,
+        fold: Annotated[
+            int | None, typer.Option(min=0, help=ONE_FOLD, hidden=not has_folds)
+        ] = None,
+        all_folds: Annotated[
+            bool, typer.Option("--all-folds", help=ALL_FOLDS, hidden=not has_folds)
+        ] = False,
+        last_training: Annotated[
+            bool, typer.Option("--last-training", help=LAST_TRAINING, hidden=not has_folds)
+        ] = False,
+        yes: options.Yes = False,
+        verbose: options.Verbose = False,
+        help_: Annotated[
+            bool,
+            typer.Option(
+                "--help", is_eager=True, callback=help_of(system), help="show this and all settings"
+            ),
+        ] = False,
+    ) -> None:
+        """The command line; ``--help`` is the description."""
+        source = [] if init is None else [f"encoder.source={quoted(model_folder(init, '--init'))}"]
+        chosen = (*(settings or ()), *source, *([] if fold is None else [f"{FOLD}={fold}"]))
+        compared = _compared_with(compare_with or [], None if all_folds else usual, no_baseline)
+        given = (store, config, chosen, workers, cpus_per_worker, device, name, runs, tracking_uri)
+        if last_training and not all_folds:
+            raise ConfigError(
+                "--last-training: follows --all-folds, which finds out for how many steps; give both"
+            )
+        arguments = Arguments(
+            *given, compared, seeds, verbose, yes, has_last_training=last_training
+        )
+        if all_folds and has_folds:
+            _train_all_folds(system, arguments)
+        else:
+            _train(system, arguments, parts)
+
+    run_app(app)
+
+
+def _compared_with(given: list[str], usual: str | None, no_baseline: bool) -> tuple[str, ...]:
+    if no_baseline and given:
+        raise ConfigError(
+            f"--compare {' '.join(given)} and --no-baseline: got both, want other runs beside this one, or none"
+        )
+    return tuple(given) if given or no_baseline or usual is None else (usual,)
+
+
+def _train(system: str, arguments: Arguments, parts: Sequence[Part]) -> None:
+    asked = {part.name: _of_part(arguments, part, is_one=len(parts) == 1) for part in parts} or {
+        "": arguments
+    }
+    settled = {name: settle(system, one, Path(sys.argv[0]).stem) for name, one in asked.items()}
+    # Only now: this imports Ray and MLflow, which takes seconds.
+
+    train_and_show(settled, arguments.compare, arguments.seeds)
+
+
+def _of_part(arguments: Arguments, part: Part, *, is_one: bool) -> Arguments:
+    name = arguments.name if is_one or not arguments.name else f"{arguments.name}-{part.name}"
+    return replace(arguments, store=part.store, published=part.published, name=name)
+
+
+def _train_all_folds(system: str, arguments: Arguments) -> None:
+    from raybio.experiments.cross_validation import train_and_show
+
+    train_and_show(system, arguments)
+
+
+def help_of(system: str) -> Callable[[typer.Context, bool], None]:
+    """What ``--help`` calls: the command's own help and, below it, the settings of a system."""
+
+    def show(context: typer.Context, value: bool) -> None:
+        if not value:
+            return
+        typer.echo(context.get_help())
+        _print_settings(system)
+        raise typer.Exit
+
+    return show
+
+
+def _print_settings(system: str) -> None:
+    entry = SYSTEMS[system]
+    if not sys.stdout.isatty():
+        print("\nSettings (--set or YAML): path, type, default, range, meaning")
+        for field in fields(entry.config):
+            print(
+                f"  {field.path}  {field.type}  {field.default}  {field.range}\n      {field.meaning}"
+            )
+        return
+    table = Table(
+        "setting", "type", "default", "range", "meaning", title="Settings, for --set or a YAML file"
+    )
+    for field in fields(entry.config):
+        table.add_row(*field)
+    Console().print(table, markup=False)
+
+
+def train_and_show(
+    settled: Mapping[str, Mapping[str, Any]], compared: Sequence[str], seeds: int
+) -> None:
+    """Train what was asked for, one after the other, each compared with its kin; several end in one more table.
+
+    Args:
+        settled: name of a part of the job -> the fields of its ``TrainRequest``.
+        compared: other values of settings, as ``--compare`` takes them.
+        seeds: how many seeds each is trained with.
+
+    Raises:
+        RaybioError: as ``train``; what can be known to be wrong with any part, before the first is trained.
+    """
+    requests = {name: TrainRequest(**fields) for name, fields in settled.items()}
+    several = len(requests) > 1
+    if several:
+        runs = [
+            kin.request
+            for request in requests.values()
+            for kin in family(request, _variations(request, compared, seeds))
+        ]
+        for run in runs:
+            check_request(run)
+        precision_by_run = {run.name: run.precision for run in with_precision(runs)}
+        requests = {
+            name: replace(request, precision=precision_by_run[request.name])
+            for name, request in requests.items()
+        }
+    shown = {}
+    for name, request in requests.items():
+        if several:
+            print(f"\n{name}", flush=True)
+        shown[name] = _train_and_show(request, _variations(request, compared, seeds))
+    if several:
+        path = write_side_by_side(shown)
+        print(f"\n{path.read_text(encoding='utf-8')}\n{path}")
+
+
+def _variations(request: TrainRequest, compared: Sequence[str], seeds: int) -> list[Variation]:
+    variations = [Variation.parse(text) for text in compared]
+    if seeds > 1:
+        first = request.config.seed
+        variations.append(Variation("seed", tuple(range(first, first + seeds))))
+    return variations
+
+
+def _train_and_show(
+    request: TrainRequest, variations: Sequence[Variation]
+) -> tuple[ResultTable, RunFolder]:
+    result, table = compare(request, variations)
+    console = Console()
+    if result.was_finished:
+        console.print(
+            f"{result.folder.name} was finished already, at step {result.step:,}", highlight=False
+        )
+    for renderable in lines_for_terminal(table):
+        console.print(renderable)
+    uri = (read_recomputable(result.folder.tracking) or {}).get("uri", "")
+    for what, where in {
+        "result": result.folder.result,
+        "model": result.folder.export,
+        "plots": result.folder.plots,
+        "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {uri.split('@')[-1]}",
+    }.items():
+        console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)
+    return table, result.folder

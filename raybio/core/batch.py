@@ -1,0 +1,130 @@
+"""Typed, frozen batches: what the data floor hands to the training floor.
+
+Shape letters: R sequences of a batch, T tokens of all sequences end to end, L padded length, G sequences of the
+*global* batch (all workers). In documents: M mentions, E entities, C links between them, P pairs of entities.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IGNORED_LABEL = -100
+
+
+PADDING_MULTIPLE = 8
+
+
+class Batch:
+    """Base of batches: flat fields, each one array, so that any of them travels through Arrow unchanged."""
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
+        """Build from named numpy arrays; fields keep their dtypes except that integers widen to int64."""
+        names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: _tensor(arrays[name]) for name in names})
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on ``device``."""
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self._tensors()}
+        return type(self)(**moved)
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            yield field.name, getattr(self, field.name)
+
+
+@dataclass(frozen=True)
+class PaddedTokens:
+    """Some sequences of a batch as a rectangle, ready for an encoder.
+
+    Attributes:
+        token_RL: token ids, padded with the pad id.
+        mask_RL: True at real tokens.
+        label_RL: token ids to predict, ``IGNORED_LABEL`` elsewhere.
+    """
+
+    token_RL: Tensor
+    mask_RL: Tensor
+    label_RL: Tensor
+
+
+@dataclass(frozen=True)
+class TokenBatch(Batch):
+    """Ragged token sequences with the labels of masked language modelling.
+
+    Attributes:
+        token_T: token ids, all sequences end to end, special tokens included.
+        indptr_R1: sequence r is ``token_T[indptr_R1[r] : indptr_R1[r + 1]]``.
+        label_T: the original id where a token was masked for prediction, ``IGNORED_LABEL`` elsewhere.
+    """
+
+    token_T: Tensor
+    indptr_R1: Tensor
+    label_T: Tensor
+
+    @property
+    def num_rows(self) -> int:
+        """Number of sequences."""
+        return len(self.indptr_R1) - 1
+
+    @property
+    def length_R(self) -> Tensor:
+        """Tokens of each sequence."""
+        return self.indptr_R1.diff()
+
+    @property
+    def num_embeddings(self) -> int:
+        """Embeddings that an encoder makes of the whole batch."""
+        return self.num_rows
+
+    def embedding_rows(self, row_M: Tensor) -> Tensor:
+        """Numbers, among the embeddings of the whole batch, of those that an encoder makes of sequences ``row_M``."""
+        return row_M
+
+    def pad(self, row_M: Tensor, pad_id: int) -> PaddedTokens:
+        """Sequences ``row_M`` as a rectangle whose length is rounded up to ``PADDING_MULTIPLE``."""
+        start_M, length_M = self.indptr_R1[row_M], self.length_R[row_M]
+        longest = int(length_M.max())
+        padded_length = -(-longest // PADDING_MULTIPLE) * PADDING_MULTIPLE
+        offset_L = torch.arange(padded_length, device=self.token_T.device)
+        mask_ML = offset_L < length_M[:, None]
+        index_ML = torch.where(mask_ML, start_M[:, None] + offset_L, 0)
+        return PaddedTokens(
+            token_RL=self.token_T[index_ML].masked_fill(~mask_ML, pad_id),
+            mask_RL=mask_ML,
+            label_RL=self.label_T[index_ML].masked_fill(~mask_ML, IGNORED_LABEL),
+        )
+
+
+def ranges_of(indptr_R1: Tensor, row_M: Tensor) -> tuple[Tensor, Tensor]:
+    """Indices of all that rows ``row_M`` hold, row after row, and the place in ``row_M`` of each one's row."""
+    size_M = indptr_R1.diff()[row_M]
+    place_K = torch.repeat_interleave(torch.arange(len(row_M), device=row_M.device), size_M)
+    offset_K = (
+        torch.arange(len(place_K), device=row_M.device) - (size_M.cumsum(0) - size_M)[place_K]
+    )
+    return indptr_R1[row_M][place_K] + offset_K, place_K
+
+
+def starts_of(indptr_R1: Tensor, row_M: Tensor) -> Tensor:
+    """Where each of rows ``row_M`` begins, if these alone lay end to end."""
+    size_M = indptr_R1.diff()[row_M]
+    return size_M.cumsum(0) - size_M
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    array = np.asarray(array)
+    if array.dtype.kind in "iu" and array.dtype != np.int64:
+        array = array.astype(np.int64)
+    # Arrow hands out read-only views; torch cannot mark a tensor read-only, so it gets its own bytes.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def shard(rows: np.ndarray, rank: int, world: int) -> np.ndarray:
+    """A worker's part of a step's documents."""
+    return rows[len(rows) * rank // world : len(rows) * (rank + 1) // world]

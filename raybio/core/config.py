@@ -1,0 +1,372 @@
+"""Configuration: frozen pydantic models, where an unknown key is an error that suggests the right one."""
+
+import contextlib
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+
+from raybio.core.errors import ConfigError
+
+
+class BaseConfig(BaseModel):
+    """Base of all configuration: immutable, complete, and strict about names and types."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _yes_is_not_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        types_ = typing.get_args(annotation) or (annotation,)
+        if isinstance(value, bool) and bool not in types_ and (int in types_ or float in types_):
+            return str(value)  # a word, which is refused like any other that is no number
+        return value
+
+    @classmethod
+    def from_mapping(cls, mapping: dict[str, Any]) -> Self:
+        """Validate a nested mapping.
+
+        Raises:
+            ConfigError: for an unknown field, a wrong type or a value out of range, with the field's path.
+        """
+        try:
+            return cls.model_validate(mapping)
+        except ValidationError as error:
+            raise ConfigError(_explain(cls, mapping, error)) from None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The configuration as plain nested dicts that JSON and YAML can hold."""
+        return self.model_dump(mode="json")
+
+
+C = TypeVar("C", bound=BaseConfig)
+
+
+class Field(NamedTuple):
+    """One configuration field, as ``--help`` shows it."""
+
+    path: str
+    type: str
+    default: str
+    range: str
+    meaning: str
+
+
+def load(model: type[C], path: str | Path, base: C | None = None) -> C:
+    """Read a YAML file over ``base`` (default: the model's own defaults).
+
+    Raises:
+        ConfigError: if the file is missing, is not a YAML mapping, or does not fit the model.
+    """
+    try:
+        return model.from_mapping(
+            _merge(base.to_mapping() if base is not None else {}, read_mapping(path))
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """A YAML file that holds a mapping; nothing at all counts as an empty one.
+
+    Raises:
+        ConfigError: if it cannot be read, is not plain YAML (see ``parse_yaml``) or holds something else.
+    """
+    try:
+        mapping = parse_yaml(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the file ({error.strerror})") from None
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if mapping is None:
+        return {}
+    if not isinstance(mapping, dict):
+        raise ConfigError(
+            f"{path}: holds {type(mapping).__name__}, want a mapping of field names to values"
+        )
+    return mapping
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain YAML data: no tags that build objects, no key twice, no aliases (by which a small file can grow huge).
+
+    Raises:
+        ConfigError: with the line and the reason.
+    """
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {error}") from None
+    except RecursionError:
+        raise ConfigError(
+            "not valid YAML: nested too deeply; settings are a few levels deep"
+        ) from None
+    except ValueError as error:  # dates that do not exist, integers of thousands of digits
+        raise ConfigError(f"not valid YAML: {error}") from None
+
+
+class _PlainLoader(yaml.SafeLoader):
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node of the document; aliases are refused, since a few of them can blow up without end."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()  # type: ignore[no-untyped-call]
+            raise yaml.MarkedYAMLError(
+                problem=f"found the alias *{event.anchor}; write the value out",
+                problem_mark=event.start_mark,
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping; a key that stands there twice is refused, where YAML would take the last."""
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen and isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key_node.value!r} stands here twice; keep one",
+                    problem_mark=key_node.start_mark,
+                )
+            if isinstance(key_node, yaml.ScalarNode):
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def value_at(config: BaseConfig, path: str) -> Any:
+    """The value of the setting at a dotted ``path``, which must exist, as plain data."""
+    node: Any = config.to_mapping()
+    for name in path.split("."):
+        node = node[name]
+    return node
+
+
+def override(config: C, path: str, value: Any) -> C:
+    """A copy of ``config`` with the field at dotted ``path`` set to ``value``; see ``override_all``."""
+    return override_all(config, {path: value})
+
+
+def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
+    """A copy of ``config`` with several fields set at once, so that values that only fit together can be given.
+
+    A string value is read as YAML (``"0.1"`` is a number, ``"[1, 2]"`` a list), as it comes from ``--set``.
+
+    Raises:
+        ConfigError: if a path does not exist (with the nearest one that does) or a value does not fit.
+    """
+    known = [field.path for field in fields(type(config))]
+    mapping = config.to_mapping()
+    for path, value in value_by_path.items():
+        if path not in known:
+            raise ConfigError(f"{path!r} is not a setting.{did_you_mean(path, known)}")
+        *parents, leaf = path.split(".")
+        node = mapping
+        for parent in parents:
+            node = node[parent]
+        node[leaf] = _read_yaml(path, value) if isinstance(value, str) else value
+    return type(config).from_mapping(mapping)
+
+
+def _read_yaml(path: str, text: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {text!r} is not a YAML value ({error})") from None
+
+
+def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
+    """16 hex digits that change when any setting changes, except those at the dotted paths in ``ignore``."""
+    mapping = config.to_mapping()
+    for path in ignore:
+        *parents, leaf = path.split(".")
+        node = mapping
+        for parent in parents:
+            node = node[parent]
+        del node[leaf]
+    canonical = json.dumps(mapping, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def changed_settings(old: dict[str, Any], new: BaseConfig) -> list[str]:
+    """Lines ``path: old -> new`` for each setting that differs; one that is younger than ``old`` had its default."""
+    with contextlib.suppress(
+        ConfigError
+    ):  # a setting that is gone, or takes other values now: it shows as it was
+        old = type(new).from_mapping(old).to_mapping()
+    return difference(old, new.to_mapping())
+
+
+def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Lines ``path: old -> new`` for each setting that differs between two nested mappings."""
+    lines = []
+    for key in sorted(old.keys() | new.keys()):
+        path, before, after = prefix + key, old.get(key, "(absent)"), new.get(key, "(absent)")
+        if isinstance(before, dict) and isinstance(after, dict):
+            lines += difference(before, after, path + ".")
+        elif before != after:
+            lines.append(f"{path}: {before!r} -> {after!r}")
+    return lines
+
+
+def fields(
+    model: type[BaseConfig], prefix: str = "", defaults: BaseConfig | None = None
+) -> Iterator[Field]:
+    """Every leaf field of ``model``, in order of declaration, with its dotted path.
+
+    Defaults are those of ``model`` itself, which may give a section other values than the section's own class has.
+    """
+    for name, info in model.model_fields.items():
+        inner: Any = info.annotation
+        default = (
+            getattr(defaults, name)
+            if defaults is not None
+            else info.get_default(call_default_factory=True)
+        )
+        if _is_section(inner):
+            yield from fields(
+                inner, f"{prefix}{name}.", default if isinstance(default, BaseConfig) else None
+            )
+        else:
+            yield Field(
+                prefix + name,
+                _type_name(inner),
+                _show(default),
+                _range(info),
+                info.description or "",
+            )
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseConfig)
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        inner = merged.get(key)
+        merged[key] = (
+            _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+        )
+    return merged
+
+
+def _explain(model: type[BaseConfig], mapping: Mapping[str, Any], error: ValidationError) -> str:
+    known = [field.path for field in fields(model)]
+    lines = []
+    for problem in error.errors():
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"{path!r} is not a setting.{did_you_mean(path, known)}")
+        elif problem["type"] == "value_error":  # of our own validators, in our own words
+            message = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{path}: {message}" if path else message)
+        else:
+            lines.append(
+                _misfit(
+                    model, mapping, problem["loc"], is_infinite=problem["type"] == "finite_number"
+                )
+            )
+    return "; ".join(dict.fromkeys(lines))  # each member of a union complains for itself
+
+
+def _misfit(
+    model: type[BaseConfig], mapping: Any, location: Iterable[int | str], *, is_infinite: bool
+) -> str:
+    """What was given for the setting in which ``location`` lies, and what it takes."""
+    names: list[str] = []
+    annotation: Any = model
+    wanted, got = _wanted(model, ""), repr(mapping)
+    for name in location:
+        if not (isinstance(name, str) and _is_section(annotation) and isinstance(mapping, Mapping)):
+            break
+        info = annotation.model_fields[name]
+        annotation, wanted = info.annotation, _wanted(info.annotation, _range(info))
+        got = repr(mapping[name]) if name in mapping else "nothing"
+        mapping = mapping.get(name)
+        names.append(name)
+    wanted = wanted.replace("a number", "a finite number") if is_infinite else wanted
+    return f"{'.'.join(names)}: got {got}, want {wanted}"
+
+
+def _wanted(annotation: Any, range_: str) -> str:
+    """What a setting of this type takes, in words."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " or ".join(map(str, arguments))
+    if origin is typing.Annotated:
+        return _wanted(arguments[0], _range(arguments[1]))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_wanted(argument, range_) for argument in arguments)
+    if origin is tuple:
+        items = arguments[:1] if ... in arguments else arguments
+        return f"a list of {', '.join(_wanted(item, '') for item in items)} {range_}".rstrip()
+    if _is_section(annotation):
+        return "a mapping of settings"
+    words = {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "text",
+        type(None): "null",
+    }
+    plain = words.get(annotation, _type_name(annotation))
+    return f"{plain} {range_}".rstrip() if annotation in (int, float, str) else plain
+
+
+def did_you_mean(path: str, known: list[str]) -> str:
+    """A sentence that names the settings nearest to a misspelt ``path``, to be appended to an error."""
+    if path in known:  # a flat "a.b:" in YAML, where nesting is meant
+        return f" Write it nested: '{path.replace('.', ': {')}: ...{'}' * path.count('.')}'."
+    near = difflib.get_close_matches(path, known, n=2, cutoff=0.5)
+    if not near:
+        leaf = path.rsplit(".", 1)[-1]
+        leaves = {candidate.rsplit(".", 1)[-1]: candidate for candidate in known}
+        near = [
+            leaves[name] for name in difflib.get_close_matches(leaf, list(leaves), n=2, cutoff=0.5)
+        ]
+    return (
+        f" Did you mean {' or '.join(repr(name) for name in near)}?"
+        if near
+        else " See --help for all settings."
+    )
+
+
+def _type_name(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " | ".join(str(argument) for argument in arguments)
+    if origin is typing.Annotated:
+        return f"{_type_name(arguments[0])} {_range(arguments[1])}".rstrip()
+    if origin in (types.UnionType, typing.Union):
+        return " | ".join(_type_name(argument) for argument in arguments)
+    if annotation is type(None):
+        return "null"
+    if origin is not None:
+        name = "list" if origin is tuple else origin.__name__  # as it is given
+        return f"{name} of {', '.join(_type_name(argument) for argument in arguments if argument is not ...)}"
+    return str(getattr(annotation, "__name__", annotation))
+
+
+def _range(info: FieldInfo) -> str:
+    symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "of length >="}
+    symbols |= {"multiple_of": "a multiple of"}
+    parts = []
+    for constraint in info.metadata:
+        for name, symbol in symbols.items():
+            if hasattr(constraint, name):
+                parts.append(f"{symbol} {getattr(constraint, name)}")
+    return ", ".join(parts)
+
+
+def _show(default: Any) -> str:
+    return (
+        "null" if default is None else str(list(default) if isinstance(default, tuple) else default)
+    )

@@ -1,1 +1,0 @@
-"""Readers, the store, the plan and collation: files in, batches out."""

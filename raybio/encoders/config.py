@@ -1,0 +1,138 @@
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from raybio.core.config import BaseConfig
+
+Pooling = Literal["mean", "cls"]
+
+
+SCRATCH = "scratch"
+"""The source of an encoder with random weights."""
+
+
+class TransformerConfig(BaseConfig):
+    """Which transformer to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+
+    source: str = Field(
+        default=SCRATCH,
+        min_length=1,
+        description="'scratch' for random weights, a local folder written by save_pretrained or sentence-transformers, "
+        "or a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT or ESM) or "
+        "sentence-transformers/all-MiniLM-L6-v2 (texts); only safetensors, no code that comes along",
+    )
+    revision: str = Field(
+        default="main", description="branch, tag or commit of a hub id; a commit pins the weights"
+    )
+    num_layers: int = Field(
+        default=12, ge=1, le=200, description="scratch only: transformer layers"
+    )
+    width: int = Field(
+        default=768, ge=2, le=16384, description="scratch only: numbers in a hidden state"
+    )
+    num_heads: int = Field(
+        default=12, ge=1, le=256, description="scratch only: attention heads; must divide width"
+    )
+    ffn_width: int = Field(
+        default=3072, ge=1, le=65536, description="scratch only: width inside the feed-forward part"
+    )
+    recompute_activations: bool = Field(
+        default=False,
+        description="forget activations in the forward pass and compute them again: less memory, slower",
+    )
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.num_heads:
+            raise ValueError(
+                f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them"
+            )
+        return self
+
+    def fresh_sizes(
+        self, *, dropout: float, attention_dropout: float | None = None
+    ) -> dict[str, Any]:
+        """The sizes of a model from scratch, as the configurations of BERT and ESM call them."""
+        return {
+            "hidden_size": self.width,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "intermediate_size": self.ffn_width,
+            "hidden_dropout_prob": dropout,
+            "attention_probs_dropout_prob": dropout
+            if attention_dropout is None
+            else attention_dropout,
+            "attn_implementation": "sdpa",
+        }
+
+
+MAX_LENGTH = 1_048_576
+
+
+class TextEncoderConfig(TransformerConfig):
+    """Which text encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+
+    default_pooling: ClassVar[Pooling] = "mean"
+    """Of ``pooling: auto`` where the source says nothing."""
+
+    pooling: Literal["auto", "mean", "cls"] = Field(
+        default="auto",
+        description="a text's embedding: the mean over its tokens, special ones included, or the first token's state; "
+        "auto: what a sentence-transformers folder, such as an export, says, else what the method's paper has (mean "
+        "for BioSTransformers, cls for SPPT and Contrastive-Probe)",
+    )
+    normalise: bool | Literal["auto"] = Field(
+        default="auto",
+        description="scale embeddings to length 1; auto: what a sentence-transformers folder says, else false",
+    )
+    max_length: int | Literal["auto"] = Field(
+        default=128,
+        description="tokens of a text, special ones included, at most what the model has positions for; longer texts "
+        "are cut; auto: what a sentence-transformers folder or the tokenizer says",
+    )
+    dropout: float | None = Field(
+        default=None,
+        ge=0.0,
+        lt=1.0,
+        description="of states and attention; null: the checkpoint's own, 0.1 for scratch",
+    )
+    attention_dropout: float | None = Field(
+        default=None,
+        ge=0.0,
+        lt=1.0,
+        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows none, 0 saves "
+        "half of a step over texts of 500 tokens",
+    )
+    num_layers_kept: int | None = Field(
+        default=None,
+        ge=1,
+        description="of a checkpoint's layers, the first so many are kept; null: all of them",
+    )
+    vocabulary: Literal["words", "characters"] = Field(
+        default="words",
+        description="scratch only: what a token is, a frequent word or a piece of one, or a letter (lower-cased)",
+    )
+    vocabulary_size: int = Field(
+        default=30_522,
+        ge=8,
+        le=2_000_000,
+        description="scratch only: most tokens of the vocabulary made from the corpus",
+    )
+
+    @model_validator(mode="after")
+    def _length_fits(self) -> Self:
+        if self.max_length != "auto" and not 3 <= self.max_length <= MAX_LENGTH:
+            raise ValueError(
+                f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} tokens"
+            )
+        if self.num_layers_kept is not None and self.source == SCRATCH:
+            raise ValueError(
+                "num_layers_kept is for checkpoints; with source 'scratch' num_layers says how many"
+            )
+        return self
+
+
+class ClsTextEncoderConfig(TextEncoderConfig):
+    """The same for methods whose paper takes the first token's state."""
+
+    default_pooling: ClassVar[Pooling] = "cls"

@@ -1,0 +1,116 @@
+"""The head of masked language modelling that BERT and RoBERTa share, beside encoders that need it now and then.
+
+Shape letters: K tokens, D width, V vocabulary.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
+
+from raybio.core.errors import ConfigError
+from raybio.encoders.checkpoints import load_pretrained, load_weights
+from raybio.encoders.config import SCRATCH
+from raybio.encoders.transformer import seeded_weights
+
+logger = logging.getLogger(__name__)
+
+
+_BERT = {
+    "dense.weight": "cls.predictions.transform.dense.weight",
+    "dense.bias": "cls.predictions.transform.dense.bias",
+    "norm.weight": "cls.predictions.transform.LayerNorm.weight",
+    "norm.bias": "cls.predictions.transform.LayerNorm.bias",
+    "bias": "cls.predictions.bias",
+}
+
+
+_ROBERTA = {
+    "dense.weight": "lm_head.dense.weight",
+    "dense.bias": "lm_head.dense.bias",
+    "norm.weight": "lm_head.layer_norm.weight",
+    "norm.bias": "lm_head.layer_norm.bias",
+    "bias": "lm_head.bias",
+}
+
+
+_NAMES = {"bert": _BERT, "roberta": _ROBERTA, "xlm-roberta": _ROBERTA}
+
+
+class MaskHead(nn.Module):
+    """BERT's head of masked language modelling, with tied word embeddings (Devlin et al., 2019)."""
+
+    def __init__(self, width: int, num_tokens: int, *, eps: float = 1e-12) -> None:
+        super().__init__()
+        self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=eps)
+        self.bias = nn.Parameter(torch.zeros(num_tokens))
+
+    def forward(self, hidden_KD: Tensor, embedding_VD: Tensor) -> Tensor:
+        """Scores (K, V)."""
+        return nn.functional.linear(
+            self.norm(nn.functional.gelu(self.dense(hidden_KD))), embedding_VD, self.bias
+        )
+
+    def begin_with(self, weights: dict[str, Tensor]) -> None:
+        """Take a checkpoint's weights; tokens that were added since keep their bias of 0."""
+        missing = len(self.bias) - len(weights["bias"])
+        self.load_state_dict(weights | {"bias": nn.functional.pad(weights["bias"], (0, missing))})
+
+
+def build_mask_head(
+    model: PreTrainedModel,
+    *,
+    seed: int,
+    weights: Callable[[], dict[str, Tensor] | None],
+    source: str,
+) -> MaskHead:
+    """A head over a model's word embeddings, with a checkpoint's weights, or else with some drawn from ``seed``.
+
+    Raises:
+        ConfigError: if the model's word embeddings are of another width than its states.
+    """
+    embedding = model.get_input_embeddings()
+    width = model.config.hidden_size
+    if embedding.embedding_dim != width:
+        raise ConfigError(
+            f"encoder.source {source!r}: its word embeddings have {embedding.embedding_dim} numbers and its states "
+            f"{width}, and a head of masked language modelling wants as many; take another model, such as BERT"
+        )
+    with seeded_weights(seed):
+        head = MaskHead(
+            width, embedding.num_embeddings, eps=getattr(model.config, "layer_norm_eps", 1e-12)
+        )
+    found = weights()
+    if found is not None:
+        head.begin_with({name: found[name] for name in head.state_dict()})
+    return head
+
+
+def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
+    """A checkpoint's weights for ``MaskHead``, or None if it has none; that is said in the log.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached.
+    """
+    if source == SCRATCH:
+        return None
+    # A folder of sentence-transformers with its transformer one level down has no language model.
+    is_model = (
+        not Path(source).expanduser().is_dir()
+        or (Path(source).expanduser() / "config.json").is_file()
+    )
+    names = (
+        _NAMES.get(load_pretrained(AutoConfig, source, revision).model_type) if is_model else None
+    )
+    if names is not None:
+        model, missing = load_weights(AutoModelForMaskedLM, source, revision)
+        if not set(missing) & set(names.values()):
+            weights = model.state_dict()
+            return {own: weights[theirs].clone() for own, theirs in names.items()}
+    logger.warning(
+        "%s has no language-model head that we know; it begins with random weights", source
+    )
+    return None

@@ -1,0 +1,211 @@
+"""Downstream tasks on the command line: their files become stores, and their published settings come first."""
+
+import argparse
+import math
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from raybio.core.config import did_you_mean, fingerprint, load, override_all
+from raybio.core.errors import ConfigError
+from raybio.methods.sppt.downstream.config import Config
+from raybio.methods.sppt.downstream.formats import read_task_files
+from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
+from raybio.methods.sppt.downstream.tasks import TASKS, TaskConfig, prepare_task
+from raybio.runtime.run.request import Part, default_folder, parse_settings
+from raybio.store.demo_corpus import kept_store
+from raybio.store.sources import demand_files, describe_files
+from raybio.store.store import SCHEMA_VERSION, open_store
+from raybio.training.settings import TrainingConfig
+
+NUM_SPECIAL = 2
+"""Special tokens of a protein, at most."""
+
+
+MAX_SHOWN = 8
+"""Classes of a task that are named when its files are read."""
+
+
+VERSION = 2
+"""Rises whenever the same files give another store."""
+
+
+class TaskSettings(NamedTuple):
+    """Settings of the SPPT paper's code for a task.
+
+    Attributes:
+        rows: of a step.
+        rate: learning rate.
+        epochs: at most.
+        stops_early: after 25 epochs without a better loss on dev; else the rate rises and falls.
+    """
+
+    rows: int
+    rate: float
+    epochs: int
+    stops_early: bool
+
+
+PUBLISHED: dict[str, TaskSettings] = {
+    "remote_homology": TaskSettings(16, 1e-5, 200, True),
+    "secondary_structure": TaskSettings(16, 1e-5, 200, True),
+    "stability": TaskSettings(512, 1e-4, 200, True),
+    "fluorescence": TaskSettings(128, 5e-5, 200, True),
+    "paper_field": TaskSettings(32, 5e-5, 2, False),
+    "scicite": TaskSettings(32, 1e-5, 3, False),
+    "acl_arc": TaskSettings(32, 5e-5, 4, False),
+}
+
+
+class GivenTasks(NamedTuple):
+    """What a command line with tasks comes to.
+
+    Attributes:
+        arguments: of the training command, without the tasks and their files.
+        parts: each task's store, and settings of its own; none without a task.
+    """
+
+    arguments: list[str]
+    parts: tuple[Part, ...]
+
+
+def with_tasks(arguments: list[str]) -> GivenTasks:
+    """What ``TASK,TASK --data FILES --data FILES`` stands for; the stores are prepared if they are not there.
+
+    Raises:
+        ConfigError: for an unknown task, or one without its files.
+        DataError: if the files are damaged, or none of the task.
+        StoreError: if a store cannot be written.
+    """
+    if not arguments or arguments[0].startswith("-"):
+        _check_name(arguments)
+        return GivenTasks(arguments, ())
+    names, rest = arguments[0].split(","), arguments[1:]
+    for name in names:
+        if name not in TASKS:
+            near = did_you_mean(name, list(TASKS))
+            raise ConfigError(
+                f"{name!r} is no task; want one of {', '.join(TASKS)}, or options alone.{near}"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"{name}: is there twice, want each task once")
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--data", "--store"):
+        parser.add_argument(option, type=Path, action="append", default=[])
+    _check_settings(rest)
+    given, others = parser.parse_known_args(rest)
+    if bool(given.data) == bool(given.store) or len(given.data or given.store) != len(names):
+        raise ConfigError(
+            f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, want either --data "
+            "FILES (see docs/structure_preserving.md) or --store STORE"
+            f"{', once a task, in their order' * (len(names) > 1)}"
+        )
+    stores = [open_store(one, TaskStore) for one in given.store]
+    stores = stores or [kept_task(*one) for one in zip(names, given.data, strict=True)]
+    for name, store in zip(names, stores, strict=True):
+        if store.task != name:
+            raise ConfigError(f"--store {store.path}: is of {store.task}, want one of {name}")
+    return GivenTasks(
+        others, tuple(Part(one.task, one.path, partial(published_settings, one)) for one in stores)
+    )
+
+
+def _check_name(arguments: list[str]) -> None:
+    """Refuse the name of a command with several tasks where it stands alone: no run is called so."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--name")
+    for option in ("--runs", "--store", "--config"):
+        parser.add_argument(option, type=Path)
+    given, _ = parser.parse_known_args(arguments)
+    if given.name is None or given.store or given.config:
+        return
+    runs = given.runs or default_folder("runs", "RAYBIO_RUNS")
+    if (runs / given.name).exists():
+        return
+    if tasks := [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]:
+        raise ConfigError(
+            f"--name {given.name}: no run is called so, but there are runs of {', '.join(tasks)} beginning with it; "
+            f"want the whole command again, or one of them alone, such as --name {given.name}-{tasks[0]}"
+        )
+
+
+def _check_settings(arguments: list[str]) -> None:
+    """Refuse settings that are wrong before files are read, which takes long."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--config", type=Path)
+    given, _ = parser.parse_known_args(arguments)
+    base = Config() if given.config is None else load(Config, given.config)
+    override_all(base, parse_settings(given.set))
+
+
+def kept_task(name: str, data: Path) -> TaskStore:
+    """The store of these files, prepared the first time.
+
+    Raises:
+        DataError: if the files are damaged, or none of the task.
+        StoreError: if the store cannot be written.
+    """
+    files, examples = read_task_files(name, data)
+    demand_files(files)
+    digest = fingerprint(TaskConfig())[:4] + describe_files(files)["sha256"][-8:]
+    home = default_folder("stores", "RAYBIO_STORES") / f"{name}-{VERSION}.{SCHEMA_VERSION}-{digest}"
+
+    def make(_: Path, path: Path) -> TaskStore:
+        store = prepare_task(path, name, files, examples)
+        sizes = " / ".join(f"{len(store.split_rows(split)):,}" for split in SPLITS)
+        shown = ", ".join(store.class_names[:MAX_SHOWN]) + " …" * (
+            len(store.class_names) > MAX_SHOWN
+        )
+        classes = f", {len(store.class_names)} classes ({shown})" if store.class_names else ""
+        print(
+            f"{name}: a store of {data} in {path}: {sizes} rows ({', '.join(SPLITS)}){classes}",
+            flush=True,
+        )
+        for reason, facts in store.manifest["quarantine"].items():
+            print(f"set aside: {reason}: {facts['count']:,}", flush=True)
+        for split, num in store.known_from_training().items():
+            if num:
+                rows = len(store.split_rows(split))
+                print(
+                    f"{num:,} of {rows:,} {split} rows stand in training too, whatever their label there",
+                    flush=True,
+                )
+        for split, names in store.untaught_classes().items():
+            print(
+                f"no training row has these classes of {split}, which are always told wrong: {', '.join(names[:5])}"
+            )
+        return store
+
+    return kept_store(home, TaskStore, make)
+
+
+def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:
+    """The paper's settings for a task; proteins are read to the end of the longest one, as TAPE's code does.
+
+    Args:
+        store: the task.
+        given: what all settings together come to, whose batch epochs are reckoned by; None: the paper's.
+    """
+    published, num_train = PUBLISHED[store.task], len(store.split_rows("train"))
+    rows = given.plan.global_batch_rows if isinstance(given, Config) else published.rows
+    epoch = max(1, math.ceil(num_train / rows))
+    settings: dict[str, object] = {
+        "plan.global_batch_rows": rows,
+        "optim.peak_lr": published.rate,
+        "schedule.max_steps": epoch * published.epochs,
+        "schedule.evaluate_every_steps": epoch,
+        "schedule.checkpoint_every_steps": epoch,
+    }
+    task = TASKS[store.task]
+    if not task.on_texts:
+        longest = int(np.diff(store.indptr_N1).max()) + NUM_SPECIAL
+        default = Config().encoder.max_length
+        settings["encoder.max_length"] = (
+            longest if task.labels == "residues" else max(longest, default)
+        )
+    if published.stops_early:
+        return settings | {"schedule.early_stopping_metric": "val/log_likelihood"}
+    return settings | {"optim.schedule": "linear", "optim.warmup_ratio": 0.2}

@@ -1,0 +1,294 @@
+"""The synthetic experiments of SPPT: a sweep over graphs, noise, draws and λ, and the table and figures of all of them.
+
+sweeps/NAME/
+    trials/…                 one training each; export/ is its model
+    graphs.md, .json         AUROC without and with the graph loss (Table 1), and what homophily foretold
+    noise.png                over the noise of a graph (Figure 3), where several are trained
+    map-GRAPH.png            the nodes in the embedding space, with their links and the surface that they lie on: draw
+                             0, without and with the graph loss
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from raybio.core.config import fields, fingerprint, override_all, value_at
+from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
+from raybio.methods.sppt.synthetic.config import Config
+from raybio.methods.sppt.synthetic.graphs import synthetic_graph
+from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
+from raybio.methods.sppt.synthetic.system import describe, embedded_nodes, published_settings
+from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.runtime.run.folder import write_json
+from raybio.runtime.run.request import Arguments, default_folder, settle
+from raybio.store.store import open_store
+from raybio.training.settings import TrainingConfig
+
+if TYPE_CHECKING:
+    from raybio.runtime.tune.driver import Swept
+
+
+KIND, REPEAT, NOISE, WEIGHT = "graph.kind", "graph.repeat", "graph.noise", "objective.lambda_spml"
+
+
+METRIC = "nodes/auroc"
+
+
+PATHS = [field.path for field in fields(Config)]
+
+
+class Experiments(NamedTuple):
+    """What is trained: all combinations, each without the graph loss too.
+
+    Attributes:
+        kinds: graphs.
+        repeats: draws of each.
+        noise: chances of a pair of nodes to be linked all the same.
+    """
+
+    kinds: tuple[str, ...]
+    repeats: int
+    noise: tuple[float, ...]
+
+
+def experiment_space(config_by_kind: Mapping[str, Config], asked: Experiments) -> SearchSpace:
+    """The sweep of these experiments; settings in which the graphs differ are tied to the graph.
+
+    Raises:
+        ConfigError: for a λ of 0, with which there is nothing to compare.
+    """
+    weight = config_by_kind[asked.kinds[0]].objective.lambda_spml
+    if not weight:
+        raise ConfigError(
+            f"{WEIGHT}: got 0, which is trained beside it in any case; want a number above 0"
+        )
+    values = {
+        kind: {path: value_at(config, path) for path in PATHS}
+        for kind, config in config_by_kind.items()
+    }
+    differ = [
+        path for path in PATHS if len({repr(of_kind[path]) for of_kind in values.values()}) > 1
+    ]
+    steps = max(config.schedule.max_steps for config in config_by_kind.values())
+    space = {
+        KIND: Distribution("choice", asked.kinds),
+        REPEAT: Distribution("choice", tuple(range(asked.repeats))),
+        NOISE: Distribution("choice", asked.noise),
+        WEIGHT: Distribution("choice", (0.0, weight)),
+    }
+    num_trials = len(asked.kinds) * asked.repeats * len(asked.noise) * 2
+    return SearchSpace(
+        system="synthetic_graphs",
+        metric=METRIC,
+        mode="max",
+        budget=Budget(
+            num_trials=num_trials,
+            max_steps=steps,
+            grace_steps=steps,
+            max_concurrent_trials=None,
+        ),
+        scheduler=Scheduler(kind="none"),
+        search=Search(kind="grid"),
+        space=space,
+        tied={KIND: {kind: {path: own[path] for path in differ} for kind, own in values.items()}}
+        if differ
+        else {},
+    )
+
+
+def train_and_show(
+    arguments: Arguments, asked: Experiments, gpus_per_worker: float | None = None
+) -> None:
+    """Carry out the experiments, and print their table.
+
+    Args:
+        arguments: of the command line.
+        asked: what is trained.
+        gpus_per_worker: of each trial, a fraction lets trials share one; None: 1 if there are GPUs.
+
+    Raises:
+        RaybioError: as ``sweep``.
+        ConfigError: for arguments that are wrong.
+        ClusterError: if a trial did not come to its end.
+    """
+    if arguments.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"--device: got {arguments.device!r}, want auto or cpu; --gpus-per-worker shares GPUs"
+        )
+    config_by_kind, settled = _settled(arguments, asked)
+    # Only now: this imports Ray and MLflow, which takes seconds.
+    from raybio.runtime.tracking.tracker import add_artifacts
+    from raybio.runtime.tune.driver import SweepRequest, sweep
+    from raybio.runtime.tune.trial import FINISHED
+
+    space, store = experiment_space(config_by_kind, asked), open_store(settled["store"], TopicStore)
+    for settings in _draws(
+        asked
+    ):  # too few sentences or too much noise are told before anything is trained
+        nodes = synthetic_graph(store, override_all(config_by_kind[settings[KIND]], settings).graph)
+        if settings[REPEAT] == 0:
+            print(_foretold(settings, describe(nodes)))
+    request = SweepRequest(
+        space,
+        config_by_kind[asked.kinds[0]],
+        settled["store"],
+        arguments.name or f"{settled['name']}-{_digest(asked, config_by_kind)}",
+        default_folder("sweeps", "RAYBIO_SWEEPS"),
+        tracking=settled["tracking"],
+    )
+    given = {"cpus_per_worker": settled["cpus_per_worker"], "verbose": arguments.verbose}
+    swept = sweep(
+        replace(
+            request, gpus_per_worker=0 if arguments.device == "cpu" else gpus_per_worker, **given
+        )
+    )
+    failed = [
+        f"{json.dumps(trial.settings)}: {trial.error}"
+        for trial in swept.trials
+        if trial.status != FINISHED
+    ]
+    if failed:
+        raise ClusterError(
+            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not come to their end, such as "
+            f"{failed[0]}. The same command tries again those that failed for want of a machine"
+        )
+    files = report(swept, config_by_kind, store, asked)
+    add_artifacts(swept.folder, files)
+    print(files[0].read_text(encoding="utf-8"))
+    for path in files:
+        print(path)
+    print(
+        f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}"
+    )
+
+
+def _digest(asked: Experiments, config_by_kind: Mapping[str, Config]) -> str:
+    """Four digits of what is asked of all graphs, of which a sweep's own name knows the first one's settings alone."""
+    told = repr((tuple(asked), [fingerprint(config) for config in config_by_kind.values()]))
+    return hashlib.sha256(told.encode()).hexdigest()[:4]
+
+
+def _settled(arguments: Arguments, asked: Experiments) -> tuple[dict[str, Config], dict[str, Any]]:
+    """Each graph's configuration, over a store with the paper's for it below what is given, and the request's fields.
+
+    A single evaluation, with the last weights: choosing a step by the nodes that are judged would be in their favour.
+    """
+    found = {}
+    for kind in asked.kinds:
+        # The embedded sentences have settings of their own.
+        published = None if arguments.store is None else partial(_published, kind)
+        found[kind] = settle(
+            "synthetic_graphs", replace(arguments, published=published), "synthetic"
+        )
+    config_by_kind = {
+        kind: override_all(
+            one["config"], {"schedule.evaluate_every_steps": one["config"].schedule.max_steps}
+        )
+        for kind, one in found.items()
+    }
+    return config_by_kind, found[asked.kinds[0]]
+
+
+def _published(kind: Any, given: TrainingConfig | None) -> Mapping[str, object]:
+    return published_settings(kind, given if isinstance(given, Config) else None)
+
+
+def report(
+    swept: "Swept", config_by_kind: Mapping[str, Config], store: TopicStore, asked: Experiments
+) -> list[Path]:
+    """Write table and figures into the sweep's folder; the table comes first."""
+    # Only now: this imports matplotlib.
+    from raybio.evaluation.plots import save
+    from raybio.methods.sppt.synthetic.plots import draw_nodes, plot_noise
+
+    folder = swept.folder.path
+    value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
+    weight = config_by_kind[asked.kinds[0]].objective.lambda_spml
+    scores = [
+        GraphScores(
+            kind,
+            noise,
+            [
+                describe(_graph(store, config_by_kind[kind], kind, draw, noise))["homophily"]
+                for draw in range(asked.repeats)
+            ],
+            *(
+                [value[kind, draw, noise, one] for draw in range(asked.repeats)]
+                for one in (0.0, weight)
+            ),
+        )
+        for kind in asked.kinds
+        for noise in asked.noise
+    ]
+    write_json(folder / "graphs.json", [one._asdict() for one in scores])
+    (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")
+    files = [folder / "graphs.md", folder / "graphs.json"]
+    if len(asked.noise) > 1:
+        files.append(plot_noise(scores, folder / "noise.png"))
+    exports = {
+        _key(trial.settings): folder / "trials" / trial.name / "export" for trial in swept.trials
+    }
+    for kind in asked.kinds:
+        chosen = override_all(config_by_kind[kind], {KIND: kind, REPEAT: 0, NOISE: asked.noise[0]})
+        panels = {}
+        for title, one in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
+            nodes, embedding_ND = embedded_nodes(
+                exports[kind, 0, asked.noise[0], one], store, chosen
+            )
+            panels[title] = embedding_ND
+        files.append(save(draw_nodes(panels, nodes, kind), folder / f"map-{kind}.png"))
+    return files
+
+
+def _graph(store: TopicStore, config: Config, kind: str, draw: int, noise: float) -> Any:
+    return synthetic_graph(
+        store, override_all(config, {KIND: kind, REPEAT: draw, NOISE: noise}).graph
+    )
+
+
+def _draws(asked: Experiments) -> Sequence[dict[str, Any]]:
+    return [
+        {KIND: kind, REPEAT: draw, NOISE: noise}
+        for kind in asked.kinds
+        for draw in range(asked.repeats)
+        for noise in asked.noise
+    ]
+
+
+def _key(settings: Mapping[str, Any]) -> tuple[str, int, float, float]:
+    return (
+        str(settings[KIND]),
+        int(settings[REPEAT]),
+        float(settings[NOISE]),
+        float(settings[WEIGHT]),
+    )
+
+
+def _foretold(settings: Mapping[str, Any], facts: Mapping[str, float]) -> str:
+    noise = f", noise {settings[NOISE]:g}" if settings[NOISE] else ""
+    sizes = ", ".join(f"{facts[name]} {name}" for name in ("nodes", "links", "classes"))
+    return f"{settings[KIND]}{noise}: {sizes}; neighbours tell the class of {100 * facts['homophily']:.0f} % of the nodes"
+
+
+def numbers(text: str, option: str) -> tuple[float, ...]:
+    """Numbers by comma, ascending.
+
+    Raises:
+        ConfigError: for anything else, naming the option.
+    """
+    try:
+        found = tuple(float(one) for one in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"{option}: got {text!r}, want numbers by comma, such as 0,0.05,0.1"
+        ) from None
+    if not all(0 <= one <= 1 for one in found) or not np.isfinite(found).all():
+        raise ConfigError(f"{option}: got {text!r}, want numbers from 0 to 1")
+    return tuple(sorted(set(found)))

@@ -1,1 +1,0 @@
-"""Pure functions of tensors and arrays: losses, rankings, masks, hashes."""

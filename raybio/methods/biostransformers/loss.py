@@ -1,0 +1,76 @@
+"""Multiple negatives ranking (Henderson et al., 2017): a text's term against the terms of all other pairs.
+
+Shape letters: N pairs of this worker, G pairs of all workers, R = 2 N sequences (texts, then terms), D width.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raybio.core.interfaces import Collective, LossReport
+from raybio.methods.biostransformers.batches import PairBatch
+from raybio.methods.biostransformers.config import RankingConfig
+from raybio.ops.contrastive import equal_rows, info_nce
+from raybio.training.objectives import CouplingObjective
+
+LOWEST_TEMPERATURE = 0.01
+"""A learned temperature stops there (as in CLIP): below, one candidate decides and gradients explode."""
+
+
+@dataclass(frozen=True)
+class MultipleNegativesRanking(CouplingObjective):
+    """InfoNCE over the pairs of all workers, in which what belongs to a text's own article is no negative of it.
+
+    Attributes:
+        config: settings.
+        log_temperature: the trained parameter, or None where τ is fixed.
+    """
+
+    config: RankingConfig
+    log_temperature: Tensor | None = None
+
+    def embedding_loss(
+        self, embedding_RD: Tensor, batch: PairBatch, collective: Collective
+    ) -> LossReport:
+        """This worker's share of the mean over all pairs."""
+        text_ND, term_ND = embedding_RD.chunk(2)
+        num_pairs, num_global = len(text_ND), batch.ignore_NG.shape[1]
+        temperature: Any = self.config.temperature
+        if self.log_temperature is not None:
+            temperature = self.log_temperature.clamp(min=math.log(LOWEST_TEMPERATURE)).exp()
+        gathered = collective.all_gather(term_ND)
+        own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
+        term_GD = gathered.row_MD
+        text_GD = collective.all_gather(text_ND).row_MD if self.config.symmetric else None
+
+        def loss_of(
+            texts: Tensor, terms: Tensor, all_texts: Tensor | None, all_terms: Tensor
+        ) -> Tensor:
+            loss = info_nce(
+                texts, all_terms, own_N, temperature=temperature, ignore_NM=batch.ignore_NG
+            )
+            if all_texts is None:
+                return loss
+            ignore_NG = batch.ignore_reverse_NG
+            return (
+                loss
+                + info_nce(terms, all_texts, own_N, temperature=temperature, ignore_NM=ignore_NG)
+            ) / 2
+
+        share = loss_of(text_ND, term_ND, text_GD, term_GD) * (num_pairs / num_global)
+        with torch.no_grad():
+            equal_G1 = equal_rows(term_GD)
+            equal_N1 = equal_rows(text_ND)
+            chance = loss_of(equal_N1, equal_N1, None if text_GD is None else equal_G1, equal_G1)
+        terms = {
+            "ranking_chance": chance * (num_pairs / num_global),
+            "ignored_pair_rate": batch.ignore_NG.sum() / (num_global * max(num_global - 1, 1)),
+            "deferred_pair_rate": batch.num_deferred / num_global,
+            "forced_pair_rate": batch.num_forced / num_global,
+        }
+        if self.log_temperature is not None:
+            terms["temperature"] = temperature.detach() / collective.world
+        return LossReport(share, {"ranking_loss": share.detach(), **terms})

@@ -1,0 +1,179 @@
+"""The report of zero-shot tasks: plain data for JSON, and Markdown, with the paper's rows beside ours.
+
+Published rows are those of the BioSTransformers paper (facts §6). It does not say which classes, documents and answers
+it ranked, so they stand there for orientation, marked as published, and no test is made against them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raybio.core.markdown import markdown_table
+from raybio.methods.biostransformers.zero_shot.scores import TaskResult
+from raybio.methods.biostransformers.zero_shot.tasks import DATA_SETS
+from raybio.ops.significance import Interval
+
+PUBLISHED_ZERO_SHOT: Mapping[str, Mapping[str, float]] = {
+    "HoC": {
+        "BioS-MiniLM": 0.492,
+        "S-BioELECTRA": 0.499,
+        "S-PubMedBERT": 0.489,
+        "S-BlueBERT": 0.468,
+    },
+    "PubMedQA": {
+        "BioS-MiniLM": 0.649,
+        "S-BioELECTRA": 0.675,
+        "S-PubMedBERT": 0.729,
+        "S-BlueBERT": 0.652,
+    },
+    "BioASQ": {
+        "BioS-MiniLM": 0.747,
+        "S-BioELECTRA": 0.694,
+        "S-PubMedBERT": 0.751,
+        "S-BlueBERT": 0.713,
+    },
+}
+"""The paper's Table 1: F1, zero-shot."""
+
+
+_MODELS = ("BERT", "RoBERTa", "BioBERT", "SciBERT", "ClinicalBERT", "BlueBERT", "PubMedBERT")
+
+
+PUBLISHED_FINE_TUNED: Mapping[str, Mapping[str, float]] = {
+    "HoC": dict(zip(_MODELS, (0.802, 0.797, 0.815, 0.812, 0.807, 0.805, 0.823), strict=True)),
+    "PubMedQA": dict(zip(_MODELS, (0.516, 0.528, 0.602, 0.574, 0.491, 0.484, 0.558), strict=True)),
+    "BioASQ": dict(zip(_MODELS, (0.744, 0.752, 0.841, 0.789, 0.685, 0.687, 0.876), strict=True)),
+}
+"""The paper's Table 2, models fine-tuned by Gu et al."""
+
+
+REMARK_FINE_TUNED = (
+    "Fine-tuned by Gu et al. on labelled training splits. HoC: micro F1 of the 10 hallmarks over test abstracts. "
+    "PubMedQA and BioASQ: accuracies of yes/no(/maybe), although the paper calls them F1, and so not "
+    "comparable with the zero-shot tables."
+)
+
+
+REMARK_INTERVALS = (
+    "Micro: all hits / all gold; macro: mean over queries. In brackets 95 % bootstrap intervals over queries (or over "
+    "pairs, where there is one ranking), too narrow where queries are few. p: two-sided paired permutation test "
+    "against {first}. Chance is exact. Published rows are single numbers from the paper's Table 1, whose protocol is "
+    "not known in full. No label and no answer is used here, but the articles are in PubMed, so a model may have been "
+    "trained on their texts; for a run whose store is still there, each task says on how many."
+)
+
+
+HEADLINES = {one.title: one.tasks[0] for one in DATA_SETS.values()}
+"""The task that stands for each data set of the paper's Table 1."""
+
+
+def report_data(results: Sequence[TaskResult], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything as plain JSON; ``settings`` are those that the numbers depend on."""
+    return {
+        "settings": dict(settings),
+        "tasks": [_task_data(result) for result in results],
+        "published_zero_shot": {name: dict(row) for name, row in PUBLISHED_ZERO_SHOT.items()},
+        "published_fine_tuned": {name: dict(row) for name, row in PUBLISHED_FINE_TUNED.items()},
+        "remark_fine_tuned": REMARK_FINE_TUNED,
+    }
+
+
+def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) -> str:
+    """The paper's Table 1 with ours; a section a task: what was asked, a table of scorers; the fine-tuned models."""
+    sections = [
+        "# Zero-shot evaluation",
+        ", ".join(f"{name}: {value}" for name, value in settings.items()),
+    ]
+    sections += _summary({result.task.name: result for result in results})
+    if results:
+        sections.append(REMARK_INTERVALS.format(first=results[0].judgements[0].scorer))
+    for result in results:
+        task = result.task
+        sections.append(f"## {task.name}")
+        counts = f"{len(task.queries):,} queries, {len(task.documents):,} documents, {task.num_gold:,} gold"
+        seen = [
+            f"Of its {len(task.pmids):,} articles, {num:,} were among those that {name} was trained on."
+            for name, num in result.num_trained_on.items()
+        ]
+        cuts = [
+            f"{name} reads not all: {'; '.join(remarks)}." for name, remarks in result.cuts.items()
+        ]
+        sections.append(" ".join([f"{task.protocol} ({counts})", *seen, *cuts]))
+        sections.append(
+            markdown_table(["scorer", "micro", "macro", "p micro", "p macro"], _rows(result))
+        )
+    sections.append("## Published, fine-tuned (the paper's Table 2)")
+    sections.append(REMARK_FINE_TUNED)
+    rows = [
+        [name, *(f"{row[model]:.3f}" for model in _MODELS)]
+        for name, row in PUBLISHED_FINE_TUNED.items()
+    ]
+    sections.append(markdown_table(["data set", *_MODELS], rows))
+    return "\n\n".join(sections) + "\n"
+
+
+def _summary(by_name: Mapping[str, TaskResult]) -> list[str]:
+    """Scorers by data set, micro R-precision of the headline tasks; published rows are marked."""
+    columns = {data_set: by_name[name] for data_set, name in HEADLINES.items() if name in by_name}
+    if not columns:
+        return []
+    scorers = [one.scorer for one in next(iter(columns.values())).judgements]
+    rows = [
+        [name, *(f"{result.judgements[place].micro.value:.3f}" for result in columns.values())]
+        for place, name in enumerate(scorers)
+    ]
+    rows.append(["chance", *(f"{result.chance.micro:.3f}" for result in columns.values())])
+    rows += [
+        [f"{model} (published)", *(f"{PUBLISHED_ZERO_SHOT[name][model]:.3f}" for name in columns)]
+        for model in next(iter(PUBLISHED_ZERO_SHOT.values()))
+    ]
+    heading = "## The paper's Table 1: micro R-precision (F1) of " + ", ".join(
+        HEADLINES[name] for name in columns
+    )
+    return [heading, markdown_table(["scorer", *columns], rows)]
+
+
+def _task_data(result: TaskResult) -> dict[str, Any]:
+    task = result.task
+    return {
+        "name": task.name,
+        "dataset": task.dataset,
+        "protocol": task.protocol,
+        "num_queries": len(task.queries),
+        "num_documents": len(task.documents),
+        "num_gold": task.num_gold,
+        "num_articles": len(task.pmids),
+        "num_trained_on": dict(result.num_trained_on),
+        "cuts": {name: list(remarks) for name, remarks in result.cuts.items()},
+        "chance": result.chance._asdict(),
+        "scorers": [
+            {
+                "scorer": one.scorer,
+                "micro": one.micro._asdict(),
+                "macro": one.macro and one.macro._asdict(),
+                "micro_test": one.micro_test and one.micro_test._asdict(),
+                "macro_test": one.macro_test and one.macro_test._asdict(),
+            }
+            for one in result.judgements
+        ],
+    }
+
+
+def _rows(result: TaskResult) -> list[list[str]]:
+    rows = []
+    for one in result.judgements:
+        ps = [f"{test.p:.4f}" if test else "" for test in (one.micro_test, one.macro_test)]
+        rows.append([one.scorer, _interval(one.micro), _interval(one.macro), *ps])
+    micro, macro = result.chance
+    rows.append(["chance", f"{micro:.3f}", "" if macro is None else f"{macro:.3f}", "", ""])
+    published = PUBLISHED_ZERO_SHOT.get(result.task.dataset, {})
+    return rows + [
+        [f"{model} (published)", f"{value:.3f}", "", "", ""] for model, value in published.items()
+    ]
+
+
+def _interval(interval: Interval | None) -> str:
+    return (
+        ""
+        if interval is None
+        else f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    )

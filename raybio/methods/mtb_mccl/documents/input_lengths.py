@@ -1,0 +1,34 @@
+import numpy as np
+
+from raybio.encoders.input_lengths import InputLengths, counted_rows, token_lengths
+from raybio.encoders.text import text_reader
+from raybio.encoders.tokenization import TokenizerSource
+from raybio.methods.mtb_mccl.config import RelationEncoderConfig
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+
+
+def document_lengths(
+    store: DocumentStore, encoder: RelationEncoderConfig, row_N: np.ndarray | None = None
+) -> InputLengths:
+    """Count the documents, with markers around their mentions, that are longer than what is read in windows.
+
+    Args:
+        store: the documents.
+        encoder: what reads them; no weights are loaded.
+        row_N: which of them are read; None: all.
+    """
+    reader = text_reader(encoder, count_by_word=store.count_by_word)
+    row_N = np.arange(store.num_rows) if row_N is None else row_N
+    row_C = counted_rows(row_N)
+    texts = [store.text(row) for row in row_C.tolist()]
+    num_mentions_C = np.array([len(store.mentions(row)[0]) for row in row_C.tolist()], np.int64)
+    return InputLengths.of(
+        "documents",
+        "tokens",
+        token_lengths(texts, TokenizerSource.of(reader.tokenizer).tokenise) + 2 * num_mentions_C,
+        encoder.max_document_tokens,
+        setting="encoder.max_length",
+        num_rows=len(row_N),
+        wanted=encoder.max_length if isinstance(encoder.max_length, int) else None,
+        readable=reader.readable,
+    )

@@ -1,0 +1,179 @@
+"""Preparing a store of documents with entities and relations: files in, a committed store out."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raybio.core.errors import ConfigError, DataError
+from raybio.methods.mtb_mccl.documents.entities import DOCUMENT, MENTION, RELATION, to_entities
+from raybio.methods.mtb_mccl.documents.formats import read_documents
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.documents.writer import DocumentCollector
+from raybio.store.json import Record, read_json_object
+from raybio.store.quarantine import Quarantine
+from raybio.store.relation_labels import NO_RELATION
+from raybio.store.sources import demand_files, describe_files
+from raybio.store.store import SPLITS
+from raybio.store.writer import Draft
+
+
+def prepare_documents(
+    out: str | Path,
+    train: Sequence[Path],
+    dev: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+    exclude: Sequence[Path] = (),
+    relation_names: Path | None = None,
+    *,
+    dev_share: float | None = None,
+    seed: int = 0,
+    force: bool = False,
+    min_type_pair_relations: int = 2,
+    max_bad_share: float = 0.1,
+) -> DocumentStore:
+    """Make a store of documents in PubTator's format, BioC or DocRED's JSON; formats are recognised by content.
+
+    Documents go by their ids: one that is in dev, test or an excluded file is kept out of training, and of several in
+    one split the one with the most mentions is kept. Both are counted in the manifest's ``quarantine``.
+
+    Args:
+        out: folder of the store.
+        train: files to train on.
+        dev: files to choose settings on.
+        test: files to report on.
+        exclude: files whose documents are kept out of training, such as a test set that other corpora share.
+        relation_names: JSON object id -> name (DocRED's ``rel_info.json``); its order is that of the labels. None:
+            relations are called as in the files, in the order of the alphabet.
+        dev_share: in place of ``dev``, the share of the training documents with a relation to choose settings on; one
+            without any may as well be unlabelled. Drawn by id and seed alone; none that test or an excluded file has.
+        seed: see above.
+        force: replace a store that is there already.
+        min_type_pair_relations: pairs of types with fewer training relations are no candidates: BioRED has one relation
+            of a gene and a variant by accident. With directed relations, and with none, all pairs are candidates.
+        max_bad_share: share of bad documents, mentions or relations that is put up with.
+
+    Raises:
+        ConfigError: for a share out of (0, 1), or one beside ``dev``.
+        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left or drawn.
+        StoreError: if the store cannot be written.
+    """
+    _check_share(dev_share, dev)
+    files = dict(zip(SPLITS, ([*train], [*dev], [*test]), strict=True))
+    given = {
+        **files,
+        "exclude": [*exclude],
+        "relation_names": [relation_names] if relation_names else [],
+    }
+    sources = _described(given)
+    names = _relation_names(relation_names) if relation_names else None
+    quarantine = Quarantine(max_bad_share)
+    parameters = {
+        "min_type_pair_relations": min_type_pair_relations,
+        "max_bad_share": max_bad_share,
+    }
+    if dev_share is not None:
+        parameters |= {"dev_share": dev_share, "seed": seed}
+    with (
+        Draft(out, force=force) as draft,
+        DocumentCollector(draft.folder, dev_share=dev_share, seed=seed) as collector,
+    ):
+        _collect(files, collector, quarantine)
+        held_out = [
+            raw.document_id for path in exclude for raw in read_documents(path, Quarantine())
+        ]
+        return collector.commit(
+            draft,
+            quarantine,
+            held_out=pa.array(held_out, pa.string()),
+            name_by_relation=names,
+            min_type_pair_relations=min_type_pair_relations,
+            provenance={"sources": sources, "parameters": parameters},
+        )
+
+
+def prepare_unlabelled(
+    out: str | Path, files: Sequence[Path], *, max_bad_share: float = 0.1
+) -> DocumentStore:
+    """Make a store of documents to find relations in: all of them are in "train", none has a relation of its own.
+
+    Every pair of types is a candidate, and an entity's key is its id as the file writes it. Formats, duplicates and
+    invalid documents are treated as by ``prepare_documents``.
+
+    Raises:
+        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left.
+        StoreError: if the store cannot be written.
+    """
+    demand_files(files)
+    quarantine = Quarantine(max_bad_share)
+    with (
+        Draft(out, force=False) as draft,
+        DocumentCollector(draft.folder, dev_share=None, seed=0) as collector,
+    ):
+        for path in files:
+            for raw in read_documents(path, quarantine):
+                unlabelled = replace(raw, relations=())
+                entities = to_entities(unlabelled, quarantine, path.name)
+                as_written = replace(entities, keys_E=entities.written_ids_E)
+                collector.add(unlabelled, as_written, "train", path.name)
+        for kind in (DOCUMENT, MENTION):
+            quarantine.check(kind)
+        return collector.commit(
+            draft,
+            quarantine,
+            held_out=pa.array([], pa.string()),
+            name_by_relation=None,
+            min_type_pair_relations=1,
+            provenance={
+                "sources": _described({"unlabelled": [*files]}),
+                "parameters": {"max_bad_share": max_bad_share},
+            },
+        )
+
+
+def _check_share(share: float | None, dev: Sequence[Path]) -> None:
+    if share is None:
+        return
+    if not 0 < share < 1:
+        raise ConfigError(f"--dev-share {share:g}: want a number above 0 and below 1")
+    if dev:
+        raise ConfigError(
+            f"--dev-share {share:g} and --dev {dev[0]}: got both, want validation documents by one"
+        )
+
+
+def _described(given: Mapping[str, list[Path]]) -> dict[str, Any]:
+    for paths in given.values():
+        demand_files(paths)
+    return {name: describe_files(paths) for name, paths in given.items() if paths}
+
+
+def _collect(
+    files: Mapping[str, Sequence[Path]], collector: DocumentCollector, quarantine: Quarantine
+) -> None:
+    for split, paths in files.items():
+        for path in paths:
+            for raw in read_documents(path, quarantine):
+                collector.add(raw, to_entities(raw, quarantine, path.name), split, path.name)
+    for kind in (DOCUMENT, MENTION, RELATION):
+        quarantine.check(kind)
+
+
+def _relation_names(path: Path) -> dict[str, str]:
+    """Id -> name.
+
+    Raises:
+        DataError: if it is no such object, or two relations have one name.
+    """
+    record = Record.of(path, "relation names", read_json_object(path))
+    names = {one: record.text(one) for one in record.fields}
+    count_by_name = Counter([NO_RELATION, *names.values()])
+    for name, count in count_by_name.items():
+        if count > 1:
+            raise DataError(
+                f"{path}: two relations are called {name!r} ({NO_RELATION} is the name of none at all). Rename one."
+            )
+    return names

@@ -1,0 +1,269 @@
+"""Encoders of pairs of entities in documents (Zhou et al., 2023; the architecture is ATLOP's, Zhou et al., 2021).
+
+Markers stand around every mention. A mention is the last state at its opening marker, an entity the log-sum-exp of its
+mentions; the context of a pair is the mean of all states, weighed by how much both entities attend to them; the pair
+is a linear map of both entities and that context.
+
+Shape letters: R documents, L padded length, D width, H heads, M mentions, C links of mentions to entities, E entities,
+P pairs.
+
+A trained relation encoder as a folder: the transformer as any text encoder's, and what makes pairs of it beside.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from raybio.core.batch import PaddedTokens
+from raybio.core.errors import ConfigError
+from raybio.core.files import whole_folder
+from raybio.core.interfaces import Encoded, Encoder
+from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
+from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.tokenization import ids_around
+from raybio.encoders.transformer import seeded_weights
+from raybio.methods.mtb_mccl.batches import PaddedDocuments
+from raybio.methods.mtb_mccl.config import RelationEncoderConfig
+from raybio.methods.mtb_mccl.long_documents import (
+    StatesAndRows,
+    read_in_windows,
+    remember_attention,
+    states_and_rows,
+)
+from raybio.ops.groups import log_sum_exp_by, mean_by
+from raybio.ops.similarity import at_least_fp32
+
+PARTS = "relation.safetensors"
+
+
+OPENING, CLOSING, BLANK = "[E]", "[/E]", "[BLANK]"
+
+
+_EPSILON = 1e-5
+
+
+class RelationEncoder(Encoder):
+    """A transformer that embeds pairs of entities; an ``raybio.core.interfaces.Encoder`` over ``PaddedDocuments``.
+
+    Attributes:
+        text: the transformer and its tokenizer, which knows the markers.
+        projection: W, or None.
+        width: numbers in the embedding of a pair.
+        pad_id: token id of padding.
+        mask_head: head of masked language modelling, or None; see ``learn_words``.
+        head: what a system trains beside the encoder, or None.
+    """
+
+    mask_head: MaskHead | None
+    head: nn.Module | None
+
+    def __init__(self, text: TextEncoder, *, is_projected: bool) -> None:
+        """Wrap a text encoder whose tokenizer has the markers."""
+        super().__init__()
+        self.text, self.pad_id = text, text.pad_id
+        self.projection = (
+            nn.Linear(3 * text.width, text.width, bias=False) if is_projected else None
+        )
+        self.width = text.width if is_projected else 3 * text.width
+        self.mask_head, self.head = None, None
+        remember_attention(text.model)
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """Last hidden states (R, L, D), and embeddings of the pairs (P, ``width``), these in float32 or wider."""
+        if not isinstance(tokens, PaddedDocuments):
+            raise TypeError(
+                f"a relation encoder reads PaddedDocuments, got {type(tokens).__name__}"
+            )
+        found = read_in_windows(self._read, tokens, self.text.max_tokens)
+        state_RLD = at_least_fp32(found.hidden_RLD)
+        entity_C, num_entities = tokens.entity_C, tokens.num_entities
+        state_MD = state_RLD[tokens.row_M, tokens.position_M]
+        state_ED = log_sum_exp_by(state_MD[tokens.mention_C], entity_C, num_entities)
+        attention_EHL = mean_by(
+            found.rows(tokens.row_M, tokens.position_M)[tokens.mention_C], entity_C, num_entities
+        )
+        context_PD = _contexts(attention_EHL, state_RLD, tokens)
+        pair_PX = torch.cat([state_ED[tokens.head_P], state_ED[tokens.tail_P], context_PD], 1)
+        embedding_PD = pair_PX if self.projection is None else self.projection(pair_PX)
+        return Encoded(found.hidden_RLD, at_least_fp32(embedding_PD))
+
+    @property
+    def markers(self) -> dict[str, Any]:
+        """Token ids that are no words, by the names that documents are marked with.
+
+        Raises:
+            ConfigError: if the tokenizer has no mask token.
+        """
+        tokenizer = self.text.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
+        prefix_ids, suffix_ids = ids_around(tokenizer)
+        named = {
+            "opening_id": OPENING,
+            "closing_id": CLOSING,
+            "blank_id": BLANK,
+            "mask_id": tokenizer.mask_token,
+        }
+        ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in named.items()}
+        return {"prefix_ids": prefix_ids, "suffix_ids": suffix_ids, **ids}
+
+    def _read(self, tokens: PaddedTokens) -> StatesAndRows:
+        return states_and_rows(self.text.model, tokens)
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Scores (K, V) of the vocabulary.
+
+        Raises:
+            NotImplementedError: before ``learn_words``.
+        """
+        if self.mask_head is None:
+            raise NotImplementedError(
+                "this relation encoder has no language-model head; call learn_words first"
+            )
+        return self.mask_head(hidden_KD, self.text.model.get_input_embeddings().weight)
+
+    def learn_words(self, config: RelationEncoderConfig, *, seed: int) -> None:
+        """Add a head of masked language modelling whose last map is the word embeddings' own.
+
+        Its weights are those of the source, be it a language model or an export of ``export_relation_encoder``; where
+        that has none, or layers were left out between the two, they are drawn from ``seed``.
+
+        Raises:
+            ConfigError: if the source cannot be found or reached.
+        """
+        is_whole = config.num_layers_kept is None
+
+        def weights() -> dict[str, Tensor] | None:
+            own = {
+                name.removeprefix("mask_head."): part
+                for name, part in read_parts(config.source).items()
+            }
+            return own if "dense.weight" in own else read_mask_head(config.source, config.revision)
+
+        self.mask_head = build_mask_head(
+            self.text.model,
+            seed=seed,
+            weights=weights if is_whole else lambda: None,
+            source=config.source,
+        )
+
+
+def build_relation_encoder(
+    config: RelationEncoderConfig, *, seed: int, count_by_word: Mapping[str, int] | None = None
+) -> RelationEncoder:
+    """The encoder that ``config`` describes; see ``build_text_encoder``.
+
+    A folder that ``export_relation_encoder`` wrote brings its projection.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.
+    """
+    text = build_text_encoder(config, seed=seed, count_by_word=count_by_word)
+    with seeded_weights(seed):
+        add_markers(text)
+        encoder = RelationEncoder(text, is_projected=config.projection == "linear")
+    saved = read_parts(config.source)
+    if encoder.projection is not None and "projection.weight" in saved:
+        encoder.projection.load_state_dict({"weight": saved["projection.weight"]})
+    return encoder.train()
+
+
+def read_parts(source: str) -> dict[str, Tensor]:
+    """What an exported folder holds beside the transformer, by name; nothing if it is no such folder."""
+    path = Path(source).expanduser() / PARTS
+    return load_file(path) if path.is_file() else {}
+
+
+def add_markers(text: TextEncoder) -> None:
+    """Give tokenizer and model the markers that they do not have yet."""
+    tokenizer: PreTrainedTokenizerFast = text.tokenizer
+    tokenizer.add_tokens([OPENING, CLOSING, BLANK], special_tokens=True)
+    known = text.model.config.vocab_size
+    if len(tokenizer) > known:
+        text.model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        with torch.no_grad():
+            # Drawn as the known words lie: far from all of them, a marker would drown what it marks.
+            weight_VD = text.model.get_input_embeddings().weight
+            std_D, mean_D = torch.std_mean(weight_VD[:known], dim=0)
+            weight_VD[known:] = mean_D + std_D * torch.randn_like(weight_VD[known:])
+
+
+def _contexts(attention_EHL: Tensor, state_RLD: Tensor, tokens: PaddedDocuments) -> Tensor:
+    """What both entities of a pair attend to (P, D): document by document, since (P, H, L) of all would be much."""
+    contexts = []
+    sizes = torch.bincount(tokens.row_P, minlength=len(state_RLD)).tolist()
+    for state_LD, head_P, tail_P in zip(
+        state_RLD, tokens.head_P.split(sizes), tokens.tail_P.split(sizes), strict=True
+    ):
+        both_PL = torch.einsum("phl,phl->pl", attention_EHL[head_P], attention_EHL[tail_P])
+        contexts.append((both_PL / (both_PL.sum(1, keepdim=True) + _EPSILON)) @ state_LD)
+    return torch.cat(contexts)
+
+
+SETTINGS, BANK = "relation.json", "bank.safetensors"
+
+
+_PAIRS = f"""Trained were embeddings of pairs of entities in documents, and not of texts: the code above gives the plain
+transformer's. {PARTS} holds the projection that makes pairs of its states and attention, {SETTINGS} how documents are
+read. raybio goes on with this folder (`jobs/relation_finetune.py --init .`)"""
+
+
+_BANK = f"""; {BANK} holds the labelled pairs that others are compared with"""
+
+
+_RELATIONS = """. `jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv` finds relations"""
+
+
+def export_relation_encoder(
+    encoder: RelationEncoder,
+    directory: str | Path,
+    *,
+    card: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    bank: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write transformer, tokenizer with the markers, projection, heads and settings; an older export is replaced.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: see ``export_text_encoder``.
+        settings: what whoever classifies with it has to know, as plain JSON.
+        bank: the labelled pairs that new ones are compared with, if there are any.
+
+    Returns:
+        ``directory``.
+    """
+    told = (
+        _PAIRS
+        + (_BANK if bank is not None else "")
+        + (_RELATIONS if "relations" in settings else "")
+        + "."
+    )
+    with whole_folder(Path(directory)) as folder:
+        export_text_encoder(encoder.text, folder, card={**card, "Pairs of entities": told})
+        own = {
+            name: weight
+            for name, weight in encoder.state_dict().items()
+            if not name.startswith("text.")
+        }
+        save_file(
+            {name: weight.detach().cpu().contiguous() for name, weight in own.items()},
+            folder / PARTS,
+        )
+        (folder / SETTINGS).write_text(
+            json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
+        )
+        if bank is not None:
+            save_file(
+                {name: part.detach().cpu().contiguous() for name, part in bank.items()},
+                folder / BANK,
+            )
+    return Path(directory)

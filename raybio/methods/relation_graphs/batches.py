@@ -1,0 +1,91 @@
+"""Batches of sentences whose words are what is embedded.
+
+Shape letters: R sentences, T tokens end to end, W words end to end, L padded length. In graphs: A anchors, G graphs,
+N nodes, E edges, F numbers in a feature; K samples of a word.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raybio.core.batch import PaddedTokens, TokenBatch, ranges_of, starts_of
+
+
+@dataclass(frozen=True)
+class PaddedWords(PaddedTokens):
+    """Some sentences of a batch as a rectangle, with their words numbered through.
+
+    Attributes:
+        word_RL: word that a token belongs to; -1: none.
+        num_words: of all these sentences, the word 0 of each included.
+    """
+
+    word_RL: Tensor
+    num_words: int
+
+
+@dataclass(frozen=True)
+class WordBatch(TokenBatch):
+    """Sentences as sequences, whose embeddings are those of their words: W rows, sentence by sentence.
+
+    Attributes:
+        word_T: word of each token, numbered in its sentence: 0 is the first special token, words come from 1; -1: none.
+        word_indptr_R1: words of each sentence, the 0 included.
+    """
+
+    word_T: Tensor
+    word_indptr_R1: Tensor
+
+    @property
+    def num_embeddings(self) -> int:
+        """Words of all sentences."""
+        return int(self.word_indptr_R1[-1])
+
+    def embedding_rows(self, row_M: Tensor) -> Tensor:
+        """Numbers of the words of sentences ``row_M``."""
+        return ranges_of(self.word_indptr_R1, row_M)[0]
+
+    def pad(self, row_M: Tensor, pad_id: int) -> PaddedWords:
+        """Sentences ``row_M`` as a rectangle, with the words that its tokens are of."""
+        tokens = super().pad(row_M, pad_id)
+        token_K, row_K = ranges_of(self.indptr_R1, row_M)
+        word_K = self.word_T[token_K]
+        word_RL = torch.full_like(tokens.token_RL, -1)
+        word_RL[tokens.mask_RL] = torch.where(
+            word_K < 0, -1, word_K + starts_of(self.word_indptr_R1, row_M)[row_K]
+        )
+        num_words = int(self.word_indptr_R1.diff()[row_M].sum())
+        return PaddedWords(tokens.token_RL, tokens.mask_RL, tokens.label_RL, word_RL, num_words)
+
+
+@dataclass(frozen=True)
+class RelationGraphBatch(WordBatch):
+    """One worker's shard of a step of relation-aware embeddings (CLDR, CLGS, CLNER).
+
+    Every anchor has a few graphs of G in all, of which the first is true. Words are rows of the shard; samples, which
+    may be words of other workers, are rows of the global batch.
+
+    Attributes:
+        feature_NF: what an encoder that is not trained says of the nodes of all graphs.
+        word_N: word of each node.
+        node_indptr_G1: nodes of each graph.
+        head_E: first node of each edge; edges have both directions and no loops.
+        tail_E: second node of it.
+        anchor_G: anchor of each graph, ascending.
+        sentence_A: sentence of each anchor, ascending.
+        tag_W: BIO tag of each word; -1: is no anchor.
+        sample_WK: words that each word is compared with; -1: none.
+        sample_tag_WK: their tags.
+    """
+
+    feature_NF: Tensor
+    word_N: Tensor
+    node_indptr_G1: Tensor
+    head_E: Tensor
+    tail_E: Tensor
+    anchor_G: Tensor
+    sentence_A: Tensor
+    tag_W: Tensor
+    sample_WK: Tensor
+    sample_tag_WK: Tensor

@@ -1,0 +1,65 @@
+"""Words as the characters that CharacterBERT reads: the bytes of their UTF-8, with a mark at each end.
+
+As in the authors' indexer (helboukkouri/character-bert, ``CharacterMapper``). Character ids 1 to 256 are the bytes 0 to
+255; a long word loses its last bytes, be they half a letter. Shape letters: V words, C = 50 characters of a word.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+MAX_CHARACTERS = 50
+"""C: characters of a word, the marks at its ends included."""
+
+
+NUM_CHARACTERS = 263
+"""Different character ids: 256 bytes, six marks, and 0 for all of a word that is not there."""
+
+
+PAD_WORD, CLS_WORD, SEP_WORD, MASK_WORD = "[PAD]", "[CLS]", "[SEP]", "[MASK]"
+
+
+BEGIN_SENTENCE, END_SENTENCE, BEGIN_WORD, END_WORD, NO_CHARACTER, MASK = range(257, NUM_CHARACTERS)
+
+
+_MAX_BYTES = MAX_CHARACTERS - 2
+
+
+def _marked(character: int) -> list[int]:
+    return [BEGIN_WORD, character, END_WORD] + [NO_CHARACTER] * (MAX_CHARACTERS - 3)
+
+
+_CHARACTERS_BY_SPECIAL = {
+    CLS_WORD: _marked(BEGIN_SENTENCE),
+    SEP_WORD: _marked(END_SENTENCE),
+    MASK_WORD: _marked(MASK),
+    PAD_WORD: [0] * MAX_CHARACTERS,
+}
+
+
+def word_characters(words: Sequence[str]) -> np.ndarray:
+    """The character ids (V, C) of words, as int16.
+
+    A word is BEGIN_WORD, its bytes (48 at most), END_WORD, and NO_CHARACTER up to C. ``[CLS]``, ``[SEP]`` and
+    ``[MASK]`` have one character of their own between the marks, and ``[PAD]`` is 0 throughout.
+    """
+    # Half a surrogate pair has no UTF-8; the authors leave it out too.
+    encoded = [word.encode("utf-8", "ignore")[:_MAX_BYTES] for word in words]
+    length_V = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+    byte_VB = (
+        np.array(encoded, dtype=f"S{_MAX_BYTES}").view(np.uint8).reshape(len(encoded), _MAX_BYTES)
+    )
+    character_VC = np.full((len(encoded), MAX_CHARACTERS), NO_CHARACTER, dtype=np.int16)
+    character_VC[:, 0] = BEGIN_WORD
+    np.add(
+        byte_VB,
+        1,
+        out=character_VC[:, 1:-1],
+        where=np.arange(_MAX_BYTES) < length_V[:, None],
+        dtype=np.int16,
+    )
+    character_VC[np.arange(len(encoded)), length_V + 1] = END_WORD
+    for number, word in enumerate(words):
+        if word in _CHARACTERS_BY_SPECIAL:
+            character_VC[number] = _CHARACTERS_BY_SPECIAL[word]
+    return character_VC

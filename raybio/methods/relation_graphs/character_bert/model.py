@@ -1,0 +1,224 @@
+"""CharacterBERT: a BERT whose tokens are whole words, embedded from their characters (El Boukkouri et al. 2020).
+
+The authors publish ``general_character_bert`` and ``medical_character_bert`` (helboukkouri/character-bert) as pickles;
+convert such a folder once with ``python -m raybio.encoders.checkpoints SOURCE_FOLDER OUTPUT_FOLDER``. They are
+uncased: give them lower-cased words.
+
+Shape letters: R sentences, L padded length, D width, V words that were read, C characters of a word, U different words
+of a batch.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import BertConfig, BertModel
+
+from raybio.core.errors import ConfigError, DataError
+from raybio.encoders.checkpoints import check_source
+from raybio.encoders.config import SCRATCH
+from raybio.encoders.transformer import seeded_weights
+from raybio.methods.relation_graphs.character_bert.characters import (
+    CLS_WORD,
+    MASK_WORD,
+    PAD_WORD,
+    SEP_WORD,
+    word_characters,
+)
+from raybio.methods.relation_graphs.character_bert.checkpoint import (
+    fresh_config,
+    read_config,
+    read_weights,
+    write_checkpoint,
+)
+from raybio.methods.relation_graphs.character_bert.cnn import FILTERS, CharacterCNN
+
+__all__ = [
+    "CLS_ID",
+    "FIRST_WORD_ID",
+    "MASK_ID",
+    "PAD_ID",
+    "SEP_ID",
+    "CharacterBert",
+    "build_character_bert",
+    "save_character_bert",
+]
+
+
+PAD_ID, CLS_ID, SEP_ID, MASK_ID, FIRST_WORD_ID = range(5)
+
+
+_SPECIAL_WORDS = (PAD_WORD, CLS_WORD, SEP_WORD, MASK_WORD)
+
+
+class CharacterBert(nn.Module):
+    """A BERT over words; its vocabulary is whatever words it is given, and none of its weights belongs to a word.
+
+    Attributes:
+        config: the sizes; those of the characters' part stand beside BERT's own.
+        model: BERT without pooler, in which a ``CharacterCNN`` stands for the table of word embeddings; parameters are
+            called as in the published checkpoints.
+        character_VC: the characters of each token id: padding, [CLS], [SEP], [MASK], then the words that were read.
+    """
+
+    character_VC: Tensor
+
+    def __init__(self, config: BertConfig):
+        """Make one with random weights that has read no words yet; ``config`` as ``fresh_config`` makes it."""
+        super().__init__()
+        self.config = config
+        self.model = BertModel(config, add_pooling_layer=False)
+        self.model.set_input_embeddings(
+            CharacterCNN(
+                config.hidden_size,
+                character_width=config.character_embedding_dim,
+                filters=config.character_cnn_filters,
+                num_highways=config.num_highway_layers,
+            )
+        )
+        # Not in checkpoints: what words there are is the corpus's to say.
+        self.register_buffer(
+            "character_VC", torch.from_numpy(word_characters(_SPECIAL_WORDS)), persistent=False
+        )
+
+    def read_words(self, words: Sequence[str]) -> None:
+        """Take ``words`` for the vocabulary, in place of earlier ones: the token id of word w is w + FIRST_WORD_ID."""
+        characters = torch.from_numpy(word_characters([*_SPECIAL_WORDS, *words]))
+        self.character_VC = characters.to(self.character_VC.device)
+
+    def forward(self, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
+        """Last hidden states (R, L, D) of sentences.
+
+        Args:
+            token_RL: token ids; [CLS] and [SEP] are the caller's to add.
+            mask_RL: True for tokens, False for padding.
+
+        Raises:
+            DataError: if a sentence is longer than the model has positions for, or a token id is of no word.
+        """
+        length, wanted = token_RL.shape[1], self.config.max_position_embeddings
+        if length > wanted:
+            raise DataError(
+                f"a batch is {length} tokens long, [CLS] and [SEP] included; this encoder reads {wanted}. Split or cut "
+                "its sentences"
+            )
+        return self.model(
+            inputs_embeds=self.embed_words(token_RL), attention_mask=mask_RL.long()
+        ).last_hidden_state
+
+    def embed_words(self, token_RL: Tensor) -> Tensor:
+        """The words' own vectors (R, L, D), without position or context; each different word is computed once.
+
+        Raises:
+            DataError: if a token id is of no word.
+        """
+        distinct_U, place_RL = torch.unique(token_RL, return_inverse=True)
+        if int(distinct_U[-1]) >= len(self.character_VC):
+            raise DataError(
+                f"token id {int(distinct_U[-1])} is of no word; this encoder has read "
+                f"{len(self.character_VC) - FIRST_WORD_ID} words, whose ids begin at {FIRST_WORD_ID}. Call read_words"
+            )
+        word_UD = self.model.get_input_embeddings()(self.character_VC[distinct_U].int())
+        # Not word_UD[place_RL], whose gradient is summed in another order every time.
+        return functional.embedding(place_RL, word_UD)
+
+
+def build_character_bert(
+    source: str,
+    *,
+    seed: int,
+    revision: str | None = None,
+    dropout: float | None = None,
+    num_layers_kept: int | None = None,
+    num_layers: int = 12,
+    width: int = 768,
+    num_heads: int = 12,
+    ffn_width: int = 3072,
+    max_tokens: int = 512,
+    filters: Sequence[Sequence[int]] = FILTERS,
+) -> CharacterBert:
+    """A CharacterBERT on the CPU in float32, in training mode.
+
+    Args:
+        source: a folder with ``config.json`` and ``model.safetensors``, a hub id, or "scratch".
+        seed: of random weights; they depend on it alone, and torch's global generators are left as they were.
+        revision: branch, tag or commit of a hub id; None: main.
+        dropout: of states and attention; None: the checkpoint's own, 0.1 for scratch.
+        num_layers_kept: of the layers, the first so many are kept; None: all.
+        num_layers: scratch only, like all that follow: layers.
+        width: D.
+        num_heads: attention heads; must divide ``width``.
+        ffn_width: width inside the feed-forward part.
+        max_tokens: positions.
+        filters: of the characters' convolutions, see ``CharacterCNN``.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, has its weights as a pickle, lacks weights or has some
+            too many, or sizes do not go together.
+    """
+    revision = revision or "main"
+    if source == SCRATCH:
+        config = fresh_config(
+            num_layers=num_layers,
+            width=width,
+            num_heads=num_heads,
+            ffn_width=ffn_width,
+            max_tokens=max_tokens,
+            filters=filters,
+        )
+    else:
+        check_source(source, revision)
+        config = read_config(source, revision)
+    available = config.num_hidden_layers
+    _set(config, source, dropout, num_layers_kept)
+    with seeded_weights(seed):
+        encoder = _make(source, config)
+    if source != SCRATCH:
+        read_weights(encoder.model, source, revision, num_layers=available)
+    return encoder.train()
+
+
+def save_character_bert(encoder: CharacterBert, directory: str | Path) -> Path:
+    """Write configuration and weights under the authors' names, for ``build_character_bert``; an older one is replaced.
+
+    The words that were read, and a pooler, are no part of it.
+
+    Returns:
+        ``directory``, which appears whole or not at all.
+    """
+    return write_checkpoint(encoder.model, encoder.config, Path(directory))
+
+
+def check_kept_layers(source: str, revision: str, num_layers_kept: int | None) -> None:
+    """Refuse to keep more layers than the checkpoint has; no weights are read.
+
+    Raises:
+        ConfigError: as ``build_character_bert``.
+    """
+    _set(read_config(source, revision), source, None, num_layers_kept)
+
+
+def _set(
+    config: BertConfig, source: str, dropout: float | None, num_layers_kept: int | None
+) -> None:
+    if dropout is not None:
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
+    if num_layers_kept is not None:
+        if not 1 <= num_layers_kept <= config.num_hidden_layers:
+            raise ConfigError(
+                f"encoder.num_layers_kept is {num_layers_kept}, and encoder.source {source!r} has "
+                f"{config.num_hidden_layers} layers; want 1 to as many"
+            )
+        config.num_hidden_layers = num_layers_kept
+
+
+def _make(source: str, config: BertConfig) -> CharacterBert:
+    try:
+        return CharacterBert(config)
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+    raise ConfigError(
+        f"encoder.source {source!r}: its sizes make no CharacterBERT ({reason}); correct them"
+    )

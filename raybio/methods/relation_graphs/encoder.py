@@ -1,0 +1,330 @@
+"""Encoders of the words of sentences: CharacterBERT, or any transformer with words made of their pieces.
+
+Shape letters: R sentences, L padded length, W words of all sentences, D width, V distinct words.
+
+A trained word encoder as a folder: the transformer as others load it, and what is trained beside it.
+
+Small graphs to states of their nodes: one graph convolution (Kipf and Welling, 2017) by torch_geometric.
+
+Shape letters: N nodes, E edges, D width.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+from transformers import PreTrainedConfig
+
+from raybio.core.batch import PaddedTokens
+from raybio.core.errors import ConfigError
+from raybio.core.files import whole_folder
+from raybio.core.interfaces import Encoded, Encoder
+from raybio.encoders.checkpoints import check_source
+from raybio.methods.sppt.proteins.encoder import export_text_encoder, model_card
+from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder
+from raybio.encoders.tokenization import ids_around, word_pieces
+from raybio.encoders.transformer import last_hidden_states
+from raybio.methods.relation_graphs.batches import PaddedWords
+from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
+from raybio.methods.relation_graphs.character_bert.model import (
+    CLS_ID,
+    FIRST_WORD_ID,
+    PAD_ID,
+    SEP_ID,
+    CharacterBert,
+    build_character_bert,
+    check_kept_layers,
+    save_character_bert,
+)
+from raybio.methods.relation_graphs.config import WordEncoderConfig
+from raybio.ops.groups import mean_by
+from raybio.ops.similarity import at_least_fp32
+
+HEADS = "word_heads.safetensors"
+
+
+class WordEncoder(Encoder):
+    """A transformer that embeds the words of sentences; an ``raybio.core.interfaces.Encoder`` over ``PaddedWords``.
+
+    Attributes:
+        body: the transformer: a ``TextEncoder``, or CharacterBERT.
+        model_config: its sizes.
+        max_tokens: longest sentence it can read, special tokens included.
+        width: D.
+        pad_id: token id of padding.
+        head: what a system trains beside the encoder, or None.
+    """
+
+    head: nn.Module | None
+
+    def __init__(self, body: TextEncoder | CharacterBert) -> None:
+        """Wrap a transformer."""
+        super().__init__()
+        self.body = body
+        self.model_config: PreTrainedConfig = (
+            body.model.config if isinstance(body, TextEncoder) else body.config
+        )
+        self.width: int = self.model_config.hidden_size
+        self.pad_id: int = body.pad_id if isinstance(body, TextEncoder) else PAD_ID
+        self.max_tokens: int = (
+            body.max_tokens
+            if isinstance(body, TextEncoder)
+            else self.model_config.max_position_embeddings
+        )
+        self.head = None
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """Last hidden states (R, L, D), and words (W, D) in float32 or wider; a word that was not read is zero."""
+        if not isinstance(tokens, PaddedWords):
+            raise TypeError(f"a word encoder reads PaddedWords, got {type(tokens).__name__}")
+        if isinstance(self.body, TextEncoder):
+            hidden_RLD = last_hidden_states(self.body.model, tokens, self.max_tokens)
+        else:
+            hidden_RLD = self.body(tokens.token_RL, tokens.mask_RL)
+        is_word_RL = tokens.word_RL >= 0
+        word_WD = mean_by(
+            at_least_fp32(hidden_RLD)[is_word_RL], tokens.word_RL[is_word_RL], tokens.num_words
+        )
+        return Encoded(hidden_RLD, word_WD)
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Not there: words are not guessed.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "a WordEncoder scores no tokens; want an objective whose uses_rows is False"
+        )
+
+    def word_tokens(self, words: Sequence[str], config: WordEncoderConfig) -> dict[str, Any]:
+        """How distinct words are read, as ``raybio.methods.relation_graphs.collate.WordTokens``; CharacterBERT keeps their letters.
+
+        Raises:
+            ConfigError: if the tokenizer can make nothing of a word.
+        """
+        if config.lower_case:
+            words = [word.lower() for word in words]
+        # CharacterBERT's ids say nothing of the words.
+        spelling = hashlib.sha256("\0".join(words).encode(errors="surrogatepass")).hexdigest()
+        if isinstance(self.body, TextEncoder):
+            token_E, indptr_V1 = word_pieces(self.body.tokenizer, words)
+            prefix_ids, suffix_ids = ids_around(self.body.tokenizer)
+            return {
+                "token_E": token_E,
+                "indptr_V1": indptr_V1,
+                "prefix_ids": prefix_ids,
+                "suffix_ids": suffix_ids,
+                "first_only": config.word_pooling == "first",
+                "spelling": spelling,
+            }
+        self.body.read_words(words)
+        return {
+            "token_E": np.arange(len(words)) + FIRST_WORD_ID,
+            "indptr_V1": np.arange(len(words) + 1),
+            "prefix_ids": (CLS_ID,),
+            "suffix_ids": (SEP_ID,),
+            "first_only": False,
+            "spelling": spelling,
+        }
+
+
+def build_word_encoder(
+    config: WordEncoderConfig, *, seed: int, count_by_word: dict[str, int] | None = None
+) -> WordEncoder:
+    """The encoder that ``config`` describes, with its first layers frozen; see ``build_text_encoder``.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or has fewer layers than are to be frozen.
+    """
+    if is_character_bert(config.source, config.revision):
+        encoder = WordEncoder(_character_bert(config, seed))
+        if config.max_length != "auto":
+            encoder.max_tokens = min(encoder.max_tokens, config.max_length)
+    else:
+        encoder = WordEncoder(build_text_encoder(config, seed=seed, count_by_word=count_by_word))
+    _freeze(encoder, config)
+    return encoder.train()
+
+
+def check_word_encoder(config: WordEncoderConfig) -> None:
+    """Refuse a checkpoint that is not there or does not fit the settings; see ``check_text_encoder``.
+
+    Raises:
+        ConfigError: also if no layer is left to train.
+    """
+    check_source(config.source, config.revision)
+    if is_character_bert(config.source, config.revision):
+        check_kept_layers(config.source, config.revision, config.num_layers_kept)
+    else:
+        check_text_encoder(config)
+    check_layers(config)
+
+
+def check_layers(config: WordEncoderConfig) -> None:
+    """Refuse to freeze all layers of a folder before it is loaded.
+
+    Raises:
+        ConfigError: if no layer is left to train.
+    """
+    path = Path(config.source).expanduser() / "config.json"
+    if path.is_file():
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(num_layers := told.get("num_hidden_layers"), int):
+            _check_frozen(config, min(num_layers, config.num_layers_kept or num_layers))
+
+
+def _check_frozen(config: WordEncoderConfig, num_layers: int) -> None:
+    if config.num_frozen_layers >= max(num_layers, 1):
+        raise ConfigError(
+            f"encoder.num_frozen_layers is {config.num_frozen_layers}, and the encoder has {num_layers} layers "
+            f"(encoder.source {config.source!r}); want fewer, so that something is trained"
+        )
+
+
+def read_heads(source: str) -> dict[str, Tensor]:
+    """What an exported folder holds beside the transformer, by name; nothing if it is no such folder."""
+    path = Path(source).expanduser() / HEADS
+    return load_file(path) if path.is_file() else {}
+
+
+def _character_bert(config: WordEncoderConfig, seed: int) -> CharacterBert:
+    if config.attention_dropout is not None:
+        raise ConfigError(
+            f"encoder.attention_dropout is {config.attention_dropout:g}, and CharacterBERT has one dropout for all; "
+            "want encoder.dropout"
+        )
+    body = build_character_bert(
+        config.source,
+        seed=seed,
+        revision=config.revision,
+        dropout=config.dropout,
+        num_layers_kept=config.num_layers_kept,
+    )
+    if config.recompute_activations:
+        body.model.gradient_checkpointing_enable()
+    return body
+
+
+def _freeze(encoder: WordEncoder, config: WordEncoderConfig) -> None:
+    """Everything before layer ``num_frozen_layers`` stays as it is."""
+    if not config.num_frozen_layers:
+        return
+    num_layers = encoder.model_config.num_hidden_layers
+    _check_frozen(config, num_layers)
+    model = encoder.body.model
+    # The characters' part has lists of its own.
+    below = set(model.get_input_embeddings().modules())
+    lists = [one for one in model.modules() if isinstance(one, nn.ModuleList) and one not in below]
+    layers = next((one for one in lists if len(one) == num_layers), None)
+    if layers is None:
+        raise ConfigError(
+            f"encoder.source {config.source!r}: its {num_layers} layers are not told apart, so that none of them can "
+            "be frozen alone; want encoder.num_frozen_layers=0"
+        )
+    first = next(layers[config.num_frozen_layers].parameters())
+    for weight in encoder.body.parameters():
+        if weight is first:
+            return
+        weight.requires_grad_(False)
+
+
+SETTINGS = "words.json"
+
+
+_USAGE = """`encoder.source` of a raybio job, or `raybio.methods.relation_graphs.character_bert.model.build_character_bert(".", seed=0)`."""
+
+
+def export_word_encoder(
+    encoder: WordEncoder,
+    directory: str | Path,
+    *,
+    card: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> Path:
+    """Write transformer, tokenizer if it has one, heads and settings; an older export is replaced.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: see ``export_text_encoder``.
+        settings: what whoever judges words by it has to know, as plain JSON.
+
+    Returns:
+        ``directory``.
+    """
+    with whole_folder(Path(directory)) as folder:
+        if isinstance(encoder.body, TextEncoder):
+            export_text_encoder(encoder.body, folder, card=card)
+        else:
+            save_character_bert(encoder.body, folder)
+            facts = f"A CharacterBERT of {encoder.model_config.num_hidden_layers} layers, width {encoder.width}."
+            text = model_card(
+                card, default_name="CharacterBERT", tags=["raybio"], facts=facts, usage=_USAGE
+            )
+            (folder / "README.md").write_text(text, encoding="utf-8")
+        heads = {
+            name: weight
+            for name, weight in encoder.state_dict().items()
+            if name.startswith("head.")
+        }
+        save_file(
+            {name: weight.detach().cpu().contiguous() for name, weight in heads.items()},
+            folder / HEADS,
+        )
+        (folder / SETTINGS).write_text(
+            json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
+        )
+    return Path(directory)
+
+
+Activation = Literal["relu", "tanh"]
+
+
+class GraphEncoder(nn.Module):
+    """act(A X W + b), with an A that adds to each node's own state that of its neighbours.
+
+    Attributes:
+        convolution: W and b.
+        self_loop: λ, the weight of a node's own state, with 1 - λ that of each neighbour's (CLDR); None: D^-1/2 (A + I)
+            D^-1/2, with D the degrees of A + I (CLGS).
+        activation: "relu" or "tanh".
+    """
+
+    def __init__(self, width: int, *, self_loop: float | None, activation: Activation) -> None:
+        """Kaiming-normal weights drawn by torch's generator, biases zero."""
+        super().__init__()
+        is_normalised = self_loop is None
+        self.convolution = GCNConv(
+            width, width, normalize=is_normalised, add_self_loops=is_normalised
+        )
+        nn.init.kaiming_normal_(self.convolution.lin.weight)
+        self.self_loop, self.activation = self_loop, activation
+
+    def forward(self, feature_ND: Tensor, head_E: Tensor, tail_E: Tensor) -> Tensor:
+        """States (N, D) of nodes.
+
+        Args:
+            feature_ND: features of the nodes of any number of graphs.
+            head_E: one node of each edge.
+            tail_E: the other; each edge stands in both directions, and loops are added here.
+        """
+        edge_2E, weight_E = torch.stack([head_E, tail_E]), None
+        if self.self_loop is not None:
+            loop_N = torch.arange(len(feature_ND), device=head_E.device)
+            weight_E = torch.cat(
+                [
+                    feature_ND.new_full((len(head_E),), 1 - self.self_loop),
+                    feature_ND.new_full((len(loop_N),), self.self_loop),
+                ]
+            )
+            edge_2E = torch.cat([edge_2E, loop_N.expand(2, -1)], dim=1)
+        state_ND = self.convolution(feature_ND, edge_2E, weight_E)
+        return torch.relu(state_ND) if self.activation == "relu" else torch.tanh(state_ND)

@@ -1,0 +1,220 @@
+"""SpERT's JSON (Eberts and Ulges, 2020): sentences whose words carry entities and relations, and files of folds.
+
+In ADE the head of a relation is always the adverse effect and its tail the drug.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from raybio.core.errors import DataError
+from raybio.store.json import is_text, read_json_object, stream_records
+from raybio.store.quarantine import Quarantine
+from raybio.store.relation_labels import CALLED_NA, NO_RELATION, WITH_ITSELF
+
+SENTENCE = "sentence"
+
+
+NOT_OF_THE_FORM = "sentence that is not of SpERT's form"
+
+
+NO_WORDS = "sentence without tokens"
+
+
+OUTSIDE = "entity outside the tokens"
+
+
+NO_ENTITY = "relation of an entity that is not there"
+
+
+REPEATED_ID = "sentence with an orig_id that an earlier one has"
+
+
+TRAIN_SET, TEST_SET = "train set", "test set"
+
+
+class WordSentence(NamedTuple):
+    """A sentence as the file has it.
+
+    Attributes:
+        words: its tokens, W of them.
+        entities: (type, number of the first word, number behind the last word).
+        relations: (type, number of the head's entity, number of the tail's entity).
+        orig_id: its name in files of folds; "" if it has none.
+    """
+
+    words: tuple[str, ...]
+    entities: tuple[tuple[str, int, int], ...]
+    relations: tuple[tuple[str, int, int], ...]
+    orig_id: str
+
+
+class Fold(NamedTuple):
+    """The ids of the sentences that a fold of a cross-validation trains on and is tested on."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+
+
+class _SentenceError(Exception):
+    """Why a sentence is set aside: a reason, and what was found."""
+
+
+def read_spert(
+    path: Path, quarantine: Quarantine, taken: set[str] | None = None
+) -> list[WordSentence]:
+    """The sentences of a file, in order.
+
+    Args:
+        path: the file, plain or gzip: a list of objects with ``tokens``, ``entities``, ``relations`` and, as the
+            sentence's name, ``orig_id`` (a number or a text, or none).
+        quarantine: takes sentences that are not sound, whole; their "line" is the sentence's number in the file, since
+            such files are often a single line.
+        taken: ids that other files' sentences have; this file's are added. None: ids are this file's own affair.
+
+    Raises:
+        DataError: with file and line, if the file cannot be read, is damaged, or is no list of anything.
+    """
+    taken = set() if taken is None else taken
+    sentences, number = list[WordSentence](), 0
+    for number, (_, value) in enumerate(stream_records(path), start=1):
+        try:
+            sentence = _sentence(value)
+            if sentence.orig_id in taken:
+                raise _SentenceError(REPEATED_ID, sentence.orig_id)
+        except _SentenceError as error:
+            quarantine.add(SENTENCE, error.args[0], path.name, number, error.args[1])
+            continue
+        if sentence.orig_id:
+            taken.add(sentence.orig_id)
+        sentences.append(sentence)
+    quarantine.saw(SENTENCE, number)
+    if not number:
+        raise DataError(f"{path}: is an empty list, want a list of sentences")
+    return sentences
+
+
+def read_folds(path: Path) -> tuple[Fold, ...]:
+    """The folds of a file, by their numbers.
+
+    Args:
+        path: JSON, plain or gzip: ``{"split_1": {"train set": [ids], "test set": [ids]}, ...}`` with ids as texts.
+
+    Raises:
+        DataError: naming the fold and what is wrong: no such file or form, a fold that is missing between others, an
+            id that is there twice or on both sides, or a side without sentences.
+    """
+    value = read_json_object(path)
+    names = [f"split_{number}" for number in range(1, len(value) + 1)]
+    strange = [name for name in value if name not in names]
+    if strange or not names:
+        got = repr(strange[0]) if strange else "no fold at all"
+        raise DataError(f"{path}: got {got}, want folds split_1 to split_N without a gap")
+    return tuple(_fold(path, name, value[name]) for name in names)
+
+
+def _sentence(value: Any) -> WordSentence:
+    fields = _fields(
+        value, "the sentence", ("tokens", "entities", "relations"), optional=("orig_id",)
+    )
+    words = _list(fields, "tokens")
+    if not words:
+        raise _SentenceError(NO_WORDS, _name(fields))
+    for word in words:
+        if not is_text(word) or not word.strip():
+            raise _SentenceError(NOT_OF_THE_FORM, f"{_name(fields)}token {word!r}, want a text")
+    entities = tuple(_triple(one, ("type", "start", "end")) for one in _list(fields, "entities"))
+    relations = tuple(_triple(one, ("type", "head", "tail")) for one in _list(fields, "relations"))
+    for kind, start, end in entities:
+        if not 0 <= start < end <= len(words):
+            raise _SentenceError(OUTSIDE, f"{_name(fields)}{kind} {start} to {end} of {len(words)}")
+    for kind, head, tail in relations:
+        if not (0 <= head < len(entities) and 0 <= tail < len(entities)):
+            raise _SentenceError(
+                NO_ENTITY,
+                f"{_name(fields)}{kind} of {head} and {tail}, of {len(entities)} entities",
+            )
+        if head == tail:
+            raise _SentenceError(WITH_ITSELF, f"{_name(fields)}{kind} of {head} and {tail}")
+        if kind == NO_RELATION:
+            raise _SentenceError(CALLED_NA, f"{_name(fields)}{kind} of {head} and {tail}")
+    return WordSentence(tuple(words), entities, relations, _orig_id(fields))
+
+
+def _fields(
+    value: Any, what: str, wanted: Collection[str], optional: Collection[str] = ()
+) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _SentenceError(NOT_OF_THE_FORM, f"{what} is a {type(value).__name__}, want an object")
+    missing = [name for name in wanted if name not in value]
+    unknown = [name for name in value if name not in (*wanted, *optional)]
+    if missing or unknown:
+        shown = f"without {missing[0]!r}" if missing else f"with {unknown[0]!r}, which is unknown"
+        raise _SentenceError(NOT_OF_THE_FORM, f"{_name(value)}{what} is {shown}")
+    return value
+
+
+def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
+    if not isinstance(fields[name], list):
+        raise _SentenceError(NOT_OF_THE_FORM, f"{_name(fields)}{name!r} is no list")
+    return fields[name]
+
+
+def _triple(value: Any, names: tuple[str, str, str]) -> tuple[str, int, int]:
+    """A type and two whole numbers."""
+    kind, first, second = (
+        _fields(value, f"one with {names[1]!r} and {names[2]!r}", names)[name] for name in names
+    )
+    if not is_text(kind) or not kind.strip() or type(first) is not int or type(second) is not int:
+        raise _SentenceError(NOT_OF_THE_FORM, f"{value!r}, want a text and two whole numbers")
+    return kind, first, second
+
+
+def _orig_id(fields: Mapping[str, Any]) -> str:
+    value = fields.get("orig_id")
+    if value is None:
+        return ""
+    if type(value) is int or (is_text(value) and value.strip()):
+        return str(value)
+    raise _SentenceError(NOT_OF_THE_FORM, f"orig_id {value!r}, want a whole number or a text")
+
+
+def _name(fields: Mapping[str, Any]) -> str:
+    """How messages begin."""
+    return f"{fields['orig_id']}: " if isinstance(fields.get("orig_id"), (int, str)) else ""
+
+
+def _fold(path: Path, name: str, value: Any) -> Fold:
+    """A fold that was checked on its own.
+
+    Raises:
+        DataError: as ``read_folds``.
+    """
+    if not isinstance(value, dict) or set(value) != {TRAIN_SET, TEST_SET}:
+        got = (
+            f"an object of {sorted(value)}"
+            if isinstance(value, dict)
+            else f"a {type(value).__name__}"
+        )
+        raise DataError(
+            f"{path}, {name}: is {got}, want an object with {TRAIN_SET!r} and {TEST_SET!r}"
+        )
+    seen: dict[str, str] = {}
+    for side in (TRAIN_SET, TEST_SET):
+        ids = value[side]
+        if not isinstance(ids, list) or not all(is_text(one) for one in ids):
+            raise DataError(f"{path}, {name}: {side!r} is no list of texts, want orig_ids as texts")
+        if not ids:
+            raise DataError(f"{path}, {name}: {side!r} is empty, want at least one orig_id")
+        for one in ids:
+            if one in seen:
+                there = (
+                    f"twice in {side!r}"
+                    if seen[one] == side
+                    else f"in {TRAIN_SET!r} and in {TEST_SET!r}"
+                )
+                raise DataError(
+                    f"{path}, {name}: orig_id {one!r} is {there}, want each sentence at most once in a fold"
+                )
+            seen[one] = side
+    return Fold(tuple(value[TRAIN_SET]), tuple(value[TEST_SET]))

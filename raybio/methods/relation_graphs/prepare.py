@@ -1,0 +1,225 @@
+"""Preparing a store of sentences whose words carry entities and relations: files in, a committed store out.
+
+What a store of sentences with entities and relations is made of: the CLDR paper's Tables 1, 5 and 6, as plain data.
+
+Shape letter: G tags.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raybio.core.errors import ConfigError, DataError
+from raybio.core.markdown import markdown_table
+from raybio.methods.relation_graphs.formats import SENTENCE, WordSentence, read_folds, read_spert
+from raybio.methods.relation_graphs.store import WordStore, commit_words
+from raybio.methods.relation_graphs.tags import tag_names, tags_of
+from raybio.store.quarantine import Quarantine
+from raybio.store.sources import demand_files, describe_files
+from raybio.store.store import SPLITS
+from raybio.store.writer import Draft
+
+Folds = list[dict[str, np.ndarray]]
+
+
+def prepare_words(
+    out: str | Path,
+    files: Sequence[Path],
+    *,
+    splits: Path | None = None,
+    dev: Sequence[Path] = (),
+    test: Sequence[Path] = (),
+    force: bool = False,
+    max_bad_share: float = 0.1,
+) -> WordStore:
+    """Make a store of sentences in SpERT's layout.
+
+    Args:
+        out: folder of the store.
+        files: all sentences, if there is a file of folds, whose ids name one sentence each; else those to train on.
+        splits: the folds of a cross-validation, in the layout of ``spert.read_folds``.
+        dev: in place of ``splits``, files to choose settings on.
+        test: in place of ``splits``, files to report on; with them there is a single fold.
+        force: replace a store that is there already.
+        max_bad_share: share of bad sentences that is put up with.
+
+    Returns:
+        The store, open. The same files give the same bytes.
+
+    Raises:
+        ConfigError: for ``splits`` beside ``dev`` or ``test``, neither ``splits`` nor ``test``, or one file in two
+            places.
+        DataError: if a file is missing, damaged or of another format, too much is bad, or folds and sentences do not
+            belong together.
+        StoreError: if the store cannot be written.
+    """
+    _check(files, splits, dev, test)
+    files_by_split = dict(zip(SPLITS, ([*files], [*dev], [*test]), strict=True))
+    given = {"sentences": [*files], "splits": [splits]} if splits is not None else files_by_split
+    for paths in given.values():
+        demand_files(paths)
+    quarantine = Quarantine(max_bad_share)
+    with Draft(out, force=force) as draft:
+        sources = {name: describe_files(paths) for name, paths in given.items() if paths}
+        taken = set[str]() if splits is not None else None
+        read = {split: _read(paths, quarantine, taken) for split, paths in files_by_split.items()}
+        quarantine.check(SENTENCE)
+        sentences = [sentence for split in SPLITS for sentence in read[split]]
+        folds = _one_fold(read) if splits is None else _folds(splits, sentences, quarantine)
+        parameters = {"max_bad_share": max_bad_share}
+        provenance = {
+            "sources": sources,
+            "parameters": parameters,
+            "quarantine": quarantine.summary(),
+        }
+        return commit_words(draft, sentences=sentences, folds=folds, provenance=provenance)
+
+
+def _check(
+    files: Sequence[Path], splits: Path | None, dev: Sequence[Path], test: Sequence[Path]
+) -> None:
+    others = [f"--{name} {paths[0]}" for name, paths in (("dev", dev), ("test", test)) if paths]
+    if splits is not None and others:
+        raise ConfigError(
+            f"--splits {splits} and {others[0]}: got both, want the parts of the corpus by one"
+        )
+    if splits is None and not test:
+        raise ConfigError(
+            "got nothing to test on, want --splits (folds of the --input sentences) or --test"
+        )
+    seen = set[Path]()
+    for path in (Path(one).resolve() for one in (*files, *dev, *test)):
+        if path in seen:
+            raise ConfigError(
+                f"{path}: is given twice among --input, --dev and --test, want each file once"
+            )
+        seen.add(path)
+
+
+def _read(
+    paths: Sequence[Path], quarantine: Quarantine, taken: set[str] | None
+) -> list[WordSentence]:
+    return [sentence for path in paths for sentence in read_spert(Path(path), quarantine, taken)]
+
+
+def _one_fold(read: Mapping[str, Sequence[WordSentence]]) -> Folds:
+    """Rows by split, as they stand end to end.
+
+    Raises:
+        DataError: if no sentence is left to train or to test on.
+    """
+    for split, option in (("train", "--input"), ("test", "--test")):
+        if not read[split]:
+            raise DataError(f"the files of {option} have no sound sentence, want at least one")
+    bounds = np.cumsum([0, *(len(read[split]) for split in SPLITS)])
+    return [{split: np.arange(*bounds[place : place + 2]) for place, split in enumerate(SPLITS)}]
+
+
+def _folds(path: Path, sentences: Sequence[WordSentence], quarantine: Quarantine) -> Folds:
+    """Rows of each fold's sentences.
+
+    Raises:
+        DataError: as ``read_folds``, for an id that no sentence has: without it, results would be of another fold than
+            the published one; and if most sentences are in no fold.
+    """
+    row_by_id = {
+        sentence.orig_id: row for row, sentence in enumerate(sentences) if sentence.orig_id
+    }
+    folds: Folds = []
+    for number, fold in enumerate(read_folds(path), start=1):
+        unknown = [one for one in (*fold.train, *fold.test) if one not in row_by_id]
+        if unknown:
+            told = f"{path}, split_{number}: {len(unknown):,} of its ids have no sentence, the first {unknown[0]!r}"
+            if not quarantine.count_by_reason:
+                raise DataError(f"{told}; give the --input that belongs to these folds")
+            # Without them results would be of other folds than others have, so they cannot just be left out.
+            set_aside = "; ".join(
+                f"{reason}: {count:,}, first {quarantine.examples_by_reason[reason][0]}"
+                for reason, count in quarantine.count_by_reason.items()
+            )
+            raise DataError(
+                f"{told}. Set aside were: {set_aside}. Repair these sentences or take them out of the folds; or give "
+                "the --input that belongs to these folds"
+            )
+        rows = {
+            split: [row_by_id[one] for one in getattr(fold, split)] for split in ("train", "test")
+        }
+        folds.append(
+            {"dev": np.zeros(0, np.int64)} | {split: np.array(one) for split, one in rows.items()}
+        )
+    covered = len(np.unique(np.concatenate([part for fold in folds for part in fold.values()])))
+    if 10 * covered < len(sentences):
+        raise DataError(
+            f"{path}: only {covered:,} of {len(sentences):,} sentences are in a fold, want a tenth at least. Give the "
+            "--splits that belongs to this --input, or the --input without the others"
+        )
+    return folds
+
+
+COUNTED = ("sentences", "relations", "entities")
+
+
+def statistics_of_words(store: WordStore, batch_sentences: int = 16) -> dict[str, Any]:
+    """Count folds and tags.
+
+    Args:
+        store: the sentences.
+        batch_sentences: size of the batch of Table 5, in sentences.
+
+    Returns:
+        ``folds``: for each fold and split the number of each of ``COUNTED`` (Table 1); ``num_by_tag``: words of each
+        tag in the whole store (Table 6); ``mean_by_tag``: expected words of each tag in a batch of ``batch_sentences``
+        that are drawn from the whole store (Table 5).
+    """
+    num_relations_N = np.array([len(store.relations(row)[0]) for row in range(store.num_rows)])
+    num_entities_N = np.array([len(store.entities(row)[0]) for row in range(store.num_rows)])
+    folds = []
+    for fold in range(1, store.num_folds + 1):
+        rows_by_split = {split: store.fold_rows(fold, split) for split in SPLITS}
+        folds.append(
+            {
+                split: {
+                    "sentences": len(rows),
+                    "relations": int(num_relations_N[rows].sum()),
+                    "entities": int(num_entities_N[rows].sum()),
+                }
+                for split, rows in rows_by_split.items()
+            }
+        )
+    names = tag_names(store.entity_types)
+    tag_T = np.concatenate([tags_of(store, row) for row in range(store.num_rows)])
+    num_G = np.bincount(tag_T, minlength=len(names)).tolist()
+    return {
+        "folds": folds,
+        "num_by_tag": dict(zip(names, num_G, strict=True)),
+        "batch_sentences": batch_sentences,
+        "mean_by_tag": {
+            name: batch_sentences * num / store.num_rows
+            for name, num in zip(names, num_G, strict=True)
+        },
+    }
+
+
+def word_statistics_markdown(data: Mapping[str, Any]) -> str:
+    """The tables of ``statistics_of_words``; splits that are empty in every fold are left out."""
+    splits = [split for split in SPLITS if any(fold[split]["sentences"] for fold in data["folds"])]
+    folds = [
+        [f"{number}", *(f"{fold[split][what]:,}" for split in splits for what in COUNTED)]
+        for number, fold in enumerate(data["folds"], start=1)
+    ]
+    means = [[tag, f"{mean:.1f}"] for tag, mean in data["mean_by_tag"].items()]
+    totals = [[tag, f"{num:,}"] for tag, num in data["num_by_tag"].items()]
+    return "\n\n".join(
+        [
+            "## Folds (Table 1)",
+            markdown_table(
+                ["fold", *(f"{split} {what}" for split in splits for what in COUNTED)], folds
+            ),
+            f"## Words of each tag in a batch of {data['batch_sentences']:,} sentences, mean (Table 5)",
+            markdown_table(["tag", "words"], means),
+            "## Words of each tag (Table 6)",
+            markdown_table(["tag", "words"], totals),
+        ]
+    )

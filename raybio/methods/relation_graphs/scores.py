@@ -1,0 +1,256 @@
+"""How good extracted entities, and relations between them, are (facts §6.2 and §6.3).
+
+Entities are chunks of BIO tags. A relation joins two words, the last ones of its entities, in either order.
+W words, S sentences, P pairs, C chunks, A classes (types of entities, or relations), X samples of sentences.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raybio.evaluation.evaluator import UnitScores, linear_share, sampled, share
+from raybio.methods.relation_graphs.tags import check_sentences, chunks
+from raybio.ops.significance import Interval
+
+Integers = NDArray[np.integer[Any]]
+
+
+Floats = NDArray[np.float64]
+
+
+TASKS = ("ner", "re_minus", "re", "re_legacy")
+
+
+MEASURES = tuple(f"{task}_{what}" for task in TASKS for what in ("f1", "precision", "recall"))
+
+
+@dataclass(frozen=True)
+class TaggedPairs:
+    """What is said of all words of a split, by gold or by a model.
+
+    Attributes:
+        tag_W: 0 is O, 1 + 2t begins a chunk of type t, 2 + 2t is inside one.
+        first_P, second_P: the words of each related pair, numbered over all sentences; a pair that comes twice with
+            one label, in whatever order, counts once.
+        label_P: its relation, >= 1.
+    """
+
+    tag_W: Integers
+    first_P: Integers
+    second_P: Integers
+    label_P: Integers
+
+
+def score_entities_relations(
+    predicted: TaggedPairs,
+    gold: TaggedPairs,
+    *,
+    indptr_S1: Integers,
+    num_types: int,
+    num_relations: int,
+) -> "EntityRelationScores":
+    """Compare entities and relations.
+
+    A predicted chunk is right if a gold one has its type, start and end. A predicted pair is right if it is gold with
+    its label; strictly right, if both its words are also the last ones of right chunks.
+
+    Args:
+        predicted: by models of entities and of relations.
+        gold: all that there is to find. A gold pair of one word with itself cannot be found, and counts as missed.
+        indptr_S1: where each sentence begins among the words, and where the last one ends.
+        num_types: of entities.
+        num_relations: labels are 1 .. num_relations.
+
+    Raises:
+        ValueError: without sentences, or for tags, labels or pairs out of range, pairs across sentences, or predicted
+            pairs of a word with itself.
+    """
+    num_words, num_sentences = len(gold.tag_W), len(indptr_S1) - 1
+    check_sentences(indptr_S1, num_words)
+    if num_sentences < 1:
+        raise ValueError("there are no sentences, want at least 1")
+    sentence_W = np.repeat(np.arange(num_sentences), np.diff(indptr_S1))
+    for one, whose in ((predicted, "predicted"), (gold, "gold")):
+        _check(one, whose, sentence_W, num_types, num_relations)
+    if (predicted.first_P == predicted.second_P).any():
+        raise ValueError("a predicted pair joins a word with itself, want two words of a sentence")
+    found, there = chunks(predicted.tag_W, indptr_S1), chunks(gold.tag_W, indptr_S1)
+    gold_by_start_W2 = np.full((num_words, 2), -1)
+    gold_by_start_W2[there.start_C] = np.stack([there.end_C, there.type_C], axis=1)
+    is_right_C = (
+        gold_by_start_W2[found.start_C] == np.stack([found.end_C, found.type_C], axis=1)
+    ).all(axis=1)
+    is_right_end_W = np.zeros(num_words, dtype=bool)
+    is_right_end_W[found.end_C[is_right_C] - 1] = True
+
+    found_F3, gold_G3 = _unordered(predicted), _unordered(gold)
+    gold_keys = {tuple(row) for row in gold_G3.tolist()}
+    is_right_F = np.array([tuple(row) in gold_keys for row in found_F3.tolist()], dtype=bool)
+    is_strict_F = is_right_F & is_right_end_W[found_F3[:, :2]].all(axis=1)
+
+    def count_SA(word_X: Integers, class_X: Integers, num_classes: int) -> NDArray[np.int64]:
+        cell_X = sentence_W[word_X] * num_classes + class_X
+        return np.bincount(cell_X, minlength=num_sentences * num_classes).reshape(
+            num_sentences, num_classes
+        )
+
+    entity_SA3 = [
+        count_SA(start_X, type_X, num_types)
+        for start_X, type_X in (
+            (found.start_C[is_right_C], found.type_C[is_right_C]),
+            (found.start_C, found.type_C),
+            (there.start_C, there.type_C),
+        )
+    ]
+    relation_SA4 = [
+        count_SA(row_X3[:, 0], row_X3[:, 2] - 1, num_relations)
+        for row_X3 in (found_F3[is_right_F], found_F3[is_strict_F], found_F3, gold_G3)
+    ]
+    return EntityRelationScores(np.stack(entity_SA3, axis=-1), np.stack(relation_SA4, axis=-1))
+
+
+@dataclass(frozen=True)
+class EntityRelationScores:
+    """Counts by sentence and class, and what they say. A share of nothing is 0.
+
+    Attributes:
+        entity_SA3: chunks right, found and gold, by type.
+        relation_SA4: pairs right, strictly right, found and gold, by relation (the first is label 1).
+    """
+
+    entity_SA3: Integers
+    relation_SA4: Integers
+
+    @cached_property
+    def values(self) -> dict[str, float]:
+        """``f1``, ``precision`` and ``recall`` of each task, such as ``ner_f1``: means over the classes that gold has.
+
+        ``ner``: chunks. ``re_minus``: pairs, whatever their entities. ``re``: pairs that are strictly right, of those
+        found and of those gold. ``re_legacy``: the authors' code, which counts as missing only the gold pairs that were
+        not found as pairs: one that is lost through its entities is wrong, but not missing, and recall is too high.
+        """
+        sums = _statistics(*(count.sum(axis=0)[None] for count in self._counts))
+        return {name: float(sums[name][0]) for name in MEASURES}
+
+    def by_class(self, task: str) -> dict[str, Floats]:
+        """``precision``, ``recall`` and ``f1`` (A,) of a task; NaN for a class that is neither found nor gold."""
+        parts = {
+            name: part for name, *part in _parts(*(count.sum(axis=0) for count in self._counts))
+        }
+        right_A, found_A, wanted_A, gold_A = parts[task]
+        return {
+            what: np.where(found_A + gold_A > 0, share(part_A, whole_A), np.nan)
+            for what, part_A, whole_A in _shares(right_A, found_A, wanted_A)
+        }
+
+    def intervals(
+        self, rng: np.random.Generator, *, num_resamples: int = 1000
+    ) -> dict[str, Interval]:
+        """The values with 95 % percentile intervals of the bootstrap over sentences (Efron, 1979).
+
+        They speak of the choice of sentences alone, not of training seeds; with very few sentences they are too narrow.
+        """
+        num_sentences = len(self.entity_SA3)
+        times_XS = rng.multinomial(
+            num_sentences, np.full(num_sentences, 1 / num_sentences), size=num_resamples
+        )
+        sums = _statistics(
+            *(np.tensordot(times_XS.astype(np.float64), count, axes=1) for count in self._counts)
+        )
+        bounds = {name: np.percentile(sums[name], [2.5, 97.5]) for name in MEASURES}
+        return {
+            name: Interval(self.values[name], float(low), float(high))
+            for name, (low, high) in bounds.items()
+        }
+
+    def unit_scores(self) -> UnitScores:
+        """What each sentence adds to each value, by which finished runs are tested in pairs.
+
+        Linearised at the run's counts, as ``RelationScores.unit_scores`` does it: the mean over sentences is the value.
+        """
+        num_sentences = len(self.entity_SA3)
+        value_by_measure = {}
+        for task, *parts in _parts(*(count * num_sentences for count in self._counts)):
+            has_gold_A = parts[-1].any(axis=0)
+            right_AS, found_AS, wanted_AS = (part[:, has_gold_A].T for part in parts[:-1])
+            for what, part_AS, whole_AS in _shares(right_AS, found_AS, wanted_AS):
+                by_class = [
+                    linear_share(part_S, whole_S)
+                    for part_S, whole_S in zip(part_AS, whole_AS, strict=True)
+                ]
+                value_by_measure[f"{task}_{what}"] = (
+                    np.mean(by_class, axis=0) if by_class else np.zeros(num_sentences)
+                )
+        return sampled(np.arange(num_sentences), value_by_measure)
+
+    @property
+    def _counts(self) -> tuple[Floats, Floats]:
+        return self.entity_SA3.astype(np.float64), self.relation_SA4.astype(np.float64)
+
+
+def _parts(entity_XA3: Any, relation_XA4: Any) -> Iterator[tuple[Any, ...]]:
+    """Each task's name, and its counts by class: right, found, right or missing, and gold."""
+    right, found, gold = np.moveaxis(entity_XA3, -1, 0)
+    yield "ner", right, found, gold, gold
+    right, strict, found, gold = np.moveaxis(relation_XA4, -1, 0)
+    yield "re_minus", right, found, gold, gold
+    yield "re", strict, found, gold, gold
+    yield "re_legacy", strict, found, strict + gold - right, gold
+
+
+def _shares(right: Floats, found: Floats, wanted: Floats) -> tuple[tuple[str, Floats, Floats], ...]:
+    return ("f1", 2 * right, found + wanted), ("precision", right, found), ("recall", right, wanted)
+
+
+def _statistics(entity_XA3: Floats, relation_XA4: Floats) -> dict[str, Floats]:
+    """Every measure (X,) of each sample's counts."""
+    told = {}
+    for task, right_XA, found_XA, wanted_XA, gold_XA in _parts(entity_XA3, relation_XA4):
+        has_gold_XA = (gold_XA > 0).astype(np.float64)
+        for what, part_XA, whole_XA in _shares(right_XA, found_XA, wanted_XA):
+            sum_X = (share(part_XA, whole_XA) * has_gold_XA).sum(axis=1)
+            told[f"{task}_{what}"] = share(sum_X, has_gold_XA.sum(axis=1))
+    return told
+
+
+def _unordered(one: TaggedPairs) -> NDArray[np.int64]:
+    """(lower word, higher word, label) of each pair, none twice."""
+    low_P, high_P = np.minimum(one.first_P, one.second_P), np.maximum(one.first_P, one.second_P)
+    return np.unique(np.stack([low_P, high_P, one.label_P], axis=1).astype(np.int64), axis=0)
+
+
+def _check(
+    one: TaggedPairs, whose: str, sentence_W: Integers, num_types: int, num_relations: int
+) -> None:
+    num_words = len(sentence_W)
+    if len(one.tag_W) != num_words or (num_words and one.tag_W.max() > 2 * num_types):
+        raise ValueError(
+            f"{whose} tags are {len(one.tag_W)}, up to {one.tag_W.max(initial=0)}; want {num_words}, one a word, up to "
+            f"{2 * num_types}"
+        )
+    columns = (one.first_P, one.second_P, one.label_P)
+    if any(
+        column.shape != one.label_P.shape or column.ndim != 1 or column.dtype.kind not in "iu"
+        for column in columns
+    ):
+        found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
+        raise ValueError(
+            f"{whose} first words, second words and labels are {found}; want integers, one each a pair"
+        )
+    for column, low, limit, what in (
+        (one.first_P, 0, num_words, "words of pairs"),
+        (one.second_P, 0, num_words, "words of pairs"),
+        (one.label_P, 1, num_relations + 1, "labels"),
+    ):
+        if len(column) and not low <= column.min() <= column.max() < limit:
+            raise ValueError(
+                f"{whose} {what} span [{column.min()}, {column.max()}], want [{low}, {limit})"
+            )
+    if (sentence_W[one.first_P] != sentence_W[one.second_P]).any():
+        raise ValueError(
+            f"a {whose} pair joins words of two sentences, want pairs inside a sentence"
+        )

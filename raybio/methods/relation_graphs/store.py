@@ -1,0 +1,250 @@
+"""The store of sentences whose words carry entities and relations; rows are in the order of the files.
+
+Shape letters: N sentences, T words of all of them end to end, W words of one; E entities and P relations of one.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.formats import WordSentence
+from raybio.store.ragged import PartedStore, part_tables
+from raybio.store.relation_labels import NO_RELATION
+from raybio.store.store import SPLITS
+from raybio.store.vocabulary_counts import count_words
+from raybio.store.writer import Draft, small
+
+ROWS, WORDS, WORD_COUNTS = "rows.arrow", "words.arrow", "word_counts.arrow"
+
+
+TYPES, RELATION_NAMES = "types.arrow", "relation_names.arrow"
+
+
+FOLD_POINTERS, FOLD_ROWS = "fold_pointers.arrow", "fold_rows.arrow"
+
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "tokens": ("word",),
+    "entities": ("start", "end", "type"),
+    "relations": ("head", "tail", "label"),
+}
+"""What a sentence has several of -> the columns of its file; ``pointers.arrow`` says which rows are whose."""
+
+
+class WordStore(PartedStore):
+    """An open store of sentences, divided into the folds of a cross-validation or into a single one."""
+
+    kind = "words"
+    parts = PARTS
+
+    def sentence(self, row: int) -> np.ndarray:
+        """Words of a sentence, as places in ``words``; (W,), mapped."""
+        return self.word_T[self.indptr_N1[row] : self.indptr_N1[row + 1]]
+
+    def entities(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(number of the first word (E,), of the word behind the last (E,), type (E,)), int64, in the file's order.
+
+        Types are places in ``entity_types``. Entities may overlap.
+        """
+        return (
+            self._of("entities", "start", row),
+            self._of("entities", "end", row),
+            self._of("entities", "type", row),
+        )
+
+    def relations(self, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(head (P,), tail (P,), label (P,)), int64, in the file's order: entities of the sentence, numbered as there.
+
+        Labels are places in ``relation_names``, 1 or more.
+        """
+        return (
+            self._of("relations", "head", row),
+            self._of("relations", "tail", row),
+            self._of("relations", "label", row),
+        )
+
+    def fold_rows(self, fold: int, split: str) -> np.ndarray:
+        """Rows of "train", "dev" or "test" of a fold, int64, in the order of the folds' file; empty if there are none.
+
+        Args:
+            fold: from 1.
+            split: which part of it.
+
+        Raises:
+            ConfigError: for a fold that is not there, or another name of a split.
+        """
+        if not 1 <= fold <= self.num_folds:
+            want = (
+                f"one of 1 to {self.num_folds}"
+                if self.num_folds > 1
+                else "1, the only one there is"
+            )
+            raise ConfigError(f"{self.path}: got fold {fold}, want {want}")
+        if split not in SPLITS:
+            raise ConfigError(f"split {split!r} is none of {', '.join(SPLITS)}")
+        place = (fold - 1) * len(SPLITS) + SPLITS.index(split)
+        first, stop = self._column(FOLD_POINTERS)[place : place + 2]
+        return self._column(FOLD_ROWS)[first:stop].astype(np.int64)
+
+    @property
+    def num_folds(self) -> int:
+        """Number of folds: 1 if the files themselves are training and test set."""
+        return int(self.manifest["counts"]["folds"])
+
+    @cached_property
+    def words(self) -> tuple[str, ...]:
+        """The distinct words as the files write them, the most frequent first and then by the alphabet."""
+        return tuple(self._batch(WORDS).column("word").to_pylist())
+
+    @property
+    def indptr_N1(self) -> np.ndarray:
+        """Sentence n has the words ``indptr_N1[n]`` to ``indptr_N1[n + 1]`` of ``word_T``, int64, mapped."""
+        return self._arrays["tokens", ""]
+
+    @property
+    def word_T(self) -> np.ndarray:
+        """Words of all sentences end to end, as places in ``words``; mapped."""
+        return self._arrays["tokens", "word"]
+
+    @cached_property
+    def orig_ids(self) -> tuple[str, ...]:
+        """Name of each sentence (N,); "" for those that have none."""
+        return tuple(self._batch(ROWS).column("orig_id").to_pylist())
+
+    @cached_property
+    def entity_types(self) -> tuple[str, ...]:
+        """The types that occur, by name."""
+        return tuple(self._batch(TYPES).column("name").to_pylist())
+
+    @cached_property
+    def relation_names(self) -> tuple[str, ...]:
+        """Names of the relations; number 0 is ``NO_RELATION``, which is never stored, the others are by name."""
+        return tuple(self._batch(RELATION_NAMES).column("name").to_pylist())
+
+    @cached_property
+    def count_by_word(self) -> dict[str, int]:
+        """How often the commonest words occur, in lower case, in sentences that any fold trains on.
+
+        For a tokenizer that is made from scratch: in a cross-validation these are all sentences, so that the words of a
+        fold's test sentences may have pieces of their own (their spelling, and nothing of what they mean).
+        """
+        counts = self._batch(WORD_COUNTS)
+        return dict(
+            zip(counts.column("word").to_pylist(), counts.column("count").to_pylist(), strict=True)
+        )
+
+
+def commit_words(
+    draft: Draft,
+    *,
+    sentences: Sequence[WordSentence],
+    folds: Sequence[Mapping[str, np.ndarray]],
+    provenance: Mapping[str, Any],
+) -> WordStore:
+    """Write and commit a store of sentences.
+
+    Args:
+        draft: where.
+        sentences: at least one.
+        folds: for each fold, the rows of each of ``SPLITS``, in the order in which ``fold_rows`` is to give them.
+        provenance: further entries of the manifest.
+
+    Raises:
+        StoreError: if it cannot be written.
+    """
+    words = _by_count(sentences)
+    types = sorted({kind for one in sentences for kind, _, _ in one.entities})
+    labels = sorted({label for one in sentences for label, _, _ in one.relations})
+    rows_by_part = _numbered(sentences, words, types, labels)
+    indptr_by_part = {
+        part: _pointers([len(one) for one in rows]) for part, rows in rows_by_part.items()
+    }
+    columns: dict[str, np.ndarray] = {}
+    for part, names in PARTS.items():
+        values = np.array([entry for one in rows_by_part[part] for entry in one], np.int64).reshape(
+            -1, len(names)
+        )
+        columns |= {
+            name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)
+        }
+    trained_on = np.unique(np.concatenate([fold["train"] for fold in folds]))
+    tokenizer_words = count_words(" ".join(sentences[row].words) for row in trained_on)
+    parts = [fold[split] for fold in folds for split in SPLITS]
+    tables = {
+        ROWS: {"orig_id": pa.array([one.orig_id for one in sentences], pa.large_string())},
+        WORDS: {"word": pa.array(words, pa.large_string())},
+        WORD_COUNTS: {
+            "word": pa.array(list(tokenizer_words), pa.string()),
+            "count": pa.array(list(tokenizer_words.values()), pa.int64()),
+        },
+        TYPES: {"name": pa.array(types, pa.string())},
+        RELATION_NAMES: {"name": pa.array([NO_RELATION, *labels], pa.string())},
+        FOLD_POINTERS: {"indptr": pa.array(_pointers([len(rows) for rows in parts]))},
+        FOLD_ROWS: {"row": pa.array(small(np.concatenate(parts)))},
+        **part_tables(PARTS, indptr_by_part, columns),
+    }
+    counts = _counts(sentences, types) | {"words": len(words), "folds": len(folds)}
+    counts["sentences_in_no_fold"] = len(sentences) - len(np.unique(np.concatenate(parts)))
+    return draft.commit(WordStore, tables, counts, provenance)
+
+
+def _by_count(sentences: Sequence[WordSentence]) -> list[str]:
+    count_by_word = Counter(word for one in sentences for word in one.words)
+    return sorted(count_by_word, key=lambda word: (-count_by_word[word], word))
+
+
+def _numbered(
+    sentences: Sequence[WordSentence],
+    words: Sequence[str],
+    types: Sequence[str],
+    labels: Sequence[str],
+) -> dict[str, list[list[tuple[int, ...]]]]:
+    """The values of each part's columns, sentence by sentence."""
+    word = {name: number for number, name in enumerate(words)}
+    kind = {name: number for number, name in enumerate(types)}
+    label = {name: number for number, name in enumerate(labels, start=1)}
+    return {
+        "tokens": [[(word[name],) for name in one.words] for one in sentences],
+        "entities": [
+            [(start, end, kind[name]) for name, start, end in one.entities] for one in sentences
+        ],
+        "relations": [
+            [(head, tail, label[name]) for name, head, tail in one.relations] for one in sentences
+        ],
+    }
+
+
+def _counts(sentences: Sequence[WordSentence], types: Sequence[str]) -> dict[str, int]:
+    kinds = Counter(kind for one in sentences for kind, _, _ in one.entities)
+    return {
+        "rows": len(sentences),
+        "tokens": sum(len(one.words) for one in sentences),
+        "entities": kinds.total(),
+        **{f"{kind}_entities": kinds[kind] for kind in types},
+        "relations": sum(len(one.relations) for one in sentences),
+        "sentences_with_overlapping_entities": sum(_has_overlap(one) for one in sentences),
+        "relations_within_a_word": sum(_num_within_a_word(one) for one in sentences),
+    }
+
+
+def _has_overlap(sentence: WordSentence) -> bool:
+    """Whether two entities share a word."""
+    spans = sorted((start, end) for _, start, end in sentence.entities)
+    return any(second[0] < first[1] for first, second in zip(spans, spans[1:], strict=False))
+
+
+def _num_within_a_word(sentence: WordSentence) -> int:
+    """Relations of two entities that end with the same word: no pair of different words stands for them."""
+    return sum(
+        sentence.entities[head][2] == sentence.entities[tail][2]
+        for _, head, tail in sentence.relations
+    )
+
+
+def _pointers(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

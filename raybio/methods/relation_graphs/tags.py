@@ -1,0 +1,102 @@
+"""What the words of a sentence are to be told apart by: BIO tags, and pairs of words that stand for relations.
+
+Shape letters: W words of a sentence, R pairs.
+
+Entities as runs of BIO tags (facts §6.2). W words, S sentences, C chunks.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raybio.methods.relation_graphs.store import WordStore
+
+OUTSIDE_TAG = 0
+"""Number of the tag "O"."""
+
+
+def tag_names(entity_types: Sequence[str]) -> tuple[str, ...]:
+    """Names of the tags by number: "O", and for each type t a "B-" (1 + 2 t) and an "I-" (2 + 2 t)."""
+    return ("O", *(f"{letter}-{kind}" for kind in entity_types for letter in "BI"))
+
+
+def tags_of(store: WordStore, row: int) -> np.ndarray:
+    """The tag of each word of a sentence, int64 (W,).
+
+    Entities are written in the order of the file, and a later one over an earlier one that it overlaps, as the authors'
+    preprocessing does: what is left of the earlier one may begin with an "I-" tag.
+    """
+    tag_W = np.full(len(store.sentence(row)), OUTSIDE_TAG, dtype=np.int64)
+    for start, end, kind in zip(*store.entities(row), strict=True):
+        tag_W[start:end] = 2 + 2 * kind
+        tag_W[start] = 1 + 2 * kind
+    return tag_W
+
+
+def gold_pairs(store: WordStore, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The pairs of words that stand for the relations of a sentence: (first (R,), second (R,), label (R,)), int64.
+
+    The first is the last word of the tail's entity and the second that of the head's: in ADE (drug, adverse effect),
+    as the authors order them. Each triple is there once, in the order of the file; both words may be the same one.
+    """
+    _, end_E, _ = store.entities(row)
+    head_P, tail_P, label_P = store.relations(row)
+    triples = zip(
+        (end_E[tail_P] - 1).tolist(), (end_E[head_P] - 1).tolist(), label_P.tolist(), strict=True
+    )
+    pair_R3 = np.array(list(dict.fromkeys(triples)), dtype=np.int64).reshape(-1, 3)
+    return pair_R3[:, 0], pair_R3[:, 1], pair_R3[:, 2]
+
+
+Integers = NDArray[np.integer[Any]]
+
+
+class Chunks(NamedTuple):
+    """Words ``[start, end)`` of all sentences end to end, and their types, in order of words; none overlap."""
+
+    start_C: NDArray[np.int64]
+    end_C: NDArray[np.int64]
+    type_C: NDArray[np.int64]
+
+
+def chunks(tag_W: Integers, indptr_S1: Integers) -> Chunks:
+    """The chunks of all sentences: each starts at a B and goes on while tags are I of its type.
+
+    An I that does not follow a B or an I of its type, in its sentence, belongs to nothing.
+
+    Args:
+        tag_W: 0 is O, 1 + 2t begins a chunk of type t, 2 + 2t is inside one.
+        indptr_S1: where each sentence begins among the words, and where the last one ends.
+
+    Raises:
+        ValueError: if tags are not integers >= 0, or sentences do not cover them in order.
+    """
+    if tag_W.ndim != 1 or tag_W.dtype.kind not in "iu" or (len(tag_W) and tag_W.min() < 0):
+        raise ValueError(f"tags are {tag_W.dtype} {tag_W.shape}, want integers >= 0, one a word")
+    check_sentences(indptr_S1, len(tag_W))
+    tag_W = tag_W.astype(np.int64)
+    type_W = (tag_W - 1) >> 1  # -1 for O
+    goes_on_W = (tag_W > 0) & (tag_W % 2 == 0)
+    goes_on_W[1:] &= type_W[1:] == type_W[:-1]
+    goes_on_W[indptr_S1[:-1][indptr_S1[:-1] < len(tag_W)]] = False
+    start_C = np.flatnonzero(tag_W % 2 == 1)
+    stop_X = np.append(np.flatnonzero(~goes_on_W), len(tag_W))
+    return Chunks(start_C, stop_X[np.searchsorted(stop_X, start_C, side="right")], type_W[start_C])
+
+
+def check_sentences(indptr_S1: Integers, num_words: int) -> None:
+    """Refuse sentences that do not cover ``num_words`` words in order.
+
+    Raises:
+        ValueError: saying what they cover.
+    """
+    if indptr_S1.ndim != 1 or not len(indptr_S1) or indptr_S1.dtype.kind not in "iu":
+        raise ValueError(
+            f"indptr is {indptr_S1.dtype} {indptr_S1.shape}, want integers, one more than sentences"
+        )
+    if indptr_S1[0] != 0 or indptr_S1[-1] != num_words or (indptr_S1[1:] < indptr_S1[:-1]).any():
+        raise ValueError(
+            f"indptr goes from {indptr_S1[0]} to {indptr_S1[-1]}, want 0 to {num_words}, never back"
+        )

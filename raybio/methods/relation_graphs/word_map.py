@@ -1,0 +1,196 @@
+"""Maps of pairs of words and of single words, in the spaces that models of words train (the paper's Figures 6 to 8).
+
+Shape letters: S points that are shown, K words of each (2 in pairs), W words of some sentences, D width.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from raybio.core.errors import ConfigError
+from raybio.core.randomness import derive_seed
+from raybio.evaluation.projection import embedding_map
+from raybio.methods.relation_graphs.collate import fold_of
+from raybio.methods.relation_graphs.config import Config, GraphsConfig
+from raybio.methods.relation_graphs.evaluate import WordModel
+from raybio.methods.relation_graphs.graphs import pair_graphs, sentence_of
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.relation_graphs.system import head_of
+from raybio.methods.relation_graphs.tags import tag_names, tags_of
+
+PAIRS, WORDS, TAGS = "pairs of words", "words in the space of pairs", "words in the space of tags"
+"""The panels: Figures 6, 7 and 8."""
+
+
+PAIR_LABELS = ("hard negative", "related")
+
+
+MOST_OF_A_LABEL = 1000
+"""So many points are enough to see where a label lies; all words outside of entities would hide the others."""
+
+
+class Shown(NamedTuple):
+    """Pairs of words, or single ones, sentence by sentence.
+
+    Attributes:
+        labels: names; the first is what the others are to be told apart from.
+        label_S: place in ``labels``.
+        row_S: sentence of the store.
+        word_SK: its words, from 0; of a pair in the order (last of the tail, last of the head), in ADE (drug, effect).
+    """
+
+    labels: tuple[str, ...]
+    label_S: np.ndarray
+    row_S: np.ndarray
+    word_SK: np.ndarray
+
+
+class Panel(NamedTuple):
+    """Where a model lays points: t-SNE coordinates (S, 2)."""
+
+    name: str
+    shown: Shown
+    position_S2: np.ndarray
+
+
+def shown_pairs(store: WordStore, rows: np.ndarray, config: GraphsConfig, seed: int) -> Shown:
+    """Related words of sentences, and beside them pairs of which one word is right, as training draws them.
+
+    Each pair is there once, however often it was drawn.
+
+    Raises:
+        ConfigError: if there are fewer than 4.
+    """
+    label_by_pair: dict[tuple[int, ...], int] = {}
+    for row in rows.tolist():
+        rng = np.random.default_rng(derive_seed(seed, "hard negatives", row))
+        for related, *others in pair_graphs(sentence_of(store, row), config, rng):
+            label_by_pair[row, *related.words] = 1
+            label_by_pair |= {(row, *graph.words): 0 for graph in others}
+    label_N = np.array(list(label_by_pair.values()), dtype=np.int64)
+    place_N3 = np.array(list(label_by_pair), dtype=np.int64).reshape(-1, 3)
+    return _drawn(store, PAIR_LABELS, label_N, place_N3, seed)
+
+
+def shown_words(store: WordStore, rows: np.ndarray, seed: int) -> Shown:
+    """Words of sentences with their BIO tags.
+
+    Raises:
+        ConfigError: if there are fewer than 4.
+    """
+    labels, places = [np.zeros(0, dtype=np.int64)], [np.zeros((0, 2), dtype=np.int64)]
+    for row in rows.tolist():
+        labels.append(tags_of(store, row))
+        places.append(np.stack([np.full(len(labels[-1]), row), np.arange(len(labels[-1]))], axis=1))
+    return _drawn(
+        store, tag_names(store.entity_types), np.concatenate(labels), np.concatenate(places), seed
+    )
+
+
+def _drawn(
+    store: WordStore, labels: tuple[str, ...], label_N: np.ndarray, place_NX: np.ndarray, seed: int
+) -> Shown:
+    """At most ``MOST_OF_A_LABEL`` of each; places are (row, words)."""
+    if len(label_N) < 4:
+        raise ConfigError(
+            f"{store.path}: the fold's test sentences have {len(label_N)} points to show as {', '.join(labels)}; want "
+            "at least 4 for a map"
+        )
+    rng = np.random.default_rng(derive_seed(seed, "points"))
+    members = [np.flatnonzero(label_N == label) for label in range(len(labels))]
+    shown = np.sort(
+        np.concatenate(
+            [rng.choice(one, min(len(one), MOST_OF_A_LABEL), replace=False) for one in members]
+        )
+    )
+    return Shown(labels, label_N[shown], place_NX[shown, 0], place_NX[shown, 1:])
+
+
+def word_maps(
+    relations: str | Path | None,
+    entities: str | Path | None,
+    store: WordStore,
+    *,
+    seed: int = 0,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Panel]:
+    """Lay out words of the test sentences of the models' fold: t-SNE of the vectors that nearest neighbours judge by.
+
+    Args:
+        relations: export of a run with graphs (CLDR or CLGS, or both losses); None: none of its two panels.
+        entities: export of a run with tags (CLNER, or both losses), if there is one: its panel.
+        store: prepared sentences.
+        seed: which points are drawn; of t-SNE.
+        say: told what is being done.
+
+    Raises:
+        ConfigError: if a folder is no such export, the models were trained on different folds, theirs is not there, or
+            it has too little to show.
+    """
+    of_pairs = None if relations is None else _with_pairs(relations, store)
+    of_tags = None if entities is None else _with_tags(entities, store)
+    rows = _test_rows(store, [model.config for model in (of_pairs, of_tags) if model is not None])
+    words = shown_words(store, rows, seed)
+    panels = []
+    if of_pairs is not None:
+        pairs = shown_pairs(store, rows, of_pairs.config.graphs, seed)
+        say(
+            f"{relations}: embedding {len(rows):,} sentences, mapping {len(pairs.row_S):,} {PAIRS} and their words"
+        )
+        word_WD, _ = of_pairs.words(store, rows)
+        panels += [
+            _panel(name, one, word_WD, store, rows, seed)
+            for name, one in ((PAIRS, pairs), (WORDS, words))
+        ]
+    if of_tags is not None:
+        say(f"{entities}: embedding {len(rows):,} sentences, mapping {len(words.row_S):,} words")
+        _, tag_WD = of_tags.words(store, rows)
+        panels.append(_panel(TAGS, words, tag_WD, store, rows, seed))
+    return panels
+
+
+def _with_pairs(folder: str | Path, store: WordStore) -> WordModel:
+    model = WordModel.load(folder, store)
+    if head_of(model.encoder).graph is None:
+        raise ConfigError(
+            f"{folder}: model={model.config.model} has no space of pairs; want cldr, clgs or joint"
+        )
+    return model
+
+
+def _with_tags(folder: str | Path, store: WordStore) -> WordModel:
+    model = WordModel.load(folder, store)
+    if head_of(model.encoder).entity is None:
+        raise ConfigError(
+            f"{folder}: model={model.config.model} has no space of tags; want clner or joint"
+        )
+    return model
+
+
+def _test_rows(store: WordStore, configs: Sequence[Config]) -> np.ndarray:
+    folds = {config.data.fold for config in configs}
+    if len(folds) > 1:
+        raise ConfigError(
+            f"the models were trained on folds {' and '.join(map(str, sorted(folds)))}: one of them knows test "
+            "sentences of the other. Want two of one fold"
+        )
+    return fold_of(store, configs[0].data).test
+
+
+def _panel(
+    name: str, shown: Shown, word_WD: Tensor, store: WordStore, rows: np.ndarray, seed: int
+) -> Panel:
+    vector_SX = _vectors(word_WD.cpu().numpy(), store, rows, shown)
+    # The generator begins anew, so that a panel does not depend on those beside it.
+    rng = np.random.default_rng(derive_seed(seed, "map"))
+    return Panel(name, shown, embedding_map(vector_SX, rng, max_rows=len(vector_SX)).position_S2)
+
+
+def _vectors(word_WD: np.ndarray, store: WordStore, rows: np.ndarray, shown: Shown) -> np.ndarray:
+    """Vectors (S, K * D) of points: those of their words, end to end."""
+    indptr_R1 = np.cumsum([0, *(len(store.sentence(row)) for row in rows.tolist())])
+    word_SK = indptr_R1[np.searchsorted(rows, shown.row_S)][:, None] + shown.word_SK
+    return word_WD[word_SK].reshape(len(word_SK), -1)

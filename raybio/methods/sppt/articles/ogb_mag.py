@@ -1,0 +1,237 @@
+"""OGB-MAG's papers: ``ogbn_mag/`` as it unpacks for nodes and citations, and MAG's abstracts as inverted indices.
+
+    ogbn_mag/mapping/paper_entidx2name.csv.gz                   "ent idx,ent name": number of a node, its MAG id
+    ogbn_mag/raw/relations/paper___cites___paper/edge.csv.gz    "number,number" of the citing and the cited paper
+    PaperAbstractsInvertedIndex.txt[.1, .2]                     MAG id, tab, {"InvertedIndex": {word: [places]}, ...}
+
+The abstracts may also be the CSV ``ent idx,abstract`` that the authors of SPPT made of these. As in theirs, a leading
+word "abstract" is dropped, and papers without an abstract are left out.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.articles.formats import one_group
+from raybio.methods.sppt.graph_store import Corpus, LinkCollector
+from raybio.store.quarantine import Quarantine
+from raybio.store.ragged import Spool
+from raybio.store.sources import bounded_lines, open_source, plain_or_gzip
+
+MAPPING = "mapping/paper_entidx2name.csv"
+
+
+CITATIONS = "raw/relations/paper___cites___paper/edge.csv"
+
+
+MAPPING_HEADER = ("ent idx", "ent name")
+
+
+ABSTRACTS_HEADER = ("ent idx", "abstract")
+
+
+MAX_WORDS = 100_000
+
+
+BAD_LINE = "line that is no abstract (want a MAG id, a tab and an inverted index)"
+
+
+BAD_ROW = "row that is no abstract (want the number of a paper and its abstract)"
+
+
+TEXTS_AT_ONCE = 10_000
+
+
+MAX_FIELD_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class OgbMag:
+    """OGB-MAG and the abstracts of its papers.
+
+    Attributes:
+        folder: ``ogbn_mag/``.
+        abstracts: MAG's inverted indices, in any number of parts, or the authors' CSV; plain or gzip.
+    """
+
+    folder: Path
+    abstracts: Sequence[Path]
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """All files."""
+        return {
+            "papers": [self._file(MAPPING)],
+            "citations": [self._file(CITATIONS)],
+            "abstracts": [Path(path) for path in self.abstracts],
+        }
+
+    def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
+        """Papers, then their abstracts, then the citations."""
+        number_by_id = _read_mapping(self._file(MAPPING))
+        num_papers = len(number_by_id)
+        spooled_N = np.full(num_papers, -1, dtype=np.int64)
+        waiting: list[tuple[int, bytes]] = []
+        for path in self.abstracts:
+            for number, text in _read_abstracts(Path(path), number_by_id, quarantine):
+                if spooled_N[number] < 0:  # the first of several counts
+                    spooled_N[number] = spool.num_rows + len(waiting)
+                    waiting.append((number, text.encode()))
+                if len(waiting) == TEXTS_AT_ONCE:
+                    _spool(waiting, spool)
+        _spool(waiting, spool)
+        quarantine.check("abstract")
+        id_by_number = {number: name for name, number in number_by_id.items()}
+        keys = pa.array([id_by_number[number] for number in range(num_papers)], pa.large_string())
+        links = LinkCollector(quarantine, keys)
+        file = self._file(CITATIONS)
+        u_E, v_E = _read_citations(file)
+        is_unknown = (np.minimum(u_E, v_E) < 0) | (np.maximum(u_E, v_E) >= num_papers)
+        line_E = np.arange(1, len(u_E) + 1)
+        quarantine.saw("link", len(u_E))
+        first = np.flatnonzero(is_unknown)[: quarantine.num_examples]
+        examples = [(int(line_E[place]), f"{u_E[place]},{v_E[place]}") for place in first]
+        quarantine.add_many(
+            "link",
+            "link with a number that no paper has",
+            file.name,
+            int(is_unknown.sum()),
+            examples,
+        )
+        quarantine.check("link")
+        links.add(u_E[~is_unknown], v_E[~is_unknown], line_E[~is_unknown], file.name)
+        return one_group(keys, spooled_N, links.merged(file.name))
+
+    def _file(self, name: str) -> Path:
+        return plain_or_gzip(Path(self.folder) / name)
+
+
+def abstract_of(inverted_index: dict[str, Any]) -> str:
+    """The text of one of MAG's inverted indices, without a leading word "abstract"; "" if it is none.
+
+    Raises:
+        ValueError: if it is no inverted index.
+    """
+    try:
+        words = {
+            int(place): word
+            for word, places in inverted_index["InvertedIndex"].items()
+            for place in places
+        }
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        raise ValueError("is no inverted index") from None
+    if words and not 0 <= min(words) <= max(words) < MAX_WORDS:
+        raise ValueError(f"has places outside 0 to {MAX_WORDS:,}")
+    return _without_heading(" ".join(words[place] for place in sorted(words)))
+
+
+def _without_heading(text: str) -> str:
+    return re.sub(r"^abstract\b[\s:.\-]*", "", text.strip(), flags=re.IGNORECASE)
+
+
+def _read_mapping(path: Path) -> dict[str, int]:
+    with open_source(path, "OGB's paper_entidx2name.csv") as file:
+        rows = csv.reader(
+            bounded_lines(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), path)
+        )
+        header = tuple(name.strip() for name in next(rows, []))
+        if header != MAPPING_HEADER:
+            raise DataError(
+                f"{path}: begins with {','.join(header)!r}, want {','.join(MAPPING_HEADER)!r}"
+            )
+        found: dict[str, int] = {}
+        for row in rows:
+            if len(row) != 2 or row[0] != str(len(found)) or row[1] in found:
+                want = f"{len(found)},MAG id"
+                raise DataError(
+                    f"{path}, line {rows.line_num}: got {','.join(row)!r}, want {want}: numbers in order"
+                )
+            found[row[1]] = len(found)
+    if not found:
+        raise DataError(f"{path}: names no paper, want one a line")
+    return found
+
+
+def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    options = pa.csv.ReadOptions(column_names=["citing", "cited"])
+    kinds = pa.csv.ConvertOptions(column_types={"citing": pa.int64(), "cited": pa.int64()})
+    try:
+        table = pa.csv.read_csv(str(path), read_options=options, convert_options=kinds)
+    except (OSError, pa.ArrowException, EOFError) as error:
+        raise DataError(
+            f"{path}: cannot be read as citations ({error}), want two numbers a line"
+        ) from None
+    if table.column("citing").null_count or table.column("cited").null_count:
+        raise DataError(f"{path}: has a line without two numbers, want citing,cited")
+    return table.column("citing").to_numpy(), table.column("cited").to_numpy()
+
+
+def _read_abstracts(
+    path: Path, number_by_id: dict[str, int], quarantine: Quarantine
+) -> Iterator[tuple[int, str]]:
+    """Number and abstract of each paper of the mapping; MAG's files hold many others."""
+    with open_source(
+        path, "MAG's PaperAbstractsInvertedIndex.txt, or a CSV ent idx,abstract"
+    ) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+        lines = bounded_lines(text, path)
+        first = next(lines, "")
+        rest = chain([first], lines)
+        if tuple(name.strip() for name in first.split(",")) == ABSTRACTS_HEADER:
+            yield from _from_csv(rest, path, len(number_by_id), quarantine)
+        else:
+            yield from _from_index(rest, path, number_by_id, quarantine)
+
+
+def _from_index(
+    lines: Iterator[str], path: Path, number_by_id: dict[str, int], quarantine: Quarantine
+) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(lines, start=1):
+        name, tab, index = line.partition("\t")
+        if tab and name.strip() not in number_by_id:
+            continue
+        quarantine.saw("abstract", 1)
+        try:
+            text = abstract_of(json.loads(index))
+        except ValueError as error:
+            quarantine.add("abstract", BAD_LINE, path.name, number, f"{name[:40]}: {error}")
+            continue
+        if text:
+            yield number_by_id[name.strip()], text
+
+
+def _from_csv(
+    lines: Iterator[str], path: Path, num_papers: int, quarantine: Quarantine
+) -> Iterator[tuple[int, str]]:
+    csv.field_size_limit(MAX_FIELD_BYTES)
+    rows = csv.reader(lines)
+    next(rows)  # the header
+    try:
+        for row in rows:
+            quarantine.saw("abstract", 1)
+            if (
+                len(row) != 2
+                or not (row[0].isascii() and row[0].isdigit())
+                or int(row[0]) >= num_papers
+            ):
+                quarantine.add("abstract", BAD_ROW, path.name, rows.line_num, ",".join(row)[:60])
+            elif text := _without_heading(row[1]):
+                yield int(row[0]), text
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.line_num}: is no CSV ({error})") from None
+
+
+def _spool(waiting: list[tuple[int, bytes]], spool: Spool) -> None:
+    if waiting:
+        spool.append(pa.array([text for _, text in waiting], pa.large_binary()))
+    waiting.clear()

@@ -1,0 +1,199 @@
+"""Structure-preserving pre-training (SPPT) on graphs of texts: articles that cite each other.
+
+McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training". As on proteins, with what the paper takes for
+articles: the margin contrastive loss, negatives that are any texts, λ = 0.01. Its four epochs are a matter of
+``schedule.max_steps``. All texts are one group; of a large one the final table asks 5,000 nodes and their neighbours,
+and with ``evaluation.test_graphs`` also samples of test graphs, as the paper's Table 7 does.
+
+Different from the authors' code: as on proteins, and an anchor is encoded once, not twice with two masks; the loss is
+the paper's sum of two means, of which theirs is half (lambda_spml weighs it).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.core.errors import ConfigError
+from raybio.core.interfaces import Collective, Encoder, System
+from raybio.core.randomness import derive_seed
+from raybio.encoders.config import TextEncoderConfig
+from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.input_lengths import InputLengths, text_lengths
+from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
+from raybio.encoders.tokenization import TokenizerSource
+from raybio.evaluation.evaluator import exact_scores, sampled
+from raybio.methods.sppt.articles.config import Config, EvaluationConfig
+from raybio.methods.sppt.articles.demo import default_citations
+from raybio.methods.sppt.articles.sampled_links import (
+    MEASURES,
+    LinkSample,
+    draw_link_samples,
+    linked_of_test_graph,
+    random_vectors,
+    sampled_link_chance,
+    sampled_link_scores,
+    whole_graph,
+)
+from raybio.methods.sppt.articles.store import HasTexts, LinkedTextStore, TextRows
+from raybio.methods.sppt.config import ObjectiveConfig
+from raybio.methods.sppt.downstream.scores import with_intervals
+from raybio.methods.sppt.system import LinkJudge, link_system
+from raybio.store.store import open_store
+
+SAMPLES_SEED = 0
+"""Of test graphs and their samples: the same for every run, and for ``evaluate.py link-samples``."""
+
+
+def prepare_demo(directory: str | Path) -> Path:
+    """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
+    return default_citations(directory).path
+
+
+def check(config: Config, store: LinkedTextStore) -> None:
+    """Refuse what can be known to fail before anything starts.
+
+    Raises:
+        ConfigError: if the encoder's source is not there or does not fit, or a test graph is no larger than a sample.
+    """
+    check_text_encoder(config.encoder)
+    asked = config.evaluation
+    graph = whole_graph(store) if asked.test_graphs else store.graph
+    for trial in range(asked.test_graphs):
+        if (at_hand := linked_of_test_graph(graph, SAMPLES_SEED, trial)) <= asked.nodes_per_sample:
+            raise ConfigError(
+                f"evaluation.test_graphs: number {trial + 1} of {asked.test_graphs} has {at_hand:,} linked nodes in "
+                f"{store.path}, and every sample of {asked.nodes_per_sample} would be all of it; want fewer "
+                "evaluation.nodes_per_sample, a larger graph, or no test graphs"
+            )
+
+
+def input_lengths(config: Config, store: LinkedTextStore) -> list[InputLengths]:
+    """Count the texts that are longer than what is read of them."""
+    reader = text_reader(config.encoder, count_by_word=store.count_by_word)
+    return [
+        text_lengths(
+            "texts",
+            store.texts,
+            np.arange(store.num_rows),
+            reader,
+            wanted=config.encoder.max_length,
+        )
+    ]
+
+
+def build(config: Config, store_path: str | Path) -> System:
+    """Wire SPPT over a prepared store of linked texts.
+
+    Raises:
+        StoreError: if the store is missing, damaged or of another kind.
+        ConfigError: if the encoder cannot be loaded, or has no masked words.
+    """
+    store = open_store(store_path, LinkedTextStore)
+    encoder = _encoder(config, store.count_by_word)
+    tokenizer = TokenizerSource.of(encoder.tokenizer)
+    read = text_rows(store, encoder)
+    fresh = partial(_encoder, config, store.count_by_word)
+    judge = _Judge(
+        LinkJudge(store, read, fresh, config.evaluation, config), store, config.evaluation
+    )
+    return link_system(
+        "structure_preserving_text",
+        config,
+        store,
+        encoder=encoder,
+        read=read,
+        masks=config.input,
+        evaluate=judge.links.during_training,
+        final_evaluate=judge.at_the_end,
+        export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
+        data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
+    )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Link retrieval over the whole graph and, where asked for, on samples of test graphs."""
+
+    links: LinkJudge
+    store: LinkedTextStore
+    evaluation: EvaluationConfig
+
+    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
+        """As ``LinkJudge`` has it; test graphs are the units of a split ``samples``."""
+        found = self.links.at_the_end(model, collective)
+        if not self.evaluation.test_graphs:
+            return found
+        row_N, device = np.arange(self.store.num_rows), next(model.parameters()).device
+        embeddings = {
+            "random": lambda: random_vectors(len(row_N), SAMPLES_SEED),
+            "initial": lambda: self.links.embed(self.links.fresh().to(device), collective, row_N),
+            "trained": lambda: self.links.embed(model, collective, row_N),
+        }
+        for name, embed in embeddings.items():  # one matrix at a time
+            values = self._on_samples(embed(), collective)
+            found["scores"][name]["samples"] = with_intervals(
+                values, derive_seed(self.links.config.seed, "bootstrap")
+            )
+        found["scores"]["chance"]["samples"] = exact_scores(sampled_link_chance(self._samples))
+        found["unit_scores"]["samples"] = sampled(np.arange(self.evaluation.test_graphs), values)
+        return found
+
+    def _on_samples(self, embedding_ND: Tensor, collective: Collective) -> dict[str, np.ndarray]:
+        """Scores (T,) of test graphs, which the workers share."""
+        value_TM = torch.zeros(
+            len(self._samples), len(MEASURES), dtype=torch.float64, device=embedding_ND.device
+        )
+        for trial in range(collective.rank, len(self._samples), collective.world):
+            value_TM[trial] = torch.tensor(sampled_link_scores(self._samples[trial], embedding_ND))
+        value_MT = collective.all_sum(value_TM).T.cpu().numpy()
+        return dict(zip(MEASURES, value_MT, strict=True))
+
+    @cached_property
+    def _samples(self) -> list[list[LinkSample]]:
+        asked = self.evaluation
+        sizes = {
+            "trials": asked.test_graphs,
+            "samples": asked.samples,
+            "nodes": asked.nodes_per_sample,
+        }
+        return draw_link_samples(whole_graph(self.store), **sizes, seed=SAMPLES_SEED)
+
+
+def _encoder(config: Config, count_by_word: dict[str, int]) -> TextEncoder:
+    """The encoder as training begins with it."""
+    seed = derive_seed(config.seed, "weights")
+    encoder = build_text_encoder(config.encoder, seed=seed, count_by_word=count_by_word)
+    return with_head(encoder, config.encoder, config.objective, config.seed)
+
+
+def with_head(
+    encoder: TextEncoder, config: TextEncoderConfig, objective: ObjectiveConfig, seed: int
+) -> TextEncoder:
+    """The encoder, with a head of masked language modelling if that counts.
+
+    Raises:
+        ConfigError: if it cannot have one.
+    """
+    if objective.lambda_spml < 1:
+        encoder.learn_words(config, seed=derive_seed(seed, "mask head"))
+    return encoder
+
+
+def text_rows(linked: HasTexts, encoder: TextEncoder) -> TextRows:
+    """Texts as the encoder's tokens.
+
+    Raises:
+        ConfigError: if its tokenizer has no mask token.
+    """
+    source = TokenizerSource.of(encoder.tokenizer)
+    if source.mask_id is None:
+        raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
+    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    ordinary_ids = np.setdiff1d(np.arange(source.vocabulary_size), source.special_ids)
+    return TextRows(linked, tokenise, source.mask_id, source.special_ids, ordinary_ids)

@@ -1,0 +1,191 @@
+"""Collation: the rows of a step become one worker's shard of token sequences, masks and pair masks.
+
+Crops and masks are counter-based hashes of (seed, step, position in the global batch, position in the sequence), so a
+sequence is cropped and masked alike however many workers share the step.
+
+Shape letters: R sequences of the shard, G sequences of the global batch, T tokens of the shard end to end.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+
+from raybio.core.batch import IGNORED_LABEL, TokenBatch
+from raybio.core.randomness import derive_seed, hash_uniform
+from raybio.methods.sppt.config import MaskConfig, PlanConfig
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.plan import LinkPlan, StepRows
+from raybio.ops.masking import mask_tokens
+
+
+class ReadRows(Protocol):
+    """Rows of a store -> their tokens; picklable."""
+
+    @property
+    def mask_id(self) -> int:
+        """Token id of what is masked."""
+        ...
+
+    @property
+    def ordinary_ids(self) -> np.ndarray:
+        """Token ids that sequences are made of, special ones left out."""
+        ...
+
+    def __call__(
+        self, row_R: np.ndarray, chance_R: object = 0.0
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tokens (T,), row pointers (R + 1,), and whether each token is a special one (T,).
+
+        ``chance_R``, in [0, 1), decides on what a reader leaves to chance.
+        """
+        ...
+
+
+def unmasked(read: ReadRows, row_R: np.ndarray) -> TokenBatch:
+    """Rows for embedding: nothing is masked."""
+    token_T, indptr_R1, _ = read(row_R)
+    return TokenBatch(
+        token_T=torch.from_numpy(token_T.astype(np.int64)),
+        indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),
+        label_T=torch.full((len(token_T),), IGNORED_LABEL),
+    )
+
+
+class HasGraph(Protocol):
+    """A store of linked rows, or whatever else has a graph over rows."""
+
+    @property
+    def graph(self) -> Graph:
+        """Over the rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class LinkCollate:
+    """(step, rank, world) -> the arrays of a ``LinkBatch``.
+
+    Pickles as its settings and the store's path; the mapped store is opened once a process.
+
+    Attributes:
+        linked: has the graph: a store of one.
+        plan_config: which rows.
+        mask_config: what is masked.
+        read: rows to tokens; what it leaves to chance is decided by the step and the place in the global batch.
+        seed: the run's seed.
+        with_pairs: whether positives, negatives and pair masks are needed (λ > 0).
+        mask_anchors: whether anchors are masked (λ < 1, or as the anchor's view in the coupling loss).
+        same_node: what copies of one node in a batch are to each other.
+        self_loops: as in ``LinkPlan``; copies of a node are then linked, whatever ``same_node`` says.
+    """
+
+    linked: HasGraph
+    plan_config: PlanConfig
+    mask_config: MaskConfig
+    read: ReadRows
+    seed: int
+    with_pairs: bool
+    mask_anchors: bool
+    same_node: Literal["ignore", "positive", "negative"]
+    self_loops: bool = False
+
+    @cached_property
+    def plan(self) -> LinkPlan:
+        """The plan over the store's training graph."""
+        return LinkPlan(self.linked.graph, self.plan_config, self.seed, self.self_loops)
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields without the cached plan, so that what travels stays small."""
+        return {name: value for name, value in self.__dict__.items() if name != "plan"}
+
+    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
+        """The arrays of worker ``rank``'s shard of ``step``."""
+        everything = self.plan.rows(step) if self.with_pairs else self.plan.anchors(step)
+        shard = everything.shard(rank, world)
+        row_R = shard.flat
+        position_R = _global_positions(everything).shard(rank, world).flat
+        crop_key, num_anchors = derive_seed(self.seed, "crop", step), len(shard.anchor_B)
+        token_T, indptr_R1, is_special_T = self.read(row_R, hash_uniform(crop_key, position_R))
+        label_T = np.full(
+            len(token_T), IGNORED_LABEL, dtype=np.int16 if token_T.itemsize == 1 else np.int32
+        )
+        if self.mask_anchors and num_anchors:
+            end = indptr_R1[num_anchors]
+            token_T[:end], label_T[:end] = self._mask(
+                token_T[:end],
+                is_special_T[:end],
+                indptr_R1[: num_anchors + 1],
+                position_R[:num_anchors],
+                step,
+            )
+        return {
+            "token_T": token_T,
+            "indptr_R1": indptr_R1,
+            "label_T": label_T,
+            "row_R": row_R,
+            "num_anchors": np.asarray(num_anchors),
+            **self._pairs(everything, row_R, rank, world),
+            "num_fallback_negatives": np.asarray(self._count_fallbacks(shard)),
+        }
+
+    def _mask(
+        self,
+        token_T: np.ndarray,
+        is_special_T: np.ndarray,
+        indptr_R1: np.ndarray,
+        position_R: np.ndarray,
+        step: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        length_R = np.diff(indptr_R1)
+        position_T = np.repeat(position_R, length_R)
+        offset_T = np.arange(len(token_T)) - np.repeat(indptr_R1[:-1], length_R)
+        chances = [
+            hash_uniform(derive_seed(self.seed, purpose, step), position_T, offset_T)
+            for purpose in ("mask", "mask-choice", "mask-residue")
+        ]
+        return mask_tokens(
+            token_T,
+            is_special_T,
+            *chances,
+            rate=self.mask_config.mask_rate,
+            mask_id=self.read.mask_id,
+            style=self.mask_config.mask_style,
+            random_token_ids=self.read.ordinary_ids,
+        )
+
+    def _pairs(
+        self, everything: StepRows, row_R: np.ndarray, rank: int, world: int
+    ) -> dict[str, np.ndarray]:
+        if not self.with_pairs:
+            nothing = np.zeros((len(row_R), 0), dtype=bool)
+            return {"linked_RG": nothing, "ignore_RG": nothing}
+        shards = [everything.shard(other, world).flat for other in range(world)]
+        column_G = np.concatenate(shards)
+        offset = sum(len(shard) for shard in shards[:rank])
+        linked_RG = self.linked.graph.linked(row_R, column_G)
+        same_RG = row_R[:, None] == column_G
+        itself_RG = np.zeros_like(same_RG)
+        itself_RG[np.arange(len(row_R)), offset + np.arange(len(row_R))] = True
+        same_node = "positive" if self.self_loops else self.same_node
+        if same_node == "positive":
+            linked_RG |= same_RG & ~itself_RG
+        return {
+            "linked_RG": linked_RG,
+            "ignore_RG": same_RG if same_node == "ignore" else itself_RG,
+        }
+
+    def _count_fallbacks(self, shard: StepRows) -> int:
+        group_N = self.linked.graph.group_N
+        return int((group_N[shard.negative_BQ] != group_N[shard.anchor_B][:, None]).sum())
+
+
+def _global_positions(rows: StepRows) -> StepRows:
+    """The number of each sequence in the global batch, in a layout that does not depend on the workers."""
+    sizes = [rows.anchor_B.size, rows.positive_BP.size, rows.negative_BQ.size]
+    anchor, positive, negative = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:2])
+    return StepRows(
+        anchor, positive.reshape(rows.positive_BP.shape), negative.reshape(rows.negative_BQ.shape)
+    )

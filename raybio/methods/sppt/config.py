@@ -1,0 +1,159 @@
+from typing import Literal
+
+from pydantic import Field
+
+from raybio.core.config import BaseConfig
+
+
+class PlanConfig(BaseConfig):
+    """Which rows make up a step."""
+
+    global_batch_rows: int = Field(64, ge=1, description="anchors of a step, over all workers")
+    anchor_order: Literal["uniform", "group_first"] = Field(
+        "uniform",
+        description="uniform: every node is an anchor once an epoch; group_first: a group, drawn in proportion to its "
+        "nodes, then anchors of that group without replacement",
+    )
+    num_positives_per_anchor: int = Field(1, ge=1, description="linked nodes drawn for each anchor")
+    num_negatives_per_anchor: int = Field(
+        1, ge=0, description="unlinked nodes of the anchor's group drawn for it"
+    )
+
+
+NO_MINING = 10.0
+"""A mining margin of 2 or more filters nothing; this is the authors' value."""
+
+
+PRESETS: dict[str, dict[str, float]] = {
+    # The defaults of the metric-learning code that the authors ported the loss from.
+    "metric_learning": {
+        "positive_weight": 2.0,
+        "negative_weight": 40.0,
+        "threshold": 0.5,
+        "mining_margin": 0.1,
+    },
+    # The defaults of the authors' own code.
+    "authors": {
+        "positive_weight": 1.0,
+        "negative_weight": 1.0,
+        "threshold": 0.1,
+        "mining_margin": NO_MINING,
+    },
+    # Run names left in the authors' scripts.
+    "authors_2_2": {
+        "positive_weight": 2.0,
+        "negative_weight": 2.0,
+        "threshold": 0.1,
+        "mining_margin": NO_MINING,
+    },
+    "authors_2_40": {
+        "positive_weight": 2.0,
+        "negative_weight": 40.0,
+        "threshold": 0.1,
+        "mining_margin": NO_MINING,
+    },
+}
+
+
+class MaskConfig(BaseConfig):
+    """Which tokens of an anchor are to be predicted."""
+
+    mask_rate: float = Field(
+        0.15, gt=0, lt=1, description="share of an anchor's tokens that are to be predicted"
+    )
+    mask_style: Literal["always", "bert"] = Field(
+        "always",
+        description="always: the mask token; bert: 80 % mask token, 10 % random token, 10 % unchanged",
+    )
+
+
+class LinkEvaluationConfig(BaseConfig):
+    """How link retrieval is measured, during training and at the end."""
+
+    num_nodes_per_group: int = Field(
+        50,
+        ge=0,
+        description="nodes drawn from each group, to which all their neighbours are added; 0: whole groups",
+    )
+    num_nodes_per_group_at_the_end: int = Field(
+        0,
+        ge=0,
+        description="the same for a finished run's table; 0: whole groups, whose cost grows with their squares",
+    )
+    metric: Literal["euclidean", "cosine"] = Field(
+        "euclidean", description="what is near in embedding space"
+    )
+    block_rows: int = Field(1024, ge=1, description="nodes whose candidates are scored at once")
+
+
+class ObjectiveConfig(BaseConfig):
+    """What is minimised."""
+
+    lambda_spml: float = Field(
+        0.1, ge=0, le=1, description="weight λ of the graph loss; the language model has 1 - λ"
+    )
+    loss: Literal["multi_similarity", "multi_similarity_global", "margin_contrastive"] = Field(
+        "multi_similarity",
+        description="the graph loss; multi_similarity_global is the formula as the paper prints it, with inner "
+        "products and one logarithm over all pairs",
+    )
+    preset: Literal["metric_learning", "authors", "authors_2_2", "authors_2_40"] = Field(
+        "metric_learning",
+        description="named settings of the Multi-Similarity loss: w+, w-, threshold, mining margin",
+    )
+    positive_weight: float | None = Field(
+        None, gt=0, description="w+ of Multi-Similarity; null: the preset's"
+    )
+    negative_weight: float | None = Field(
+        None, gt=0, description="w- of Multi-Similarity; null: the preset's"
+    )
+    threshold: float | None = Field(
+        None, ge=-1, le=1, description="cosine threshold t; null: the preset's"
+    )
+    mining_margin: float | None = Field(
+        None,
+        ge=0,
+        description="mining margin of Multi-Similarity (2 or more filters nothing); null: the preset's",
+    )
+    positive_margin: float = Field(
+        0.0, ge=0, description="margin_contrastive: linked pairs are pulled below this"
+    )
+    negative_margin: float = Field(
+        10.0, ge=0, description="margin_contrastive: unlinked pairs are pushed beyond this"
+    )
+    same_node: Literal["ignore", "positive", "negative"] = Field(
+        "ignore",
+        description="what two copies of a node in one batch are (negative: as in the authors' code)",
+    )
+    masked_anchors: bool = Field(
+        True,
+        description="the graph loss sees the anchors' masked view, so that one forward pass serves both losses; false "
+        "only with lambda_spml 1",
+    )
+
+    def multi_similarity(self) -> dict[str, float]:
+        """The preset's numbers with the explicitly given ones in their place."""
+        given = {name: getattr(self, name) for name in PRESETS[self.preset]}
+        return PRESETS[self.preset] | {
+            name: value for name, value in given.items() if value is not None
+        }
+
+
+def check_sampling(plan: PlanConfig, objective: ObjectiveConfig) -> None:
+    """Refuse what cannot go together.
+
+    Raises:
+        ValueError: naming both settings.
+    """
+    if not objective.masked_anchors and objective.lambda_spml < 1:
+        raise ValueError(
+            f"objective.masked_anchors is false with lambda_spml {objective.lambda_spml}: the language model needs "
+            "masked anchors, and one forward pass serves both losses. Set it with lambda_spml = 1 only"
+        )
+    unequal = plan.num_positives_per_anchor != plan.num_negatives_per_anchor
+    if unequal and objective.lambda_spml > 0 and objective.loss == "margin_contrastive":
+        raise ValueError(
+            "objective.loss margin_contrastive pairs each positive with a negative, but plan has "
+            f"num_positives_per_anchor {plan.num_positives_per_anchor} and num_negatives_per_anchor "
+            f"{plan.num_negatives_per_anchor}: want equal numbers"
+        )

@@ -1,0 +1,155 @@
+"""The plan: which rows make up each step, as a pure function of (seed, step).
+
+No state, no lists, no buffers: a run resumes at any step by arithmetic, and the rows of a step do not depend on how
+many workers share it.
+
+Shape letters: B anchors of a step, P positives and Q negatives of an anchor.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from raybio.core.errors import ConfigError, DataError
+from raybio.core.randomness import derive_seed, shuffled_epochs
+from raybio.methods.sppt.config import PlanConfig
+from raybio.methods.sppt.graph.csr import Graph
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The rows of a step's global batch: anchors (B,), positives (B, P), negatives (B, Q)."""
+
+    anchor_B: np.ndarray
+    positive_BP: np.ndarray
+    negative_BQ: np.ndarray
+
+    def shard(self, rank: int, world: int) -> "StepRows":
+        """The slice of worker ``rank`` of ``world``: consecutive anchors with their positives and negatives."""
+        num_anchors = len(self.anchor_B)
+        part = slice(num_anchors * rank // world, num_anchors * (rank + 1) // world)
+        return StepRows(self.anchor_B[part], self.positive_BP[part], self.negative_BQ[part])
+
+    @property
+    def flat(self) -> np.ndarray:
+        """All rows in the layout of a batch: anchors, then positives, then negatives."""
+        return np.concatenate([self.anchor_B, self.positive_BP.ravel(), self.negative_BQ.ravel()])
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    """Anchors with their linked positives and tier-1 negatives (SPPT, facts on tiered sampling).
+
+    In ``uniform`` order the anchors of all steps are one endless stream, the k-th of which is node number
+    ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and every epoch holds each node
+    exactly once, also where the batch does not divide the epoch.
+
+    Attributes:
+        graph: who is linked to whom.
+        config: what a step is made of.
+        seed: of all drawing.
+        self_loops: each node counts as a neighbour of itself, so that it is drawn as its own positive as often as any
+            other, and nodes without a link are anchors too; parity with the authors' synthetic surfaces.
+
+    Raises:
+        DataError: if the graph has no links.
+        ConfigError: if a ``group_first`` batch is larger than the graph.
+    """
+
+    graph: Graph
+    config: PlanConfig
+    seed: int
+    self_loops: bool = False
+
+    def __post_init__(self) -> None:
+        if self.graph.num_edges == 0:
+            raise DataError(
+                "the graph has no links, want at least one: nothing can be pre-trained on it"
+            )
+        if self.config.anchor_order == "group_first" and self.config.global_batch_rows > len(
+            self._nodes
+        ):
+            raise ConfigError(
+                f"plan.global_batch_rows = {self.config.global_batch_rows}, but only {len(self._nodes)} nodes have a "
+                "link and group_first draws without replacement: make the batch smaller"
+            )
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which each node with a positive is an anchor once; a fraction where the batch does not fit."""
+        return len(self._nodes) / self.config.global_batch_rows
+
+    def anchors(self, step: int) -> StepRows:
+        """The anchors of ``step`` alone, for training without the graph."""
+        anchor_B = (
+            self._uniform(step)
+            if self.config.anchor_order == "uniform"
+            else self._group_first(step)
+        )
+        nothing = np.empty((len(anchor_B), 0), dtype=np.int64)
+        return StepRows(anchor_B, nothing, nothing)
+
+    def rows(self, step: int) -> StepRows:
+        """The rows of the global batch of ``step``.
+
+        Raises:
+            DataError: if negatives are wanted of a node that is linked to all others.
+        """
+        anchor_B = self.anchors(step).anchor_B
+        rng = np.random.default_rng(derive_seed(self.seed, "neighbours", step))
+        positive_BP = self._positives(anchor_B, rng)
+        try:
+            negative_BQ = self.graph.sample_negatives(
+                anchor_B, self.config.num_negatives_per_anchor, rng
+            )
+        except ValueError as error:
+            raise DataError(
+                f"step {step}: {error}, or set plan.num_negatives_per_anchor=0"
+            ) from None
+        return StepRows(anchor_B, positive_BP, negative_BQ)
+
+    def _positives(self, anchor_B: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        num = self.config.num_positives_per_anchor
+        if not self.self_loops:
+            return self.graph.sample_neighbours(anchor_B, num, rng)
+        degree_B = self.graph.degree_N[anchor_B]
+        is_other_BP = rng.integers(0, degree_B[:, None] + 1, size=(len(anchor_B), num)) > 0
+        positive_BP = np.repeat(anchor_B[:, None], num, axis=1)
+        linked_B = degree_B > 0
+        neighbour_BP = self.graph.sample_neighbours(anchor_B[linked_B], num, rng)
+        positive_BP[linked_B] = np.where(is_other_BP[linked_B], neighbour_BP, positive_BP[linked_B])
+        return positive_BP
+
+    @cached_property
+    def _nodes(self) -> np.ndarray:
+        """Nodes that have a positive, sorted by group so that a group is one range of them."""
+        counted = np.flatnonzero((self.graph.degree_N > 0) | self.self_loops)
+        return counted[np.argsort(self.graph.group_N[counted], kind="stable")]
+
+    @cached_property
+    def _group_bounds(self) -> np.ndarray:
+        """Group g (numbered among the groups that have links) is ``_nodes[bounds[g] : bounds[g + 1]]``."""
+        changes = np.flatnonzero(np.diff(self.graph.group_N[self._nodes])) + 1
+        return np.concatenate([[0], changes, [len(self._nodes)]])
+
+    def _uniform(self, step: int) -> np.ndarray:
+        batch = self.config.global_batch_rows
+        drawn_B = shuffled_epochs(
+            step * batch, batch, num_rows=len(self._nodes), seed=self.seed, name="anchors"
+        )
+        return self._nodes[drawn_B].astype(np.int64)
+
+    def _group_first(self, step: int) -> np.ndarray:
+        """Whole groups are drawn until the batch is full, so a batch larger than its first group takes a second."""
+        rng = np.random.default_rng(derive_seed(self.seed, "groups", step))
+        sizes = np.diff(self._group_bounds).astype(float)
+        chosen: list[np.ndarray] = []
+        missing = self.config.global_batch_rows
+        while missing > 0:
+            group = int(rng.choice(len(sizes), p=sizes / sizes.sum()))
+            members = self._nodes[self._group_bounds[group] : self._group_bounds[group + 1]]
+            chosen.append(rng.permutation(members)[:missing])
+            missing -= len(chosen[-1])
+            sizes[group] = 0.0
+        return np.concatenate(chosen).astype(np.int64)

@@ -1,0 +1,161 @@
+"""Preparing a graph of proteins or texts: readers -> quarantine -> distinct links -> held-out links -> store."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import Field
+
+from raybio.core.config import BaseConfig
+from raybio.core.errors import DataError
+from raybio.methods.sppt.articles.store import LinkedTextStore, commit_linked_texts
+from raybio.methods.sppt.graph_store import Commit, Corpus, G, assemble
+from raybio.methods.sppt.proteins.residues import DEFAULT_MAX_LENGTH
+from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
+from raybio.store.quarantine import Quarantine
+from raybio.store.ragged import Spool
+from raybio.store.sources import demand_files, describe_files
+from raybio.store.writer import Draft
+
+
+class LinkedTextConfig(BaseConfig):
+    """How raw files become a store of linked texts; all of it stands in the store's manifest."""
+
+    heldout_share: float = Field(
+        0.05, ge=0, lt=1, description="share of each group's links kept out of training"
+    )
+    seed: int = Field(0, ge=0, description="which links are held out")
+    max_bad_share: float = Field(
+        0.1, ge=0, le=1, description="share of bad records beyond which the input is refused"
+    )
+
+
+class PrepareConfig(LinkedTextConfig):
+    """How raw files become a store of proteins; all of it stands in the store's manifest."""
+
+    strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
+    max_length: int = Field(
+        DEFAULT_MAX_LENGTH, ge=1, description="longer sequences are set aside, in letters"
+    )
+
+
+class Source(Protocol):
+    """Raw files in some layout."""
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The files read, under the name of each input."""
+        ...
+
+
+class ProteinSource(Source, Protocol):
+    """Files of proteins and their links."""
+
+    def read(
+        self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int
+    ) -> Corpus:
+        """Read everything: sequences into the spool, the rest into the corpus."""
+        ...
+
+
+class TextSource(Source, Protocol):
+    """Files of texts and their links."""
+
+    def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
+        """Read everything: texts into the spool, the rest into the corpus."""
+        ...
+
+
+def prepare_proteins(
+    out: str | Path,
+    source: ProteinSource,
+    config: PrepareConfig | None = None,
+    *,
+    force: bool = False,
+) -> ProteinStore:
+    """Prepare a store of protein sequences and their links.
+
+    Args:
+        out: folder of the store.
+        source: ``tables.Tables`` or ``interactomes.TreeOfLife``.
+        config: settings; their defaults if None.
+        force: replace a store that is there already.
+
+    Returns:
+        The store, open. The same files and settings give the same bytes.
+
+    Raises:
+        DataError: if the input is missing, torn, changed while it was read, has too many bad records or no links.
+        StoreError: if the store cannot be written.
+    """
+    config = config or PrepareConfig()
+    read = partial(source.read, strip_stop=config.strip_stop, max_length=config.max_length)
+    return _prepare(Draft(out, force=force), source, read, commit_proteins, config)
+
+
+def prepare_linked_texts(
+    out: str | Path,
+    source: TextSource,
+    config: LinkedTextConfig | None = None,
+    *,
+    force: bool = False,
+) -> LinkedTextStore:
+    """Prepare a store of texts and their links; as ``prepare_proteins``.
+
+    Args:
+        out: folder of the store.
+        source: ``linked_tables.LinkedTables``, ``ogb_mag.OgbMag`` or ``cane.Cane``.
+        config: settings; their defaults if None.
+        force: replace a store that is there already.
+    """
+    return _prepare(
+        Draft(out, force=force),
+        source,
+        source.read,
+        commit_linked_texts,
+        config or LinkedTextConfig(),
+    )
+
+
+def _prepare(
+    new: Draft,
+    source: Source,
+    read: Callable[[Spool, Quarantine], Corpus],
+    commit: Commit[G],
+    config: LinkedTextConfig | PrepareConfig,
+) -> G:
+    quarantine = Quarantine(config.max_bad_share)
+    for files in source.files.values():
+        demand_files(files)
+    with new as draft, Spool(draft.folder / "spool") as spool:
+        before = _states(source)
+        sources = {name: describe_files(files) for name, files in source.files.items()}
+        corpus = read(spool, quarantine)
+        for file, state in _states(source).items():
+            if before.get(file) != state:
+                raise DataError(
+                    f"{file}: changed while it was being read. Prepare again when nothing writes to it."
+                )
+        provenance = {
+            "sources": sources,
+            "parameters": config.to_mapping(),
+            "quarantine": quarantine.summary(),
+        }
+        return assemble(
+            corpus,
+            spool,
+            draft,
+            commit=commit,
+            heldout_share=config.heldout_share,
+            seed=config.seed,
+            provenance=provenance,
+        )
+
+
+def _states(source: Source) -> dict[Path, tuple[int, int]]:
+    return {
+        file: (file.stat().st_size, file.stat().st_mtime_ns)
+        for files in source.files.values()
+        for file in files
+    }

@@ -1,0 +1,100 @@
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from raybio.encoders.config import TransformerConfig
+from raybio.methods.sppt.config import (
+    LinkEvaluationConfig,
+    MaskConfig,
+    ObjectiveConfig,
+    PlanConfig,
+    check_sampling,
+)
+from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
+
+
+class InputConfig(MaskConfig):
+    """How a stored sequence becomes the tokens that an encoder sees."""
+
+    max_length: int = Field(
+        4096, ge=4, description="tokens of a sequence, special ones included; longer ones are cut"
+    )
+    crop: Literal["ends", "front", "back", "random"] = Field(
+        "ends",
+        description="which part of a longer sequence is kept: the front, the back, one of these two by chance "
+        "(ends, as in the paper's code) or any window by chance (random)",
+    )
+
+
+class EncoderConfig(TransformerConfig):
+    """Which protein encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+
+    vocabulary: Literal["tape", "esm"] = Field(
+        default="tape",
+        description="scratch only: tape is a BERT over TAPE's letters, esm an ESM-2 with rotary positions; "
+        "a checkpoint's vocabulary is read from its tokenizer",
+    )
+    max_positions: int = Field(
+        default=4104,
+        ge=8,
+        le=1_048_576,
+        description="most tokens of a sequence, special ones included (4104 = 4096 residues and two special tokens, "
+        "rounded up to 8); a checkpoint with a position table brings its own limit",
+    )
+    dropout: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="dropout of states and attention, for checkpoints too; 0 as in ESM-2, because a run sees each of "
+        "millions of sequences once or a few times and underfits rather than overfits",
+    )
+    pooling: Literal["auto", "cls", "mean"] = Field(
+        default="auto",
+        description="sequence embedding: the first token's last state, or the mean over residues; auto: what the "
+        "folder of the source says, such as an export, else cls (as published)",
+    )
+
+    @model_validator(mode="after")
+    def _rotary_positions_fit(self) -> Self:
+        if self.vocabulary == "esm" and (self.width // self.num_heads) % 2:
+            raise ValueError(
+                f"width / num_heads is {self.width // self.num_heads}; "
+                "rotary positions (vocabulary esm) want an even number"
+            )
+        return self
+
+
+class Config(TrainingConfig):
+    """Settings of SPPT on proteins; the defaults are the paper's where it states them."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    input: InputConfig = InputConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    plan: PlanConfig = PlanConfig()
+    evaluation: LinkEvaluationConfig = LinkEvaluationConfig()
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> "Config":
+        if self.encoder.source == "scratch" and self.input.max_length > self.encoder.max_positions:
+            raise ValueError(
+                f"input.max_length {self.input.max_length} is more than encoder.max_positions "
+                f"{self.encoder.max_positions}: raise the second or lower the first"
+            )
+        check_sampling(self.plan, self.objective)
+        return self
+
+
+DEMO = Config(
+    encoder=EncoderConfig(
+        num_layers=2, width=128, num_heads=4, ffn_width=512, max_positions=72, pooling="mean"
+    ),
+    input=InputConfig(max_length=72, crop="random"),
+    objective=ObjectiveConfig(lambda_spml=0.5),
+    plan=PlanConfig(global_batch_rows=64, anchor_order="group_first", num_negatives_per_anchor=0),
+    schedule=ScheduleConfig(max_steps=500, checkpoint_every_steps=100, evaluate_every_steps=100),
+    optim=OptimConfig(peak_lr=1e-3, num_warmup_steps=50, schedule="cosine", final_lr_ratio=0.05),
+)
+"""Settings for the embedded miniature tree of life on two CPU cores: minutes, not days.
+
+A batch is one species, so that all of its unlinked pairs are tier-1 negatives and none has to be drawn beside them.
+"""

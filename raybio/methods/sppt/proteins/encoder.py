@@ -1,0 +1,374 @@
+"""Protein encoders: a BERT or ESM transformer over residues, from scratch, from a folder or from the hub.
+
+Shape letters: R sequences, L padded length, D width, K selected tokens, V token ids.
+
+Encoders that others trained: from a folder or the hub, safetensors only, and never with code of theirs.
+
+A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load without raybio.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    EsmConfig,
+    EsmForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from raybio.core.batch import PaddedTokens
+from raybio.core.errors import ConfigError, DataError
+from raybio.core.files import whole_folder
+from raybio.core.interfaces import Encoded, Encoder
+from raybio.encoders.checkpoints import check_complete, check_source, load_pretrained, load_weights
+from raybio.encoders.config import SCRATCH, Pooling
+from raybio.methods.sppt.proteins.encoder import model_card
+from raybio.encoders.text_checkpoint import write_sentence_files
+from raybio.encoders.transformer import (
+    fit_model,
+    last_hidden_states,
+    mean_over,
+    resolve_pooling,
+    seeded_weights,
+)
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.saved_settings import (
+    SETTINGS,
+    ProteinSettings,
+    read_protein_settings,
+)
+from raybio.methods.sppt.proteins.vocabulary import (
+    VOCABULARIES,
+    Vocabulary,
+    build_tokenizer,
+    vocabulary_of_tokenizer,
+)
+from raybio.ops.similarity import at_least_fp32
+
+
+class ProteinEncoder(Encoder):
+    """A masked language model that also embeds whole sequences; an ``raybio.core.interfaces.Encoder``.
+
+    An embedding does not depend on the other sequences of a batch, nor on how far it is padded. In particular ESM's
+    ``token_dropout``, which rescales a sequence by its share of masked tokens, counts within the sequence alone,
+    because the attention mask is always passed; it is kept as the checkpoint has it, and on from scratch, as in ESM-2.
+
+    Attributes:
+        model: the ``transformers`` model with its language-model head.
+        vocabulary: how residues become its token ids.
+        width: D, numbers in an embedding.
+        pad_id: token id of padding.
+        max_tokens: longest sequence it can read, special tokens included.
+        pooling: "cls" or "mean".
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        vocabulary: Vocabulary,
+        *,
+        max_tokens: int,
+        pooling: Pooling = "cls",
+    ):
+        """Wrap a ``BertForMaskedLM`` or ``EsmForMaskedLM``."""
+        super().__init__()
+        self.model = model
+        self.vocabulary = vocabulary
+        self.width: int = model.config.hidden_size
+        self.pad_id = vocabulary.pad_id
+        self.max_tokens = max_tokens
+        self.pooling = pooling
+        if model.config.model_type == "esm":
+            # The contact head takes no part in training; frozen, no optimiser or gradient sum waits for it.
+            model.esm.contact_head.requires_grad_(False)
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        """Last hidden states (R, L, D) and embeddings (R, D), these in float32 or wider.
+
+        Raises:
+            DataError: if a sequence is longer than ``max_tokens``.
+        """
+        token_RL, mask_RL = tokens.token_RL, tokens.mask_RL
+        if token_RL.shape[1] > self.max_tokens:
+            self.check_length(int(mask_RL.sum(1).max()))
+        hidden_RLD = last_hidden_states(self.model.base_model, tokens, self.max_tokens)
+        return Encoded(hidden_RLD, self._pool(hidden_RLD, token_RL, mask_RL))
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        """Scores (K, V) of the vocabulary for K hidden states."""
+        return (
+            self.model.cls(hidden_KD)
+            if self.model.config.model_type == "bert"
+            else self.model.lm_head(hidden_KD)
+        )
+
+    def check_length(self, num_tokens: int) -> None:
+        """Refuse sequences of ``num_tokens`` tokens that have no positions; call it before training with the longest.
+
+        Raises:
+            DataError: if ``num_tokens`` is more than ``max_tokens``.
+        """
+        if num_tokens > self.max_tokens:
+            residues = self.max_tokens - self.vocabulary.num_special_per_sequence
+            raise DataError(
+                f"a sequence has {num_tokens} tokens, special ones included; this encoder has {self.max_tokens} "
+                f"positions. Crop sequences to {residues} residues, or train an encoder with a larger max_positions."
+            )
+
+    def _pool(self, hidden_RLD: Tensor, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
+        if self.pooling == "cls":
+            return at_least_fp32(hidden_RLD[:, 0])
+        residue_RL = mask_RL & (token_RL != self.vocabulary.cls_id)
+        if self.vocabulary.eos_id is not None:
+            residue_RL = residue_RL & (token_RL != self.vocabulary.eos_id)
+        return mean_over(hidden_RLD, residue_RL)
+
+
+def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder:
+    """The encoder that ``config`` describes, on the CPU in float32, in training mode.
+
+    Random weights depend on ``seed`` alone, and torch's global generators are left as they were.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no usable protein encoder.
+    """
+    vocabulary = vocabulary_of(config)
+    with seeded_weights(seed):
+        if config.source == SCRATCH:
+            model = _fresh_model(config)
+        else:
+            model = load_model(config.source, config.revision, dropout=config.dropout)
+    fit_model(model, config, vocabulary.size)
+    stated = None if config.source == SCRATCH else _stated_pooling(config)
+    pooling = resolve_pooling(config.pooling, source=config.source, stated=stated, default="cls")
+    encoder = ProteinEncoder(
+        model, vocabulary, max_tokens=_max_tokens(model.config, config), pooling=pooling
+    )
+    return encoder.train()
+
+
+def _stated_pooling(config: EncoderConfig) -> Pooling | None:
+    """Return the pooling that the source's folder states, None if it states none."""
+    try:
+        settings = read_protein_settings(config.source, config.revision)
+    except ConfigError:
+        if config.pooling == "auto":
+            raise
+        # Modules that cannot be honoured: the setting is there to take the transformer without them.
+        return None
+    return settings.pooling if settings else None
+
+
+def vocabulary_of(config: EncoderConfig) -> Vocabulary:
+    """The vocabulary of the encoder that ``config`` describes, without loading its weights.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single residues.
+    """
+    if config.source == SCRATCH:
+        return VOCABULARIES[config.vocabulary]
+    return load_vocabulary(config.source, config.revision)
+
+
+def max_tokens_of(config: EncoderConfig) -> int:
+    """Return the most tokens that the encoder of ``config`` reads, special ones included; no weights are loaded.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no BERT or ESM.
+    """
+    if config.source == SCRATCH:
+        return config.max_positions
+    return _max_tokens(load_config(config.source, config.revision), config)
+
+
+def _fresh_model(config: EncoderConfig) -> PreTrainedModel:
+    vocabulary = VOCABULARIES[config.vocabulary]
+    sizes = config.fresh_sizes(dropout=config.dropout) | {
+        "vocab_size": vocabulary.size,
+        "max_position_embeddings": config.max_positions,
+        "pad_token_id": vocabulary.pad_id,
+    }
+    if config.vocabulary == "tape":
+        return BertForMaskedLM(BertConfig(**sizes, type_vocab_size=1))
+    # The values of facebook/esm2_*.
+    esm2 = {
+        "position_embedding_type": "rotary",
+        "token_dropout": True,
+        "emb_layer_norm_before": False,
+    }
+    return EsmForMaskedLM(
+        EsmConfig(**sizes, **esm2, mask_token_id=vocabulary.mask_id, layer_norm_eps=1e-5)
+    )
+
+
+def _max_tokens(model_config: PreTrainedConfig, config: EncoderConfig) -> int:
+    if model_config.model_type == "bert":
+        return model_config.max_position_embeddings
+    if model_config.position_embedding_type == "rotary":
+        return config.max_positions
+    # ESM-1b counts positions from pad_id + 1, as fairseq does.
+    return model_config.max_position_embeddings - model_config.pad_token_id - 1
+
+
+logger = logging.getLogger(__name__)
+
+
+def load_vocabulary(source: str, revision: str) -> Vocabulary:
+    """The vocabulary of a checkpoint's tokenizer.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single residues.
+    """
+    tokenizer = load_pretrained(AutoTokenizer, source, revision)
+    try:
+        return vocabulary_of_tokenizer(tokenizer)
+    except ValueError as error:
+        raise ConfigError(
+            f"encoder.source {source!r} is no protein encoder: {error}. Give one whose tokens are single residues."
+        ) from None
+
+
+def check_protein_source(source: str, revision: str) -> None:
+    """Refuse a source that is not there or reads no single residues, before anything is started.
+
+    Raises:
+        ConfigError: naming it and what is wanted.
+    """
+    check_source(source, revision)
+    if source != SCRATCH:
+        load_vocabulary(source, revision)
+
+
+def load_config(source: str, revision: str) -> PreTrainedConfig:
+    """Return the settings of a checkpoint's model; no weights are read.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, or is no BERT or ESM.
+    """
+    model_config: PreTrainedConfig = load_pretrained(AutoConfig, source, revision)
+    if model_config.model_type not in ("bert", "esm") or getattr(
+        model_config, "is_folding_model", False
+    ):
+        raise ConfigError(
+            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM (not ESMFold)"
+        )
+    return model_config
+
+
+def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel:
+    """A checkpoint's masked language model in float32, with ``dropout`` in place of its own.
+
+    A checkpoint without language-model head gets a random one from torch's generator, with a warning in the log.
+
+    Raises:
+        ConfigError: if the source cannot be found or reached, is no BERT or ESM, or lacks weights.
+    """
+    model_config = load_config(source, revision)
+    model_config.hidden_dropout_prob = model_config.attention_probs_dropout_prob = dropout
+    model, missing = load_weights(
+        AutoModelForMaskedLM, source, revision, config=model_config, attn_implementation="sdpa"
+    )
+    missing = [name for name in missing if "contact_head" not in name]
+    check_complete(
+        source, [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
+    )
+    if missing:
+        logger.warning("%s has no language-model head; it starts from random weights", source)
+    return model
+
+
+_USAGE = """```python
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForMaskedLM.from_pretrained(".").base_model
+{tokenize}
+with torch.no_grad():
+    states = model(**batch).last_hidden_state
+{pool}
+```"""
+
+
+_TOKENIZE = 'batch = tokenizer(["MKTAYIAKQR", "MVLSPADK"], padding=True, truncation=True, return_tensors="pt"{options})'
+
+
+_USAGE_BY_POOLING = {
+    "cls": _USAGE.format(tokenize=_TOKENIZE.format(options=""), pool="embedding = states[:, 0]"),
+    "mean": _USAGE.format(
+        tokenize=_TOKENIZE.format(options=", return_special_tokens_mask=True")
+        + "\nresidue = 1 - batch.pop('special_tokens_mask')[..., None]",
+        pool="embedding = (states * residue).sum(1) / residue.sum(1)",
+    ),
+}
+
+
+def export_encoder(
+    encoder: ProteinEncoder,
+    directory: str | Path,
+    *,
+    card: Mapping[str, Any],
+    max_tokens: int | None = None,
+) -> Path:
+    """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
+
+    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and ``AutoTokenizer`` load it, and
+    so does ``encoder.source``. With pooling "cls" ``SentenceTransformer`` does too; its mean pooling would count
+    special tokens, so for pooling "mean" its files are left out. ``read_protein_settings`` reads pooling and length.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: sections of README.md by title, as values that YAML can hold, such as ``{"Data digest": "9f…",
+            "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is the heading.
+        max_tokens: tokens of a sequence in training, special ones included; None: all that the encoder reads.
+
+    Returns:
+        ``directory``.
+    """
+    length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
+    tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
+    settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalised": False}
+    with whole_folder(Path(directory)) as folder:
+        encoder.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "README.md").write_text(_model_card(encoder, card, length), encoding="utf-8")
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        if encoder.pooling == "cls":
+            write_sentence_files(folder, width=encoder.width, pooling="cls", max_tokens=length)
+    return Path(directory)
+
+
+def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: int) -> str:
+    return model_card(
+        card,
+        default_name="Protein encoder",
+        tags=["protein", "raybio"]
+        + (["sentence-transformers"] if encoder.pooling == "cls" else []),
+        facts=_facts(encoder, max_tokens),
+        usage=_USAGE_BY_POOLING[encoder.pooling],
+    )
+
+
+def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
+    config = encoder.model.config
+    millions = sum(weight.numel() for weight in encoder.parameters()) / 1e6
+    pooled = (
+        "the first token's last state"
+        if encoder.pooling == "cls"
+        else "the mean of the residues' last states"
+    )
+    return (
+        f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, width {encoder.width} "
+        f"and {millions:.1f} M weights, trained with raybio. It reads upper-case residue letters, up to "
+        f"{max_tokens} tokens. A protein's embedding is {pooled}, not normalised."
+    )

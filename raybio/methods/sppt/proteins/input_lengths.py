@@ -1,0 +1,40 @@
+import numpy as np
+
+from raybio.encoders.input_lengths import InputLengths, with_alike
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import max_tokens_of, vocabulary_of
+from raybio.methods.sppt.proteins.store import HasResidues
+
+
+def protein_lengths(
+    store: HasResidues, encoder: EncoderConfig, wanted: int, setting: str, *, crop: str = "front"
+) -> InputLengths:
+    """Count the sequences that are longer than what the encoder reads; no weights are loaded.
+
+    Args:
+        store: the sequences.
+        encoder: which encoder reads them.
+        wanted: most tokens of a sequence, by the settings.
+        setting: dotted path of the setting that says so.
+        crop: which part of a longer sequence is read; "random" and "ends" are windows by design.
+    """
+    readable = max_tokens_of(encoder)
+    return InputLengths.of(
+        "sequences",
+        "residues",
+        np.diff(store.indptr_N1),
+        min(wanted, readable) - vocabulary_of(encoder).num_special_per_sequence,
+        setting=setting,
+        wanted=wanted,
+        readable=readable,
+        is_window=crop in ("random", "ends"),
+    )
+
+
+def with_alike_proteins(lengths: InputLengths, store: HasResidues) -> InputLengths:
+    """Add how many distinct sequences begin like another one, as far as they are read."""
+    if not lengths.num_cut:
+        return lengths
+    content, bounds = store.residue_T.tobytes(), store.indptr_N1.tolist()
+    wholes = (content[start:end] for start, end in zip(bounds, bounds[1:], strict=False))
+    return with_alike(lengths, ((whole, whole[: lengths.limit]) for whole in wholes))

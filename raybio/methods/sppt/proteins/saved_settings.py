@@ -1,0 +1,67 @@
+"""What a folder says of its protein encoder: pooling and length."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from raybio.core.errors import ConfigError
+from raybio.encoders.config import Pooling
+from raybio.encoders.text_checkpoint import read_sentence_folder
+
+SETTINGS = "protein.json"
+"""Of an export: how the encoder was used in training. sentence_transformers has no word for a mean over residues."""
+
+
+class ProteinSettings(NamedTuple):
+    """How a protein encoder turns sequences into embeddings, which are not normalised.
+
+    Attributes:
+        pooling: "cls", or "mean" over residues.
+        max_tokens: tokens of a sequence, special ones included; longer ones lose their end. None: not stated.
+    """
+
+    pooling: Pooling
+    max_tokens: int | None
+
+
+def read_protein_settings(folder: str | Path, revision: str = "main") -> ProteinSettings | None:
+    """Read how a folder's protein encoder embeds; None if the folder does not say.
+
+    Args:
+        folder: written by ``export_encoder``, or by sentence_transformers; or a hub id.
+        revision: of a hub id.
+
+    Raises:
+        ConfigError: if the files are malformed, or ask for something that ``ProteinEncoder`` does not compute.
+    """
+    path = Path(folder).expanduser() / SETTINGS
+    if path.is_file():
+        return _read_own(path)
+    head = read_sentence_folder(str(folder), revision)
+    if head is None or head.pooling is None:
+        return None
+    if head.pooling == "mean" or head.is_normalised:
+        raise ConfigError(
+            f"{folder}: modules.json wants the mean over all tokens, or embeddings of length 1. Protein embeddings "
+            "are the first token's state or the mean over residues. Use a folder without modules.json and --pooling"
+        )
+    return ProteinSettings(head.pooling, head.max_tokens)
+
+
+def _read_own(path: Path) -> ProteinSettings:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        settings = ProteinSettings(content["pooling"], content["max_tokens"])
+        is_valid = (
+            settings.pooling in ("cls", "mean")
+            and type(settings.max_tokens) is int
+            and settings.max_tokens > 2
+        )
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
+    if not is_valid or content.get("is_normalised", False) is not False:
+        raise ConfigError(
+            f"{path}: got {content}, want pooling cls or mean, max_tokens above 2 and is_normalised false; export the "
+            "run again"
+        )
+    return settings

@@ -1,0 +1,163 @@
+"""TAPE's published checkpoint as a folder that ``encoder.source`` takes.
+
+TAPE (songlab-cal/tape, ``bert-base``) publishes ``config.json`` and a pickled ``pytorch_model.bin`` with parameter
+names of its own. Here, and nowhere else, a pickle is read, with ``weights_only=True``, which refuses all but tensors.
+
+    python -m raybio.methods.sppt.proteins.tape_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
+
+What changes: TAPE's pooler is left out, because SPPT embeds a sequence by the raw [CLS] state. The published file is
+said to have no language-model head (songlab-cal/tape#139); then the folder has none either, and training starts one
+from random weights. A head that is there is taken along.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
+
+from raybio.core.errors import DataError
+from raybio.core.files import whole_folder
+from raybio.encoders.checkpoints import convert_command, read_tensors
+from raybio.methods.sppt.proteins.vocabulary import TAPE, build_tokenizer
+
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+
+
+OPTIONS = ("hidden_act", "layer_norm_eps", "initializer_range")
+
+
+# tape/models/modeling_utils.py, MLMHead -> transformers, BertLMPredictionHead.
+HEAD_NAMES = {
+    "mlm.transform.dense.weight": "cls.predictions.transform.dense.weight",
+    "mlm.transform.dense.bias": "cls.predictions.transform.dense.bias",
+    "mlm.transform.LayerNorm.weight": "cls.predictions.transform.LayerNorm.weight",
+    "mlm.transform.LayerNorm.bias": "cls.predictions.transform.LayerNorm.bias",
+    "mlm.bias": "cls.predictions.bias",
+}
+
+
+TIED_HEAD = "mlm.decoder.weight"
+
+
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
+
+
+def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
+    """Write the checkpoint in ``source_dir`` to ``out_dir`` as safetensors, with configuration and tokenizer.
+
+    Returns:
+        ``out_dir``, which appears whole or not at all.
+
+    Raises:
+        DataError: if a file is missing or damaged, or if any tensor is missing, left over or of the wrong shape.
+    """
+    source = Path(source_dir)
+    description = _read_description(source / "config.json")
+    tape_tensors = read_tensors(source / "pytorch_model.bin")
+    has_head = any(name.startswith("mlm.") for name in tape_tensors)
+    tensors = rename_tape_tensors(tape_tensors)
+    config = BertConfig(**description, pad_token_id=TAPE.pad_id, attn_implementation="sdpa")
+    model: PreTrainedModel = (
+        BertForMaskedLM(config) if has_head else BertModel(config, add_pooling_layer=False)
+    )
+    if not has_head:
+        tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+    _fill(model, tensors, source)
+    with whole_folder(Path(out_dir)) as folder:
+        model.save_pretrained(folder)
+        build_tokenizer(TAPE, max_tokens=config.max_position_embeddings).save_pretrained(folder)
+    return Path(out_dir)
+
+
+def rename_tape_tensors(tape_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """TAPE's tensors under the names of ``BertForMaskedLM``, without the pooler and the tied output embeddings.
+
+    Raises:
+        DataError: if a name is unknown, or output and input embeddings differ.
+    """
+    tensors: dict[str, Tensor] = {}
+    unknown = []
+    for name, tensor in tape_tensors.items():
+        modern = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        )
+        if modern.startswith(("embeddings.", "encoder.", "pooler.")):
+            modern = f"bert.{modern}"
+        if modern.startswith("bert.pooler.") or modern == TIED_HEAD:
+            continue
+        if modern in HEAD_NAMES:
+            tensors[HEAD_NAMES[modern]] = tensor
+        elif modern.startswith(("bert.embeddings.", "bert.encoder.layer.")):
+            tensors[modern] = tensor
+        else:
+            unknown.append(name)
+    if unknown:
+        raise DataError(
+            f"TAPE checkpoint: {len(unknown)} tensors with unknown names, such as {unknown[0]!r}; want those of "
+            "ProteinBertForMaskedLM. Fine-tuned TAPE models have heads that no encoder keeps."
+        )
+    tied = tape_tensors.get(TIED_HEAD)
+    if tied is not None and not torch.equal(tied, tensors[WORD_EMBEDDINGS]):
+        raise DataError(
+            f"TAPE checkpoint: {TIED_HEAD} differs from {WORD_EMBEDDINGS}; in TAPE they are one weight"
+        )
+    return tensors
+
+
+def _fill(model: PreTrainedModel, tensors: Mapping[str, Tensor], source: Path) -> None:
+    # A tied weight stands under each of its names in a state dict, but once among the parameters.
+    wanted = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    missing, left_over = (
+        sorted(wanted.keys() - tensors.keys()),
+        sorted(tensors.keys() - wanted.keys()),
+    )
+    if missing or left_over:
+        raise DataError(
+            f"{source}: config.json and pytorch_model.bin do not belong together: "
+            f"missing {missing[:3] or 'nothing'} ({len(missing)}), left over {left_over[:3] or 'nothing'} "
+            f"({len(left_over)})"
+        )
+    for name, weight in model.named_parameters():
+        if tuple(tensors[name].shape) != wanted[name]:
+            raise DataError(
+                f"{source}: {name} has shape {tuple(tensors[name].shape)}; config.json wants {wanted[name]}"
+            )
+        with torch.no_grad():
+            weight.copy_(tensors[name])
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot be read as JSON ({error}). Give the folder of TAPE's bert-base."
+        ) from None
+    absent = [name for name in SIZES if name not in description]
+    if absent:
+        raise DataError(
+            f"{path}: has no {', '.join(absent)}; want the configuration of TAPE's ProteinBert"
+        )
+    if description["vocab_size"] != TAPE.size:
+        raise DataError(
+            f"{path}: vocab_size is {description['vocab_size']}; want {TAPE.size}, TAPE's IUPAC letters. Its other "
+            "vocabularies are not supported."
+        )
+    return {name: description[name] for name in (*SIZES, *OPTIONS) if name in description}
+
+
+if __name__ == "__main__":
+    sys.exit(convert_command(convert_tape_checkpoint, sys.argv))

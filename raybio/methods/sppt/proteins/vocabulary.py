@@ -1,0 +1,254 @@
+"""Protein vocabularies: which token id each residue letter gets.
+
+A vocabulary is a table indexed by byte, so that a store of letters serves every encoder and tokenising a shard is one
+numpy indexing. This module needs numpy alone; ``tokenizer.py`` turns a vocabulary into a ``transformers`` tokenizer.
+
+Vocabularies as ``transformers`` tokenizers, and back.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+STANDARD_RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The token ids of one protein encoder.
+
+    Attributes:
+        name: how configuration and logs call it.
+        id_by_token: id of every token, in order of id.
+        token_id_by_byte: token id of each residue letter's byte, int32 (256,); all other bytes give ``unk_id``.
+        pad_id: id of padding.
+        mask_id: id that hides a residue from the encoder.
+        cls_id: id put before every sequence.
+        eos_id: id put after every sequence, or None where nothing is.
+        unk_id: id of letters that the vocabulary does not know.
+        residue_ids: ids of the 20 standard amino acids, from which random replacement may draw, int32 (20,).
+        substitutes: letters read as other letters, such as J (leucine or isoleucine) as L.
+    """
+
+    name: str
+    id_by_token: Mapping[str, int]
+    token_id_by_byte: np.ndarray
+    pad_id: int
+    mask_id: int
+    cls_id: int
+    eos_id: int | None
+    unk_id: int
+    residue_ids: np.ndarray
+    substitutes: Mapping[str, str]
+
+    @property
+    def size(self) -> int:
+        """Number of token ids."""
+        return max(self.id_by_token.values()) + 1
+
+    @property
+    def num_special_per_sequence(self) -> int:
+        """Tokens that ``encode`` adds to the residues of a sequence."""
+        return 1 if self.eos_id is None else 2
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits that change when any sequence would be tokenised differently; the name does not count."""
+        special = [self.pad_id, self.mask_id, self.cls_id, self.eos_id, self.unk_id]
+        content = [special, self.residue_ids.tolist(), self.token_id_by_byte.tolist()]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+    def encode(self, residues: str | bytes | np.ndarray) -> np.ndarray:
+        """Token ids of one sequence, special tokens included, int32.
+
+        Args:
+            residues: upper-case letters, or their bytes as uint8.
+        """
+        if isinstance(residues, str):
+            residues = residues.encode("ascii", errors="replace")
+        letters = np.frombuffer(residues, np.uint8) if isinstance(residues, bytes) else residues
+        last = [] if self.eos_id is None else [self.eos_id]
+        return np.concatenate([[self.cls_id], self.token_id_by_byte[letters], last]).astype(
+            np.int32
+        )
+
+
+def make_vocabulary(
+    name: str,
+    id_by_token: Mapping[str, int],
+    *,
+    pad: str,
+    mask: str,
+    cls: str,
+    eos: str | None,
+    unk: str,
+    substitutes: Mapping[str, str] | None = None,
+) -> Vocabulary:
+    """Build a vocabulary from its token list; every single upper-case letter in it is a residue.
+
+    Raises:
+        ValueError: if a special token or one of the 20 standard amino acids has no id.
+    """
+    substitutes = MappingProxyType(dict(substitutes or {}))
+    named = [token for token in (pad, mask, cls, eos, unk) if token is not None]
+    absent = [
+        token
+        for token in [*named, *STANDARD_RESIDUES, *substitutes.values()]
+        if token not in id_by_token
+    ]
+    if absent:
+        raise ValueError(f"vocabulary {name!r} has no id for {', '.join(absent)}")
+    token_id_by_byte = np.full(256, id_by_token[unk], np.int32)
+    for token, token_id in id_by_token.items():
+        if len(token) == 1 and "A" <= token <= "Z":
+            token_id_by_byte[ord(token)] = token_id
+    for letter, stand_in in substitutes.items():
+        token_id_by_byte[ord(letter)] = id_by_token[stand_in]
+    residue_ids = np.array([id_by_token[letter] for letter in STANDARD_RESIDUES], np.int32)
+    for table in (token_id_by_byte, residue_ids):
+        table.setflags(write=False)
+    return Vocabulary(
+        name=name,
+        id_by_token=MappingProxyType(dict(sorted(id_by_token.items(), key=lambda item: item[1]))),
+        token_id_by_byte=token_id_by_byte,
+        pad_id=id_by_token[pad],
+        mask_id=id_by_token[mask],
+        cls_id=id_by_token[cls],
+        eos_id=None if eos is None else id_by_token[eos],
+        unk_id=id_by_token[unk],
+        residue_ids=residue_ids,
+        substitutes=substitutes,
+    )
+
+
+def _numbered(tokens: list[str]) -> dict[str, int]:
+    return {token: token_id for token_id, token in enumerate(tokens)}
+
+
+# songlab-cal/tape, tape/tokenizers.py, IUPAC_VOCAB. TAPE ends a sequence with <sep>; SPPT does not, and we follow SPPT.
+TAPE = make_vocabulary(
+    "tape",
+    _numbered(["<pad>", "<mask>", "<cls>", "<sep>", "<unk>", *"ABCDEFGHIKLMNOPQRSTUVWXYZ"]),
+    pad="<pad>",
+    mask="<mask>",
+    cls="<cls>",
+    eos=None,
+    unk="<unk>",
+    substitutes={"J": "L"},
+)
+
+
+# transformers, get_default_vocab_list() of models/esm. It has no J, which stays <unk> as in the published encoders.
+ESM = make_vocabulary(
+    "esm",
+    _numbered(
+        ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+    ),
+    pad="<pad>",
+    mask="<mask>",
+    cls="<cls>",
+    eos="<eos>",
+    unk="<unk>",
+)
+
+
+VOCABULARIES: dict[str, Vocabulary] = {"tape": TAPE, "esm": ESM}
+
+
+def build_tokenizer(vocabulary: Vocabulary, *, max_tokens: int) -> PreTrainedTokenizerFast:
+    """A fast tokenizer that gives exactly ``vocabulary.encode``, and ignores white space.
+
+    ESM gets one too: ``EsmTokenizer`` merges a run of unknown letters into a single ``<unk>``, which would shift the
+    positions of everything behind it against what the encoder was trained on.
+    """
+    token_by_id = {token_id: token for token, token_id in vocabulary.id_by_token.items()}
+    unk, cls = token_by_id[vocabulary.unk_id], token_by_id[vocabulary.cls_id]
+    tokenizer = Tokenizer(models.WordLevel(dict(vocabulary.id_by_token), unk_token=unk))
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(Regex(r"\s"), "")]
+    steps += [
+        normalizers.Replace(letter, stand_in) for letter, stand_in in vocabulary.substitutes.items()
+    ]
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    special = [(cls, vocabulary.cls_id)]
+    template = f"{cls} $A"
+    if vocabulary.eos_id is not None:
+        special.append((token_by_id[vocabulary.eos_id], vocabulary.eos_id))
+        template += f" {token_by_id[vocabulary.eos_id]}"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=special
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=max_tokens,
+        padding_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+        unk_token=unk,
+        cls_token=cls,
+        pad_token=token_by_id[vocabulary.pad_id],
+        mask_token=token_by_id[vocabulary.mask_id],
+        eos_token=None if vocabulary.eos_id is None else token_by_id[vocabulary.eos_id],
+    )
+
+
+def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+    """The vocabulary by which ``tokenizer`` reads residue letters, found by letting it read them one at a time.
+
+    Raises:
+        ValueError: if it does not give a letter exactly one id, after one id for the sequence's start.
+    """
+    special = {
+        name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "mask", "cls", "unk")
+    }
+    absent = [name for name, token_id in special.items() if token_id is None]
+    if absent:
+        raise ValueError(f"the tokenizer has no {' and no '.join(absent)} token")
+    id_by_token: dict[str, int] = tokenizer.get_vocab()
+    id_by_letter = {
+        letter: _read(tokenizer, letter) for letter in map(chr, range(ord("A"), ord("Z") + 1))
+    }
+    lasts = {last for _, last in id_by_letter.values()}
+    if len(lasts) != 1:
+        raise ValueError(
+            f"the tokenizer ends sequences in different ways: ids {sorted(map(str, lasts))}"
+        )
+    (last,) = lasts
+    token_by_id = {token_id: token for token, token_id in id_by_token.items()}
+    vocabulary = make_vocabulary(
+        "checkpoint",
+        id_by_token,
+        pad=token_by_id[special["pad"]],
+        mask=token_by_id[special["mask"]],
+        cls=token_by_id[special["cls"]],
+        eos=None if last is None else token_by_id[last],
+        unk=token_by_id[special["unk"]],
+        substitutes=_substitutes(id_by_letter, token_by_id, special["unk"]),
+    )
+    known = {candidate.fingerprint: candidate for candidate in VOCABULARIES.values()}
+    return known.get(vocabulary.fingerprint, vocabulary)
+
+
+def _read(tokenizer: PreTrainedTokenizerBase, letter: str) -> tuple[int, int | None]:
+    ids = tokenizer(letter)["input_ids"]
+    if len(ids) not in (2, 3) or ids[0] != tokenizer.cls_token_id:
+        raise ValueError(
+            f"the tokenizer reads the residue {letter!r} as {ids}, want [cls, residue] or [cls, residue, end]"
+        )
+    return ids[1], ids[2] if len(ids) == 3 else None
+
+
+def _substitutes(
+    id_by_letter: Mapping[str, tuple[int, int | None]], token_by_id: Mapping[int, str], unk_id: int
+) -> dict[str, str]:
+    tokens = {
+        letter: token_by_id[token_id]
+        for letter, (token_id, _) in id_by_letter.items()
+        if token_id != unk_id
+    }
+    return {letter: token for letter, token in tokens.items() if token != letter}

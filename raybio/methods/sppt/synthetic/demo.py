@@ -1,0 +1,69 @@
+"""The embedded default sentences of the synthetic graphs: words of a few topics, and topics found by real code."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from raybio.core.config import BaseConfig, fingerprint
+from raybio.methods.sppt.synthetic.topics import TopicConfig, TopicStore, prepare_topics
+from raybio.store.demo_corpus import InventedWords, kept_store
+from raybio.store.store import SCHEMA_VERSION
+
+VERSION = 1
+"""Rises whenever the same settings give other sentences or another store of them."""
+
+
+class SentencesConfig(BaseConfig):
+    """Size and shape of the simulated sentences."""
+
+    num_sentences: int = Field(
+        12_000, ge=50, description="sentences; half of them are of one topic, half of three"
+    )
+    num_topics: int = Field(12, ge=3, description="topics")
+    words_per_topic: int = Field(40, ge=5, description="words of a topic")
+    words_per_sentence: int = Field(12, ge=5, description="words of a sentence")
+    seed: int = Field(0, ge=0, description="of everything")
+
+
+def default_topics(directory: str | Path, config: SentencesConfig | None = None) -> TopicStore:
+    """The embedded sentences, simulated and prepared the first time, opened afterwards.
+
+    Args:
+        directory: where they are kept, under a name that depends on every setting.
+        config: settings; the demo's if None.
+
+    Raises:
+        StoreError: if the directory cannot be written.
+    """
+    config = config or SentencesConfig()
+    home = Path(directory) / f"topics-{VERSION}.{SCHEMA_VERSION}-{fingerprint(config)}"
+
+    def make(raw: Path, store: Path) -> TopicStore:
+        topics = TopicConfig(num_topics=config.num_topics, min_count=5)
+        return prepare_topics(store, [write_sentences(raw, config)], topics)
+
+    return kept_store(home, TopicStore, make)
+
+
+def write_sentences(directory: str | Path, config: SentencesConfig) -> Path:
+    """Simulate, and write a gzip file with a sentence a line. The same settings give the same bytes."""
+    rng = np.random.default_rng(config.seed)
+    invented = InventedWords(rng)
+    words = np.array(
+        [[invented.new() for _ in range(config.words_per_topic)] for _ in range(config.num_topics)]
+    )
+    lines = []
+    for sentence in range(config.num_sentences):
+        topics = rng.choice(config.num_topics, 1 if sentence % 2 else 3, replace=False)
+        weight = rng.dirichlet(np.ones(len(topics)))
+        topic_W = rng.choice(topics, config.words_per_sentence, p=weight)
+        lines.append(
+            " ".join(words[topic_W, rng.integers(config.words_per_topic, size=len(topic_W))])
+        )
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "sentences.txt.gz"
+    path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode(), mtime=0))
+    return path

@@ -1,0 +1,181 @@
+"""Graphlet degree vectors: how often each node stands at each place of a small connected subgraph.
+
+Places are the 15 orbits of induced connected subgraphs of two to four nodes, numbered as by Przulj (*Biological network
+comparison using graphlet degree distribution*, 2007):
+
+    0 edge | path of 3: 1 end, 2 middle | 3 triangle
+    path of 4: 4 end, 5 inside | star: 6 leaf, 7 centre | 8 cycle of 4
+    triangle with a tail: 9 the tail's end, 10 corners without it, 11 corner with it
+    4-clique without an edge: 12 ends of the missing edge, 13 the others | 14 4-clique
+
+Only triangles and 4-cliques are looked for. All else follows from how many ways there are to extend a path or triangle
+by a node (Hocevar and Demsar, *A combinatorial approach to graphlet counting*, 2014): nobody has to list the stars of
+a hub.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from raybio.methods.sppt.graph.csr import Graph
+
+NUM_ORBITS = 15
+
+
+def graphlet_degrees(graph: Graph) -> NDArray[np.int64]:
+    """The graphlet degree vector of each node, (N, 15).
+
+    Time is that of looking at all paths of three nodes and all 4-cliques.
+    """
+    indptr, indices = np.asarray(graph.indptr, np.int64), np.asarray(graph.indices, np.int64)
+    triangles_M = _triangles(indptr, indices)
+    found: NDArray[np.int64] = _orbits(indptr, indices, triangles_M, _cliques(indptr, indices))
+    return found
+
+
+def _compiled(function: Any) -> Any:
+    return numba.njit(function)
+
+
+@_compiled
+def _is_linked(indptr: Any, indices: Any, one: int, other: int) -> bool:
+    place = np.searchsorted(indices[indptr[one] : indptr[one + 1]], other)
+    return bool(place < indptr[one + 1] - indptr[one] and indices[indptr[one] + place] == other)
+
+
+@_compiled
+def _triangles(indptr: Any, indices: Any) -> Any:
+    """Triangles over each edge, for each of its two entries."""
+    num_nodes = len(indptr) - 1
+    count_M = np.zeros(len(indices), np.int64)
+    is_near_N = np.zeros(num_nodes, np.bool_)
+    for x in range(num_nodes):
+        is_near_N[indices[indptr[x] : indptr[x + 1]]] = True
+        for edge in range(indptr[x], indptr[x + 1]):
+            y = indices[edge]
+            for other in range(indptr[y], indptr[y + 1]):
+                count_M[edge] += is_near_N[indices[other]]
+        is_near_N[indices[indptr[x] : indptr[x + 1]]] = False
+    return count_M
+
+
+@_compiled
+def _cliques(indptr: Any, indices: Any) -> Any:
+    """4-cliques that each node is in."""
+    num_nodes = len(indptr) - 1
+    count_N = np.zeros(num_nodes, np.int64)
+    both = np.empty(num_nodes, np.int64)
+    for x in range(num_nodes):
+        for edge in range(indptr[x], indptr[x + 1]):
+            y = indices[edge]
+            if y > x:
+                # Neighbours of both, beyond y: each clique is found from its two first nodes.
+                size, left, right = (
+                    0,
+                    edge + 1,
+                    np.searchsorted(indices[indptr[y] : indptr[y + 1]], y) + indptr[y],
+                )
+                while left < indptr[x + 1] and right < indptr[y + 1]:
+                    if indices[left] == indices[right]:
+                        both[size] = indices[left]
+                        size += 1
+                    step = indices[left] <= indices[right]
+                    right += indices[right] <= indices[left]
+                    left += step
+                for first in range(size):
+                    for second in range(first + 1, size):
+                        if _is_linked(indptr, indices, both[first], both[second]):
+                            for node in (x, y, both[first], both[second]):
+                                count_N[node] += 1
+    return count_N
+
+
+@_compiled
+def _solve(orbit_O: Any, ways: Any) -> None:
+    """Orbits 4 to 13, from the 4-cliques and the ways to extend: each counts some orbits, some repeatedly."""
+    to_12_14, to_10_13, to_13_14, to_11_13, to_7_11, to_5_8, to_6_9, to_9_12, to_4_8, to_8_12 = ways
+    six = 6 * orbit_O[14]
+    orbit_O[13] = (to_13_14 - six) // 2
+    orbit_O[12] = to_12_14 - six // 2
+    orbit_O[11] = (to_11_13 - to_13_14 + six) // 2
+    orbit_O[10] = to_10_13 - to_13_14 + six
+    orbit_O[9] = (to_9_12 - 2 * to_12_14 + six) // 2
+    orbit_O[8] = (to_8_12 - 2 * to_12_14 + six) // 2
+    orbit_O[7] = (to_13_14 + to_7_11 - to_11_13 - six) // 6
+    orbit_O[6] = (2 * to_12_14 + to_6_9 - to_9_12 - six) // 2
+    orbit_O[5] = 2 * to_12_14 + to_5_8 - to_8_12 - six
+    orbit_O[4] = 2 * to_12_14 + to_4_8 - to_8_12 - six
+
+
+@_compiled
+def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
+    num_nodes = len(indptr) - 1
+    degree_N = np.diff(indptr)
+    orbit_NO = np.zeros((num_nodes, NUM_ORBITS), np.int64)
+    is_near_N = np.zeros(num_nodes, np.bool_)
+    shared_N = np.zeros(
+        num_nodes, np.int64
+    )  # neighbours in common with x, of nodes that are none of its own
+    for x in range(num_nodes):
+        first, last = indptr[x], indptr[x + 1]
+        is_near_N[indices[first:last]] = True
+        # Ways to extend by one node; named after the two orbits of x between which they do not tell.
+        to_12_14 = to_10_13 = to_13_14 = to_11_13 = to_7_11 = to_5_8 = to_6_9 = to_9_12 = to_4_8 = (
+            to_8_12
+        ) = 0
+        for edge in range(first, last):
+            y = indices[edge]
+            for beyond in range(indptr[y], indptr[y + 1]):
+                z = indices[beyond]
+                if z != x and not is_near_N[z]:
+                    shared_N[z] += 1
+        for edge in range(first, last):
+            y = indices[edge]
+            with_y = triangles_M[edge]
+            for beyond in range(indptr[y], indptr[y + 1]):  # x at the end of x, y, z
+                z = indices[beyond]
+                if z == x:
+                    continue
+                over = triangles_M[beyond]
+                if is_near_N[z]:
+                    if z < y:
+                        to_12_14 += over - 1
+                        to_10_13 += degree_N[y] + degree_N[z] - 2 - 2 * over
+                else:
+                    orbit_NO[x, 1] += 1
+                    to_6_9 += degree_N[y] - 2 - with_y
+                    to_9_12 += over
+                    to_4_8 += degree_N[z] - 1 - over
+                    to_8_12 += shared_N[z] - 1
+            for other in range(edge + 1, last):  # x between y and z
+                z = indices[other]
+                with_z = triangles_M[other]
+                if _is_linked(indptr, indices, y, z):
+                    orbit_NO[x, 3] += 1
+                    to_13_14 += with_y + with_z - 2
+                    to_11_13 += 2 * degree_N[x] - 2 - with_y - with_z
+                else:
+                    orbit_NO[x, 2] += 1
+                    to_7_11 += 2 * degree_N[x] - 4 - with_y - with_z
+                    to_5_8 += degree_N[y] + degree_N[z] - 2 - with_y - with_z
+        orbit_NO[x, 0], orbit_NO[x, 14] = degree_N[x], cliques_N[x]
+        ways = (
+            to_12_14,
+            to_10_13,
+            to_13_14,
+            to_11_13,
+            to_7_11,
+            to_5_8,
+            to_6_9,
+            to_9_12,
+            to_4_8,
+            to_8_12,
+        )
+        _solve(orbit_NO[x], ways)
+        is_near_N[indices[first:last]] = False
+        for edge in range(first, last):
+            y = indices[edge]
+            shared_N[indices[indptr[y] : indptr[y + 1]]] = 0
+    return orbit_NO

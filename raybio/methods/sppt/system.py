@@ -1,0 +1,178 @@
+"""What structure-preserving pre-training is made of, whatever the rows of its graph are: proteins or texts."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
+from raybio.core.randomness import derive_seed
+from raybio.encoders.config import SCRATCH
+from raybio.evaluation.projection import embedding_map
+from raybio.methods.sppt.batches import LinkBatch
+from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
+from raybio.methods.sppt.config import LinkEvaluationConfig, MaskConfig, ObjectiveConfig
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.link_retrieval import (
+    LinkQuestions,
+    ask,
+    chance_scores,
+    evaluate_links,
+    link_questions,
+    node_scores,
+    scores_with_intervals,
+)
+from raybio.methods.sppt.loss import StructurePreserving
+from raybio.ops.spread import spread_metrics
+from raybio.training.embed import embed_rows
+from raybio.training.settings import TrainingConfig
+
+MAX_MAP_ROWS = 1500
+
+
+class Linked(Protocol):
+    """A graph store, or whatever else has rows with links."""
+
+    @property
+    def graph(self) -> Graph:
+        """The training graph."""
+        ...
+
+    @property
+    def heldout(self) -> np.ndarray:
+        """Links (E, 2) that are kept out of it."""
+        ...
+
+    @property
+    def group_labels(self) -> list[str]:
+        """What people call each group."""
+        ...
+
+
+def link_system(
+    name: str,
+    config: Any,
+    linked: Linked,
+    *,
+    encoder: Encoder,
+    read: ReadRows,
+    masks: MaskConfig,
+    evaluate: Evaluate,
+    final_evaluate: FinalEvaluate,
+    export: Export,
+    data_digest: str,
+    self_loops: bool = False,
+) -> System:
+    """Wire SPPT over rows that ``read`` turns into tokens; ``config`` has an objective and a plan.
+
+    With ``self_loops`` a node is among its own positives, see ``LinkPlan``.
+    """
+    objective: ObjectiveConfig = config.objective
+    collate = LinkCollate(
+        linked,
+        config.plan,
+        masks,
+        read,
+        config.seed,
+        with_pairs=objective.lambda_spml > 0,
+        mask_anchors=objective.lambda_spml < 1 or objective.masked_anchors,
+        same_node=objective.same_node,
+        self_loops=self_loops,
+    )
+    return System(
+        name=name,
+        model=encoder,
+        objective=StructurePreserving(objective, config.plan.num_positives_per_anchor),
+        batch_type=LinkBatch,
+        collate=collate,
+        steps_per_epoch=collate.plan.steps_per_epoch,
+        evaluate=evaluate,
+        final_evaluate=final_evaluate,
+        export=export,
+        data_digest=data_digest,
+        is_pretrained=config.encoder.source != SCRATCH,
+    )
+
+
+@dataclass(frozen=True)
+class LinkJudge:
+    """Link retrieval of a model over the rows.
+
+    Attributes:
+        linked: rows and links.
+        read: rows to tokens, cut at their front.
+        fresh: makes the encoder as training begins with it.
+        evaluation: how it is measured.
+        config: the run's seed and memory.
+    """
+
+    linked: Linked
+    read: ReadRows
+    fresh: Callable[[], Encoder]
+    evaluation: LinkEvaluationConfig
+    config: TrainingConfig
+
+    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
+        """Metrics ``train/link_*`` and ``val/link_*`` on the sampled nodes."""
+        questions = self._sampled_questions
+        embedding_SD = self.embed(model, collective, questions.node_S)
+        links = evaluate_links(questions, embedding_SD, self.evaluation, collective)
+        return links | spread_metrics(embedding_SD)
+
+    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
+        """Random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
+        num_nodes = self.evaluation.num_nodes_per_group_at_the_end
+        questions = link_questions(self.linked.graph, self.linked.heldout, num_nodes, seed=0)
+        device = next(model.parameters()).device
+        generator = torch.Generator().manual_seed(
+            derive_seed(self.config.seed, "random-vectors") % 2**63
+        )
+        rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
+
+        def score(embedding_SD: Tensor) -> dict[str, Any]:
+            return scores_with_intervals(
+                *ask(questions, embedding_SD, self.evaluation, collective), rng
+            )
+
+        # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
+        noise_SD = torch.randn(len(questions.node_S), model.width, generator=generator).to(device)
+        scores: dict[str, Any] = {"chance": chance_scores(questions), "random": score(noise_SD)}
+        del noise_SD
+        embedding_SD = self.embed(self.fresh().to(device), collective, questions.node_S)
+        scores["initial"] = score(embedding_SD)
+        spread = {"initial": spread_metrics(embedding_SD)}
+        del embedding_SD
+        embedding_SD = self.embed(model, collective, questions.node_S)
+        spread["trained"] = spread_metrics(embedding_SD)
+        trained = ask(questions, embedding_SD, self.evaluation, collective)
+        scores["trained"] = scores_with_intervals(*trained, rng)
+        positions = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
+        labels = self.linked.group_labels
+        return {
+            "scores": scores,
+            "spread": spread,
+            "unit_scores": node_scores(*trained),
+            "nodes_asked": len(questions.node_S),
+            "embedding_map": {
+                "positions": positions.position_S2.tolist(),
+                "groups": [labels[group] for group in questions.group_S[positions.row_S]],
+            },
+        }
+
+    def embed(self, model: Encoder, collective: Collective, row_N: np.ndarray) -> Tensor:
+        """Embeddings (N, D) of rows, as ``embed_rows`` gives them."""
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        return embed_rows(
+            model, partial(unmasked, self.read), row_N, collective, max_tokens=max_tokens
+        )
+
+    @cached_property
+    def _sampled_questions(self) -> LinkQuestions:
+        """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
+        return link_questions(
+            self.linked.graph, self.linked.heldout, self.evaluation.num_nodes_per_group, seed=0
+        )

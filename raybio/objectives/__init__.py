@@ -1,1 +1,0 @@
-"""What is minimised: losses over batches, from the functions of the floor below."""

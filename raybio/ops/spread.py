@@ -1,0 +1,78 @@
+"""How far embeddings spread: a collapsed encoder maps all rows to one direction, or to a line.
+
+N rows, D embedding width.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from raybio.ops.scores import without_rounding_noise
+from raybio.ops.similarity import normalise
+
+MAX_ROWS = 1024
+
+
+MEAN_COSINE, EFFECTIVE_RANK = "spread/mean_cosine", "spread/effective_rank"
+"""Names of the metrics."""
+
+
+class EmbeddingSpread(NamedTuple):
+    """The spread of a set of embeddings.
+
+    Attributes:
+        mean_cosine: mean cosine over all pairs of two different rows; 1 if all have one direction.
+        effective_rank: number of directions in which the centred rows vary, from 1 to D; 0 if all rows are equal.
+    """
+
+    mean_cosine: float
+    effective_rank: float
+
+
+def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> EmbeddingSpread:
+    """Compute the mean cosine and the effective rank of embeddings.
+
+    With unit vectors u and their sum s, the mean cosine of distinct pairs is
+    ``(|s|^2 - sum_i |u_i|^2) / (N (N - 1))``: no N x N matrix is needed. The effective rank is the exponential of the
+    entropy of the normalised singular values (Roy & Vetterli, "The effective rank: a measure of effective
+    dimensionality", EUSIPCO 2007), here of the rows less their mean.
+
+    Args:
+        embedding_ND: embeddings of any floating type.
+        max_rows: of more rows, as many are used, evenly spaced: the same rows at each evaluation.
+
+    Raises:
+        ValueError: for fewer than two rows.
+    """
+    num_rows = len(embedding_ND)
+    if num_rows < 2:
+        raise ValueError(f"the spread of embeddings needs two rows at least, got {num_rows}")
+    if num_rows > max_rows:
+        row_K = torch.arange(max_rows, device=embedding_ND.device) * num_rows // max_rows
+        embedding_ND = embedding_ND[row_K]
+        num_rows = max_rows
+    # The rounding of a collapsed encoder spans many directions.
+    row_ND = without_rounding_noise(embedding_ND.detach().cpu().double(), embedding_ND.dtype)
+    unit_ND = normalise(row_ND)
+    num_pairs = num_rows * (num_rows - 1)
+    mean_cosine = (unit_ND.sum(0).square().sum() - unit_ND.square().sum()) / num_pairs
+    return EmbeddingSpread(float(mean_cosine), _effective_rank(row_ND))
+
+
+def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
+    """Return the spread as metrics of an evaluation; none of fewer than two rows, or of rows that are not finite."""
+    if len(embedding_ND) < 2 or not bool(torch.isfinite(embedding_ND).all()):
+        return {}
+    spread = embedding_spread(embedding_ND)
+    return {MEAN_COSINE: spread.mean_cosine, EFFECTIVE_RANK: spread.effective_rank}
+
+
+def _effective_rank(row_ND: Tensor) -> float:
+    centred_ND = row_ND - row_ND.mean(0)
+    # Even equal rows differ from their own mean by rounding.
+    if centred_ND.abs().max() <= 1e-12 * row_ND.abs().max():
+        return 0.0
+    singular_K = torch.linalg.svdvals(centred_ND)
+    share_K = singular_K / singular_K.sum()
+    return float(torch.special.entr(share_K).sum().exp())

@@ -1,1 +1,0 @@
-"""Retrieval: the nearest of many stored vectors, exactly or by an index."""

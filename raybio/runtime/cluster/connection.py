@@ -1,0 +1,286 @@
+"""Joining or starting a Ray cluster, unless the plan has no room there."""
+
+import contextlib
+import gc
+import logging
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raybio.core.errors import ClusterError
+from raybio.runtime.cluster.connection.room import Node, Resources, check_resources
+
+LOCAL_STARTS = 3
+
+
+MAX_TEMPORARY_PATH = 60
+"""Ray puts sockets some 45 letters below its temporary folder, and a socket's path holds 107 bytes."""
+
+
+_TRAIN_DEFAULTS = {
+    # Ray's own: 600 s, none at all, and 2 s.
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "120",
+    "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "600",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "180",
+    "RAY_DATA_EXECUTION_NO_PROGRESS_TIMEOUT_S": "300",
+    # Relative paths in a configuration keep their meaning in the workers.
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Training is what the machine is for; Ray would run its workers at 15.
+    "RAY_worker_niceness": "0",
+    # A sweep says itself what its trials do, and ends in order on Ctrl-C.
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    # A trial that fails before its first evaluation has no metric; Tune would end the whole sweep for that.
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+_QUIET = {"RAY_DATA_DISABLE_PROGRESS_BARS": "1", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
+
+
+LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
+
+
+def check_plan(
+    num_workers: int, cpus_per_worker: float | None = None, use_gpu: bool | None = None
+) -> Resources | None:
+    """``check_resources`` against this machine alone, without Ray; None if ``RAY_ADDRESS`` names a cluster to join.
+
+    Raises:
+        ClusterError: if the plan does not fit this machine.
+    """
+    if cluster_to_join():
+        return None
+    return check_resources(
+        num_workers, cpus_per_worker, [local_node(with_gpus=use_gpu is not False)], use_gpu
+    )
+
+
+def cluster_to_join() -> str:
+    """The address in ``RAY_ADDRESS``; empty where Ray is to start on this machine alone."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    return "" if address == "local" else address
+
+
+def local_node(*, with_gpus: bool = True) -> Node:
+    """What Ray would find on this machine, as the one node of a cluster."""
+    return Node(local_cpus(), _local_gpus() if with_gpus else 0)
+
+
+def local_cpus() -> int:
+    """CPUs that this process may use: affinity and the container's quota, not what the machine has."""
+    cpus = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cpus = min(cpus, max(1, int(quota) // int(period)))
+    return cpus
+
+
+@contextlib.contextmanager
+def connected(
+    num_workers: int = 1,
+    cpus_per_worker: float | None = None,
+    *,
+    use_gpu: bool | None = None,
+    verbose: bool = False,
+) -> Iterator[Resources]:
+    """A connection to the cluster that ``RAY_ADDRESS`` names, or a cluster of this machine alone, for a ``with`` block.
+
+    A connection that is there already is used and left.
+
+    Args:
+        num_workers: training workers that will be started.
+        cpus_per_worker: see ``check_resources``.
+        use_gpu: see ``check_resources``.
+        verbose: show Ray's own logs and progress bars.
+
+    Raises:
+        ClusterError: for a plan that does not fit, before Ray starts where that can be known; or if Ray cannot start.
+    """
+    planned = check_plan(num_workers, cpus_per_worker, use_gpu)
+    threads = None if planned is None else planned.threads_per_worker
+    with started(threads=threads, verbose=verbose):
+        resources = check_resources(num_workers, cpus_per_worker, cluster_nodes(), use_gpu)
+        # CPUs of a cluster say nothing of a node's: there the workers count their own.
+        yield replace(resources, threads_per_worker=threads) if planned is None else resources
+
+
+def cluster_nodes() -> list[Node]:
+    """The machines of the connected cluster that are alive."""
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Node(resources.get("CPU", 0), resources.get("GPU", 0)) for resources in alive]
+
+
+@contextlib.contextmanager
+def started(
+    *, threads: int | None, with_dashboard: bool = False, verbose: bool = False
+) -> Iterator[None]:
+    """A connection as ``connected`` makes it, whatever will run there.
+
+    Args:
+        threads: that processes of a local cluster compute with; None: as they choose.
+        with_dashboard: start the dashboard of a local cluster too, on loopback.
+        verbose: show Ray's own logs and progress bars.
+
+    Raises:
+        ClusterError: if Ray cannot start or be reached.
+    """
+    address = cluster_to_join()
+    _set_environment(verbose, bool(address))
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {
+        "log_to_driver": verbose,
+        "logging_level": logging.INFO if verbose else logging.ERROR,
+        "runtime_env": {"env_vars": _worker_environment(threads)},
+    }
+    if not address:
+        options |= {
+            "address": "local",
+            "num_cpus": local_cpus(),
+            "include_dashboard": with_dashboard,
+        }
+    _init_ray(options, address)
+    try:
+        yield
+    finally:
+        # Whatever Ray's references a cycle still holds is let go here: another thread's garbage collection would do it
+        # while Ray shuts down, which ends the process.
+        gc.collect()
+        ray.shutdown()
+
+
+def _init_ray(options: dict[str, Any], address: str) -> None:
+    """``ray.init``; a local cluster is tried for again, since a busy machine may not start one within Ray's 30 s."""
+    import ray
+
+    tries = 1 if address else LOCAL_STARTS
+    for attempt in range(1, tries + 1):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:  # Ray raises this very class when its raylet is not up in time
+            ray.shutdown()
+            if attempt < tries and "timed out" in str(error):
+                continue
+            where = f"the cluster at {address}" if address else "a local cluster"
+            raise ClusterError(
+                f"cannot reach {where}: {_first_line(error)}. {_advice(bool(address))}"
+            ) from error
+
+
+def ensure_token() -> None:
+    """Make token authentication explicit, with a token file that only its owner can read.
+
+    Ray turns it on by itself but writes the file readable for everybody. Where the home folder cannot be written, the
+    token lies in a private temporary folder for the life of this process.
+
+    Raises:
+        ClusterError: if a token file exists that others can read and that cannot be closed to them.
+    """
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        if "ray" in sys.modules:
+            # Ray read the mode when it was imported; this is how it looks again when it turns tokens on by itself.
+            from ray._raylet import Config  # type: ignore[attr-defined]
+
+            Config.initialize("")
+    if os.environ["RAY_AUTH_MODE"].lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
+        return
+    path = token_path()
+    if path.is_file():
+        _close_to_others(path)
+        return
+    try:
+        _write_token(path)
+    except OSError:
+        path = Path(tempfile.mkdtemp(prefix="rb")) / "auth_token"
+        _write_token(path)
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(path)
+
+
+def token_path() -> Path:
+    """Where Ray looks for the token, unless ``RAY_AUTH_TOKEN`` holds it."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def others_can_read(path: Path) -> bool:
+    """Whether the file is open to anybody but its owner."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+
+
+def _write_token(path: Path) -> None:
+    import secrets
+
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32))
+
+
+def _close_to_others(path: Path) -> None:
+    if others_can_read(path):
+        try:
+            path.chmod(0o600)
+        except OSError as error:
+            raise ClusterError(
+                f"{path}: others can read this token ({error.strerror}); run `chmod 600` on it"
+            ) from None
+
+
+def _set_environment(verbose: bool, joins: bool) -> None:
+    for name, value in {**_TRAIN_DEFAULTS, **({} if verbose else _QUIET)}.items():
+        os.environ.setdefault(name, value)
+    if joins:
+        return
+    # This machine is not a node that could be taken away; the watcher costs seconds of start-up.
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+    ensure_token()
+    folder = os.environ.get("RAY_TMPDIR", "")
+    if len(os.fsencode(folder)) > MAX_TEMPORARY_PATH:
+        raise ClusterError(
+            f"RAY_TMPDIR is {len(os.fsencode(folder))} bytes long ({folder}), want at most {MAX_TEMPORARY_PATH}: Ray's "
+            "sockets lie below it, and a socket's path holds 107. Choose a shorter one, such as /tmp/ray-me"
+        )
+    host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
+    if host not in LOCAL_ONLY and os.environ["RAY_AUTH_MODE"].lower() != "token":
+        raise ClusterError(
+            f"RAY_DASHBOARD_HOST is {host} without RAY_AUTH_MODE=token: anybody could run code here"
+        )
+
+
+def _worker_environment(threads: int | None) -> dict[str, str]:
+    names = (*_TRAIN_DEFAULTS, *_QUIET)
+    carried = {name: os.environ[name] for name in names if name in os.environ}
+    # Before torch is imported; a cluster's own machines know their CPUs only later, so there the worker sets them.
+    return carried | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
+
+
+def _local_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _advice(joins: bool) -> str:
+    if joins:
+        return "Check RAY_ADDRESS, and that RAY_AUTH_MODE=token and the cluster's token are set (RAY_AUTH_TOKEN_PATH)"
+    return "Unset RAY_ADDRESS, check that the temporary folder is writable, and see --verbose"

@@ -1,0 +1,93 @@
+"""This machine, as tracking sees it: its load, and whether a file of it is shared with other machines."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SAMPLE_SECONDS = 10.0
+
+
+_SHARED = (
+    "nfs",
+    "cifs",
+    "smb",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "gluster",
+    "afs",
+    "sshfs",
+    "s3fs",
+    "gcsfuse",
+)
+
+
+_log = logging.getLogger(__name__)
+
+
+class MachineLoad:
+    """MLflow's own samplers of CPU, memory, disk, network and GPUs.
+
+    MLflow's thread around them is not used: it ends for good with the first request that fails, and whoever ends it
+    waits for a server that hangs.
+    """
+
+    def __init__(self, samplers: list[Any]) -> None:
+        """Sample from ``samplers``, for the first time after ten seconds."""
+        self._samplers, self._due = samplers, time.monotonic() + SAMPLE_SECONDS
+        psutil.cpu_percent()  # the share of the time since the last call
+
+    @classmethod
+    def of_this_one(cls, uri: str) -> "MachineLoad | None":
+        """The load of this machine; None, with a warning, if MLflow cannot read it. Nothing is sent to ``uri``."""
+        try:
+            from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+            return cls(SystemMetricsMonitor(run_id=None, tracking_uri=uri).monitors)
+        except Exception as error:  # a missing driver library must not end the tracking of a run
+            _log.warning("system metrics are off: %s", error)
+            return None
+
+    def sample(self) -> dict[str, float]:
+        """MLflow's ``system/`` metrics as they stand now; none before ten seconds after the last ones."""
+        if time.monotonic() < self._due:
+            return {}
+        self._due = time.monotonic() + SAMPLE_SECONDS
+        found: dict[str, float] = {}
+        for sampler in self._samplers:
+            try:
+                sampler.collect_metrics()
+                found |= {
+                    f"system/{name}": float(value)
+                    for name, value in sampler.aggregate_metrics().items()
+                }
+            except Exception as error:
+                _log.warning(
+                    "%s: no more system metrics from it: %s", type(sampler).__name__, error
+                )
+                self._samplers = [one for one in self._samplers if one is not sampler]
+                continue
+            sampler.clear_metrics()
+        return found
+
+
+def network_file_system(path: Path) -> str | None:
+    """The kind of the file system that ``path`` lies on, if other machines may see it too; None if it is this one's."""
+    mounted = {Path(place.mountpoint): place.fstype for place in psutil.disk_partitions(all=True)}
+    kind = next((mounted[folder] for folder in (path, *path.parents) if folder in mounted), "")
+    return kind if kind.removeprefix("fuse.").startswith(_SHARED) else None
+
+
+def warn_of_network(database: Path) -> None:
+    """Say so, if a sqlite file lies where its locks do not hold."""
+    if kind := network_file_system(database):
+        _log.warning(
+            "%s lies on a network file system (%s), whose locks do not hold between machines: one driver at a time may "
+            "write there. For more, name an `mlflow server` on PostgreSQL with --tracking-uri",
+            database,
+            kind,
+        )

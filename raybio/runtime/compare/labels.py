@@ -1,0 +1,35 @@
+"""What runs of a comparison are called, by their values of the settings that are varied."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+
+def label_of(value_by_path: Mapping[str, Any]) -> str:
+    """``kind = ce, seed = 1``; models as in the names of runs; empty without settings."""
+    return ", ".join(f"{leaf(path)} = {named(value)}" for path, value in value_by_path.items())
+
+
+def shown(value: Any) -> str:
+    """As one writes it after ``=``, and one text for one value: 0 and not 0.0, false, null; in labels and names."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def named(value: Any) -> str:
+    """As ``shown``, for folders: of a model its run's or its own name, and four digits that tell it from others."""
+    text = shown(value)
+    if "/" not in text:
+        return text
+    parts = [part for part in PurePath(text).parts if part != "/" and not part.startswith(".")] or [
+        "model"
+    ]
+    last = parts[-2] if parts[-1] == "export" and len(parts) > 1 else parts[-1]
+    return f"{last}-{hashlib.sha256(text.encode()).hexdigest()[:4]}"
+
+
+def leaf(path: str) -> str:
+    """The last part of a dotted path."""
+    return path.rsplit(".", 1)[-1]

@@ -1,0 +1,173 @@
+"""Whether runs differ: on the same units of a final evaluation, and over the same seeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from raybio.evaluation.evaluator import UnitScores, paired_difference
+from raybio.methods import TableLayout
+from raybio.ops.significance import holm
+from raybio.runtime.compare.runs import GivenRun, Group
+
+MIN_SEEDS = 6
+"""With fewer the smallest p, 2 / 2^n, is above the level even of a single test."""
+
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class RunTest:
+    """A paired test of one score between two groups of runs.
+
+    Attributes:
+        over: what was paired: units or seeds.
+        one: label of the first.
+        two: label of the second.
+        split: of the final evaluation.
+        measure: the score.
+        num: units, or seeds, that both have.
+        difference: one minus two.
+        low: of its 95 % bootstrap interval over units, or seeds.
+        high: of it.
+        p: two-sided, as if it were the only test.
+        p_holm: corrected for all tests of its kind in the comparison.
+        num_tests: how many those are.
+    """
+
+    over: str
+    one: str
+    two: str
+    split: str
+    measure: str
+    num: int
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    num_tests: int = 1
+
+    @property
+    def verdict(self) -> str:
+        """Which is higher, if that is shown, or whether it could not be."""
+        if self.p_holm < LEVEL:
+            return f"{self.one if self.difference > 0 else self.two} is higher"
+        least = 2.0 ** (1 - self.num)  # p where all differences have one sign
+        return f"too few {self.over} to show" if least * self.num_tests >= LEVEL else "not shown"
+
+
+def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTest], list[str]]:
+    """Every pair of groups on the units of every split, for every score of the layout; and why some are not tested."""
+    notes = _untested([run for group in groups for run in group.runs])
+    tests = []
+    for one, two in combinations(groups, 2):
+        for split in layout.judged:
+            if not all(split in run.unit_scores for run in (*one.runs, *two.runs)):
+                continue
+            sides = [[run.unit_scores[split] for run in group.runs] for group in (one, two)]
+            if not _same_units(sides):
+                notes.append(
+                    f"{one.label} and {two.label} were asked different units ({split}): no test"
+                )
+                continue
+            defined = [measure for measure in layout.measures if _is_defined(sides, measure)]
+            if undefined := [
+                layout.measures[measure] for measure in layout.measures if measure not in defined
+            ]:
+                notes.append(
+                    f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: no test"
+                )
+            tests += [_test("units", one, two, split, measure, sides) for measure in defined]
+    return _corrected(tests), list(dict.fromkeys(notes))
+
+
+def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
+    """Every pair of groups that have ``MIN_SEEDS`` seeds in common, by the final scores of their runs."""
+    tests = []
+    for one, two in combinations(groups, 2):
+        by_draw = [{run.draw: run for run in group.runs if run.scores} for group in (one, two)]
+        draws = sorted(by_draw[0].keys() & by_draw[1].keys(), key=str)
+        if len(draws) < MIN_SEEDS:
+            continue
+        for split in layout.judged:
+            if all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
+                of_seeds = [
+                    [of_group[draw].scores[split] for draw in draws] for of_group in by_draw
+                ]
+                sides = [[_over_seeds(side, layout)] for side in of_seeds]
+                tests += [
+                    _test("seeds", one, two, split, measure, sides)
+                    for measure in layout.measures
+                    if _is_defined(sides, measure)
+                ]
+    return _corrected(tests)
+
+
+def _over_seeds(
+    of_seeds: Sequence[Mapping[str, Mapping[str, float]]], layout: TableLayout
+) -> UnitScores:
+    """Seeds as units."""
+    values = {
+        name: np.array([scores[name]["value"] for scores in of_seeds]) for name in layout.measures
+    }
+    return UnitScores(np.arange(len(of_seeds)), values)
+
+
+def _test(
+    over: str,
+    one: Group,
+    two: Group,
+    split: str,
+    measure: str,
+    sides: Sequence[Sequence[UnitScores]],
+) -> RunTest:
+    found = paired_difference(sides[0], sides[1], measure)
+    return RunTest(
+        over,
+        one.label,
+        two.label,
+        split,
+        measure,
+        found.num_units,
+        *found.difference,
+        found.p,
+        found.p,
+    )
+
+
+def _is_defined(sides: Sequence[Sequence[UnitScores]], measure: str) -> bool:
+    return not any(
+        np.isnan(scores.value_by_measure[measure]).any() for side in sides for scores in side
+    )
+
+
+def _corrected(tests: Sequence[RunTest]) -> list[RunTest]:
+    raised = holm([test.p for test in tests])
+    return [
+        replace(test, p_holm=float(p), num_tests=len(tests))
+        for test, p in zip(tests, raised, strict=True)
+    ]
+
+
+def _same_units(sides: Sequence[Sequence[UnitScores]]) -> bool:
+    first = sides[0][0].unit_U
+    return all(np.array_equal(scores.unit_U, first) for side in sides for scores in side)
+
+
+def _untested(runs: Sequence[GivenRun]) -> list[str]:
+    found = {
+        "they have no final evaluation (unfinished runs and trials of sweeps have none)": [
+            not run.scores for run in runs
+        ],
+        "they have no scores of single units (runs of earlier versions kept none)": [
+            bool(run.scores) and not run.unit_scores for run in runs
+        ],
+    }
+    return [
+        f"Not tested in pairs: {', '.join(run.label for run, is_so in zip(runs, are_so, strict=True) if is_so)}; {why}"
+        for why, are_so in found.items()
+        if any(are_so)
+    ]

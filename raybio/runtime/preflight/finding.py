@@ -1,0 +1,103 @@
+"""What a look before the start finds; no look takes for ever, and none that goes wrong ends the others."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from raybio.core.errors import RaybioError
+
+OK, WARNING, ERROR = "ok", "warning", "ERROR"
+
+
+STYLES = {OK: "green", WARNING: "yellow", ERROR: "bold red"}
+
+
+SHOWN_NODES = 4
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table.
+
+    Attributes:
+        check: what was looked at.
+        state: ``OK``, ``WARNING`` or ``ERROR``.
+        found: what was found, and what to do about it.
+    """
+
+    check: str
+    state: str
+    found: str
+
+
+def guarded(
+    check: str, look: Callable[[], Iterable[Finding]], seconds: float | None, late: str = ""
+) -> list[Finding]:
+    """What ``look`` finds; an exception and a look without an end become findings too.
+
+    Args:
+        check: what those are called.
+        look: runs in a thread, which is left behind when its time is over.
+        seconds: how long it may take; None: it runs in this thread, and ends by itself.
+        late: why it may be late, if that is known.
+    """
+    if seconds is None:
+        return _caught(check, look)
+    found: list[list[Finding]] = []
+    thread = threading.Thread(target=lambda: found.append(_caught(check, look)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if found:
+        return found[0]
+    why = f"not done within {seconds:g} s: {late or 'it hangs, or is slow'}; --seconds gives it longer"
+    return [Finding(check, ERROR, why)]
+
+
+def over_nodes(
+    check: str, problems: Mapping[str, str], num_nodes: int, fine: str, state: str = ERROR
+) -> Finding:
+    """One finding about all nodes.
+
+    Args:
+        check: what was looked at.
+        problems: node -> what is wrong with it; empty for nothing.
+        num_nodes: how many were asked.
+        fine: what is said if nothing is wrong.
+        state: how bad a problem is.
+    """
+    bad = {node: problem for node, problem in problems.items() if problem}
+    if not bad:
+        return Finding(check, OK, f"{fine}, on {num_nodes} node{'s' if num_nodes > 1 else ''}")
+    shown = [f"{node}: {problem}" for node, problem in list(bad.items())[:SHOWN_NODES]]
+    more = [f"and {len(bad) - SHOWN_NODES} more nodes"] if len(bad) > SHOWN_NODES else []
+    return Finding(check, state, "; ".join([*shown, *more]))
+
+
+def _caught(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        findings.extend(look())
+    except RaybioError as error:
+        findings.append(Finding(check, ERROR, str(error)))
+    except Exception as error:  # of whatever library was asked
+        lines = str(error).strip().splitlines() or [""]
+        findings.append(Finding(check, ERROR, f"{type(error).__name__}: {lines[0][:300]}"))
+    return findings
+
+
+def show(findings: Iterable[Finding]) -> None:
+    """Print the table and how many of each state there are."""
+    findings, console = list(findings), Console()
+    table = Table(
+        "check", "state", Column("found, and what to do", overflow="fold"), title="Before the start"
+    )
+    for one in findings:
+        table.add_row(one.check, Text(one.state, STYLES[one.state]), Text(one.found))
+    console.print(table)
+    counts = Counter(one.state for one in findings)
+    console.print(", ".join(f"{counts[state]} {state}" for state in STYLES), highlight=False)

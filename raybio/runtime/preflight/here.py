@@ -1,0 +1,309 @@
+"""Looks at this machine before a start; none of them starts Ray."""
+
+import fcntl
+import heapq
+import logging
+import os
+import shutil
+import socket
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from raybio.core.errors import ClusterError
+from raybio.runtime.cluster.connection.connection import (
+    LOCAL_ONLY,
+    cluster_to_join,
+    others_can_read,
+    token_path,
+)
+from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding
+
+GIB, MIB = 2**30, 2**20
+
+
+CONNECT_SECONDS = 5.0
+
+
+UPLOAD_SECONDS = 20.0
+
+
+NEARLY = 0.8
+
+
+RAY_STOPS_AT = "RAY_local_fs_capacity_threshold"  # Ray's own setting, read by its raylets
+"""How full a disk may be before Ray no longer spills to it."""
+
+
+DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
+
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def look_at_token() -> Iterator[Finding]:
+    """Whether Ray's token is there, and is nobody else's."""
+    mode, joins = os.environ.get("RAY_AUTH_MODE", "").lower(), cluster_to_join()
+    if mode not in ("", "token"):
+        yield Finding(
+            "token",
+            WARNING,
+            f"RAY_AUTH_MODE is {mode}: whoever reaches Ray runs code as you; want token",
+        )
+        return
+    if joins and not mode:
+        found = "RAY_AUTH_MODE is not set: a cluster with a token refuses this driver; export RAY_AUTH_MODE=token"
+        yield Finding("token", WARNING, found)
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        yield Finding("token", OK, "in RAY_AUTH_TOKEN")
+        return
+    path = token_path()
+    if not path.is_file():
+        found = "is not there; copy the cluster's (`ray get-auth-token` on the head), and chmod 600"
+        yield (
+            Finding("token", ERROR, f"{path} {found}")
+            if joins
+            else Finding("token", OK, f"{path} will be made, 0600")
+        )
+    elif others_can_read(path):
+        found = f"{path}: others can read it (mode {path.stat().st_mode & 0o777:04o}); chmod 600, and make a new one if"
+        yield Finding("token", ERROR, f"{found} anybody else uses this machine")
+    elif not path.read_text().strip():
+        yield Finding(
+            "token",
+            ERROR,
+            f"{path} is empty; remove it, `ray get-auth-token --generate`, and chmod 600",
+        )
+    else:
+        yield Finding("token", OK, f"{path}, mode {path.stat().st_mode & 0o777:04o}")
+
+
+def look_at_addresses() -> Iterator[Finding]:
+    """Whether what Ray will open, or was told to talk to, is for this machine alone."""
+    host, joins = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1"), cluster_to_join()
+    if host in LOCAL_ONLY:
+        yield Finding("addresses", OK, f"a dashboard started here listens on {host}")
+    else:
+        closed = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
+        found = f"RAY_DASHBOARD_HOST is {host}: the jobs API listens for others too, "
+        found += (
+            "with only the token before it; "
+            if closed
+            else "and without a token anybody can run code; "
+        )
+        yield Finding(
+            "addresses",
+            WARNING if closed else ERROR,
+            f"{found}unset it and use a tunnel (`ray dashboard`)",
+        )
+    if joins.startswith("http://") and urlsplit(joins).hostname not in LOCAL_ONLY:
+        found = f"RAY_ADDRESS is {joins}: the token and the code travel unencrypted; use a tunnel or https"
+        yield Finding("addresses", WARNING, found)
+
+
+def look_at_upload(folder: Path, limit: int | None = None) -> Iterator[Finding]:
+    """What ``ray job submit --working-dir .`` would send, chosen by Ray's own code, against what the jobs API takes."""
+    from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
+
+    limit = DASHBOARD_CLIENT_MAX_SIZE if limit is None else limit
+    if "runtime_resources" in folder.absolute().parts:
+        yield Finding("upload", OK, "this is a job's working directory already")
+        return
+    sizes, is_whole = uploaded(folder, UPLOAD_SECONDS)
+    total, largest = sum(sizes.values()), heapq.nlargest(3, sizes.items(), key=lambda item: item[1])
+    found = f"{'' if is_whole else 'more than '}{total / MIB:.1f} of at most {limit / MIB:.0f} MiB: {len(sizes):,} files"
+    if total <= NEARLY * limit and is_whole:
+        yield Finding("upload", OK, found)
+        return
+    found += (
+        "".join(f", {path} with {size / MIB:.1f}" for path, size in largest)
+        + "; name what is not code in .rayignore"
+    )
+    # Without a cluster nothing is sent.
+    is_error = bool(cluster_to_join()) and (total >= limit or not is_whole)
+    yield Finding("upload", ERROR if is_error else WARNING, found)
+
+
+def uploaded(folder: Path, seconds: float = float("inf")) -> tuple[dict[Path, int], bool]:
+    """Path and size of what Ray packs of a working directory, and whether ``seconds`` were enough to see all of it."""
+    from ray._private.ray_constants import (
+        RAY_RUNTIME_ENV_IGNORE_GITIGNORE,
+        get_runtime_env_default_excludes,
+    )
+    from ray._private.runtime_env.packaging import _dir_travel, _get_excludes
+
+    sizes: dict[Path, int] = {}
+    deadline = time.monotonic() + seconds
+    silent = logging.Logger("silent", logging.CRITICAL)
+
+    def add(path: Path) -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        if path.is_file():
+            sizes[path.relative_to(folder)] = path.stat().st_size
+
+    folder = folder.absolute()
+    excludes = [_get_excludes(folder, get_runtime_env_default_excludes())]
+    with_gitignore = os.environ.get(RAY_RUNTIME_ENV_IGNORE_GITIGNORE, "0") != "1"
+    try:
+        _dir_travel(folder, excludes, add, include_gitignore=with_gitignore, logger=silent)
+    except TimeoutError:
+        return sizes, False
+    return sizes, True
+
+
+@contextmanager
+def probe_folder(runs: Path) -> Iterator[Path]:
+    """A folder in that of runs for as long as the block lasts, with a file of the driver; nothing is left.
+
+    Raises:
+        ClusterError: if it cannot be made, or what the driver writes there does not come back.
+    """
+    runs = runs.expanduser().absolute()
+    made = [folder for folder in (runs, *runs.parents) if not folder.exists()]
+    probe = runs / f".preflight-{uuid.uuid4().hex[:8]}"
+    try:
+        try:
+            probe.mkdir(parents=True)
+        except OSError as error:
+            raise _unwritable(runs, error.strerror or str(error)) from None
+        if problem := write_and_read(probe / "driver"):
+            raise _unwritable(runs, problem)
+        yield probe
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+
+
+def _unwritable(runs: Path, why: str) -> ClusterError:
+    return ClusterError(
+        f"{runs}: cannot be used as the folder of runs ({why}). Choose another with --runs"
+    )
+
+
+def write_and_read(path: Path) -> str:
+    """Write, lock, force to disk and read back a new file; what is wrong, empty for nothing."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.write(path.name)
+            file.flush()
+            os.fsync(file.fileno())
+        return (
+            ""
+            if path.read_text(encoding="utf-8") == path.name
+            else "what was written is not what is read"
+        )
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def free_space(place: Path) -> tuple[int, float]:
+    """Bytes free where ``place`` is or would be made, and the share of that disk which is used."""
+    place = place.expanduser().absolute()
+    usage = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists()))
+    return usage.free, 1 - usage.free / usage.total
+
+
+def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, place: str) -> str:
+    """What is wrong with a disk, empty for nothing."""
+    if free_bytes < min_free_gib * GIB:
+        return f"{free_bytes / GIB:.1f} GiB free for {place}, want {min_free_gib:g}; make room or choose another disk"
+    stops_at = float(os.environ.get(RAY_STOPS_AT, "0.95"))
+    if used_share > stops_at:
+        found = f"the disk of {place} is {used_share:.0%} full; Ray refuses to use it beyond {stops_at:.0%}"
+        return f"{found}: make room, or set {RAY_STOPS_AT} for Ray and for this"
+    return ""
+
+
+def look_at_disk(runs: Path, min_free_gib: float) -> Iterator[Finding]:
+    """Free disk for runs and for Ray's temporary files, on this machine."""
+    for place in (runs, Path(os.environ.get("RAY_TMPDIR") or "/tmp")):
+        free, used = free_space(place)
+        problem = disk_problem(free, used, min_free_gib, str(place))
+        yield (
+            Finding("disk", ERROR, problem)
+            if problem
+            else Finding("disk", OK, f"{free / GIB:.1f} GiB at {place}")
+        )
+
+
+def look_at_shared_memory(
+    min_object_store_mib: float, place: Path = SHARED_MEMORY
+) -> Iterator[Finding]:
+    """Whether Ray's object store will have room in shared memory, on this machine."""
+    free = shutil.disk_usage(place).free / MIB
+    if free < min_object_store_mib:
+        found = f"{place} has {free:.0f} MiB free, want {min_object_store_mib:g}: Ray would use the disk instead, slowly;"
+        yield Finding(
+            "object store", WARNING, f"{found} in a container, give it more (docker run --shm-size)"
+        )
+    else:
+        yield Finding("object store", OK, f"{free / 1024:.1f} GiB free in {place}")
+
+
+def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
+    """Whether MLflow answers, or its database can be written."""
+    shown = uri.split("@")[-1]
+    advice = "start the server, open the way to it, or name another with --tracking-uri"
+    if uri.startswith("sqlite:"):
+        path = Path(uri.removeprefix("sqlite:///"))
+        yield from _look_at_database(path)
+        if on_cluster:
+            found = "sqlite takes one writer: with several drivers at a time, give them an `mlflow server`"
+            yield Finding("MLflow", WARNING, f"{shown}: {found} with --tracking-uri")
+        if not path.exists():
+            return
+    elif problem := _unreachable(uri):
+        yield Finding("MLflow", ERROR, f"{shown}: {problem}; {advice}")
+        return
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    try:
+        from mlflow import MlflowClient
+
+        MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+    except Exception as error:  # of the client, its driver or the server
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        why = lines[0].replace(uri, shown)[:300]  # the full address may hold a password
+        yield Finding("MLflow", ERROR, f"{shown}: {why}; {advice}")
+    else:
+        yield Finding("MLflow", OK, f"{shown} answers")
+
+
+def _unreachable(uri: str) -> str:
+    """Why nobody can be reached there, empty for no reason; libraries would try for minutes."""
+    parts = urlsplit(uri)
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme.split("+")[0])
+    if not parts.hostname or port is None:
+        return ""
+    try:
+        socket.create_connection((parts.hostname, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return f"nobody answers at {parts.hostname}:{port} ({error.strerror or error})"
+    return ""
+
+
+def _look_at_database(path: Path) -> Iterator[Finding]:
+    if not path.exists():
+        place = next(folder for folder in path.parents if folder.exists())
+        if not os.access(place, os.W_OK | os.X_OK):
+            yield Finding(
+                "MLflow", ERROR, f"{place}: cannot be written, and {path.name} is to be made there"
+            )
+        else:
+            yield Finding("MLflow", OK, f"{path} will be made")
+        return
+    try:
+        with closing(sqlite3.connect(path, timeout=2.0, isolation_level=None)) as database:
+            database.execute("BEGIN IMMEDIATE")  # takes the one writer's place, and gives it back
+            database.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        found = f"{path}: {error}; end the other writer, make it writable, or choose another with --tracking-uri"
+        yield Finding("MLflow", ERROR, found)

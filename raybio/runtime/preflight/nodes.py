@@ -1,0 +1,335 @@
+"""What every node of a cluster says of itself, by a task on it, and what follows from that."""
+
+import hashlib
+import os
+import platform
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import raybio
+from raybio.core.errors import RaybioError
+from raybio.runtime.cluster.connection.connection import LOCAL_ONLY, others_can_read, token_path
+from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, over_nodes
+from raybio.runtime.preflight.here import (
+    CONNECT_SECONDS,
+    GIB,
+    MIB,
+    SHARED_MEMORY,
+    disk_problem,
+    free_space,
+    write_and_read,
+)
+from raybio.store.store import open_store
+
+PACKAGES = (
+    "ray",
+    "torch",
+    "pyarrow",
+    "transformers",
+    "torch-geometric",
+    "faiss-cpu",
+    "mlflow",
+    "optuna",
+    "raybio",
+)
+
+
+SHARED_SECONDS = 10.0
+"""How long a file of another node may stay unseen: network file systems remember folders for a while."""
+
+
+HEAD = "node:__internal_head__"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What nodes are asked.
+
+    Attributes:
+        probe: folder in that of runs, with a file of the driver.
+        store: path of the prepared store, if there is one.
+        sources: (source, revision) of each encoder.
+    """
+
+    probe: str
+    store: str | None = None
+    sources: tuple[tuple[str, str], ...] = ()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what results depend on; raybio's with a digest of its code, which is edited between versions."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    code = hashlib.sha256()
+    root = Path(raybio.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        code.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
+    found["raybio"] += f" (code {code.hexdigest()[:8]})"
+    return found
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node says.
+
+    Attributes:
+        node: its address and the beginning of its id.
+        file: that it wrote into the probe folder.
+        versions: package -> version.
+        storage: what is wrong with the folder of runs as seen from there; empty for nothing.
+        disks: place -> bytes free, and used share.
+        shared_memory_bytes: size of /dev/shm.
+        object_store_bytes: what Ray took of it.
+        store: digest of the store, or what is wrong with it.
+        encoder: what is wrong with the encoders' sources; empty for nothing.
+        token: what is wrong with the token's file; empty for nothing.
+    """
+
+    node: str
+    file: str
+    versions: dict[str, str]
+    storage: str
+    disks: dict[str, tuple[int, float]]
+    shared_memory_bytes: int
+    object_store_bytes: int
+    store: str
+    encoder: str
+    token: str
+
+
+def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Finding]:
+    """Ask all nodes at once; a node that fails, or does not answer in time, is in the finding."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    task = ray.remote(num_cpus=0, max_retries=0)(node_facts)
+    named = {}
+    for node in ray.nodes():
+        if node["Alive"]:
+            name = f"{node['NodeManagerAddress']} {node['NodeID'][:6]}"
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            size = int(node["Resources"].get("object_store_memory", 0))
+            named[task.options(scheduling_strategy=there).remote(question, name, size)] = name
+    done, late = ray.wait(list(named), num_returns=len(named), timeout=seconds)
+    facts, problems = (
+        [],
+        {
+            named[one]: f"no answer within {seconds:g} s; is it overloaded or cut off?"
+            for one in late
+        },
+    )
+    for one in done:
+        try:
+            facts.append(ray.get(one))
+        except Exception as error:  # the node's own, such as a missing raybio
+            problems[named[one]] = (str(error).strip().splitlines() or [type(error).__name__])[-1][
+                :300
+            ]
+    return facts, over_nodes("nodes", problems, len(named), "a task runs and answers")
+
+
+def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFacts:
+    """What this machine says; called as a task."""
+    import ray
+
+    probe, temporary = Path(question.probe), ray.get_runtime_context().get_temp_dir()
+    file = probe / node.replace(":", "_")
+    return NodeFacts(
+        node=node,
+        file=str(file),
+        versions=versions(),
+        storage=seen_storage(probe, file),
+        disks={place: free_space(Path(place)) for place in (str(probe.parent), temporary)},
+        shared_memory_bytes=shutil.disk_usage(SHARED_MEMORY).total if SHARED_MEMORY.exists() else 0,
+        object_store_bytes=object_store_bytes,
+        store=_digest(question.store),
+        encoder=_encoder_problem(question.sources),
+        token=_token_problem(),
+    )
+
+
+def seen_storage(probe: Path, file: Path) -> str:
+    """What is wrong with the probe folder from here; empty for nothing."""
+    deadline = time.monotonic() + SHARED_SECONDS
+    while not (probe / "driver").is_file():
+        if time.monotonic() > deadline:
+            return f"does not see what the driver wrote into {probe.parent}: it is not shared; mount it on every node"
+        time.sleep(0.2)
+    problem = write_and_read(file)
+    return f"cannot write into {probe.parent} ({problem})" if problem else ""
+
+
+def _digest(store: str | None) -> str:
+    if store is None:
+        return ""
+    try:
+        return open_store(store).digest
+    except RaybioError as error:
+        return str(error)
+
+
+def _encoder_problem(sources: tuple[tuple[str, str], ...]) -> str:
+    from raybio.encoders.checkpoints import check_source
+
+    try:
+        for source, revision in sources:
+            check_source(source, revision)
+    except RaybioError as error:
+        return str(error)
+    return ""
+
+
+def _token_problem() -> str:
+    path = token_path()
+    if os.environ.get("RAY_AUTH_TOKEN") or not path.is_file() or not others_can_read(path):
+        return ""
+    return f"others can read {path}; chmod 600"
+
+
+def compare_versions(here: dict[str, str], nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
+    """Whether nodes have what the driver has; another build of the same version is only warned about."""
+    wrong: dict[str, str] = {}
+    builds: dict[str, str] = {}
+    for facts in nodes:
+        differing = {name for name, version in here.items() if facts.versions.get(name) != version}
+        serious = {
+            name
+            for name in differing
+            if facts.versions.get(name, "").split("+")[0] != here[name].split("+")[0]
+        }
+        for names, problems in ((serious, wrong), (differing - serious, builds)):
+            told = [
+                f"{name} {facts.versions.get(name)} (driver {here[name]})" for name in sorted(names)
+            ]
+            problems[facts.node] = ", ".join(told) + "; install the same" if told else ""
+    fine = ", ".join(f"{name} {version}" for name, version in here.items())
+    yield over_nodes("versions", wrong, len(nodes), fine)
+    if any(builds.values()):
+        yield over_nodes("versions", builds, len(nodes), "", WARNING)
+
+
+def compare_storage(
+    probe: Path, nodes: Sequence[NodeFacts], seconds: float = SHARED_SECONDS
+) -> Finding:
+    """Whether every node read the driver's file, and the driver now reads theirs."""
+    problems = {facts.node: facts.storage for facts in nodes}
+    deadline = time.monotonic() + seconds
+    for facts in nodes:
+        path = Path(facts.file)
+        while not problems[facts.node] and not path.is_file():
+            if time.monotonic() > deadline:
+                problems[facts.node] = (
+                    f"the driver does not see what it wrote into {probe.parent}; share that folder"
+                )
+            time.sleep(0.1)
+    return over_nodes("storage", problems, len(nodes), f"{probe.parent} is written and read by all")
+
+
+def compare_disks(nodes: Sequence[NodeFacts], min_free_gib: float) -> Finding:
+    """Free disk of every node."""
+    problems = {
+        facts.node: "; ".join(
+            filter(
+                None, (disk_problem(*disk, min_free_gib, at) for at, disk in facts.disks.items())
+            )
+        )
+        for facts in nodes
+    }
+    least = min((free for facts in nodes for free, _ in facts.disks.values()), default=0)
+    return over_nodes("disk", problems, len(nodes), f"{least / GIB:.1f} GiB or more")
+
+
+def compare_object_stores(nodes: Sequence[NodeFacts], min_mib: float) -> Finding:
+    """Whether Ray's object store is large enough, and in memory."""
+    problems = {}
+    for facts in nodes:
+        size, memory = facts.object_store_bytes / MIB, facts.shared_memory_bytes / MIB
+        if size < min_mib:
+            problems[facts.node] = (
+                f"{size:.0f} MiB, want {min_mib:g}; ray start --object-store-memory"
+            )
+        elif memory < size:
+            problems[facts.node] = (
+                f"{size:.0f} MiB, and /dev/shm holds {memory:.0f}: the rest goes to disk, slowly"
+            )
+    least = min((facts.object_store_bytes for facts in nodes), default=0)
+    return over_nodes(
+        "object store", problems, len(nodes), f"{least / GIB:.1f} GiB or more", WARNING
+    )
+
+
+def compare_stores(digest: str, nodes: Sequence[NodeFacts]) -> Finding:
+    """Whether every node opens the driver's store."""
+    problems = {facts.node: _store_problem(digest, facts.store) for facts in nodes}
+    return over_nodes("store", problems, len(nodes), "opens")
+
+
+def _store_problem(digest: str, found: str) -> str:
+    if found == digest:
+        return ""
+    is_digest = len(found) == len(digest) and " " not in found
+    return (
+        f"has another store there, {found[:16]}, want {digest[:16]}; copy it anew"
+        if is_digest
+        else found
+    )
+
+
+def compare_rest(nodes: Sequence[NodeFacts], with_encoder: bool) -> Iterator[Finding]:
+    """Encoders and tokens of every node."""
+    if with_encoder:
+        yield over_nodes(
+            "encoder", {one.node: one.encoder for one in nodes}, len(nodes), "can be loaded"
+        )
+    yield over_nodes(
+        "token", {one.node: one.token for one in nodes}, len(nodes), "nobody else can read it"
+    )
+
+
+def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Finding]:
+    """Whether the cluster's dashboard, which takes jobs, is closed to others.
+
+    Args:
+        address: its host and port; empty for none.
+        with_token: whether the cluster is used with a token.
+        ask: whether this is its machine, where a loopback address means it and no other program.
+    """
+    if not address:
+        yield Finding("dashboard", OK, "there is none")
+        return
+    host = urlsplit(f"//{address.split('://')[-1]}").hostname
+    status = status_without_token(address) if ask or host not in LOCAL_ONLY else None
+    if status is not None and status < 400:
+        found = f"{address} answers without a token: whoever reaches it runs code as you;"
+        yield Finding("dashboard", ERROR, f"{found} start every node with RAY_AUTH_MODE=token")
+    elif host not in LOCAL_ONLY:
+        found = f"listens on {address}, not on loopback alone; ray start --dashboard-host=127.0.0.1, and use a tunnel"
+        yield Finding("dashboard", WARNING if with_token else ERROR, found)
+    else:
+        asked = "refuses who has no token" if status in (401, 403) else "is not reached from here"
+        yield Finding("dashboard", OK, f"{address} is loopback, and {asked}")
+
+
+def status_without_token(address: str) -> int | None:
+    """The HTTP status that the jobs API gives to a stranger; None if it cannot be reached."""
+    url = f"http://{address.split('://')[-1]}/api/jobs/"
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            url, timeout=CONNECT_SECONDS
+        ) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None

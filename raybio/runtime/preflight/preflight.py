@@ -1,0 +1,305 @@
+"""What would go wrong, before anything starts: this machine first, then the cluster by a task on every node.
+
+``here`` and ``nodes`` hold the looks themselves; here is their order.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.search_space import Budget, SearchSpace, load_search_space, outside_base
+from raybio.methods import SYSTEMS
+from raybio.runtime.cluster.connection.connection import cluster_nodes, cluster_to_join, local_node, started
+from raybio.runtime.cluster.connection.room import Node, check_resources, room_of_trials
+from raybio.runtime.preflight import here
+from raybio.runtime.preflight import nodes as there
+from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
+from raybio.runtime.run.request import Arguments, base_configs, default_folder, settle
+from raybio.runtime.tracking.tracker import tracking_uri
+from raybio.store.store import open_store
+from raybio.training.settings import TrainingConfig
+
+MIN_OBJECT_STORE_MIB = 512.0
+
+
+LATE = "the cluster has another token (RAY_AUTH_TOKEN_PATH), or does not answer"
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What is about to be started.
+
+    Attributes:
+        arguments: as the training jobs take them; ``runs`` is the folder of sweeps for a sweep.
+        system: its name in ``SYSTEMS``; None: settings are not looked at.
+        space: YAML file of a search space, for a sweep; it names the system.
+        budget: changes of the space's budget, such as ``num_trials=6``.
+        gpus_per_worker: of a sweep's trials.
+        min_free_gib: disk that must be free.
+        seconds: how long each look may take.
+        with_ray: also start or join Ray.
+    """
+
+    arguments: Arguments
+    system: str | None = None
+    space: Path | None = None
+    budget: tuple[str, ...] = ()
+    gpus_per_worker: float | None = None
+    min_free_gib: float = 5.0
+    seconds: float = 60.0
+    with_ray: bool = True
+
+
+@dataclass(frozen=True)
+class _Settled:
+    runs: Path
+    store: Path | None
+    system: str | None = None
+    space: SearchSpace | None = None
+    base: TrainingConfig | None = None
+    configs: tuple[TrainingConfig, ...] = ()
+    use_gpu: bool | None = None
+    workers: int = 1
+    cpus_per_worker: float | None = None
+
+    @property
+    def sources(self) -> tuple[tuple[str, str], ...]:
+        encoders = [getattr(config, "encoder", None) for config in self.configs]
+        return tuple(
+            sorted(
+                {(one.source, one.revision) for one in encoders if one and one.source != "scratch"}
+            )
+        )
+
+
+def preflight(intent: Intent) -> list[Finding]:
+    """Look at everything; what goes wrong is a finding and never ends the rest.
+
+    Raises:
+        ConfigError: for settings without a system that they are of, and for options that this job does not have.
+    """
+    arguments, findings = intent.arguments, list[Finding]()
+    _refuse_what_means_nothing(intent)
+
+    def look(check: str, function: Any, *given: Any) -> None:
+        findings.extend(guarded(check, lambda: function(*given), intent.seconds))
+
+    folder = (
+        default_folder("sweeps", "RAYBIO_SWEEPS")
+        if intent.space
+        else default_folder("runs", "RAYBIO_RUNS")
+    )
+    plain = _Settled(
+        (arguments.runs or folder).expanduser(),
+        arguments.store,
+        workers=arguments.workers or 1,
+        cpus_per_worker=arguments.cpus_per_worker,
+    )
+    settled = [plain]
+    look("token", here.look_at_token)
+    look("addresses", here.look_at_addresses)
+    look("upload", here.look_at_upload, Path.cwd())
+    look("settings", _look_at_settings, intent, settled)
+    plan = settled[-1]
+    look("store", _look_at_store, plan)
+    look("encoder", _look_at_encoders, plan)
+    look("storage", _look_at_storage, plan)
+    look("disk", here.look_at_disk, plan.runs, intent.min_free_gib)
+    look("MLflow", _look_at_tracking, arguments.tracking_uri, plan)
+    look("resources", _look_at_resources, intent, plan)
+    look("object store", here.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
+    if intent.with_ray:
+        findings += _look_with_ray(intent, plan)
+    return findings
+
+
+def _refuse_what_means_nothing(intent: Intent) -> None:
+    arguments, of_sweeps = intent.arguments, intent.budget or intent.gpus_per_worker is not None
+    if intent.system is None and intent.space is None and (arguments.settings or arguments.config):
+        raise ConfigError(
+            "--set and --config: got no system, want --system or --space to say whose settings they are"
+        )
+    if intent.space is None and of_sweeps:
+        raise ConfigError(
+            "--budget and --gpus-per-worker: only sweeps have them; want --space beside them"
+        )
+    if intent.space is not None and arguments.device != "auto":
+        raise ConfigError(
+            f"--device {arguments.device}: a sweep has no such option; want --gpus-per-worker, 0 for CPUs"
+        )
+
+
+def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Finding]:
+    """The settings as the job would have them; what they come to is added to ``settled``."""
+    system, space, arguments = intent.system, None, replace(intent.arguments, runs=settled[-1].runs)
+    if intent.space is not None:
+        space = load_search_space(intent.space, base_configs(arguments))
+        space = space.with_budget(intent.budget)
+        system = space.system
+    if system is None:
+        return
+    if system not in SYSTEMS:
+        raise ConfigError(f"--system: got {system!r}, want one of {', '.join(SYSTEMS)}")
+    fields = settle(system, arguments)
+    base, store = fields["config"], fields["store"]
+    configs = (base,) if space is None else _trials(base, space, store)
+    asked = {name: fields[name] for name in ("use_gpu", "workers", "cpus_per_worker")}
+    settled.append(_Settled(fields["runs"], store, system, space, base, configs, **asked))
+    found = f"{system}: those of {len(configs)} trials are valid" if space else f"{system}: valid"
+    yield Finding("settings", OK, found)
+    if space is not None:
+        for described in outside_base(space, base):
+            yield Finding("settings", WARNING, described)
+
+
+def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[TrainingConfig, ...]:
+    # Only now: these import Ray Tune, which takes seconds.
+    from raybio.runtime.tune.search import planned
+    from raybio.runtime.tune.trial import TrialOrder
+
+    order = TrialOrder(base, space, str(store), "")
+    return tuple(order.config(settings) for settings in planned(space, order.check))
+
+
+def _look_at_store(plan: _Settled) -> Iterator[Finding]:
+    if plan.store is None:
+        return
+    store = open_store(plan.store, verify=True)
+    yield Finding(
+        "store", OK, f"{plan.store}: {store.num_rows:,} rows, and every file is as it was written"
+    )
+
+
+def _look_at_encoders(plan: _Settled) -> Iterator[Finding]:
+    if plan.system is None or plan.store is None:
+        return
+    entry = SYSTEMS[plan.system]
+    store = open_store(plan.store, entry.store)
+    for config in plan.configs:
+        entry.check(config, store)
+    names = ", ".join(source for source, _ in plan.sources)
+    yield Finding("encoder", OK, f"{names or 'random weights'}; settings fit the store")
+
+
+def _look_at_storage(plan: _Settled) -> Iterator[Finding]:
+    with here.probe_folder(plan.runs):
+        yield Finding("storage", OK, f"{plan.runs.absolute()} is written and read here")
+
+
+def _look_at_tracking(uri: str | None, plan: _Settled) -> Iterator[Finding]:
+    yield from here.look_at_tracking(tracking_uri(uri, plan.runs), bool(cluster_to_join()))
+
+
+def _look_at_resources(intent: Intent, plan: _Settled) -> Iterator[Finding]:
+    """On this machine; where a cluster is joined, its nodes are asked later."""
+    if not cluster_to_join():
+        yield from _fits(intent, plan, [local_node(with_gpus=plan.use_gpu is not False)])
+
+
+def _fits(intent: Intent, plan: _Settled, nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Whether a training, or one trial at least, has room on these nodes."""
+    workers, cpus_per_worker = plan.workers, plan.cpus_per_worker
+    if intent.space is not None:
+        # Of a space that cannot be read, how many trials are wanted is not known: whether one has room is.
+        budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
+        given = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": intent.gpus_per_worker}
+        yield Finding(
+            "resources", OK, room_of_trials(nodes, budget, workers=workers, **given).arithmetic
+        )
+        return
+    asked = check_resources(workers, cpus_per_worker, nodes, plan.use_gpu)
+    cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    amount = f"{workers} x {asked.cpus_per_worker:g} CPU and {asked.gpus_per_worker:g} GPU"
+    where = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
+    yield Finding("resources", OK, f"{amount}, of {cpus:g} CPU and {gpus:g} GPU on {where}")
+
+
+def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
+    address = cluster_to_join()
+    if address.startswith(("http://", "https://")):
+        return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
+    with ExitStack() as stack:
+        # What Ray starts ends with the thread that started it; its own limits end a start that takes too long.
+        limit = intent.seconds if address else None
+        joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
+        if any(one.state == ERROR for one in joined):
+            return joined
+        findings = [
+            *joined,
+            *guarded("resources", lambda: _fits(intent, plan, cluster_nodes()), intent.seconds),
+        ]
+        findings += guarded("dashboard", _look_at_dashboard, intent.seconds)
+        # Nodes are given the time; what is made of their answers needs little more.
+        return findings + guarded("nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds)
+
+
+def _join(stack: ExitStack, address: str, plan: _Settled) -> Iterator[Finding]:
+    if address and address != "auto" and "://" not in address:
+        host, _, port = address.rpartition(":")
+        try:  # Ray itself would try for a minute
+            socket.create_connection((host, int(port)), here.CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            raise ClusterError(
+                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the cluster runs"
+            ) from None
+    stack.enter_context(started(threads=1, with_dashboard=plan.space is not None))
+    nodes = len(cluster_nodes())
+    yield Finding(
+        "cluster", OK, f"{address or 'a local one'}: {nodes} node{'s' if nodes > 1 else ''}"
+    )
+
+
+def _look_at_jobs(address: str) -> Iterator[Finding]:
+    """The jobs API alone: no driver can run here, so the nodes are for a submitted preflight to look at."""
+    from ray.job_submission import JobSubmissionClient
+
+    try:
+        JobSubmissionClient(address).list_jobs()
+    except Exception as error:  # ConnectionError, or RuntimeError with the server's own words
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ClusterError(
+            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check RAY_ADDRESS, the tunnel "
+            "(`ray dashboard`), and that RAY_AUTH_MODE=token and the cluster's token are set"
+        ) from None
+    host = urlsplit(address).hostname
+    yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
+    found = "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py ... looks at them"
+    yield Finding("nodes", WARNING, found)
+
+
+def _look_at_dashboard() -> Iterator[Finding]:
+    import ray
+
+    me = ray.get_runtime_context().get_node_id()
+    context = ray.init(
+        ignore_reinit_error=True, logging_level=logging.ERROR
+    )  # the way to what init returned before
+    address = context.address_info["webui_url"] or ""
+    is_head = any(node["NodeID"] == me and there.HEAD in node["Resources"] for node in ray.nodes())
+    with_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    yield from there.look_at_dashboard(address, with_token, ask=is_head)
+
+
+def _look_at_nodes(intent: Intent, plan: _Settled) -> Iterator[Finding]:
+    with here.probe_folder(plan.runs) as probe:
+        store = None if plan.store is None else str(plan.store.absolute())
+        nodes, answered = there.ask_nodes(
+            there.Question(str(probe), store, plan.sources), intent.seconds
+        )
+        yield answered
+        if not nodes:
+            return
+        yield there.compare_storage(probe, nodes)
+        yield from there.compare_versions(there.versions(), nodes)
+        yield there.compare_disks(nodes, intent.min_free_gib)
+        yield there.compare_object_stores(nodes, MIN_OBJECT_STORE_MIB)
+        yield from there.compare_rest(nodes, bool(plan.sources))
+        if store is not None:
+            yield there.compare_stores(open_store(store).digest, nodes)

@@ -1,0 +1,115 @@
+"""How long a run takes: its epochs before it starts, a projection after its first steps, and when that is too long."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raybio.training.loop import FIRST_REPORTED_STEPS
+
+LONGEST_UNACCEPTED_SECONDS = 24 * 3600.0
+"""Of a run on CPUs that nobody has accepted."""
+
+
+FAR_TOO_LONG = 10.0
+"""So many times too long is certain at once; otherwise ten steps are measured."""
+
+
+_FIRST_TIMED_STEPS = FIRST_REPORTED_STEPS[1]
+
+
+FEW_STEPS = 100
+"""Runs of so few steps are never stopped, however long a step took: no clock decides about them."""
+
+
+_UNITS = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+
+
+@dataclass(frozen=True)
+class Projection:
+    """How long the rest of a run takes.
+
+    Attributes:
+        num_steps: steps that are left.
+        seconds_per_step: as measured.
+    """
+
+    num_steps: int
+    seconds_per_step: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that are left, without evaluations."""
+        return self.num_steps * self.seconds_per_step
+
+    @property
+    def is_long(self) -> bool:
+        """Whether a run on CPUs of this length has to be accepted."""
+        return self.num_steps > FEW_STEPS and self.seconds > LONGEST_UNACCEPTED_SECONDS
+
+    def described(self) -> str:
+        """Return such as ``100,000 steps, 78 s a step: about 90 days``."""
+        return f"{self.num_steps:,} steps, {self.seconds_per_step:.2g} s a step: about {in_words(self.seconds)}"
+
+    def ends(self, now: float) -> str:
+        """Return the local time of the last step, given the time ``now`` in seconds since the epoch."""
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(now + self.seconds))
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration in the largest unit of which it has one and a half at least: ``90 days``, ``2.5 hours``."""
+    unit, length = next((one for one in _UNITS if seconds >= 1.5 * one[1]), _UNITS[-1])
+    number = seconds / length
+    return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
+
+
+def epochs_in_words(num_steps: int, steps_per_epoch: float, batch_rows: int | None) -> str:
+    """Return such as ``100,000 steps of 64 rows = 6,165 epochs of 1,038 rows``; without rows if they are not known."""
+    epochs = num_steps / steps_per_epoch
+    number = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
+    if batch_rows is None:
+        return f"{num_steps:,} steps = {number} epochs of {steps_per_epoch:,.1f} steps"
+    return f"{num_steps:,} steps of {batch_rows:,} rows = {number} epochs of {round(steps_per_epoch * batch_rows):,} rows"
+
+
+class DurationEstimate:
+    """Estimate how long a start of a run takes, from its reports.
+
+    The fastest rate counts: other programs on the machine only make a step slower.
+
+    Attributes:
+        projection: of the rest of the run; None: nothing is measured yet.
+        is_certain: whether enough steps are measured to act on it.
+    """
+
+    def __init__(self, max_steps: int, from_step: int) -> None:
+        """Begin with the reports after ``from_step``."""
+        self.projection: Projection | None = None
+        self.is_certain = False
+        self._max_steps = max_steps
+        self.restart(from_step)
+
+    def restart(self, from_step: int) -> None:
+        """Go on with the reports after ``from_step``, of workers that were started again."""
+        self._from_step = from_step
+        self._num_rates = 0
+
+    def update(self, reports: Sequence[dict[str, Any]]) -> None:
+        """Take new reports, as ``metrics.jsonl`` holds them."""
+        for report in reports:
+            rate = report["metrics"].get("steps_per_second")
+            if not rate:
+                continue
+            self._num_rates += 1
+            num_steps = report["step"] - self._from_step
+            # The first rate of a start includes the time until the data flows.
+            if self._num_rates == 1 or num_steps < _FIRST_TIMED_STEPS:
+                continue
+            projection = Projection(self._max_steps - report["step"], 1 / rate)
+            if (
+                self.projection is None
+                or projection.seconds_per_step < self.projection.seconds_per_step
+            ):
+                self.projection = projection
+            is_far_too_long = self.projection.seconds > FAR_TOO_LONG * LONGEST_UNACCEPTED_SECONDS
+            self.is_certain = is_far_too_long or num_steps >= FIRST_REPORTED_STEPS[-1]

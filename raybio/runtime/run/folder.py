@@ -1,0 +1,495 @@
+"""A run's folder: where its files lie, who may write into it, and what must stay the same between two starts."""
+
+import contextlib
+import difflib
+import fcntl
+import functools
+import json
+import logging
+import math
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from raybio.core.config import BaseConfig, changed_settings, difference
+from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError
+from raybio.core.files import check_local, sync
+
+COMPLETE = ("finished", "early_stopping")
+"""What ``result.json`` calls runs that came to their end."""
+
+
+RUN = "run.json"
+"""The identity of a run: system, configuration, store, precision."""
+
+
+LAUNCH = "launch.json"
+"""How it was last started: workers, CPUs, tracking; a sweep's budget too."""
+
+
+_log = logging.getLogger(__name__)
+
+
+_NAME = re.compile(r"\w[\w.+-]{0,99}")
+
+
+_ADVICE = {
+    RUN: "Give the run's whole command, with --store, --config and --set as at the first start; or restore the file "
+    "from a backup, or choose another --name.",
+    LAUNCH: "Restore it from a backup, or delete it and give --workers, --cpus-per-worker, --device and --tracking-uri "
+    "as at the first start: with others, results are not bit-identical.",
+    "trial.json": "Restore it from a backup, or choose another --name.",
+    "trials.json": "Restore it from a backup, or delete it: the sweep finds its trials by their settings.",
+    "result.json": "Give the run's own command again: it is written again.",
+    "outcome.json": "Give the run's own command again: it is written again.",
+    "tracking.json": "Give the run's own command again: it is written again.",
+}
+"""What to do about a lost record, by its file's name."""
+
+
+class RunFolder:
+    """``runs/<name>``; workers and driver see it under one path."""
+
+    def __init__(self, runs: str | Path, name: str) -> None:
+        """Name the folder without touching it.
+
+        Raises:
+            ConfigError: for a name that is no plain word, or a folder of runs that is a URI.
+        """
+        check_local(runs, "folder of runs")
+        if not _NAME.fullmatch(name) or ".." in name:
+            raise ConfigError(
+                f"--name: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', beginning with a letter "
+                "or digit and without '..'"
+            )
+        self.name, self.path = name, Path(runs).expanduser().absolute() / name
+        self.config = self.path / "config.yaml"
+        self.identity = self.path / RUN
+        self.launch = self.path / LAUNCH
+        self.inputs = self.path / "inputs.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.notices = self.path / "notices.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.outcome = self.path / "outcome.json"
+        self.unit_scores = self.path / "unit_scores.npz"
+        self.failure = self.path / "failure.json"
+        self.result = self.path / "result.json"
+        self.tracking = self.path / "tracking.json"
+        self.plots = self.path / "plots"
+        self.export = self.path / "export"
+        self.stop = self.path / ".stop"
+        self.start = self.path / ".start"
+        self.ray = self.path / ".ray"
+
+    @property
+    def newest_checkpoint(self) -> Path | None:
+        """The one from which the run goes on, if its bytes are whole."""
+        # Only now: this imports torch, which takes seconds.
+        from raybio.training.checkpoint import committed
+
+        return next(iter(committed(self.checkpoints)), None)
+
+    @property
+    def max_steps(self) -> int | None:
+        """How far the run is to go; None for a folder without a run."""
+        identity = self.read_identity()
+        return None if identity is None else int(identity["config"]["schedule"]["max_steps"])
+
+    @property
+    def precision(self) -> str | None:
+        """The precision recorded in ``run.json``; None before it is decided."""
+        try:
+            return (self.read_identity() or {}).get("precision")
+        except RecordError:
+            # ``open`` decides whether the folder is refused or replaced.
+            return None
+
+    def record_precision(self, name: str) -> None:
+        """Write the run's precision into ``run.json``, once and for all; the driver holds the folder's lock.
+
+        Raises:
+            CheckpointError: if another one is recorded.
+            ClusterError: if the folder cannot be written.
+        """
+        identity = self.read_identity() or {}
+        recorded = identity.get("precision", name)
+        if recorded != name:
+            raise CheckpointError(
+                f"{self.identity}: the run computes in {recorded}, got {name}. Choose another --name to train in {name}"
+            )
+        try:
+            write_json(self.identity, identity | {"precision": name})
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def make(self) -> None:
+        """Make the empty folder, so that it can be locked.
+
+        Raises:
+            ClusterError: if it cannot be made.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> ClusterError:
+        return ClusterError(
+            f"{self.path}: the run's folder cannot be written ({error.strerror or error}). Choose a writable one "
+            "with --runs or RAYBIO_RUNS"
+        )
+
+    def read_identity(self) -> dict[str, Any] | None:
+        """Return what the run is: ``run.json``, or its copy in the newest checkpoint; None if there is no run.
+
+        Raises:
+            CheckpointError: if the newest checkpoint has another format version.
+            RecordError: if ``run.json`` is damaged or missing and the checkpoints have no copy of it.
+        """
+        content, damage = self._read(self.identity)
+        if damage is not None:
+            raise damage
+        return content
+
+    def read_launch(self) -> dict[str, Any]:
+        """Return how the run was last started: ``launch.json``, or its copy in the newest checkpoint; empty if unknown.
+
+        Raises:
+            CheckpointError: if the newest checkpoint has another format version.
+            RecordError: if ``launch.json`` is damaged and checkpoints that have no copy of it depend on it.
+        """
+        content, damage = self._read(self.launch)
+        if content is not None:
+            return content
+        if damage is not None and self.launch.exists() and committed_in(self.checkpoints):
+            raise damage
+        if damage is not None:
+            _warn_once(f"{damage}; this start's own options count")
+        # Another tracking server would get a second MLflow run.
+        saved = read_recomputable(self.tracking) or {}
+        return {"tracking": saved["uri"]} if "uri" in saved else {}
+
+    def records(self) -> dict[str, Any]:
+        """Return copies of the records that the run's checkpoints keep, by file name."""
+        return {path.name: read_json(path) for path in (self.identity, self.launch)}
+
+    def _read(self, path: Path) -> tuple[dict[str, Any] | None, RecordError | None]:
+        """Return a record or its copy in the newest checkpoint, and what is wrong if there is neither."""
+        try:
+            content = read_json(path)
+            damage = RecordError(
+                f"{path}: missing, although the run has checkpoints. {_advice(path)}"
+            )
+        except RecordError as error:
+            content = None
+            damage = error
+        if content is not None:
+            return content, None
+        if not committed_in(self.checkpoints):
+            return None, damage if path.exists() else None
+        # Only now: this imports torch, which takes seconds.
+        from raybio.training.checkpoint import newest_manifest
+
+        manifest = newest_manifest(self.checkpoints) or {}
+        # Checkpoints of earlier versions have no copies.
+        copies = manifest.get("run", {})
+        content = copies.get(path.name)
+        if content is None:
+            was_there = path.exists() or path.name not in copies
+            return None, damage if was_there else None
+        state = "damaged" if path.exists() else "missing"
+        _warn_once(f"{path} is {state}; its copy in the newest checkpoint is used")
+        return content, None
+
+    def open(
+        self,
+        system: str,
+        config: BaseConfig,
+        store: Path,
+        data_digest: str,
+        free_settings: tuple[str, ...],
+    ) -> bool:
+        """Make the run, or check that the one in the folder is this one; returns whether it was there already.
+
+        The driver does so while it holds the folder's lock. A start that failed before there was anything to keep
+        is replaced by a run of other settings.
+
+        Args:
+            system: its name in ``SYSTEMS``.
+            config: the whole configuration.
+            store: where the store lies now.
+            data_digest: its digest.
+            free_settings: dotted paths that may differ from the last start.
+
+        Raises:
+            CheckpointError: if the folder holds a run of another system, configuration or store, with the difference.
+            ClusterError: if the folder cannot be written.
+            RecordError: if its ``run.json`` is lost, so that nobody knows which run the folder holds.
+        """
+        identity = {"system": system, "data_digest": data_digest}
+        try:
+            old = self.read_identity()
+        except RecordError as error:
+            if self._has_results:
+                raise
+            self._begin_anew(str(error))
+            old = None
+        if old is None and self._has_more_than_checkpoints:
+            # Checkpoints alone are those of another run, from which a trial of PBT starts.
+            raise RecordError(
+                f"{self.identity}: missing, although the folder holds results. {_advice(self.identity)}"
+            )
+        if old is not None:
+            free = tuple(f"{path}: " for path in free_settings)
+            changes = difference({name: old.get(name) for name in identity}, identity)
+            changes += [
+                line
+                for line in changed_settings(old["config"], config)
+                if not line.startswith(free)
+            ]
+            if changes and self._has_results:
+                raise CheckpointError(
+                    f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> now). Give the same "
+                    "settings to continue it, or choose another --name"
+                )
+            if changes:
+                self._begin_anew("; ".join(changes))
+                old = None
+        self.make()
+        try:
+            mapping = config.to_mapping()
+            known = {"config": mapping, "store": str(store), "key": self._key(old)}
+            kept = {"precision": old["precision"]} if old and "precision" in old else {}
+            write_json(self.identity, identity | known | kept)
+            _replace(self.config, yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True))
+        except OSError as error:
+            raise self._unwritable(error) from None
+        return old is not None
+
+    def _key(self, old: dict[str, Any] | None) -> str:
+        """Return what the run's MLflow run is found by; new for a new run."""
+        if old is None:
+            return uuid.uuid4().hex
+        # Runs of earlier versions have it in tracking.json alone, or not yet.
+        return old.get("key") or (read_json(self.tracking) or {}).get("key") or uuid.uuid4().hex
+
+    @property
+    def _has_results(self) -> bool:
+        """Whether the folder holds something that other settings must not replace."""
+        return committed_in(self.checkpoints) or self._has_more_than_checkpoints
+
+    @property
+    def _has_more_than_checkpoints(self) -> bool:
+        if self.export.exists() or (self.path / "trials").exists():
+            return True
+        try:
+            result = read_json(self.result) or read_json(self.outcome) or {}
+        except RecordError:
+            return True
+        return result.get("status") in COMPLETE
+
+    def _begin_anew(self, reason: str) -> None:
+        """Delete what a start left that came to no checkpoint, and say so; the folder's locks stay."""
+        # Only now: metrics_log is imported by those who follow a run.
+        from raybio.runtime.run.metrics_log import read_reports
+
+        try:
+            reports = read_reports(self.metrics)
+        except ValueError:
+            # A power loss can leave a line that is no JSON.
+            reports = []
+        reached = f" at step {reports[-1]['step']:,}" if reports else ""
+        print(
+            f"{self.name}: replaces a start that ended{reached} without a checkpoint ({reason})",
+            flush=True,
+        )
+        for path in (self.plots, self.ray, self.checkpoints):
+            shutil.rmtree(path, ignore_errors=True)
+        files = (
+            self.identity,
+            self.launch,
+            self.metrics,
+            *self.path.glob("notices*.jsonl"),
+            self.inputs,
+            self.outcome,
+            self.unit_scores,
+            self.failure,
+            self.result,
+            self.tracking,
+        )
+        for path in files:
+            path.unlink(missing_ok=True)
+
+    def begin_start(self) -> str:
+        """Return a name for this start of the run; workers of earlier starts find that they are no longer wanted.
+
+        Ray may restart the workers of a failed start after its driver has given it up.
+        """
+        start = uuid.uuid4().hex
+        write_json(self.start, {"start": start})
+        return start
+
+    def is_newest_start(self, start: str) -> bool:
+        """Whether the run has not been started again since ``start``."""
+        return read_json(self.start) == {"start": start}
+
+    @contextlib.contextmanager
+    def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:
+        """Hold the folder as ``who`` (``driver`` or ``writer``); the lock ends with the process, however it ends.
+
+        Raises:
+            ClusterError: if another process holds it for longer than ``timeout_seconds``.
+        """
+        with _open_lock(self.path / f".{who}.lock") as file:
+            deadline = time.monotonic() + timeout_seconds
+            while not _try_lock(file):
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"{self.path}: another process is at work on this run (its {who} holds the lock for more than "
+                        f"{timeout_seconds:.0f} s). Wait until it ends, stop it, or choose another --name"
+                    )
+                time.sleep(0.2)
+            yield
+
+
+def read_json(path: Path) -> Any:
+    """Return the file's content, None if there is no such file.
+
+    Raises:
+        RecordError: if the file is there and is no JSON.
+    """
+    content, damage = _parsed(path)
+    if damage:
+        raise RecordError(f"{path}: {damage}. {_advice(path)}")
+    return content
+
+
+def read_recomputable(path: Path) -> Any:
+    """Return the content of a record that is written again when it is lost; None, with a warning, if it is damaged."""
+    content, damage = _parsed(path)
+    if damage:
+        _log.warning("%s: %s; it is written again", path, damage)
+    return content
+
+
+def _parsed(path: Path) -> tuple[Any, str]:
+    """Return the file's content, and what is wrong with it."""
+    try:
+        return json.loads(path.read_bytes()), ""
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except ValueError as error:
+        return None, f"damaged, not JSON ({error})"
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Warn of a record that is read several times in one command."""
+    _log.warning(message)
+
+
+def committed_in(checkpoints: Path) -> bool:
+    """Return whether the folder has any checkpoint; torch is not imported.
+
+    Raises:
+        ClusterError: if it cannot be read: unreadable is not empty.
+    """
+    try:
+        return any(name.startswith("step-") for name in os.listdir(checkpoints))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ClusterError(
+            f"{checkpoints}: cannot be read ({error.strerror}). Check its permissions"
+        ) from None
+
+
+def _advice(path: Path) -> str:
+    return _ADVICE.get(
+        path.name, "Restore it from a backup, or delete it and give the same command again."
+    )
+
+
+def model_folder(given: str, option: str) -> str:
+    """The model of a run, if ``given`` is a run's folder; anything else as it is: a model's folder, or a hub id.
+
+    Raises:
+        ConfigError: for a run that has no model yet, for a sweep, and for what is not in a folder that is there, with
+            the option that named it.
+    """
+    folder = Path(given).expanduser()
+    if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
+        near = difflib.get_close_matches(
+            folder.name, [one.name for one in folder.parent.iterdir() if one.is_dir()]
+        )
+        raise ConfigError(
+            f"{option} {given}: there is no {folder.name} in {folder.parent}"
+            + (
+                f"; did you mean {' or '.join(near)}?"
+                if near
+                else ". Want a run, a model's folder, or a hub id"
+            )
+        )
+    if (identity := read_json(folder / RUN)) is None:
+        return given
+    if "space" in identity.get("config", {}):
+        raise ConfigError(
+            f"{option} {given}: is a sweep; want a trial's model: {folder}/trials/TRIAL/export"
+        )
+    if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
+        raise ConfigError(
+            f"{option} {given}: that run has no model yet ({export.name}/); run its command to the end"
+        )
+    return str(export.absolute())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write ``content`` so that readers see the old file or the new one, never half of it.
+
+    NaN and infinity, which JSON does not have, become null; ``with_nan`` reads them as NaN.
+    """
+    plain = json.loads(json.dumps(content, default=float), parse_constant=lambda _: None)
+    _replace(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def with_nan(scores: Any) -> Any:
+    """Return scores of ``read_json`` in which null, an undefined number, is NaN."""
+    if isinstance(scores, dict):
+        return {name: with_nan(part) for name, part in scores.items()}
+    return math.nan if scores is None else scores
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    # Without it a power loss can take the new name back.
+    sync(path.parent)
+
+
+def _open_lock(path: Path) -> IO[str]:
+    try:
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:
+        raise ClusterError(
+            f"{path}: cannot be written ({error.strerror}): workers and driver must share the runs folder. Choose one "
+            "that all of them can write with --runs"
+        ) from None
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False

@@ -1,0 +1,126 @@
+"""`notices.jsonl`: the warnings of a run's workers, and the step that they start from; the driver shows both.
+
+A worker reports to the user by logging a warning on a `raybio` logger. Each rank has a file.
+
+What a driver does with its runs' warnings: it follows their ``notices.jsonl`` and prints each message once.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+LOGGER = "raybio"
+
+
+class NoticeTail:
+    """Read the notices of all workers that were written after this object was made."""
+
+    def __init__(self, path: Path) -> None:
+        """Follow ``path`` of rank 0, and the files of the other ranks next to it; they need not exist yet."""
+        self._path = path
+        self._offset_by_file = {file: file.stat().st_size for file in self._files()}
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the new notices, each with ``warning``, or with ``first_step`` and ``steps_per_epoch``."""
+        notices: list[dict[str, Any]] = []
+        for path in self._files():
+            offset = self._offset_by_file.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(offset)
+                text = file.read()
+            end = text.rfind(b"\n") + 1
+            self._offset_by_file[path] = offset + end
+            notices += _parsed(text[:end])
+        return notices
+
+    def _files(self) -> list[Path]:
+        return sorted(self._path.parent.glob(f"{self._path.stem}*{self._path.suffix}"))
+
+
+@contextmanager
+def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
+    """Append the warnings of all ``raybio`` loggers in this process to ``path``, or to a file of the rank's own."""
+    # Workers on several nodes cannot append to one file on a network disk.
+    own = path if rank == 0 else path.with_name(f"{path.stem}-{rank}{path.suffix}")
+    handler = _NoticeHandler(own, rank)
+    logger = logging.getLogger(LOGGER)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def report_start(path: Path, first_step: int, steps_per_epoch: float) -> None:
+    """Append the number of updates that the run starts from, 0 or those of its checkpoint, and its steps per epoch."""
+    _append(path, {"first_step": first_step, "steps_per_epoch": steps_per_epoch})
+
+
+class _NoticeHandler(logging.Handler):
+    """Append each warning once, however often it is logged."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        super().__init__(logging.WARNING)
+        self._path = path
+        self._rank = rank
+        self._written: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            message = record.getMessage()
+            if message not in self._written:
+                self._written.add(message)
+                _append(self._path, {"rank": self._rank, "warning": message})
+        except Exception:
+            self.handleError(record)
+
+
+def _append(path: Path, notice: dict[str, Any]) -> None:
+    # A killed process can leave half a line: it ends here. One write, so that lines of several processes do not mix.
+    line = "\n" + json.dumps({"time_ms": int(time.time() * 1000)} | notice) + "\n"
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        try:
+            notice = json.loads(line)
+        except ValueError:
+            # Empty, or half a line of a process that was killed.
+            continue
+        if isinstance(notice, dict) and (
+            "warning" in notice or {"first_step", "steps_per_epoch"} <= notice.keys()
+        ):
+            yield notice
+
+
+class WarningPrinter:
+    """Print the warnings of several runs; a message that several of them log is printed for the first alone."""
+
+    def __init__(self) -> None:
+        """Follow no run yet."""
+        self._tails: dict[Path, NoticeTail] = {}
+        self._printed: set[str] = set()
+
+    def follow(self, notices: Path) -> None:
+        """Read a run's warnings from now on; a run that is followed already goes on where it was read."""
+        if notices not in self._tails:
+            self._tails[notices] = NoticeTail(notices)
+
+    def show(self, notices: Path, run: str) -> None:
+        """Print the new warnings of a run that is followed, under the name ``run``."""
+        tail = self._tails.get(notices)
+        for notice in tail.read() if tail is not None else []:
+            message = notice.get("warning")
+            if message is not None and message not in self._printed:
+                self._printed.add(message)
+                print(f"{run} | warning: {message}", flush=True)

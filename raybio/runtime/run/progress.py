@@ -1,0 +1,152 @@
+"""The one progress view of a run, on the driver: a live panel in a terminal, plain lines elsewhere."""
+
+import time
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+PLAIN_LINE_SECONDS = 10.0
+
+
+class ProgressView:
+    """Shows reports of a run as they come; a context manager."""
+
+    def __init__(self, name: str, max_steps: int, console: Console | None = None) -> None:
+        """Show run ``name`` of ``max_steps`` steps."""
+        self.name, self.max_steps = name, max_steps
+        self.console = console or Console(stderr=True)
+        self.message = "starting"
+        self._said: set[str] = set()
+        self._warned: set[str] = set()
+        self.train: dict[str, float] = {}
+        self.evaluation: dict[str, float] = {}
+        self.evaluation_step = 0
+        self.step = 0
+        self._began = time.monotonic()
+        self._first_step: int | None = None
+        self._first_time = 0.0
+        self._last_line = 0.0
+        self._live = (
+            Live(console=self.console, refresh_per_second=4, get_renderable=self._panel)
+            if self.console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> "ProgressView":
+        if self._live is not None:
+            self._live.start()
+        else:
+            self._print(f"{self.name}: {self.message}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, message: str) -> None:
+        """Show ``message`` beside the step; once where there are plain lines."""
+        self.message = message
+        if self._live is None and message not in self._said:
+            self._said.add(message)
+            self._print(f"{self.name}: {message}")
+
+    def warn(self, message: str) -> None:
+        """Print a warning, above the panel in a terminal; once, however many workers have it."""
+        if message not in self._warned:
+            self._warned.add(message)
+            self.note(f"warning: {message}")
+
+    def note(self, line: str) -> None:
+        """Print a line that stays, above the panel where there is one."""
+        self._print(f"{self.name}: {line}")
+
+    def update(self, reports: list[dict[str, Any]]) -> None:
+        """Take new reports, as ``metrics.jsonl`` holds them."""
+        for report in reports:
+            self.step = report["step"]
+            self.message = ""
+            if self._first_step is None:
+                self._first_step, self._first_time = self.step, time.monotonic()
+            train = {name: value for name, value in report["metrics"].items() if "/" not in name}
+            # What is one slash deeper (each of many relations) is for the log and not for this line.
+            evaluation = {
+                name: value for name, value in report["metrics"].items() if name.count("/") == 1
+            }
+            is_first_loss = bool(train) and not self.train
+            self.train = train or self.train
+            if evaluation:
+                self.evaluation, self.evaluation_step = evaluation, self.step
+            if self._live is None:
+                self._print_now_and_then(bool(evaluation), is_first_loss=is_first_loss)
+        if reports and self.step >= self.max_steps:
+            self.say("trained; judging it, which may take longer than an evaluation on the way")
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By the rate since this start, evaluations included; None before there is one."""
+        if self._first_step is None or self.step <= self._first_step:
+            return None
+        rate = (self.step - self._first_step) / (time.monotonic() - self._first_time)
+        return (self.max_steps - self.step) / rate
+
+    @property
+    def _losses(self) -> dict[str, float]:
+        return {name: value for name, value in self.train.items() if "loss" in name}
+
+    def _print_now_and_then(self, is_evaluation: bool, *, is_first_loss: bool) -> None:
+        now = time.monotonic()
+        is_due = is_evaluation or is_first_loss or self.step >= self.max_steps
+        if is_due or now - self._last_line >= PLAIN_LINE_SECONDS:
+            self._last_line = now
+            self._print(self._line() + (f" | {_show(self.evaluation)}" if is_evaluation else ""))
+
+    def _line(self) -> str:
+        parts = [f"{self.name}: step {self.step:,}/{self.max_steps:,}"]
+        if (left := self.seconds_left) is not None:
+            parts.append(f"{_clock(left)} left")
+        if rate := self.train.get("tokens_per_second"):
+            parts.append(f"{rate:,.0f} tokens/s")
+        if skipped := int(self.train.get("skipped_steps", 0)):
+            parts.append(f"{skipped} skipped")
+        return " | ".join([*parts, *filter(None, [_show(self._losses)])])
+
+    def _panel(self) -> Group:
+        top = Table.grid(padding=(0, 2))
+        left, skipped = self.seconds_left, int(self.train.get("skipped_steps", 0))
+        rate = self.train.get("tokens_per_second", 0.0)
+        top.add_row(
+            Text(self.name, style="bold"),
+            ProgressBar(total=self.max_steps, completed=self.step, width=30),
+            f"{self.step:,}/{self.max_steps:,}",
+            f"{_clock(left)} left" if left is not None else _clock(time.monotonic() - self._began),
+            f"{rate:,.0f} tokens/s" if rate else "",
+            Text(self.message or (f"{skipped} skipped" if skipped else ""), style="yellow"),
+        )
+        lines: list[Any] = [top, Text("  " + _show(self._losses))]
+        if self.evaluation:
+            lines.append(
+                Text(
+                    f"  evaluation at step {self.evaluation_step:,}: {_show(self.evaluation)}",
+                    style="cyan",
+                )
+            )
+        return Group(*lines)
+
+    def _print(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _show(metrics: dict[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} days"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,208 @@
+"""What MLflow is told of a run, and how: one function a request, each of which may fail and be called again."""
+
+import contextlib
+import functools
+import logging
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from raybio.runtime.run.folder import RunFolder, read_recomputable
+
+KEY = "raybio.key"
+"""The tag by which a run is found again whose id got lost on its way here."""
+
+
+PARAMS_PER_BATCH = 100
+
+
+LONGEST_PARAM = 6000
+
+
+_SETTINGS = {
+    # Ours is the only retry: MLflow's own would send a second "create run" whose first answer was lost.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+
+_VERSIONS = ("raybio", "ray", "mlflow", "torch", "transformers", "numpy", "pyarrow")
+
+
+def connected(uri: str) -> Any:
+    """A client whose requests end within seconds."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def goes_on(client: Any, run_id: str) -> bool:
+    """Set the run to running again; False if the server says that it has no such run any more, and only then."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        if client.get_run(run_id).info.lifecycle_stage == "deleted":
+            return False
+        client.update_run(run_id, status="RUNNING")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise  # an outage, not an answer: the run is there and is tried for again
+        return False
+    return True
+
+
+def find_runs(client: Any, system: str, key: str) -> list[str]:
+    """All runs that were made with this key, by attempts whose answers were lost or whose process was killed too."""
+    experiment = client.get_experiment_by_name(system)
+    if experiment is None:
+        return []
+    return [
+        run.info.run_id
+        for run in client.search_runs([experiment.experiment_id], f"tags.`{KEY}` = '{key}'")
+    ]
+
+
+def create_run(client: Any, uri: str, system: str, name: str, tags: dict[str, str]) -> str:
+    """A new run in the system's experiment, which is made with the first one; returns its id."""
+    experiment = client.get_experiment_by_name(system)
+    if experiment is None:
+        place = None
+        if uri.startswith("sqlite:"):
+            place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
+        experiment_id = client.create_experiment(system, artifact_location=place)
+    else:
+        experiment_id = experiment.experiment_id
+    return str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
+
+
+def tags_of(system: str, data_digest: str) -> dict[str, str]:
+    """The system, the store's digest, versions of what computes, and raybio's commit; nothing of the environment."""
+    tags = {"system": system, "data_digest": data_digest, "version.python": sys.version.split()[0]}
+    for package in _VERSIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            tags[f"version.{package}"] = metadata.version(package)
+    if commit := git_commit():
+        tags["mlflow.source.git.commit"] = commit
+    return tags
+
+
+def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str) -> None:
+    """The run's settings, each and as one file, and its data.
+
+    A parameter that the run has stays as it is, since MLflow lets none change: an attempt that was cut short may have
+    sent it, and the next start may have another budget.
+    """
+    from mlflow.entities import Dataset, DatasetInput, Param
+
+    known = client.get_run(run_id).data.params
+    items = sorted((name, value) for name, value in flatten(config).items() if name not in known)
+    for start in range(0, len(items), PARAMS_PER_BATCH):
+        part = items[start : start + PARAMS_PER_BATCH]
+        client.log_batch(
+            run_id, params=[Param(name, str(value)[:LONGEST_PARAM]) for name, value in part]
+        )
+    client.log_dict(run_id, config, "config.json")
+    dataset = Dataset(
+        name="store", digest=data_digest[:36], source_type="raybio", source=data_digest
+    )
+    client.log_inputs(run_id, datasets=[DatasetInput(dataset)])
+
+
+def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None:
+    """Lines of ``metrics.jsonl``."""
+    from mlflow.entities import Metric
+
+    # The time at which it was measured, so that what is sent twice after a timeout is stored once.
+    metrics = [
+        Metric(name, value, report["time_ms"], report["step"])
+        for report in reports
+        for name, value in report["metrics"].items()
+    ]
+    client.log_batch(run_id, metrics=metrics)
+
+
+def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
+    """A report of ``final/SPLIT/SCORE``, the final evaluation of the trained model; none before there is one."""
+    outcome = read_recomputable(folder.outcome) or {}
+    scores = outcome.get("final", {}).get("scores", {}).get("trained", {})
+    metrics = {
+        f"final/{split}/{name}": one["value"]
+        for split, own in scores.items()
+        for name, one in own.items()
+        if one["value"] is not None  # undefined
+    }
+    if not metrics:
+        return []
+    # The file's own time: what is sent twice is stored once.
+    return [
+        {
+            "step": outcome["step"],
+            "time_ms": int(folder.outcome.stat().st_mtime * 1000),
+            "metrics": metrics,
+        }
+    ]
+
+
+def artifacts(folder: RunFolder) -> list[Path]:
+    """Files of the run's settings, results, warnings, reports, pictures and exported model."""
+    written = [
+        path
+        for kind in ("*.md", "*.csv", "*.html", "best.yaml")
+        for path in sorted(folder.path.glob(kind))
+    ]
+    inside = [path for kept in (folder.plots, folder.export) for path in sorted(kept.rglob("*"))]
+    notices = sorted(folder.path.glob("notices*.jsonl"))
+    return [
+        path
+        for path in (folder.config, folder.result, *notices, *written, *inside)
+        if path.is_file()
+    ]
+
+
+def log_artifact(client: Any, run_id: str, path: Path, folder: RunFolder) -> None:
+    """A file of the run's folder, where it lies there."""
+    place = path.parent.relative_to(folder.path).as_posix()
+    client.log_artifact(run_id, str(path), artifact_path=None if place == "." else place)
+
+
+def add(client: Any, run_id: str, paths: list[Path]) -> None:
+    """Files, and folders under their names."""
+    for path in paths:
+        if path.is_dir():
+            client.log_artifacts(run_id, str(path), artifact_path=path.name)
+        else:
+            client.log_artifact(run_id, str(path))
+
+
+def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= (
+            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
+
+
+@functools.cache
+def git_commit() -> str | None:
+    """The commit of raybio's own checkout, None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return (
+            subprocess.run(
+                command, capture_output=True, text=True, timeout=5, check=True
+            ).stdout.strip()
+            or None
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None

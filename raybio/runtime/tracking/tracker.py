@@ -1,0 +1,408 @@
+"""Tracking in MLflow, from the driver, in a thread of its own: training never waits for it, and nothing is lost.
+
+Metrics come from ``metrics.jsonl``; how far they were forwarded, and which files were sent, is kept in
+``tracking.json``, so what a server did not take is sent again, and only that, also after a restart.
+
+The driver is the only writer, wherever the workers are, so the sqlite default is right for one driver at a time on any
+cluster, and for several on one machine, which wait for each other's lock. It is wrong for drivers on several machines:
+a network file system's locks do not hold between them. They need an ``mlflow server`` on PostgreSQL. One driver cannot
+know of the others, so sqlite on a network file system is warned about, not refused.
+"""
+
+import itertools
+import logging
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from raybio.core.errors import ConfigError
+from raybio.runtime.cluster.connection.machine import MachineLoad, warn_of_network
+from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
+from raybio.runtime.run.metrics_log import MetricsTail
+from raybio.runtime.tracking import mlflow as mlflow_run
+
+METRICS_PER_BATCH = 1000
+
+
+FORWARD_SECONDS = 2.0
+
+
+RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+LAST_RETRY_SECONDS = 5.0
+"""The longest pause once the run has ended, and somebody may be waiting."""
+
+
+FINISH_SECONDS = 120.0
+
+
+KILLED_SECONDS = 20.0
+
+
+SLOWEST_BYTES_PER_SECOND = 100_000
+"""A file that is sent more slowly counts as stuck; requests that do not move at all end earlier by themselves."""
+
+
+WARN_SECONDS = 60.0
+
+
+LONGEST_TAG = 5000  # letters
+
+
+_log = logging.getLogger(__name__)
+
+
+_warned: dict[str, float] = {}
+
+
+_warning = threading.Lock()
+
+
+def tracking_uri(uri: str | None, runs: Path) -> str:
+    """An absolute tracking URI; by default ``mlflow.db`` beside the folder of runs.
+
+    Raises:
+        ConfigError: for anything but a sqlite file and the address of a server, and for a password in that address.
+    """
+    if uri is None:
+        return f"sqlite:///{runs.expanduser().absolute().parent / 'mlflow.db'}"
+    scheme, _, rest = uri.partition("://")
+    if scheme == "sqlite":
+        return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
+    login, _, address = rest.rpartition("@")
+    if scheme not in ("http", "https") or not address:
+        got = (
+            f"{scheme}://..." if rest else scheme.rpartition("@")[2]
+        )  # what else stands there may be a password
+        raise ConfigError(
+            f"--tracking-uri: got {got!r}; want sqlite:///mlflow.db or another file, or the http(s) address of an "
+            "`mlflow server`, which is what writes to any other database. MLflow 3 no longer writes folders of files"
+        )
+    if ":" in login:
+        raise ConfigError(
+            f"--tracking-uri: got {scheme}://...@{address} with a password in it, which lists of "
+            "processes and the run's files would show; want it without. Set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+        )
+    return uri
+
+
+class Tracker:
+    """One MLflow run, kept true to what happens.
+
+    Attributes:
+        run_id: the run's id; None as long as MLflow could not be reached.
+        key: the tag by which the MLflow run is found again when its id is lost.
+        is_open: set once MLflow has the run, and its children may name it.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        uri: str,
+        system: str,
+        config: dict[str, Any],
+        data_digest: str,
+        parent_run_id: str | None = None,
+        parent: "Tracker | None" = None,
+    ) -> None:
+        """Prepare; nothing is sent before ``start`` or ``catch_up``.
+
+        Args:
+            folder: the run's.
+            uri: of the tracking server or database.
+            system: its name, which the experiment has too.
+            config: the whole configuration.
+            data_digest: of the store.
+            parent_run_id: the run that this one belongs to.
+            parent: its tracker, if it may not have an id yet; this process then samples the machine for the parent.
+        """
+        self.folder, self.uri, self.system, self.config = folder, uri, system, config
+        self.data_digest, self.parent_run_id, self.parent = data_digest, parent_run_id, parent
+        saved = read_recomputable(folder.tracking) or {}
+        saved = saved if saved.get("uri") == uri else {}
+        self.run_id: str | None = saved.get("run_id")
+        self.key: str = saved.get("key") or self._own_key()
+        self._is_pending: bool = saved.get("pending", True)
+        self._is_described = bool(saved.get("described"))
+        self._forwarded: int = saved.get("forwarded_step", -1)
+        self._tail = MetricsTail(folder.metrics, after_step=self._forwarded)
+        self._unsent: list[dict[str, Any]] = []
+        self._sent: dict[str, list[int]] = saved.get("sent", {})
+        self._num_samples: int = saved.get("num_samples", 0)
+        self._client: Any = None
+        self.is_open, self._wake = threading.Event(), threading.Event()
+        self._end_status, self._why = "", ""
+        self._tags: dict[str, str] = {}
+        self._facts: list[dict[str, Any]] = []
+        self._is_killed = self._is_hurried = self._is_done = False
+        self._patience, self._waiting_since, self._moved_at, self._seconds_of_file = (
+            math.inf,
+            0.0,
+            0.0,
+            0.0,
+        )
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Create the run, or open it again, and forward metrics from now on; returns at once."""
+        if self.parent is None and self.uri.startswith("sqlite:"):
+            warn_of_network(Path(self.uri.removeprefix("sqlite:///")))
+        self._thread = threading.Thread(target=self._run, name="raybio-tracking", daemon=True)
+        self._thread.start()
+
+    def kill(self) -> None:
+        """Mark the run as killed now, since this process may not have long to live; forwarding goes on."""
+        self._is_killed = self._is_hurried = True
+        self._wake.set()
+
+    def note(self, tags: dict[str, str], metrics: dict[str, float]) -> None:
+        """What the run shall have when it has ended, beside what stands in its log; for ``end`` to send."""
+        self._tags = tags
+        self._facts = [{"step": 0, "time_ms": int(time.time() * 1000), "metrics": metrics}]
+
+    def end(self, status: str, why: str = "") -> None:
+        """Let the run end once MLflow has all of it; returns at once, and goes on trying until ``wait`` gives up.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            why: in words, as a tag.
+        """
+        self._end_status, self._why = status, why
+        for waiting in filter(None, (self, self.parent)):
+            waiting._wake.set()  # a pause after a failure ends: the server may be back
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until MLflow has the whole run that was ended, or give up with a warning; returns whether it has.
+
+        Args:
+            seconds: without anything arriving there, after which it is given up; in all, where ``kill`` was called for
+                this run or its parent.
+        """
+        if self._thread is None:
+            return False
+        self._waiting_since, self._patience = time.monotonic(), seconds
+        while self._thread.is_alive() and (left := self._deadline - time.monotonic()) > 0:
+            self._thread.join(timeout=min(left, 0.5))
+        # A child whose parent is not there says nothing: its parent does.
+        if not self._is_done and (self.parent is None or self.parent.is_open.is_set()):
+            _log.warning(
+                "MLflow at %s did not take everything; %s keeps it, and the same command sends it again",
+                self.uri.split("@")[-1],
+                self.folder.metrics,
+            )
+        return self._is_done
+
+    def finish(self, status: str, why: str = "") -> None:
+        """Send what is left, the artifacts and the final status; gives up when nothing has arrived for two minutes.
+
+        Args:
+            status: ``FINISHED``, ``FAILED`` or ``KILLED``.
+            why: in words, as a tag.
+        """
+        self.end(status, why)
+        self.wait(KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS)
+
+    def catch_up(self, status: str = "FINISHED", why: str = "") -> None:
+        """For a run that has ended: send what MLflow has not taken yet, if anything."""
+        if self.is_pending:
+            self.start()
+            self.finish(status, why)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether MLflow has not taken everything yet, as far as this and earlier starts know."""
+        return self._is_pending
+
+    def _own_key(self) -> str:
+        """Return the same key each time for a run, and for a trial, which has no ``run.json`` before it starts."""
+        if self.parent is not None:
+            return f"{self.parent.key}-{self.folder.name}"
+        identity = read_json(self.folder.identity) or {}
+        return identity.get("key") or uuid.uuid4().hex
+
+    @property
+    def _deadline(self) -> float:
+        """When waiting ends; it moves on while something arrives, unless this process may not have long to live."""
+        until = self._waiting_since + self._patience
+        if self._is_hurried or (self.parent is not None and self.parent._is_hurried):
+            return until
+        return max(until, self._moved_at + self._patience) + self._seconds_of_file
+
+    def _run(self) -> None:
+        try:
+            self._save()
+            if self._has_parent() and self._retry(self._open):
+                self._follow()
+                self._is_done = all(
+                    [
+                        self._retry(send)
+                        for send in (self._forward, self._send_artifacts, self._close)
+                    ]
+                )
+                self._save(pending=not self._is_done)
+        except OSError as error:
+            _log.warning(
+                "%s: %s; MLflow gets the rest when the same command is given again",
+                self.folder.path,
+                error,
+            )
+
+    def _has_parent(self) -> bool:
+        """Wait until the parent's run is there, without a word: its own tracker says what is wrong."""
+        while self.parent is not None and not self.parent.is_open.wait(timeout=0.2):
+            if time.monotonic() > self._deadline:
+                return False
+        return True
+
+    def _follow(self) -> None:
+        load = None if self.parent else MachineLoad.of_this_one(self.uri)
+        while not self._end_status:
+            self._wake.wait(FORWARD_SECONDS)
+            self._wake.clear()
+            if self._is_killed:
+                self._retry(lambda: self._client.set_terminated(self.run_id, "KILLED"))
+                self._is_killed = False
+            self._retry(self._forward)
+            if load is not None and (sample := load.sample()):
+                self._retry(partial(self._send_load, sample, int(time.time() * 1000)))
+
+    def _retry(self, action: Callable[[], None]) -> bool:
+        """Do it until it works, or until nobody waits for it any more."""
+        for attempt in itertools.count():
+            try:
+                action()
+                return True
+            except Exception as error:
+                _warn(self.uri, error)
+            pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
+            if self._end_status:
+                pause = min(pause, LAST_RETRY_SECONDS)
+            if time.monotonic() + pause > self._deadline:
+                return False
+            self._wake.wait(pause)
+            self._wake.clear()
+        raise AssertionError
+
+    def _open(self) -> None:
+        self._client = mlflow_run.connected(self.uri)
+        if self.run_id is not None and not mlflow_run.goes_on(self._client, self.run_id):
+            self.run_id, self._is_described = None, False
+            self._forwarded, self._tail, self._sent = -1, MetricsTail(self.folder.metrics), {}
+        if self.run_id is None:
+            self.run_id = next(iter(self._found()), None) or self._created()
+            self._save()
+        if not self._is_described:
+            mlflow_run.describe(self._client, self.run_id, self.config, self.data_digest)
+            self._is_described = True
+            self._save()
+        self.is_open.set()
+
+    def _found(self) -> list[str]:
+        return mlflow_run.find_runs(self._client, self.system, self.key)
+
+    def _created(self) -> str:
+        tags = mlflow_run.tags_of(self.system, self.data_digest)
+        parent_run_id = self.parent.run_id if self.parent else self.parent_run_id
+        if parent_run_id is not None:
+            tags["mlflow.parentRunId"] = parent_run_id
+        tags[mlflow_run.KEY] = self.key
+        return mlflow_run.create_run(self._client, self.uri, self.system, self.folder.name, tags)
+
+    def _forward(self) -> None:
+        self._unsent += self._tail.read()
+        while self._unsent:
+            size = num_reports = 0
+            for report in self._unsent:
+                if num_reports and size + len(report["metrics"]) > METRICS_PER_BATCH:
+                    break
+                size, num_reports = size + len(report["metrics"]), num_reports + 1
+            mlflow_run.log_reports(self._client, str(self.run_id), self._unsent[:num_reports])
+            self._forwarded = self._unsent[num_reports - 1]["step"]
+            del self._unsent[:num_reports]
+            self._save()
+            self._moved_at = time.monotonic()
+
+    def _send_load(self, sample: dict[str, float], time_ms: int) -> None:
+        report = {"step": self._num_samples, "time_ms": time_ms, "metrics": sample}
+        mlflow_run.log_reports(self._client, str(self.run_id), [report])
+        self._num_samples += 1
+
+    def _send_artifacts(self) -> None:
+        """Those that this run does not have yet as they are now.
+
+        A file is known by its size and the time of its last change: reading gigabytes of weights for a digest at each
+        attempt would take longer than it saves, and files of a run are written anew, never changed in place.
+        """
+        for path in mlflow_run.artifacts(self.folder):
+            name, status = path.relative_to(self.folder.path).as_posix(), path.stat()
+            mark = [status.st_size, status.st_mtime_ns]
+            if self._sent.get(name) == mark:
+                continue
+            self._seconds_of_file = status.st_size / SLOWEST_BYTES_PER_SECOND
+            try:
+                mlflow_run.log_artifact(self._client, str(self.run_id), path, self.folder)
+                # Before the file's own time ends, or whoever waits sees neither.
+                self._moved_at = time.monotonic()
+            finally:
+                self._seconds_of_file = 0.0
+            self._sent[name] = mark
+            self._save()
+
+    def _close(self) -> None:
+        tags = self._tags | ({"ended": self._why} if self._why else {})
+        for name, text in tags.items():
+            self._client.set_tag(self.run_id, name, text[:LONGEST_TAG])
+        mlflow_run.log_reports(
+            self._client, str(self.run_id), [*self._facts, *mlflow_run.final_scores(self.folder)]
+        )
+        for run_id in self._found():
+            if (
+                run_id != self.run_id
+            ):  # a server that was slow made it after all, when it was given up
+                self._client.delete_run(run_id)
+        self._client.set_terminated(self.run_id, self._end_status)
+
+    def _save(self, pending: bool = True) -> None:
+        content = {
+            "uri": self.uri,
+            "run_id": self.run_id,
+            "key": self.key,
+            "described": self._is_described,
+        }
+        more = {
+            "forwarded_step": self._forwarded,
+            "sent": self._sent,
+            "num_samples": self._num_samples,
+        }
+        more |= {"pending": pending}
+        self._is_pending = pending
+        write_json(self.folder.tracking, content | more)
+
+
+def _warn(uri: str, error: Exception) -> None:
+    """One line a minute and server, however many runs wait for it."""
+    with _warning:
+        now = time.monotonic()
+        if now - _warned.get(uri, -math.inf) < WARN_SECONDS:
+            return
+        _warned[uri] = now
+    lines = str(error).splitlines() or [type(error).__name__]
+    _log.warning("MLflow: %s; trying again", lines[0][:200])
+
+
+def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:
+    """Add files or folders to the finished run of ``folder``; a tracking server that is away is only warned about."""
+    saved = read_recomputable(folder.tracking) or {}
+    if not saved.get("run_id"):
+        return
+    try:
+        mlflow_run.add(mlflow_run.connected(saved["uri"]), saved["run_id"], paths)
+    except Exception as error:
+        _log.warning("MLflow did not take %s: %s", ", ".join(path.name for path in paths), error)

@@ -1,0 +1,234 @@
+"""Figures of a sweep: readable without colour, since markers and line styles tell what matters too."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from raybio.core.search_space import Distribution, SearchSpace, short
+from raybio.evaluation.plots import COLOURS, save
+from raybio.runtime.tune.leaderboard import TrialRecord
+from raybio.runtime.tune.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED
+
+MARKER_BY_STATUS = {FINISHED: "o", STOPPED: "x", REPLACED: "+", FAILED: "v", INTERRUPTED: "s"}
+
+
+GREY = "#9A9A9A"
+
+
+STYLES = ("-", "--", "-.", ":")
+
+
+NAMED = 4
+"""The best trials, each with a colour, line style and name of its own; the others are grey."""
+
+
+def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
+    """The metric against each parameter: a panel a parameter, a marker a trial at its best step."""
+    judged = [one for one in trials if one.best_value is not None]
+    columns = min(3, len(space.space))
+    rows = -(-len(space.space) // columns)
+    figure = _figure(3.6 * columns, 3.2 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in panels.flat[len(space.space) :]:
+        axes.set_visible(False)
+    for axes, (name, distribution) in zip(panels.flat, space.space.items(), strict=False):
+        shown = [one for one in judged if name in one.settings]
+        for status, marker in MARKER_BY_STATUS.items():
+            some = [one for one in shown if one.status == status]
+            places = [_place(distribution, one.settings[name]) for one in some]
+            values = [one.best_value for one in some]
+            colour = COLOURS[0] if status == FINISHED else GREY
+            axes.scatter(
+                places, values, marker=marker, c=colour, s=36, label=status if some else None
+            )
+        _axis(axes, distribution)
+        axes.set(xlabel=name.rsplit(".", 1)[-1])
+    for row in panels:
+        row[0].set_ylabel(space.metric)
+    used = [status for status in MARKER_BY_STATUS if any(one.status == status for one in judged)]
+    handles = [
+        Line2D([], [], ls="", marker=MARKER_BY_STATUS[one], c="#333333", label=one) for one in used
+    ]
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
+    )
+    return save(figure, path)
+
+
+def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
+    """Parallel coordinates: a line a trial, over all parameters to the metric; the best are named."""
+    judged = [one for one in trials if one.best_value is not None]
+    names = list(space.space)
+    figure = _figure(2.2 + 1.7 * len(names), 4.2)
+    axes = figure.subplots()
+    values = np.array([one.best_value for one in judged], dtype=float)
+    low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
+    scaled = (values - low) / (high - low) if high > low else np.full(len(values), 0.5)
+    for number in reversed(range(len(judged))):
+        one = judged[number]
+        heights = [
+            _height(space.space[name], one.settings[name]) if name in one.settings else np.nan
+            for name in names
+        ]
+        axes.plot(
+            range(len(names) + 1), [*heights, scaled[number]], marker="o", ms=3, **_style(number)
+        )
+    for place, name in enumerate(names):
+        _ticks(axes, place, space.space[name])
+    for height, value in ((0.0, low), (1.0, high)):
+        axes.annotate(
+            f"{value:.4g}",
+            (len(names), height),
+            xytext=(6, 0),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    labels = [*(name.rsplit(".", 1)[-1] for name in names), space.metric]
+    axes.set_xticks(range(len(names) + 1), labels, fontsize=9)
+    axes.set(yticks=[], ylim=(-0.08, 1.08), xlim=(-0.2, len(names) + 0.5))
+    for place in range(len(names) + 1):
+        axes.axvline(place, c="#333333", lw=0.8, zorder=0)
+    axes.spines[:].set_visible(False)
+    _legend(figure, judged)
+    return save(figure, path)
+
+
+def plot_learning(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
+    """The metric over steps: a line a trial, the best named."""
+    judged = [one for one in trials if one.values]
+    figure = _figure(7.5, 4.4)
+    axes = figure.subplots()
+    for number in reversed(range(len(judged))):
+        steps, values = zip(*judged[number].values, strict=True)
+        axes.plot(steps, values, marker="o", ms=3, **_style(number))
+        if judged[number].status == STOPPED:
+            axes.plot(steps[-1], values[-1], marker="x", ms=7, c="#333333")
+    axes.set(xlabel="step", ylabel=space.metric)
+    axes.grid(alpha=0.3)
+    _legend(
+        figure, judged, more=[Line2D([], [], ls="", marker="x", c="#333333", label="stopped here")]
+    )
+    return save(figure, path)
+
+
+def plot_importance(shares: dict[str, float], path: Path) -> Path:
+    """How much of the metric's variance each parameter explains, as bars."""
+    names = sorted(shares, key=lambda name: shares[name])
+    figure = _figure(6.5, 0.9 + 0.42 * len(names))
+    axes = figure.subplots()
+    axes.barh(
+        [name.rsplit(".", 1)[-1] for name in names],
+        [shares[name] for name in names],
+        color=COLOURS[0],
+    )
+    for place, name in enumerate(names):
+        axes.text(shares[name], place, f" {shares[name]:.2f}", va="center", fontsize=9)
+    axes.set(xlim=(0, 1.12), xlabel="share of the variance between trials")
+    return save(figure, path)
+
+
+def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
+    """Worker-minutes a trial, hatched by how it ended."""
+    figure = _figure(7.5, 1.0 + 0.26 * len(trials))
+    axes = figure.subplots()
+    hatches = {FINISHED: "", STOPPED: "////", REPLACED: "....", FAILED: "xxxx", INTERRUPTED: "----"}
+    for status, hatch in hatches.items():
+        some = [(place, one) for place, one in enumerate(trials) if one.status == status]
+        minutes = [one.worker_seconds / 60 for _, one in some]
+        places = [place for place, _ in some]
+        axes.barh(
+            places,
+            minutes,
+            hatch=hatch,
+            color="#CFE3F1",
+            edgecolor="#333333",
+            label=status if some else None,
+        )
+    axes.set_yticks(range(len(trials)), [one.name for one in trials], fontsize=7)
+    axes.invert_yaxis()
+    axes.set(xlabel="worker-minutes")
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return save(figure, path)
+
+
+def _figure(width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _style(number: int) -> dict[str, Any]:
+    if number >= NAMED:
+        return {"c": GREY, "lw": 0.8, "ls": "-"}
+    return {"c": COLOURS[(0, 5, 2, 3)[number]], "lw": 2.0, "ls": STYLES[number]}
+
+
+def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D] = ()) -> None:
+    named = [
+        Line2D([], [], label=_name(place, one), **_style(place))
+        for place, one in enumerate(trials[:NAMED])
+    ]
+    rest = (
+        [Line2D([], [], c=GREY, lw=0.8, label=f"{len(trials) - NAMED} others")]
+        if len(trials) > NAMED
+        else []
+    )
+    handles = [*named, *rest, *more]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=1,
+        fontsize=8,
+        frameon=False,
+        handlelength=4,
+    )
+
+
+def _name(place: int, one: TrialRecord) -> str:
+    settings = ", ".join(
+        f"{path.rsplit('.', 1)[-1]} {short(value)}" for path, value in one.settings.items()
+    )
+    return f"{place + 1}: {settings}"
+
+
+def _place(distribution: Distribution, value: object) -> float:
+    """Where a value lies on its axis: choices by their order."""
+    return (
+        float(distribution.values.index(value)) if distribution.kind == "choice" else float(value)
+    )  # type: ignore[arg-type]
+
+
+def _axis(axes: Axes, distribution: Distribution) -> None:
+    if distribution.kind == "choice":
+        axes.set_xticks(
+            range(len(distribution.values)),
+            [short(value) for value in distribution.values],
+            fontsize=8,
+        )
+        axes.margins(x=0.15)
+    elif distribution.kind == "log_uniform":
+        axes.set_xscale("log")
+    axes.grid(alpha=0.3)
+
+
+def _height(distribution: Distribution, value: object) -> float:
+    """A value's place on a vertical axis from 0 to 1."""
+    place = _place(distribution, value)
+    if distribution.kind == "choice":
+        return place / max(len(distribution.values) - 1, 1)
+    low, high = map(float, distribution.values)
+    if distribution.kind == "log_uniform":
+        low, high, place = np.log(low), np.log(high), np.log(place)
+    return float((place - low) / (high - low))
+
+
+def _ticks(axes: Axes, place: int, distribution: Distribution) -> None:
+    for value in distribution.values:
+        at = (place, _height(distribution, value))
+        axes.annotate(short(value), at, xytext=(4, 2), textcoords="offset points", fontsize=8)

@@ -1,0 +1,7 @@
+CALLED_NA = "relation called NA (no relation)"
+
+
+WITH_ITSELF = "relation of an entity with itself"
+
+
+NO_RELATION = "NA"

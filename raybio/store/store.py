@@ -1,0 +1,199 @@
+"""The store of a prepared corpus: a folder of Arrow IPC files that are memory-mapped, and a manifest.
+
+``manifest.json`` names every file with its size and sha256 and is written last; a folder without it is not a store.
+Opening checks sizes in milliseconds, ``verify=True`` reads everything. What the files hold depends on the kind of
+store: ``protein_store.py``, ``article_store.py``.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pyarrow as pa
+from typing_extensions import TypeVar
+
+from raybio.core.errors import StoreError
+from raybio.core.files import check_local
+
+SCHEMA_VERSION = 2
+
+
+MANIFEST = "manifest.json"
+
+
+PREPARE_AGAIN = "Prepare it again with jobs/prepare.py (--force replaces it)."
+
+
+class Store:
+    """An open store of any kind; every array is a read-only view of a mapped file.
+
+    It pickles as its path and digest, and each process maps it once.
+
+    Attributes:
+        path: its folder.
+        manifest: what ``manifest.json`` says.
+        digest: sha256 of the manifest, and by that of everything.
+    """
+
+    kind: ClassVar[str] = ""
+
+    def __init__(self, path: Path, manifest: dict[str, Any], digest: str) -> None:
+        """Use ``open_store`` instead."""
+        self.path = path
+        self.manifest = manifest
+        self.digest = digest
+        self._batch_by_name: dict[str, pa.RecordBatch] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The path and what must still be there when it is opened again."""
+        return _reopen, (type(self), str(self.path), self.digest)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, N."""
+        return int(self.manifest["counts"]["rows"])
+
+    def verify(self) -> None:
+        """Read every file and compare its sha256 with the manifest's.
+
+        Raises:
+            StoreError: naming the first file that differs.
+        """
+        for name, facts in self.manifest["files"].items():
+            found = sha256_of(self.path / name)
+            if found != facts["sha256"]:
+                raise StoreError(
+                    f"{self.path / name}: sha256 is {found[:16]}…, the manifest says {facts['sha256'][:16]}…: the file "
+                    f"was damaged or changed after preparing. {PREPARE_AGAIN}"
+                )
+
+    def _batch(self, name: str) -> pa.RecordBatch:
+        """Return a file's content; it is mapped at the first call and stays mapped as long as the store is open."""
+        if name not in self._batch_by_name:
+            self._batch_by_name[name] = _map(self.path / name)
+        return self._batch_by_name[name]
+
+    def _column(self, name: str) -> np.ndarray:
+        return self._batch(name).column(0).to_numpy(zero_copy_only=True)
+
+
+S = TypeVar("S", bound=Store, default=Store)
+
+
+_OPENED: dict[tuple[type[Store], str, str], Store] = {}
+
+
+def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False) -> S:  # type: ignore[assignment]
+    """Open a prepared store.
+
+    Args:
+        path: its folder.
+        kind: what it must hold; ``Store`` opens any.
+        verify: also read every file and check its sha256 (seconds); training does so before it starts.
+
+    Raises:
+        ConfigError: if the path is a URI.
+        StoreError: if it is missing, unfinished, of another kind or schema version, truncated or changed; the file is
+            named.
+    """
+    check_local(path, "--store")
+    folder = Path(path).resolve()
+    manifest, digest = _read_manifest(folder)
+    if kind.kind not in ("", manifest["kind"]):
+        raise StoreError(
+            f"{folder}: is a store of {manifest['kind']}, want one of {kind.kind}. Choose another --store."
+        )
+    for name, facts in manifest["files"].items():
+        try:
+            num_bytes = (folder / name).stat().st_size
+        except OSError as error:
+            raise StoreError(
+                f"{folder / name}: cannot be read ({error.strerror}). {PREPARE_AGAIN}"
+            ) from None
+        if num_bytes != facts["bytes"]:
+            raise StoreError(
+                f"{folder / name}: holds {num_bytes:,} bytes, want {facts['bytes']:,}: it was cut short or changed. "
+                f"{PREPARE_AGAIN}"
+            )
+    store = cast(S, _OPENED.setdefault((kind, str(folder), digest), kind(folder, manifest, digest)))
+    if verify:
+        store.verify()
+    return store
+
+
+def _reopen(kind: type[S], path: str, digest: str) -> S:
+    store = open_store(path, kind)
+    if store.digest != digest:
+        raise StoreError(
+            f"{path}: holds store {store.digest[:16]}, want {digest[:16]}: it was prepared anew while in use. "
+            "Start the run again."
+        )
+    return store
+
+
+def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
+    path = folder / MANIFEST
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        state = (
+            "has no manifest.json, so it is no finished store"
+            if folder.is_dir()
+            else "does not exist"
+        )
+        raise StoreError(f"{folder}: {state}. Prepare one with jobs/prepare.py.") from None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
+    try:
+        manifest = json.loads(content)
+        version, checksum = manifest["schema_version"], manifest.pop("checksum")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StoreError(
+            f"{path}: is damaged, want JSON as the store's writer left it. {PREPARE_AGAIN}"
+        ) from None
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"{folder}: has store schema version {version}, this raybio reads version {SCHEMA_VERSION}. {PREPARE_AGAIN}"
+        )
+    if checksum != hashlib.sha256(canonical_json(manifest)).hexdigest():
+        raise StoreError(
+            f"{path}: its content does not match its own checksum: it was changed. {PREPARE_AGAIN}"
+        )
+    return manifest, hashlib.sha256(content).hexdigest()
+
+
+def _map(path: Path) -> pa.RecordBatch:
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+            if reader.num_record_batches != 1:
+                raise StoreError(
+                    f"{path}: holds {reader.num_record_batches} record batches, want 1. {PREPARE_AGAIN}"
+                )
+            return reader.get_batch(0)
+    except (pa.ArrowException, OSError) as error:
+        raise StoreError(
+            f"{path}: is not a readable Arrow file ({error}). {PREPARE_AGAIN}"
+        ) from None
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def sha256_of(path: str | Path) -> str:
+    """Sha256 of a file, in hex.
+
+    Raises:
+        StoreError: if it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
+SPLITS = ("train", "dev", "test")

@@ -1,0 +1,79 @@
+"""Files of texts, plain or gzip: one text a line, or its id, a tab and the text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from raybio.core.errors import DataError
+from raybio.store.quarantine import Quarantine
+from raybio.store.sources import read_lines
+
+LINES_AT_ONCE = 4096
+
+
+TEXT_SCHEMA = pa.schema([("key", pa.string()), ("text", pa.large_string())])
+
+
+def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+    """Read the texts of a file, in blocks.
+
+    The first line decides how the file is read: with a tab, each line is an id and a text; without, each line is a
+    text and its number, from 1, is its id.
+
+    Args:
+        path: UTF-8; gzip is recognised by its content.
+        quarantine: takes lines without text, without id, and with a tab where the first line has none. Empty lines
+            are counted and are not held against the file.
+
+    Yields:
+        Good lines in ``TEXT_SCHEMA``.
+
+    Raises:
+        DataError: if the file is missing, a torn gzip, not UTF-8, or FASTA.
+    """
+    name = Path(path).name
+    has_ids: bool | None = None
+    keys: list[str] = []
+    texts: list[str] = []
+    for number, line in enumerate(read_lines(Path(path), "a file of texts"), start=1):
+        content = line.rstrip("\r\n")
+        quarantine.saw("text", 1)
+        if not content.strip():
+            quarantine.add("text", "empty line", name, number, is_bad=False)
+            continue
+        if has_ids is None:
+            if content.startswith(">"):
+                raise DataError(
+                    f"{path}, line {number}: begins with '>' as a FASTA file does, and the model reads texts. Give "
+                    "one text a line or ID<TAB>TEXT, or a model of proteins"
+                )
+            has_ids = "\t" in content
+        key, tab, text = content.partition("\t") if has_ids else (str(number), "", content)
+        if reason := _fault(key, tab, text, has_ids):
+            quarantine.add("text", reason, name, number, content[:80])
+            continue
+        keys.append(key)
+        texts.append(text)
+        if len(keys) == LINES_AT_ONCE:
+            yield _batch(keys, texts)
+            keys, texts = [], []
+    if keys:
+        yield _batch(keys, texts)
+
+
+def _fault(key: str, tab: str, text: str, has_ids: bool) -> str | None:
+    """Say what is wrong with a line, None if nothing is."""
+    if not has_ids:
+        return "tab in a file whose first line has none" if "\t" in text else None
+    if not tab:
+        return "no tab between id and text"
+    if not key.strip():
+        return "no id before the tab"
+    return None if text.strip() else "no text after the tab"
+
+
+def _batch(keys: list[str], texts: list[str]) -> pa.RecordBatch:
+    return pa.record_batch(
+        [pa.array(keys, pa.string()), pa.array(texts, pa.large_string())], schema=TEXT_SCHEMA
+    )

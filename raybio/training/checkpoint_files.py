@@ -1,0 +1,210 @@
+"""One checkpoint's folder: writing it in full, and believing it only after every byte was verified."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file
+
+import raybio
+from raybio.core.errors import CheckpointError
+from raybio.training import durable
+from raybio.training.snapshot import Tensors, TrainingState, restore_model, restore_optimizer
+
+FORMAT_VERSION = 1
+
+
+MODEL, OPTIMIZER, STATE, MANIFEST = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "state.json",
+    "manifest.json",
+)
+
+
+FILES = (MODEL, OPTIMIZER, STATE)
+
+
+class DamagedError(Exception):
+    """A committed checkpoint is not what was written; the message names the file."""
+
+
+class Identity(NamedTuple):
+    """The run that a checkpoint belongs to.
+
+    Attributes:
+        config: the whole configuration.
+        config_fingerprint: of it.
+        data_digest: of the store.
+        run: copies of the run's own records, from which a lost one is written again; empty if they are not known.
+    """
+
+    config: dict[str, Any]
+    config_fingerprint: str
+    data_digest: str
+    run: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is to be written: CPU tensors that nobody changes meanwhile, and what JSON holds."""
+
+    step: int
+    model: Tensors
+    optimizer: Tensors
+    optimizer_description: dict[str, Any]
+    extra: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """A checkpoint whose every byte was verified.
+
+    Attributes:
+        path: its folder.
+        step: optimiser updates that it has seen.
+        extra: what the loop gave to ``save``.
+        manifest: its manifest, with the configuration and versions.
+    """
+
+    path: Path
+    step: int
+    extra: dict[str, Any]
+    manifest: dict[str, Any]
+    optimizer_description: dict[str, Any]
+
+    def model_tensors(self) -> Tensors:
+        """The saved weights by name, on the CPU."""
+        return load_file(self.path / MODEL)
+
+    def restore(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        """Put weights, and the optimiser's state if one is given, into freshly built ones.
+
+        Raises:
+            CheckpointError: if they have other names, shapes or dtypes.
+        """
+        restore_model(model, self.model_tensors())
+        if optimizer is not None:
+            state = TrainingState(model, optimizer, {})
+            restore_optimizer(state, load_file(self.path / OPTIMIZER), self.optimizer_description)
+
+
+def write_checkpoint(folder: Path, contents: Contents, identity: Identity) -> None:
+    """Fill an empty folder and force it to the disk, the manifest last.
+
+    Raises:
+        OSError: with the file and the bytes written and wanted.
+    """
+    files = {
+        MODEL: durable.write_tensors(folder / MODEL, contents.model),
+        OPTIMIZER: durable.write_tensors(folder / OPTIMIZER, contents.optimizer),
+        STATE: durable.write_json(
+            folder / STATE,
+            {
+                "step": contents.step,
+                "extra": contents.extra,
+                "optimizer": contents.optimizer_description,
+            },
+        ),
+    }
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "step": contents.step,
+        "files": {name: record._asdict() for name, record in files.items()},
+        "versions": {
+            "raybio": raybio.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+        },
+    }
+    _write_manifest(folder, manifest, identity)
+
+
+def copy_checkpoint(state: CheckpointState, folder: Path, identity: Identity) -> None:
+    """Make ``folder`` a copy of a verified checkpoint that belongs to another run.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    folder.mkdir()
+    for name in FILES:
+        durable.copy_file(state.path / name, folder / name)
+    _write_manifest(folder, _without_checksum(state.manifest), identity)
+
+
+def _write_manifest(folder: Path, manifest: dict[str, Any], identity: Identity) -> None:
+    whole = manifest | identity._asdict()
+    durable.write_json(folder / MANIFEST, whole | {"checksum": _checksum(whole)})
+
+
+def read_checkpoint(folder: Path) -> CheckpointState:
+    """Verify a committed checkpoint against its manifest.
+
+    Raises:
+        DamagedError: naming the file that is missing or is not what was written.
+        OSError: if a file is there and cannot be read.
+        CheckpointError: if it has another format version.
+    """
+    manifest = read_manifest(folder)
+    for name in FILES:
+        record = manifest["files"][name]
+        try:
+            num_bytes = (folder / name).stat().st_size
+        except FileNotFoundError:
+            raise DamagedError(f"{folder / name}: missing") from None
+        if num_bytes != record["bytes"]:
+            raise DamagedError(f"{folder / name}: {num_bytes:,} bytes, want {record['bytes']:,}")
+        if durable.file_sha256(folder / name) != record["sha256"]:
+            raise DamagedError(f"{folder / name}: its sha256 is not the manifest's")
+    remembered = _read_json(folder / STATE)
+    return CheckpointState(
+        folder, remembered["step"], remembered["extra"], manifest, remembered["optimizer"]
+    )
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the verified manifest of a committed checkpoint; the files that it lists are not looked at.
+
+    Raises:
+        DamagedError: if it is missing or is not what was written.
+        OSError: if it cannot be read.
+        CheckpointError: if it has another format version.
+    """
+    manifest = _read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or _checksum(_without_checksum(manifest)) != manifest.get(
+        "checksum"
+    ):
+        raise DamagedError(f"{folder / MANIFEST}: its checksum does not fit its contents")
+    if manifest["format_version"] != FORMAT_VERSION:
+        raise CheckpointError(
+            f"{folder} has checkpoint format {manifest['format_version']}, this program reads {FORMAT_VERSION}. "
+            f"Continue with raybio {manifest['versions']['raybio']}."
+        )
+    return manifest
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise DamagedError(f"{path}: missing") from None
+    except ValueError as error:
+        raise DamagedError(f"{path}: not JSON ({error})") from None
+
+
+def _without_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in manifest.items() if key != "checksum"}
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(
+        json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

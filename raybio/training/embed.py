@@ -1,0 +1,71 @@
+"""Embedding stored rows without gradient, divided over the workers."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.core.batch import TokenBatch
+from raybio.core.interfaces import Collective, Encoder
+from raybio.training.grad_cache import overhead_tokens_on, token_budget_micro_batches
+from raybio.training.precision import Precision
+
+ROWS_AT_ONCE = 4096
+
+
+def embed_rows(
+    encoder: Encoder,
+    read: Callable[[np.ndarray], TokenBatch],
+    row_N: np.ndarray,
+    collective: Collective,
+    *,
+    max_tokens: int,
+    precision: Precision | None = None,
+) -> Tensor:
+    """Embeddings (N, D) of ``row_N``, or of all pairs of documents ``row_N``, float32, the same on every worker.
+
+    Each worker encodes a share of the rows and gathers the others': no row is dropped or padded, however many workers
+    there are.
+
+    Args:
+        encoder: a ``protocols.Encoder``; used in evaluation mode and left in the mode it was in.
+        read: rows -> their tokens.
+        row_N: rows to embed, in the order of the result.
+        collective: the other workers.
+        max_tokens: padded tokens that are encoded at once.
+        precision: the arithmetic; default float32.
+    """
+    precision = precision or Precision("fp32", "cpu")
+    device = next(encoder.parameters()).device
+    was_training = encoder.training
+    encoder.eval()
+    parts = [torch.zeros(0, encoder.width, device=device)]
+    with torch.no_grad():
+        # The workers meet often: over millions of rows of unlike length none waits for another until a timeout.
+        for start in range(0, len(row_N), ROWS_AT_ONCE * collective.world):
+            row_M = row_N[start : start + ROWS_AT_ONCE * collective.world]
+            bounds = [
+                len(row_M) * rank // collective.world
+                for rank in (collective.rank, collective.rank + 1)
+            ]
+            batch = read(row_M[slice(*bounds)]).to(device)
+            parts.append(
+                collective.all_gather(_embed(encoder, batch, max_tokens, precision)).row_MD
+            )
+    encoder.train(was_training)
+    return torch.cat(parts)
+
+
+def _embed(encoder: Encoder, batch: TokenBatch, max_tokens: int, precision: Precision) -> Tensor:
+    device = batch.token_T.device
+    embedding_MD = torch.empty(batch.num_embeddings, encoder.width, device=device)
+    if batch.num_rows:
+        overhead_tokens = overhead_tokens_on(device)
+        for rows in token_budget_micro_batches(
+            batch.length_R, max_tokens=max_tokens, overhead_tokens=overhead_tokens
+        ):
+            with precision.autocast():
+                encoded = encoder(batch.pad(rows, encoder.pad_id))
+            embedding_MD[batch.embedding_rows(rows)] = encoded.embedding_RD.float()
+    return embedding_MD

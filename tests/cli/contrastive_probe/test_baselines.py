@@ -1,0 +1,1 @@
+"""The command that asks language models themselves: its report, and what it refuses."""

@@ -1,0 +1,1 @@
+"""``evaluate.py link-samples``: text encoders judged on samples of test graphs."""

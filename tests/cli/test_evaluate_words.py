@@ -1,0 +1,1 @@
+"""``evaluate.py entities-relations`` and ``sentence-graphs``: runs of models of words, judged."""

@@ -1,0 +1,1 @@
+"""What Ray Data parses or counts is what one process does."""

@@ -1,0 +1,1 @@
+"""The commands that make a benchmark from UMLS and judge the hardness of one."""

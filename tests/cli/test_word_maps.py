@@ -1,0 +1,1 @@
+"""Maps of words and of their pairs: which are shown, where they lie, the figure and the table of its points."""

@@ -1,0 +1,1 @@
+"""Batches: ragged in, rectangles out, nothing lost on the way."""

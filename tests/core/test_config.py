@@ -1,0 +1,1 @@
+"""Settings: read, overridden, compared, and refused with a reason."""

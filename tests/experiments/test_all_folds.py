@@ -1,0 +1,1 @@
+"""A cross-validation as a sweep."""

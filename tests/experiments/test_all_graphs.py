@@ -1,0 +1,1 @@
+"""SPPT's synthetic experiments as a sweep: the table and its figures."""

@@ -1,0 +1,1 @@
+"""A downstream task on the command line."""

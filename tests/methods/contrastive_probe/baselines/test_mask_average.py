@@ -1,0 +1,1 @@
+"""Mask average, restriction to a relation's answers, and the mixture with an encoder, against loops."""

@@ -1,0 +1,1 @@
+"""Markers around mentions, against a slow writer of nested brackets."""

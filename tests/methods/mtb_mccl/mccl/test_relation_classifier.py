@@ -1,0 +1,1 @@
+"""Classifying pairs by their neighbours and by a linear map, against loops."""

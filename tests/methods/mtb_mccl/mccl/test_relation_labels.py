@@ -1,0 +1,1 @@
+"""MCCL over labelled pairs: the loss with any number of proxies, against loops."""

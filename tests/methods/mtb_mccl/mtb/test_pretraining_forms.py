@@ -1,0 +1,1 @@
+"""What stands in place of L_rel: binary classification of pairs, and MCCL over entity pairs."""

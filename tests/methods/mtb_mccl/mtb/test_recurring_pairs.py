@@ -1,0 +1,1 @@
+"""Recurring pairs, couples and blanked batches, against loops over the tiny documents."""

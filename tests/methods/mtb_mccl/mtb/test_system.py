@@ -1,0 +1,1 @@
+"""The forms of L_rel that the paper compares, in the system and on real processes."""

@@ -1,0 +1,1 @@
+"""Small files in SpERT's layout."""

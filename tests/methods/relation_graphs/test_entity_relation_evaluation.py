@@ -1,0 +1,1 @@
+"""Exported models of words, judged together."""

@@ -1,0 +1,1 @@
+"""Means over folds beside the published ones."""

@@ -1,0 +1,1 @@
+"""Graph convolutions against the matrix products of the paper."""

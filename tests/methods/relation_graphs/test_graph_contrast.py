@@ -1,0 +1,1 @@
+"""The losses of relation-aware embeddings against their printed form."""

@@ -1,0 +1,1 @@
+"""Steps of CLDR, CLGS and CLNER: which sentences, and what is drawn for them."""

@@ -1,0 +1,1 @@
+"""CLDR, CLGS and CLNER against loops over the paper's equations."""

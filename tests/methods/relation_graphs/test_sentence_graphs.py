@@ -1,0 +1,1 @@
+"""True and false graphs of a sentence, by the paper's rule and by the authors' code's."""

@@ -1,0 +1,1 @@
+"""Samples of CLNER: own tag first, then the other tags evenly."""

@@ -1,0 +1,1 @@
+"""Words of sentences, from pieces of words and from characters."""

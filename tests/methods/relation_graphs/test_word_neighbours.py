@@ -1,0 +1,1 @@
+"""Entities and relations by neighbours, and whether true graphs are nearest, against loops."""

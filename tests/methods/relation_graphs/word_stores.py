@@ -1,0 +1,1 @@
+"""Small stores of sentences whose words carry entities and relations."""

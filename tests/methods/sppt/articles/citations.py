@@ -1,0 +1,1 @@
+"""Hand-written citations in the layouts of NLM's files."""

@@ -1,0 +1,1 @@
+"""Articles and their citations, in the three layouts, sound and broken."""

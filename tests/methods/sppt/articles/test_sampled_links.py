@@ -1,0 +1,1 @@
+"""Link retrieval on samples of test graphs."""

@@ -1,0 +1,1 @@
+"""SPPT on texts: what is its own beside SPPT on proteins."""

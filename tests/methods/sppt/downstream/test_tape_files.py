@@ -1,0 +1,1 @@
+"""TAPE's files, as LMDB and as JSON."""

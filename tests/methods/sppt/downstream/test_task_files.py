@@ -1,0 +1,1 @@
+"""The files of downstream tasks, a layout each, sound and broken."""

@@ -1,0 +1,1 @@
+"""Scores of supervised tasks, against scikit-learn and scipy."""

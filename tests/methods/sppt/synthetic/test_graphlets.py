@@ -1,0 +1,1 @@
+"""Graphlet degree vectors, against looking at every set of two to four nodes."""

@@ -1,0 +1,1 @@
+"""Leave-one-out neighbours, against scikit-learn one node at a time."""

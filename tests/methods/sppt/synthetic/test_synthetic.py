@@ -1,0 +1,1 @@
+"""The synthetic graphs of SPPT's experiments."""

@@ -1,0 +1,1 @@
+"""Sentences and their topics."""

@@ -1,0 +1,1 @@
+"""Whether a task fits a graph, beside shuffled labels; and the command that says so."""

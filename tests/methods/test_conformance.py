@@ -1,0 +1,1 @@
+"""What every system must do, on a tiny store, whatever its method."""

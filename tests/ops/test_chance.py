@@ -1,0 +1,1 @@
+"""Expectations over all orders, counted out."""

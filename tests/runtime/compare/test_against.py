@@ -1,0 +1,1 @@
+"""Scores against a numeric setting: which pictures there are, and the numbers that they show."""

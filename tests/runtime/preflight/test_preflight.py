@@ -1,0 +1,1 @@
+"""Each look before the start, seen good and bad, with real causes."""

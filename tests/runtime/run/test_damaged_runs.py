@@ -1,0 +1,1 @@
+"""Whole runs whose files were damaged between two starts."""

@@ -1,0 +1,1 @@
+"""``ray job submit`` against a head node with token authentication."""

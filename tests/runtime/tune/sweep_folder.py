@@ -1,0 +1,1 @@
+"""Search spaces and what trials leave in their folders, without any training."""

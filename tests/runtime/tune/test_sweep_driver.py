@@ -1,0 +1,1 @@
+"""What a sweep's driver notes and tracks, and how it ends: its own part, without a training."""

@@ -1,0 +1,1 @@
+"""What a sweep tries next, and what a trial tells; without a cluster."""
