@@ -26,7 +26,7 @@ import psutil
 import yaml
 
 from raybio.core.config import override_all
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder, read_json
 from raybio.runtime.run.metrics_log import read_reports
 
@@ -68,7 +68,7 @@ class Setting:
 
 def prepare(folder: Path, num_steps: int) -> Setting:
     """The demo's store and a short run of its settings; checkpoints and steps do not fall together."""
-    entry = SYSTEMS["structure_preserving"]
+    entry = METHODS["sppt_protein"]
     settings = {
         "schedule.max_steps": num_steps,
         "schedule.checkpoint_every_steps": 7,

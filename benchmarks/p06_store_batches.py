@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from _measure import NUM_PAIRS, SMALL, compare
-from raybio.runtime.cluster.connection.connection.connection import connected
 from store_setup import (
     BATCH_ROWS,
     EpochRows,
@@ -27,6 +26,8 @@ from store_setup import (
     write_parquet,
 )
 from torch.utils.data import DataLoader
+
+from raybio.runtime.cluster.connection import connected
 
 NUM_STEPS = 40 if SMALL else 1000
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from _measure import NUM_PAIRS, SMALL, compare
-from raybio.runtime.cluster.connection.connection.connection import connected
 from store_setup import (
     BATCH_ROWS,
     check_equal,
@@ -27,6 +26,7 @@ from store_setup import (
 from torch import Tensor
 
 from raybio.methods.sppt.proteins.demo import SimulationConfig
+from raybio.runtime.cluster.connection import connected
 
 NUM_ROWS = 2_048 if SMALL else 61_440
 BUFFER_ROWS = 500 if SMALL else 20_000

@@ -12,13 +12,13 @@ from statistics import median
 
 import torch
 from _measure import NUM_PAIRS, SMALL, report
-from raybio.runtime.cluster.connection.connection.connection import local_cpus
 
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.config import Config
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.runtime.cluster.connection import local_cpus
 from raybio.runtime.run.driver import TrainRequest, train
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.training.loop import fit
@@ -56,14 +56,14 @@ def plain_run(config: Config, store: Path, folder: Path) -> tuple[float, str]:
     folder.mkdir()
     log = MetricsLog(folder / "metrics.jsonl")
     log.rewind(0)
-    system = SYSTEMS["structure_preserving"].build(config, store)
+    system = METHODS["sppt_protein"].build(config, store)
     for step_report in fit(system, config):
         log.append(step_report.step, step_report.metrics)
     return steps_per_second(log.path), weights_digest(system.model.state_dict().items())
 
 
 def ray_run(config: Config, store: Path, folder: Path) -> tuple[float, str]:
-    result = train(TrainRequest("structure_preserving", config, store, folder.name, folder.parent))
+    result = train(TrainRequest("sppt_protein", config, store, folder.name, folder.parent))
     return steps_per_second(result.folder.metrics), str(result.weights_sha256)
 
 

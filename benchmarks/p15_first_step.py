@@ -17,7 +17,7 @@ import yaml
 from _measure import NUM_PAIRS, SMALL, report
 
 from raybio.core.config import override_all
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
 
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
@@ -88,9 +88,7 @@ def main() -> None:
         store = default_corpus(folder, CORPUS).path
         settings, hello = folder / "settings.yaml", folder / "hello_world.py"
         settings.write_text(
-            yaml.safe_dump(
-                override_all(SYSTEMS["structure_preserving"].demo, SETTINGS).to_mapping()
-            )
+            yaml.safe_dump(override_all(METHODS["sppt_protein"].demo, SETTINGS).to_mapping())
         )
         hello.write_text(HELLO_WORLD)
 

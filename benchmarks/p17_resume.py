@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from _measure import NUM_PAIRS, compare
-from raybio.runtime.cluster.connection.connection.connection import connected
 from store_setup import (
     BATCH_ROWS,
     ReadyRows,
@@ -27,6 +26,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate
+from raybio.runtime.cluster.connection import connected
 
 
 def fresh(collate: LinkCollate) -> LinkCollate:

@@ -13,12 +13,12 @@ from statistics import median
 
 import yaml
 from _measure import NUM_PAIRS, SMALL, report, seconds_of
-from raybio.runtime.cluster.connection.connection.connection import started
 
 from raybio.core.config import override_all
 from raybio.core.search_space import load_search_space, quoted
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
+from raybio.runtime.cluster.connection import started
 
 CORPUS = SimulationConfig(num_proteins=240, num_links=720, num_species=4)
 PAIRS = min(NUM_PAIRS, 3)
@@ -44,7 +44,7 @@ def peer_trial(settings: dict[str, float], base: dict, store: str, results: str)
         from raybio.training.checkpoint import CheckpointStore
         from raybio.training.loop import fit
 
-        entry = SYSTEMS["structure_preserving"]
+        entry = METHODS["sppt_protein"]
         whole = override(entry.config.from_mapping(base), PATH, quoted(config[PATH]))
         system = entry.build(whole, store)
         checkpoints = CheckpointStore(Path(results) / "checkpoints" / uuid.uuid4().hex)
@@ -69,9 +69,9 @@ def main() -> None:
             os.environ.pop(variable, None)
         os.environ |= {"HOME": name, "RAY_TMPDIR": name}
         store = str(default_corpus(folder, CORPUS).path)
-        base = override_all(SYSTEMS["structure_preserving"].demo, SETTINGS)
+        base = override_all(METHODS["sppt_protein"].demo, SETTINGS)
         space = {
-            "system": "structure_preserving",
+            "system": "sppt_protein",
             "metric": METRIC,
             "mode": "max",
             "budget": {"max_steps": STEPS, "grace_steps": STEPS, "max_concurrent_trials": 2},
@@ -86,7 +86,7 @@ def main() -> None:
             from raybio.runtime.tune.driver import SweepRequest, sweep
 
             loaded = load_search_space(
-                folder / "space.yaml", {key: entry.config for key, entry in SYSTEMS.items()}
+                folder / "space.yaml", {key: entry.config for key, entry in METHODS.items()}
             )
 
             def ours() -> None:

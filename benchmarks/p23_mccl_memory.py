@@ -15,7 +15,7 @@ from training_setup import MINILM_L6_SETTINGS, gradients_of
 
 from raybio.core.config import override_all
 from raybio.core.interfaces import System
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
 
@@ -49,7 +49,7 @@ def print_peak_bytes(store: str, num_documents: int) -> None:
 
 
 def step(store: str, num_documents: int) -> tuple[System, LabelledDocumentBatch]:
-    entry = SYSTEMS["relation_extraction"]
+    entry = METHODS["relation_finetune"]
     system = entry.build(
         override_all(entry.config(), SETTINGS | {"plan.global_batch_rows": num_documents}), store
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from training_setup import MINILM_L6_SETTINGS
 
 from raybio.core.config import override_all
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, default_documents
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
@@ -35,7 +35,7 @@ CORPUS = DocumentsConfig(
 
 
 def main() -> None:
-    entry = SYSTEMS["relation_extraction"]
+    entry = METHODS["relation_finetune"]
     with tempfile.TemporaryDirectory() as folder:
         store = default_documents(folder, CORPUS).path
         systems = [entry.build(override_all(entry.config(), SETTINGS), store) for _ in range(2)]

@@ -6,4 +6,4 @@ Without a store it uses the embedded simulated literature. The same command agai
 from raybio.cli.train import training_job
 
 if __name__ == "__main__":
-    training_job("siamese", __doc__ or "")
+    training_job("biostransformers", __doc__ or "")

@@ -21,7 +21,7 @@ def main() -> None:
         sys.argv[1:], parts = with_tasks(sys.argv[1:])
         from raybio.cli.train import training_job
 
-        training_job("downstream", __doc__ or "", parts)
+        training_job("finetune", __doc__ or "", parts)
 
     run_app(train)
 

@@ -6,4 +6,4 @@ Without a store it uses the embedded simulated documents. The same command again
 from raybio.cli.train import training_job
 
 if __name__ == "__main__":
-    training_job("matching_blanks", __doc__ or "")
+    training_job("mtb_pretrain", __doc__ or "")

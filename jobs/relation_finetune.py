@@ -6,4 +6,4 @@ Without a store it uses the embedded simulated documents. The same command again
 from raybio.cli.train import training_job
 
 if __name__ == "__main__":
-    training_job("relation_extraction", __doc__ or "")
+    training_job("relation_finetune", __doc__ or "")

@@ -6,4 +6,4 @@ Without a store it uses embedded simulated citations. The same command again goe
 from raybio.cli.train import training_job
 
 if __name__ == "__main__":
-    training_job("structure_preserving_text", __doc__ or "")
+    training_job("sppt_mag", __doc__ or "")

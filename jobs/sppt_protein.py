@@ -6,4 +6,4 @@ Without a store it uses the embedded miniature tree of life. The same command ag
 from raybio.cli.train import training_job
 
 if __name__ == "__main__":
-    training_job("structure_preserving", __doc__ or "")
+    training_job("sppt_protein", __doc__ or "")

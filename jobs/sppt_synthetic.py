@@ -46,7 +46,7 @@ def command(
         typer.Option(
             "--help",
             is_eager=True,
-            callback=help_of("synthetic_graphs"),
+            callback=help_of("sppt_synthetic"),
             help="show this and all settings",
         ),
     ] = False,

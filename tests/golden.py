@@ -18,7 +18,7 @@ import torch
 
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 
@@ -27,7 +27,7 @@ NUM_STEPS = 20
 
 def trained(name: str, folder: Path) -> dict[str, Any]:
     """Return the digest of the weights and the final scores of the demo of a system after ``NUM_STEPS`` steps."""
-    entry = SYSTEMS[name]
+    entry = METHODS[name]
     settings: dict[str, Any] = {
         "precision": "fp32",
         "schedule.max_steps": NUM_STEPS,
@@ -96,7 +96,7 @@ def _all(say: Callable[[str], None]) -> dict[str, Any]:
     torch.set_num_threads(1)
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in SYSTEMS:
+        for name in METHODS:
             began = time.process_time()
             results[name] = trained(name, Path(folder))
             say(

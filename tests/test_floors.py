@@ -193,7 +193,7 @@ def test_imports_only_go_down(path):
             "from . import y\nfrom raybio.methods.sppt.graph.csr import Graph\nfrom raybio.core.errors import DataError",
             False,
         ),
-        ("raybio/runtime/x.py", "import ray\nfrom raybio.methods import SYSTEMS", False),
+        ("raybio/runtime/x.py", "import ray\nfrom raybio.methods import METHODS", False),
         ("raybio/protocols.py", "from raybio.core.batch import Batch", False),
     ],
 )
@@ -204,7 +204,7 @@ def test_the_rule_about_imports_finds_what_it_should(module, code, is_wrong):
 def test_the_systems_import_neither_ray_nor_mlflow_nor_what_training_has_no_use_for():
     """Every training worker waits for these imports."""
     unwanted = {"ray", "mlflow", "matplotlib", "sklearn", "scipy.stats", "faiss"}
-    code = f"import sys, raybio.systems; print(sorted({unwanted} & sys.modules.keys()))"
+    code = f"import sys, raybio.methods; print(sorted({unwanted} & sys.modules.keys()))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1500
     )

@@ -397,7 +397,7 @@ def link_samples(
         ]
         for name, row in found.items()
     ]
-    from raybio.methods import LINK_RETRIEVAL
+    from raybio.methods.sppt.table import LINK_RETRIEVAL
 
     print(markdown_table(["model", *(LINK_RETRIEVAL.measures[name] for name in MEASURES)], rows))
     print(

@@ -11,7 +11,7 @@ from raybio.cli.options import non_negative, positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import STEPS, SearchSpace, load_search_space, outside_base, short
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder, read_json
 from raybio.runtime.run.request import (
     Arguments,
@@ -204,7 +204,7 @@ def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     from raybio.runtime.tune.search import planned
     from raybio.runtime.tune.trial import TrialOrder
 
-    store, base = settled_config(SYSTEMS[space.system], arguments, Path("runs"))
+    store, base = settled_config(METHODS[space.system], arguments, Path("runs"))
     _warn_outside(space, base)
     trials = planned(space, TrialOrder(base, space, "" if store is None else str(store), "").check)
     if space.search.kind == "optuna":

@@ -18,7 +18,7 @@ from raybio.cli.app import run_app
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import quoted
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_side_by_side
 from raybio.runtime.compare.variations import Variation, compare, family
 from raybio.runtime.run.driver import TrainRequest, check_request, with_precision
@@ -37,12 +37,12 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
     """Run a training job's command line: parse, train, compare, print the table, exit.
 
     Args:
-        system: its name in ``SYSTEMS``.
+        system: its name in ``METHODS``.
         description: what ``--help`` says first.
         parts: trainings that the job brings stores and settings for; none: what ``--store`` says.
     """
-    usual = SYSTEMS[system].comparison
-    has_folds = any(field.path == FOLD for field in fields(SYSTEMS[system].config))
+    usual = METHODS[system].comparison
+    has_folds = any(field.path == FOLD for field in fields(METHODS[system].config))
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
     @app.command(help=description, context_settings={"help_option_names": []})
@@ -148,7 +148,7 @@ def help_of(system: str) -> Callable[[typer.Context, bool], None]:
 
 
 def _print_settings(system: str) -> None:
-    entry = SYSTEMS[system]
+    entry = METHODS[system]
     if not sys.stdout.isatty():
         print("\nSettings (--set or YAML): path, type, default, range, meaning")
         for field in fields(entry.config):

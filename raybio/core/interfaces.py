@@ -131,7 +131,7 @@ class System:
     """One published method, wired: all that ``training.loop.fit`` needs to know about it.
 
     Attributes:
-        name: its key in ``SYSTEMS``.
+        name: its key in ``METHODS``.
         model: everything that is trained; an ``Encoder``.
         objective: what is minimised.
         batch_type: turns the arrays of ``collate`` into a typed batch.

@@ -168,7 +168,7 @@ class Search(BaseConfig):
 class SearchSpace(BaseConfig):
     """A sweep over one system."""
 
-    system: str = Field(description="key in SYSTEMS")
+    system: str = Field(description="key in METHODS")
     metric: str = Field(
         description="the reported metric that decides, such as val/link_average_precision"
     )

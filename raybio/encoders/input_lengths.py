@@ -142,11 +142,6 @@ ReadTexts = Callable[[np.ndarray], Sequence[str]]
 """Rows -> their texts."""
 
 
-def no_input_lengths(config: object, store: object) -> list[InputLengths]:
-    """Return nothing: for systems that refuse rows that are too long."""
-    return []
-
-
 def text_lengths(
     what: str,
     texts: ReadTexts,

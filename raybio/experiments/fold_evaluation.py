@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.methods.relation_graphs.encoder import SETTINGS
-from raybio.runtime.cluster.connection.room import Room
+from raybio.runtime.cluster.room import Room
 from raybio.runtime.run.folder import RunFolder, read_recomputable, with_nan, write_json
 from raybio.store.store import sha256_of
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.config import override_all
-from raybio.runtime.cluster.connection.room import Room
+from raybio.runtime.cluster.room import Room
 from raybio.runtime.run.folder import COMPLETE, RunFolder, read_recomputable
 from raybio.runtime.run.notices import warnings_to
 from raybio.store.store import open_store
@@ -22,7 +22,7 @@ class LastTraining:
     """One training of one model on one fold: a run in a folder of its own.
 
     Attributes:
-        system: its name in ``SYSTEMS``.
+        system: its name in ``METHODS``.
         config: of the training.
         precision: ``fp32`` or ``bf16``, that of the sweep.
         store: path of the prepared store.
@@ -68,12 +68,12 @@ class LastTraining:
         # Only now: these import torch and transformers, which takes seconds.
         import torch
 
-        from raybio.methods import SYSTEMS
+        from raybio.methods import METHODS
         from raybio.runtime.run.worker import walk_alone
 
         torch.set_num_threads(max(1, int(place.cpus_per_worker)))
         # Models are judged in pairs, afterwards: judging each here would take longer than the training.
-        system = replace(SYSTEMS[self.system].build(self.config, self.store), final_evaluate=None)
+        system = replace(METHODS[self.system].build(self.config, self.store), final_evaluate=None)
         device = "cuda" if place.gpus_per_worker else "cpu"
         reports = walk_alone(
             system,

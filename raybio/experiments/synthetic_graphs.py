@@ -85,7 +85,7 @@ def experiment_space(config_by_kind: Mapping[str, Config], asked: Experiments) -
     }
     num_trials = len(asked.kinds) * asked.repeats * len(asked.noise) * 2
     return SearchSpace(
-        system="synthetic_graphs",
+        system="sppt_synthetic",
         metric=METRIC,
         mode="max",
         budget=Budget(
@@ -184,9 +184,7 @@ def _settled(arguments: Arguments, asked: Experiments) -> tuple[dict[str, Config
     for kind in asked.kinds:
         # The embedded sentences have settings of their own.
         published = None if arguments.store is None else partial(_published, kind)
-        found[kind] = settle(
-            "synthetic_graphs", replace(arguments, published=published), "synthetic"
-        )
+        found[kind] = settle("sppt_synthetic", replace(arguments, published=published), "synthetic")
     config_by_kind = {
         kind: override_all(
             one["config"], {"schedule.evaluate_every_steps": one["config"].schedule.max_steps}

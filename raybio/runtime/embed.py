@@ -45,7 +45,7 @@ from raybio.methods.sppt.proteins.encoder import (
 from raybio.methods.sppt.proteins.formats import read_fasta
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS, read_protein_settings
 from raybio.methods.sppt.proteins.vocabulary import vocabulary_of_tokenizer
-from raybio.runtime.cluster.connection.connection import connected
+from raybio.runtime.cluster.connection import connected
 from raybio.runtime.embed_parts import VERSION, Parts, check_output, cut_of, join
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.quarantine import Quarantine

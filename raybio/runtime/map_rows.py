@@ -6,7 +6,7 @@ def map_rows(
     workers: int, rows: list[dict[str, Any]], function: Callable[[dict[str, Any]], Any]
 ) -> list[Any]:
     """What becomes of the rows, in any order: a task a row, on whatever node; all of them must see the files."""
-    from raybio.runtime.cluster.connection.connection import connected
+    from raybio.runtime.cluster.connection import connected
 
     with connected(workers):
         import ray.data

@@ -1,1 +1,91 @@
 """``evaluate.py link-samples``: text encoders judged on samples of test graphs."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raybio.cli.evaluate import app
+from raybio.core.errors import ConfigError
+from raybio.methods.sppt.articles import sampled_links as link_samples
+from raybio.methods.sppt.articles import system as structure_preserving_text
+from raybio.methods.sppt.articles.sampled_links import MEASURES, draw_link_samples
+from raybio.methods.sppt.articles.store import LinkedTextStore
+from tests.methods.conformance_cases import tiny_config
+
+SIZES = {"--trials": 3, "--samples": 4, "--nodes": 5}
+
+
+def evaluate(*arguments: object):
+    return CliRunner().invoke(app, ["link-samples", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_the_table_and_the_file_tell_the_same_of_each_model(
+    tiny_citations: LinkedTextStore, tmp_path: Path
+) -> None:
+    system = structure_preserving_text.build(tiny_config("sppt_mag"), tiny_citations.path)
+    models = [system.export(tmp_path / name, {"name": name}) for name in ("one", "two")]
+    sizes = [part for pair in SIZES.items() for part in pair]
+    given = [part for model in models for part in ("--model", model)]
+    out = tmp_path / "new" / "scores.json"
+    done = evaluate(*given, "--store", tiny_citations.path, "--max-length", 8, *sizes, "--out", out)
+    assert done.exit_code == 0
+    told = json.loads(out.read_text())
+    assert told["settings"] == {
+        "pooling": "cls",
+        "max_length": 8,
+        "seed": 0,
+        "trials": 3,
+        "samples": 4,
+        "nodes": 5,
+    }
+    assert list(told["scores"]) == ["random vectors", *map(str, models)]
+    for scores in told["scores"].values():
+        assert tuple(scores) == MEASURES
+        assert all(
+            0 < one["mean"] <= 1 and math.isfinite(one["deviation"]) for one in scores.values()
+        )
+        shown = (
+            f"{100 * one['mean']:.2f} ± {100 * one['deviation']:.2f}" for one in scores.values()
+        )
+        assert " | ".join(shown) in done.output
+    assert list(told["cuts"]) == list(map(str, models))
+    for model, cut in told["cuts"].items():
+        assert re.match(rf"texts: \d+ of {tiny_citations.num_rows} cut at 8 of \d+ tokens", cut)
+        assert f"{model}: {cut}" in done.output
+    # Equal weights, equal samples.
+    assert told["scores"][str(models[0])] == told["scores"][str(models[1])]
+
+
+def test_wrong_arguments_are_refused_before_models_are_loaded(
+    tiny_citations: LinkedTextStore, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="--pooling: got 'max', want mean or cls"):
+        evaluate("--model", tmp_path, "--store", tiny_citations.path, "--pooling", "max")
+    with pytest.raises(
+        ConfigError, match="there is no nothing in .*Want a run, a model's folder, or a hub id"
+    ):
+        evaluate("--model", tmp_path / "nothing", "--store", tiny_citations.path)
+    with pytest.raises(ConfigError, match="--out .*: is a folder"):
+        evaluate("--model", tmp_path, "--store", tiny_citations.path, "--out", tmp_path)
+
+
+def test_links_that_training_does_not_have_are_asked_for_too(
+    tiny_citations: LinkedTextStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def remembered(graph, **sizes):
+        asked.append(graph)
+        return draw_link_samples(graph, **sizes)
+
+    monkeypatch.setattr(link_samples, "draw_link_samples", remembered)
+    link_samples.sampled_links([], tiny_citations.path, trials=1, samples=1, nodes=5)
+    heldout = tiny_citations.heldout
+    assert len(heldout) and not tiny_citations.graph.has_edge(heldout[:, 0], heldout[:, 1]).any()
+    (whole,) = asked
+    assert whole.has_edge(heldout[:, 0], heldout[:, 1]).all()
+    assert whole.num_edges == tiny_citations.graph.num_edges + len(heldout)

@@ -1,1 +1,65 @@
 """``evaluate.py entities-relations`` and ``sentence-graphs``: runs of models of words, judged."""
+
+import json
+import re
+
+import pytest
+
+from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs.evaluate import (
+    chance_of_fold,
+    graph_accuracy_of_sentences,
+    judge_together,
+)
+from tests.cli.test_word_maps import evaluate, runs, store
+
+__all__ = ["runs", "store"]  # fixtures
+
+
+def test_both_runs_are_judged_together_and_the_scores_written(store, runs, tmp_path):
+    out = tmp_path / "new" / "scores.json"
+    done = evaluate(
+        "entities-relations",
+        "--relations",
+        runs / "cldr",
+        "--entities",
+        runs / "clner",
+        "--store",
+        store.path,
+        "--out",
+        out,
+    )
+    assert done.exit_code == 0
+    data = json.loads(out.read_text())
+    expected = judge_together(runs / "cldr" / "export", runs / "clner" / "export", store.path)
+    assert data["scores"] == expected.intervals()
+    assert data["rule"] == {"pair_neighbours": 5, "tag_neighbours": 7, "probe_positive_weight": 1.0}
+    f1 = 100 * data["scores"]["ner_f1"]["value"]
+    assert f"| entities (NER) | {f1:.2f} |" in done.stdout
+    assert data["chance"] == chance_of_fold(runs / "cldr" / "export", store)
+    assert 0 < data["chance"]["ner_f1"] < 1
+    assert f"| {100 * data['chance']['ner_f1']:.2f} |" in done.stdout
+    assert "5 neighbours vote on pairs, 7 on tags" in done.stdout
+
+
+def test_runs_of_different_folds_are_refused(store, runs):
+    with pytest.raises(ConfigError, match="on fold 1 and .* on fold 2"):
+        evaluate(
+            "entities-relations",
+            "--relations",
+            runs / "cldr",
+            "--entities",
+            runs / "other",
+            "--store",
+            store.path,
+        )
+
+
+def test_true_graphs_are_counted_for_each_model(store, runs):
+    done = evaluate("sentence-graphs", "--model", runs / "cldr", "--store", store.path)
+    found = graph_accuracy_of_sentences(runs / "cldr" / "export", store.path)
+    share = re.escape(f"{100 * found.mean():.2f}")
+    row = re.search(rf"cldr \| {share} \[([0-9.]+), ([0-9.]+)\] \| {len(found)} \|", done.stdout)
+    assert row and float(row[1]) < 100 * found.mean() < float(row[2]), done.stdout
+    with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
+        evaluate("sentence-graphs", "--model", runs / "clner", "--store", store.path)

@@ -1,1 +1,75 @@
 """What Ray Data parses or counts is what one process does."""
+
+import shutil
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from raybio.cli.prepare import _parse_by_ray_data, app
+from raybio.methods.biostransformers.prepare import prepare_medline
+from raybio.methods.biostransformers.store import ArticleConfig
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mtb import recurring_pairs as entity_pairs
+from raybio.methods.mtb_mccl.mtb.config import EntityPairConfig
+from raybio.methods.mtb_mccl.mtb.recurring_pairs import recurring_pairs
+from raybio.store.store import open_store
+from tests.methods.sppt.articles.citations import citation, deletion, write_medline
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+RATS = "<MeshHeading><DescriptorName MajorTopicYN='N'>Rats</DescriptorName></MeshHeading>"
+
+
+def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(tmp_path: Path) -> None:
+    files = [
+        write_medline(
+            tmp_path / "a.xml.gz",
+            citation(1, mesh=RATS),
+            citation(2, mesh=RATS),
+            citation(None, mesh=RATS),
+        ),
+        write_medline(
+            tmp_path / "b.xml", citation(1, title="Newer.", mesh=RATS), others=deletion(2)
+        ),
+        write_medline(tmp_path / "c.xml", citation(3, mesh=RATS)),
+    ]
+    files[2].write_bytes(files[2].read_bytes()[:-30])
+    config = ArticleConfig(max_bad_share=0.5)
+    here = prepare_medline(tmp_path / "here", files, config)
+    assert here.pmid_N.tolist() == [1]
+    assert [one["file"] for one in here.manifest["broken_files"]] == ["c.xml"]
+    for workers in (1, 2):
+        parse_all = partial(_parse_by_ray_data, workers)
+        there = prepare_medline(tmp_path / f"there{workers}", files, config, parse_all=parse_all)
+        assert there.digest == here.digest
+
+
+def test_pairs_counted_by_ray_data_are_those_counted_here_and_training_takes_them(
+    tiny_documents: DocumentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tiny_documents.path, tmp_path / "store")
+    config = EntityPairConfig(min_documents=2, num_pairs=50)
+    here = asdict(recurring_pairs(tiny_documents, config))
+    monkeypatch.setattr(entity_pairs, "OCCURRENCES_AT_ONCE", 40)  # several parts
+    arguments = [
+        "--store",
+        str(tmp_path / "store"),
+        "--min-documents",
+        "2",
+        "--num-pairs",
+        "50",
+        "--workers",
+        "2",
+    ]
+    done = CliRunner().invoke(app, ["recurring-pairs", *arguments])
+    assert done.exit_code == 0, done.output
+    assert f"{len(here['count_K'])} pairs in 2 to" in done.output
+    assert "--set pairs.min_documents=2 --set pairs.num_pairs=50" in done.output
+    assert len(list((tmp_path / "store").glob("recurring_pairs-*.npz"))) == 1
+    monkeypatch.setattr(entity_pairs, "pair_blocks", None)
+    there = asdict(recurring_pairs(open_store(tmp_path / "store", DocumentStore), config))
+    for name, values in here.items():
+        np.testing.assert_array_equal(there[name], values)

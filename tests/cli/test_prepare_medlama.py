@@ -1,1 +1,159 @@
 """The commands that make a benchmark from UMLS and judge the hardness of one."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from raybio.cli.prepare import app
+from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
+from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
+from tests.methods.contrastive_probe.benchmark.umls_files import conso_row, rel_row, write_umls
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_benchmark_is_built_and_its_counts_are_shown(tmp_path):
+    folder, out = write_umls(tmp_path / "META"), tmp_path / "benchmark"
+    shown = run("medlama", "--umls", folder, "--out", out, "--per-relation", 7, "--max-answers", 20)
+    assert shown.exit_code == 0, shown.output
+    benchmark = read_medlama(out)
+    assert len(benchmark.relation_Q) == 28
+    assert re.search(
+        r"may_treat: 40 found, 0 too many answers, 7 full, [1-7] hard, \d head among", shown.output
+    )
+    assert "may_prevent: 40 found" in shown.output and "occurs_after: no queries" in shown.output
+    assert re.search(r"left out: name that is not English: \d+", shown.output)
+    assert "| MedLAMA (published) | 19 | 19,000 |" in shown.output
+    assert re.search(rf"\| {re.escape(str(out))} \| 4 \| 28 \|", shown.output)
+    assert isinstance(run("medlama", "--umls", folder, "--out", out).exception, StoreError)
+    assert run("medlama", "--umls", folder, "--out", out, "--force", "--legacy").exit_code == 0
+    assert len(read_medlama(out).relation_Q) == 4 * 39
+
+
+def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path):
+    refused = run("medlama", "--umls", tmp_path, "--out", tmp_path / "out", "--per-relation", 0)
+    assert isinstance(refused.exception, ConfigError) and "per_relation" in str(refused.exception)
+    refused = run("medlama", "--umls", tmp_path, "--out", tmp_path / "out")
+    assert isinstance(refused.exception, DataError) and "holds no MRREL.RRF" in str(
+        refused.exception
+    )
+
+
+def test_disputed_queries_are_counted_and_listed(tmp_path):
+    # "fever" stands in the head; the authors' code looks for it with the blank that stood before the bars.
+    names = [
+        conso_row("C1", "A1", "Yellowfever"),
+        conso_row("C2", "A2", "fever"),
+        conso_row("C3", "A3", "rash"),
+    ]
+    (tmp_path / "MRCONSO.RRF").write_text("".join(names))
+    relations = [
+        rel_row("C1", "may_treat", "C2"),
+        rel_row("C1", "may_treat", "C3"),
+        rel_row("C2", "may_treat", "C3"),
+    ]
+    (tmp_path / "MRREL.RRF").write_text("".join(relations))
+    run("medlama", "--umls", tmp_path, "--out", tmp_path / "out")
+    shown = run("hardness", "--benchmark", tmp_path / "out", "--out", tmp_path / "disputed.tsv")
+    assert shown.output.splitlines() == [
+        "stored: 1 of 2 queries are hard",
+        "legacy: 2 of 2 queries are hard",
+        "clean: 1 of 2 queries are hard",
+        "1 queries are disputed",
+    ]
+    assert (tmp_path / "disputed.tsv").read_text().splitlines() == [
+        "file\tline\thead\tstored\tlegacy\tclean",
+        "may_treat_2.csv\t2\tYellowfever\teasy\thard\teasy",
+    ]
+
+
+def test_the_table_of_disputed_queries_may_be_in_a_new_folder_and_may_not_be_one(tmp_path):
+    run(
+        "medlama",
+        "--umls",
+        write_umls(tmp_path / "META"),
+        "--out",
+        tmp_path / "out",
+        "--per-relation",
+        7,
+    )
+    shown = run(
+        "hardness",
+        "--benchmark",
+        tmp_path / "out",
+        "--out",
+        tmp_path / "new" / "er" / "disputed.tsv",
+    )
+    assert shown.exit_code == 0, shown.output
+    assert (tmp_path / "new" / "er" / "disputed.tsv").read_text().startswith("file\tline")
+    refused = run("hardness", "--benchmark", tmp_path / "out", "--out", tmp_path)
+    assert isinstance(refused.exception, ConfigError) and "is a folder; want a file" in str(
+        refused.exception
+    )
+    assert refused.output == ""
+
+
+@pytest.mark.parametrize("command", ["medlama", "hardness"])
+def test_help_comes_without_torch_or_ray(command):
+    code = (
+        "import sys; from typer.testing import CliRunner; from raybio.cli.prepare import app; "
+        f"shown = CliRunner().invoke(app, [{command!r}, '--help']); assert shown.exit_code == 0; "
+        "print(sorted({'ray', 'torch', 'mlflow'} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=1500
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_statistics_count_words_or_a_models_tokens_and_draw_both_sets(tmp_path):
+    run(
+        "medlama",
+        "--umls",
+        write_umls(tmp_path / "META"),
+        "--out",
+        tmp_path / "benchmark",
+        "--per-relation",
+        7,
+    )
+    shown = run("statistics", "--benchmark", tmp_path / "benchmark", "--out", tmp_path / "words")
+    assert shown.exit_code == 0, shown.output
+    assert "| words | answers |" in shown.output
+    # This tokenizer would cut and pad, if it were asked as it is; no name is a single letter.
+    (tmp_path / "as_published").mkdir()
+    (tmp_path / "benchmark").rename(tmp_path / "as_published" / "2021AA")
+    tokenizer = tiny_tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=40)
+    tokenizer.save_pretrained(tmp_path / "model")
+    tiny_model("bert", len(tokenizer)).save_pretrained(tmp_path / "model")
+    folder = tmp_path / "as_published"
+    shown = run(
+        "statistics",
+        "--benchmark",
+        folder,
+        "--out",
+        tmp_path / "tokens",
+        "--tokenizer",
+        tmp_path / "model",
+    )
+    assert shown.exit_code == 0, shown.output
+    data = json.loads((tmp_path / "tokens/statistics.json").read_text())
+    benchmark = read_medlama(folder)
+    counts = [
+        len(tiny_tokenizer().encode(name, add_special_tokens=False)) for name in benchmark.names
+    ]
+    lengths = [counts[answer] for answer in benchmark.answer_P]
+    assert data["unit"] == "tokens" and max(lengths) > 2
+    assert data["share_by_length"] == {
+        str(n): lengths.count(n) / len(lengths) for n in sorted(set(lengths))
+    }
+    assert data["num_hard_queries"] == len(read_medlama(folder, "hard").relation_Q)
+    assert (tmp_path / "tokens/statistics.png").read_bytes().startswith(b"\x89PNG")

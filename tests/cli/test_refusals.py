@@ -1,1 +1,287 @@
 """What ``train`` refuses before a cluster is started or anything is recorded, and the status that it gives."""
+
+import io
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from raybio.core.config import override
+from raybio.core.errors import CheckpointError, ClusterError, ConfigError, LongRunError, StoreError
+from raybio.runtime.cluster.room import Resources
+from raybio.runtime.compare.variations import Variation, compare
+from raybio.runtime.run import driver as runtime_train
+from raybio.runtime.run.driver import (
+    InterruptedRunError,
+    TrainRequest,
+    _Follower,
+    _status,
+    _summary,
+    check_request,
+    train,
+)
+from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.run.notices import report_start
+from raybio.runtime.run.progress import ProgressView
+from raybio.store.store import Store
+from raybio.training.loop import free_settings
+from raybio.training.settings import TrainingConfig
+
+
+@pytest.fixture
+def request_one(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
+    return TrainRequest("sppt_protein", tiny_training, tiny_store.path, "first", tmp_path / "runs")
+
+
+def assert_nothing_recorded(request: TrainRequest) -> None:
+    runs = Path(request.runs)
+    assert not (runs.parent / "mlflow.db").exists()
+    assert not RunFolder(runs, request.name).result.exists()
+    assert not RunFolder(runs, request.name).tracking.exists()
+
+
+def test_a_plan_that_cannot_run_is_refused_before_ray_starts_and_leaves_no_trace(
+    request_one: TrainRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = replace(request_one, workers=99, use_gpu=False)
+    monkeypatch.setattr(
+        "raybio.runtime.cluster.connection.started", lambda **_: pytest.fail("Ray was started")
+    )
+    with pytest.raises(ClusterError, match="fewer workers than 99"):
+        train(request)
+    assert_nothing_recorded(request)
+    # The next start would take it for the run's own number of workers.
+    assert not RunFolder(request.runs, request.name).launch.exists()
+
+
+def damaged_store(request_one: TrainRequest, tmp_path: Path) -> tuple[Path, str]:
+    """A copy of the store with one byte changed, and the file that has it."""
+    store = tmp_path / "store"
+    shutil.copytree(request_one.store, store)
+    path = max(
+        (path for path in store.iterdir() if path.suffix != ".json"),
+        key=lambda path: path.stat().st_size,
+    )
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(content)
+    return store, path.name
+
+
+def test_a_damaged_store_is_refused_with_the_name_of_the_file(
+    request_one: TrainRequest, tmp_path: Path
+) -> None:
+    store, name = damaged_store(request_one, tmp_path)
+    request = replace(request_one, store=store, use_gpu=False)
+    with pytest.raises(StoreError, match=name):
+        train(request)
+    assert_nothing_recorded(request)
+
+
+def test_the_driver_warns_once_of_bf16_on_a_cpu_without_it_before_anything_starts(
+    request_one: TrainRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    store, _ = damaged_store(request_one, tmp_path)  # so nothing is started after the warning
+    config = override(request_one.config, "precision", "bf16")
+    with pytest.raises(StoreError):
+        compare(replace(request_one, config=config, store=store, use_gpu=False))
+    assert caplog.text.count("this CPU has no bf16 instructions: slower than fp32") == 1
+
+
+def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_store: Store) -> None:
+    """A second command with another free setting must not write over what the first one runs with."""
+    config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
+    folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
+    assert "schedule.max_steps" in free_settings(config)
+    longer = override(config, "schedule.max_steps", config.schedule.max_steps + 1)
+    with folder.lock("driver", 1), pytest.raises(ClusterError, match="another process is at work"):
+        train(replace(request_one, config=longer))
+    assert read_json(folder.identity)["config"] == config.to_mapping()
+    folder.export.mkdir()
+    with pytest.raises(CheckpointError, match="seed"):
+        train(replace(request_one, config=override(config, "seed", 5)))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "has_failure", "caught", "error", "status"),
+    [
+        ("finished", False, [15], None, "finished"),
+        ("stopped", False, [15], None, "stopped"),
+        ("stopped", False, [15], RuntimeError("while shutting down"), "stopped"),
+        (None, False, [15, 15], None, "stopped"),
+        (None, True, [15], None, "failed"),
+        (None, False, [15], RuntimeError("no worker could be started"), "failed"),
+        (None, False, [], RuntimeError("worker died"), "failed"),
+    ],
+)
+def test_a_signal_excuses_no_failure(
+    tmp_path: Path,
+    outcome: str | None,
+    has_failure: bool,
+    caught: list[int],
+    error: Exception | None,
+    status: str,
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    if outcome is not None:
+        write_json(folder.outcome, {"status": outcome, "step": 3})
+    if has_failure:
+        write_json(folder.failure, {"kind": "DivergedError", "message": "no number"})
+    assert _status(folder, caught, error) == status
+
+
+def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
+    request_one: TrainRequest, tiny_articles: Store
+) -> None:
+    request = replace(request_one, store=tiny_articles.path, name="other-kind")
+    with pytest.raises(StoreError, match="is a store of articles, want one of proteins"):
+        train(request)
+    assert not RunFolder(request.runs, "other-kind").path.exists()
+
+
+def test_an_encoder_that_is_not_there_is_refused_before_a_run_is_made(
+    request_one: TrainRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    request = replace(request_one, config=override(request_one.config, "encoder.source", "empty"))
+    with pytest.raises(
+        ConfigError, match="encoder.source 'empty' cannot be loaded: there is no config.json"
+    ):
+        train(request)
+    with pytest.raises(ConfigError, match="encoder.source 'empty'"):
+        compare(request_one, [Variation("encoder.source", ("empty",))])
+    assert not Path(request.runs).exists()
+
+
+def test_a_finished_run_needs_its_encoder_no_more(
+    request_one: TrainRequest, tiny_store: Store
+) -> None:
+    request = replace(request_one, config=override(request_one.config, "encoder.source", "./gone"))
+    folder = RunFolder(request.runs, request.name)
+    folder.make()
+    result = dict.fromkeys(("precision", "checkpoint", "weights_sha256", "mlflow_run_id"))
+    result |= {"metrics": {}, "final": {}, "config": {}, "step": request.config.schedule.max_steps}
+    write_json(folder.result, result | {"status": "failed"})
+    with pytest.raises(ConfigError, match="'./gone': no such folder"):
+        check_request(request)
+    write_json(folder.result, result | {"status": "finished"})
+    assert check_request(request) == tiny_store.digest
+
+
+def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
+    request_one: TrainRequest, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``ray.init`` puts a handler of its own on SIGTERM, which exits."""
+
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(
+        InterruptedRunError, match="SIGTERM: stopped at step 0; the same command goes on"
+    ) as caught:
+        train(replace(request_one, use_gpu=False))
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+    folder = RunFolder(request_one.runs, request_one.name)
+    assert read_json(folder.result)["status"] == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("is_accepted", "gpus", "from_step", "max_steps", "is_refused"),
+    [
+        (False, 0, 0, 10**6, True),
+        (True, 0, 0, 10**6, False),
+        (False, 1, 0, 10**6, False),
+        (False, 0, 500, 10**6, True),  # stopped before its length was known
+        (False, 0, 0, 10**5, False),
+    ],
+)
+def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
+    request_one: TrainRequest,
+    is_accepted: bool,
+    gpus: int,
+    from_step: int,
+    max_steps: int,
+    is_refused: bool,
+) -> None:
+    config = override(request_one.config, "schedule.max_steps", max_steps)
+    request = replace(request_one, config=config, is_length_accepted=is_accepted)
+    folder, shown = RunFolder(request.runs, request.name), io.StringIO()
+    folder.make()
+    write_json(folder.launch, {"workers": 1, "is_length_accepted": is_accepted})
+    follower = _Follower(request, folder, Resources(1, 1.0, gpus, 1))
+    log = MetricsLog(folder.metrics)
+    with ProgressView(
+        "first", max_steps, Console(file=shown, force_terminal=False, width=200)
+    ) as view:
+        follower.update(view)
+        report_start(folder.notices, from_step, 4.0)
+        for step in (1, 3, 10, 20):
+            log.append(from_step + step, {"steps_per_second": 2.0}, is_evaluation=False)
+            follower.update(view)
+    assert (
+        shown.getvalue().count(
+            f"first: {max_steps:,} steps of 11 rows = {max_steps // 4:,} epochs of 44 rows"
+        )
+        == 1
+    )
+    assert shown.getvalue().count(" steps, 0.5 s a step: about ") == 1
+    assert folder.stop.exists() == is_refused == (follower.refusal is not None)
+    if is_refused:
+        assert "about 5.8 days on CPUs; want a day at most, or --yes" in str(follower.refusal)
+    # What was measured as short enough is not measured again, on a machine that may be busier.
+    assert read_json(folder.launch)["is_length_accepted"] == (
+        is_accepted or (not is_refused and not gpus)
+    )
+
+
+def test_a_run_that_nobody_accepted_is_stopped_and_kept(
+    request_one: TrainRequest, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def starting(*_: object, **__: object) -> Iterator[None]:
+        raise LongRunError("takes months")
+        yield
+
+    shutil.copy(empty_database, tmp_path)
+    monkeypatch.setattr(runtime_train, "connected", starting)
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.make()
+    (folder.path / "mine.txt").write_text("of the user")
+    with pytest.raises(LongRunError, match="takes months"):
+        train(replace(request_one, use_gpu=False))
+    assert read_json(folder.result)["status"] == "stopped"
+    assert (folder.path / "mine.txt").exists()
+
+
+def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: TrainRequest) -> None:
+    folder = RunFolder(request_one.runs, request_one.name)
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    log.append(10, {"val/score": 0.31, "loss": 2.0}, is_evaluation=True)
+    log.append(20, {"val/score": float("nan"), "loss": 1.0}, is_evaluation=True)
+    assert _summary(folder, request_one, "stopped", None)["metrics"] == {"loss": 1.0}

@@ -1,1 +1,205 @@
+from pathlib import Path
 
+import pytest
+
+from raybio.core.config import fields
+from raybio.core.errors import ConfigError
+from raybio.methods import METHODS
+from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.request import Arguments, default_folder, settle
+from raybio.store.store import Store
+from tests.script_process import Done, run_script
+
+ROOT = Path(__file__).parents[2]
+NAME = "sppt_protein"
+
+
+def run_job(folder: Path, *arguments: str, job: str = "sppt_protein.py") -> Done:
+    return run_script(ROOT / "jobs" / job, folder, *arguments, COLUMNS="200")
+
+
+def test_help_lists_every_setting_with_type_default_range_and_meaning(tmp_path: Path) -> None:
+    shown = run_job(tmp_path, "--help")
+    assert shown.returncode == 0, shown.stderr
+    for field in fields(METHODS[NAME].config):
+        assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
+        assert field.meaning in shown.stdout
+    assert f"default: {METHODS[NAME].comparison}" in shown.stdout
+    for option in (
+        "--store",
+        "--config",
+        "--set",
+        "--init",
+        "--seeds",
+        "--workers",
+        "--name",
+        "--runs",
+        "--tracking-uri",
+        "--verbose",
+    ):
+        assert option in shown.stdout
+
+
+def test_the_synthetic_experiments_list_their_settings_too(tmp_path: Path) -> None:
+    shown = run_job(tmp_path, "--help", job="sppt_synthetic.py")
+    assert shown.returncode == 0, shown.stderr
+    assert "--repeats" in shown.stdout
+    for field in fields(METHODS["sppt_synthetic"].config):
+        assert f"  {field.path}  {field.type}  {field.default}" in shown.stdout
+
+
+def test_a_misspelt_setting_is_one_message_with_the_right_one_and_exit_code_2(
+    tmp_path: Path,
+) -> None:
+    refused = run_job(tmp_path, "--set", "objective.lambda_smpl=0.1")
+    assert refused.returncode == 2
+    assert "Did you mean 'objective.lambda_spml'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_asking_for_a_comparison_and_for_none_is_refused(tmp_path: Path) -> None:
+    refused = run_job(tmp_path, "--compare", "seed=1", "--no-baseline")
+    assert refused.returncode == 2
+    assert "ConfigError: --compare seed=1 and --no-baseline: got both" in refused.stderr
+
+
+def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mtb").mkdir(parents=True)
+    write_json(tmp_path / "runs" / "mtb" / "run.json", {})
+    refused = run_job(tmp_path, "--init", "runs/mtb", job="relation_finetune.py")
+    assert refused.returncode == 2
+    assert (
+        "ConfigError: --init runs/mtb: that run has no model yet (export/); run its command to"
+        in refused.stderr
+    )
+
+
+def test_a_sweep_is_nothing_to_begin_with_but_its_trials_are(tmp_path: Path) -> None:
+    (tmp_path / "sweeps" / "mine").mkdir(parents=True)
+    write_json(tmp_path / "sweeps" / "mine" / "run.json", {"config": {"space": {}}})
+    refused = run_job(tmp_path, "--init", "sweeps/mine", job="relation_finetune.py")
+    assert refused.returncode == 2
+    assert (
+        "--init sweeps/mine: is a sweep; want a trial's model: sweeps/mine/trials/TRIAL/export"
+        in refused.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("objective.lambda_spml=2", "objective.lambda_spml: got 2"),
+        ("seed=abc", "seed: got 'abc'"),
+        ("nothing", "want SETTING=VALUE"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_starts(
+    setting: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settle(NAME, Arguments(settings=(setting,), runs=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_come_from_defaults_then_the_file_then_the_command(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "my.yaml").write_text("seed: 3\nobjective: {lambda_spml: 0.25}\n")
+    arguments = Arguments(tiny_store.path, tmp_path / "my.yaml", ("seed=4",), runs=tmp_path)
+    config = settle(NAME, arguments)["config"]
+    assert (config.seed, config.objective.lambda_spml, config.encoder.width) == (4, 0.25, 768)
+
+
+def test_without_a_name_the_same_command_means_the_same_run(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    first, same = (
+        settle(NAME, Arguments(tiny_store.path, runs=tmp_path))["name"] for _ in range(2)
+    )
+    other = settle(NAME, Arguments(tiny_store.path, settings=("seed=1",), runs=tmp_path))["name"]
+    assert first == same != other
+
+
+def test_a_name_alone_continues_with_the_runs_own_settings_and_store(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    request = settle(
+        NAME, Arguments(tiny_store.path, settings=("seed=5",), name="first", runs=tmp_path)
+    )
+    folder = RunFolder(tmp_path, "first")
+    folder.open(NAME, request["config"], request["store"], tiny_store.digest, ())
+    again = settle(NAME, Arguments(name="first", runs=tmp_path))
+    assert (again["config"], again["store"]) == (request["config"], request["store"])
+
+
+def test_runs_of_a_job_go_where_they_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    monkeypatch.delenv("RAYBIO_RUNS", raising=False)
+    assert default_folder("runs", "RAYBIO_RUNS") == Path("runs")
+    throw_away = tmp_path / "runtime_resources" / "working_dir_files" / "x"
+    throw_away.mkdir(parents=True)
+    monkeypatch.chdir(throw_away)
+    assert default_folder("runs", "RAYBIO_RUNS") == Path.home() / "raybio" / "runs"
+    assert "RAYBIO_RUNS" in capsys.readouterr().out
+    monkeypatch.setenv("RAYBIO_RUNS", str(tmp_path))
+    assert default_folder("runs", "RAYBIO_RUNS") == tmp_path
+
+
+def test_embedding_wants_a_run_or_a_model(tmp_path: Path) -> None:
+    refused = run_job(tmp_path, "--input", "a.fasta", "--out", "b.parquet", job="embed.py")
+    assert refused.returncode == 2
+    assert "either --run or --model" in refused.stderr
+
+
+def test_a_name_alone_continues_with_as_many_workers_as_the_run_began_with(
+    tiny_store: Store, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    write_json(
+        folder.launch, {"workers": 2, "cpus_per_worker": 0.5, "tracking": "http://127.0.0.1:5"}
+    )
+    again = settle(NAME, Arguments(tiny_store.path, name="first", runs=tmp_path))
+    assert (again["workers"], again["cpus_per_worker"], again["tracking"]) == (
+        2,
+        0.5,
+        "http://127.0.0.1:5",
+    )
+    assert (
+        settle(NAME, Arguments(tiny_store.path, name="first", workers=1, runs=tmp_path))["workers"]
+        == 1
+    )
+    assert settle(NAME, Arguments(tiny_store.path, name="second", runs=tmp_path))["workers"] == 1
+
+
+def test_the_configuration_that_a_sweep_or_run_left_brings_its_store(
+    tiny_store: Store, tmp_path: Path, capsys
+) -> None:
+    config = tmp_path / "best.yaml"
+    config.write_text("optim: {peak_lr: 0.001}\n")
+    write_json(tmp_path / "run.json", {"store": str(tiny_store.path)})
+    fields = settle("sppt_protein", Arguments(config=config))
+    assert fields["store"] == Path(tiny_store.path)
+    assert fields["config"] == METHODS["sppt_protein"].config.from_mapping(
+        {"optim": {"peak_lr": 0.001}}
+    )
+    assert f"store: {tiny_store.path}" in capsys.readouterr().out
+
+
+def test_the_configuration_that_a_sweep_left_is_trained_as_its_best_trial_was(
+    tiny_store: Store, tmp_path: Path, capsys
+) -> None:
+    """With other threads it would not be bit-identical."""
+    config = tmp_path / "best.yaml"
+    config.write_text("seed: 3\n")
+    write_json(tmp_path / "run.json", {"store": str(tiny_store.path)})
+    launch = {"workers": 2, "threads_per_worker": 4, "use_gpu": False, "given": {"workers": 3}}
+    write_json(tmp_path / "launch.json", launch)
+    fields = settle(NAME, Arguments(config=config, runs=tmp_path / "runs"))
+    assert (fields["workers"], fields["threads_per_worker"], fields["use_gpu"]) == (2, 4, False)
+    assert f"2 workers of 4 threads on CPUs: so {config} was trained" in capsys.readouterr().out
+    given = settle(
+        NAME, Arguments(config=config, runs=tmp_path / "runs", cpus_per_worker=1.0, device="gpu")
+    )
+    assert (given["workers"], given["threads_per_worker"], given["use_gpu"]) == (2, None, True)

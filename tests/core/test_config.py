@@ -1,1 +1,305 @@
 """Settings: read, overridden, compared, and refused with a reason."""
+
+import itertools
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field, ValidationError, model_validator
+
+from raybio.core.config import (
+    BaseConfig,
+    changed_settings,
+    difference,
+    fields,
+    fingerprint,
+    load,
+    override,
+    override_all,
+    parse_yaml,
+)
+from raybio.core.errors import ConfigError
+
+
+class Optim(BaseConfig):
+    peak_lr: float = Field(1e-4, gt=0, le=1, description="highest learning rate")
+    fused: bool = True
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+class Example(BaseConfig):
+    seed: int = Field(0, ge=0, description="seed of everything")
+    kind: Literal["plain", "fancy"] = "plain"
+    margin: float | None = None
+    optim: Optim = Optim()
+
+
+def refused(text: str, tmp_path) -> str:
+    path = tmp_path / "given.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(Example, path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_config_survives_the_round_trip_through_its_mapping():
+    config = Example(seed=3, optim=Optim(peak_lr=0.5))
+    assert Example.from_mapping(config.to_mapping()) == config
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        Example().seed = 1  # type: ignore[misc]
+
+
+def test_override_reads_strings_as_yaml_and_leaves_the_original_alone():
+    config = Example()
+    assert override(config, "optim.peak_lr", "0.01").optim.peak_lr == 0.01
+    assert override(config, "optim.peak_lr", "1e-3").optim.peak_lr == 1e-3
+    assert override(config, "optim.betas", "[0.5, 0.6]").optim.betas == (0.5, 0.6)
+    assert override(config, "margin", "null").margin is None
+    assert override(config, "margin", 0.25).margin == 0.25
+    assert config == Example()
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        ("optim.peek_lr", "optim.peak_lr"),
+        ("peak_lr", "optim.peak_lr"),
+        ("sed", "seed"),
+        ("optm.fused", "optim.fused"),
+    ],
+)
+def test_a_misspelt_path_is_an_error_that_names_the_nearest(path, nearest):
+    with pytest.raises(ConfigError, match=f"Did you mean '{nearest}'"):
+        override(Example(), path, 1)
+
+
+def test_a_section_is_not_a_setting():
+    with pytest.raises(ConfigError, match="'optim' is not a setting"):
+        override(Example(), "optim", "{}")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("seed", "-1"),
+        ("seed", "1.5"),
+        ("seed", "true"),
+        ("margin", "false"),
+        ("optim.peak_lr", "0"),
+        ("optim.peak_lr", ".nan"),
+        ("optim.peak_lr", ".inf"),
+        ("optim.peak_lr", "abc"),
+        ("optim.betas", "[0.5]"),
+        ("kind", "fancier"),
+        ("seed", "[1, 2"),
+        ("seed", "!!python/object/apply:os.getcwd []"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused_with_its_path(path, value):
+    with pytest.raises(ConfigError, match=path):
+        override(Example(), path, value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("optim.peak_lr", "2", "optim.peak_lr: got 2, want a number > 0, <= 1"),
+        ("optim.peak_lr", "abc", "optim.peak_lr: got 'abc', want a number > 0, <= 1"),
+        ("optim.peak_lr", "true", "optim.peak_lr: got True, want a number > 0, <= 1"),
+        ("optim.peak_lr", ".inf", "optim.peak_lr: got inf, want a finite number > 0, <= 1"),
+        ("optim.fused", "perhaps", "optim.fused: got 'perhaps', want true or false"),
+        (
+            "optim.betas",
+            "[0.5, x]",
+            "optim.betas: got [0.5, 'x'], want a list of a number, a number",
+        ),
+        ("optim.betas", "[0.5]", "optim.betas: got [0.5], want a list of a number, a number"),
+        ("seed", "1.5", "seed: got 1.5, want a whole number >= 0"),
+        ("seed", "[1]", "seed: got [1], want a whole number >= 0"),
+        ("kind", "fancier", "kind: got 'fancier', want plain or fancy"),
+        ("margin", "wide", "margin: got 'wide', want a number or null"),
+        ("cut", "often", "cut: got 'often', want a whole number or auto"),
+        ("texts", "[]", "texts: got [], want a list of title or abstract of length >= 1"),
+        ("note", "7", "note: got 7, want text"),
+    ],
+)
+def test_the_message_holds_the_setting_the_value_and_what_was_wanted(path, value, message):
+    class Wide(Example):
+        cut: int | Literal["auto"] = "auto"
+        texts: tuple[Literal["title", "abstract"], ...] = Field(("title",), min_length=1)
+        note: str = ""
+
+    with pytest.raises(ConfigError) as caught:
+        override(Wide(), path, value)
+    assert str(caught.value) == message
+
+
+def test_what_is_missing_or_no_section_is_told_in_the_same_words():
+    class Needy(BaseConfig):
+        metric: str = Field(min_length=1)
+        optim: Optim = Optim()
+
+    with pytest.raises(ConfigError) as caught:
+        Needy.from_mapping({"optim": 3})
+    assert str(caught.value) == (
+        "metric: got nothing, want text of length >= 1; optim: got 3, want a mapping of settings"
+    )
+
+
+def test_a_file_goes_over_the_base_setting_by_setting(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("optim:\n  peak_lr: 0.5\n")
+    loaded = load(Example, path, base=Example(seed=7, optim=Optim(fused=False)))
+    assert loaded == Example(seed=7, optim=Optim(peak_lr=0.5, fused=False))
+
+
+def test_an_empty_file_changes_nothing(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("# nothing yet\n")
+    assert load(Example, path) == Example()
+
+
+def test_an_unknown_key_in_a_file_is_an_error_that_names_the_nearest(tmp_path):
+    assert "Did you mean 'optim.peak_lr'" in refused("optim: {peek_lr: 0.5}", tmp_path)
+
+
+def test_a_dotted_key_in_a_file_is_told_to_be_nested(tmp_path):
+    assert "nested" in refused("optim.peak_lr: 0.5", tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"absent.yaml: cannot read the file \(No such file"):
+        load(Example, tmp_path / "absent.yaml")
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    path = tmp_path / "bytes.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"bytes.yaml: .*decode"):
+        load(Example, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("- 1\n- 2\n", "want a mapping"),
+        ("seed: 1\nseed: 2\n", "'seed' stands here twice"),
+        ("optim: {peak_lr: 0.1, peak_lr: 0.2}\n", "'peak_lr' stands here twice"),
+        ("seed: !!python/object/apply:os.system ['true']\n", "python/object"),
+        ("seed: !!python/name:os.system\n", "python/name"),
+        ("optim: &o {peak_lr: 0.1}\nmargin: *o\n", "alias"),
+        ("a: {<<: {seed: 1}}\nseed: [", "not valid YAML"),
+        ("seed: " + "[" * 5000, "not valid YAML"),
+        ("seed: 2026-13-45\n", "not valid YAML"),
+        ("1: 2\n", "1"),
+        ("optim:\n", "optim"),
+    ],
+)
+def test_a_hostile_or_broken_file_is_refused_with_the_reason(text, reason, tmp_path):
+    assert reason in refused(text, tmp_path)
+
+
+def test_an_alias_bomb_is_refused_before_it_is_expanded():
+    # Expanded, it has 9**20 entries.
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    for before, name in itertools.pairwise("abcdefghijklmnopqrst"):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
+    with pytest.raises(ConfigError, match="alias"):
+        parse_yaml("\n".join(lines))
+
+
+def test_the_fingerprint_changes_with_any_setting_but_not_with_the_order_of_keys():
+    base = Example()
+    assert fingerprint(base) == fingerprint(Example.from_mapping({"optim": {}, "seed": 0}))
+    changed = [
+        override(base, path, value)
+        for path, value in [("seed", 1), ("optim.fused", False), ("margin", 0.0)]
+    ]
+    assert len({fingerprint(config) for config in [base, *changed]}) == 4
+
+
+def test_the_fingerprint_leaves_out_what_it_is_told_to():
+    changed = override(Example(), "optim.fused", False)
+    assert fingerprint(changed) != fingerprint(Example())
+    assert fingerprint(changed, ignore=["optim.fused"]) == fingerprint(
+        Example(), ignore=["optim.fused"]
+    )
+
+
+def test_difference_names_each_setting_that_differs():
+    old, new = Example(), Example(seed=2, optim=Optim(fused=False))
+    assert difference(old.to_mapping(), new.to_mapping()) == [
+        "optim.fused: True -> False",
+        "seed: 0 -> 2",
+    ]
+    assert difference({"a": 1}, {}) == ["a: 1 -> '(absent)'"]
+    assert difference(old.to_mapping(), old.to_mapping()) == []
+
+
+def test_fields_lists_every_leaf_with_type_default_range_and_meaning():
+    by_path = {field.path: field for field in fields(Example)}
+    assert list(by_path) == [
+        "seed",
+        "kind",
+        "margin",
+        "optim.peak_lr",
+        "optim.fused",
+        "optim.betas",
+    ]
+    assert by_path["optim.peak_lr"] == (
+        "optim.peak_lr",
+        "float",
+        "0.0001",
+        "> 0, <= 1",
+        "highest learning rate",
+    )
+    assert by_path["kind"].type == "plain | fancy"
+    assert by_path["margin"].type == "float | null"
+    assert by_path["margin"].default == "null"
+    assert by_path["optim.betas"].type == "list of float, float"
+    assert by_path["optim.betas"].default.startswith("[")
+
+
+def test_the_range_of_a_lists_entries_is_told_in_help_and_in_errors():
+    class Listed(BaseConfig):
+        counts: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+            (3,), min_length=1, description="some"
+        )
+
+    assert list(fields(Listed)) == [("counts", "list of int >= 1", "[3]", "of length >= 1", "some")]
+    with pytest.raises(
+        ConfigError, match=r"counts: got \[0\], want a list of a whole number >= 1 of length >= 1"
+    ):
+        override(Listed(), "counts", "[0]")
+
+
+def test_settings_that_only_fit_together_can_be_overridden_together() -> None:
+    class Pair(BaseConfig):
+        low: int = 0
+        high: int = 1
+
+        @model_validator(mode="after")
+        def _ordered(self) -> "Pair":
+            if self.low >= self.high:
+                raise ValueError("low must be below high")
+            return self
+
+    assert override_all(Pair(), {"low": 5, "high": "9"}) == Pair(low=5, high=9)
+    with pytest.raises(ConfigError, match="low must be below high"):
+        override(Pair(), "low", 5)
+
+
+def test_a_setting_younger_than_what_was_saved_had_its_default_then():
+    older = Example().to_mapping()
+    del older["optim"]["fused"]
+    assert changed_settings(older, Example()) == []
+    assert changed_settings(older, Example(optim=Optim(fused=False))) == [
+        "optim.fused: True -> False"
+    ]
+    assert changed_settings(older | {"gone": 1}, Example()) == [
+        "gone: 1 -> '(absent)'",
+        "optim.fused: '(absent)' -> True",
+    ]

@@ -1,1 +1,111 @@
+from pathlib import Path
 
+import pytest
+
+from raybio.core.errors import ConfigError
+from raybio.core.files import demand_file, demand_folder, demand_models, whole_folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Names and texts of all files below a folder, hidden ones too."""
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def write(out: Path, text: str) -> None:
+    with whole_folder(out) as folder:
+        (folder / text).write_text(text)
+
+
+def test_a_folder_appears_whole_and_replaces_an_older_one(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "deep" / "out") as folder:
+        (folder / "first").write_text("first")
+        assert not (tmp_path / "deep" / "out").exists()
+    assert contents(tmp_path) == {"deep/out/first": "first"}
+    write(tmp_path / "deep" / "out", "second")
+    assert contents(tmp_path) == {"deep/out/second": "second"}
+
+
+def test_after_an_error_the_older_folder_is_there(tmp_path: Path) -> None:
+    write(tmp_path / "out", "old")
+    with pytest.raises(KeyError), whole_folder(tmp_path / "out") as folder:
+        (folder / "new").write_text("half")
+        raise KeyError
+    assert contents(tmp_path) == {"out/old": "old"}
+
+
+@pytest.mark.parametrize("error", [OSError("no room"), KeyboardInterrupt("no room")])
+def test_a_folder_that_cannot_take_its_place_leaves_the_older_one_there(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one stood aside already, in what is then removed."""
+    write(tmp_path / "out", "old")
+    rename = Path.rename
+
+    def refuse(self: Path, target: Path) -> Path:
+        if self.name == "new":
+            raise error
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(type(error), match="no room"):
+        write(tmp_path / "out", "new")
+    assert contents(tmp_path) == {"out/old": "old"}
+
+
+def test_what_a_link_points_to_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "real", "old")
+    (tmp_path / "out").symlink_to("real")
+    write(tmp_path / "out", "new")
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["new"]
+
+
+def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(FileExistsError, match="is a file; want a folder's path"):
+        write(tmp_path / "out", "new")
+    assert contents(tmp_path) == {"out": "mine"}
+
+
+def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    demand_folder(tmp_path)
+    demand_folder(tmp_path / "deep" / "out")
+    demand_file(tmp_path / "file")
+    demand_file(tmp_path / "deep" / "out.tsv")
+    for refuse, place, message in [
+        (demand_folder, "file", "--out .*file: is a file; want a folder"),
+        (demand_folder, "file/deep/out", "--out .*out: .*file is a file; want a folder"),
+        (demand_file, ".", "--out .*: is a folder; want a file"),
+        (demand_file, "file/out.tsv", "--out .*out.tsv: .*file is a file; want a file"),
+        (demand_folder, "link", "link: is a file; want a folder"),
+        (demand_folder, "x" * 300, "cannot be written .*too long"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            refuse(tmp_path / place)
+    if Path("/proc/self").is_dir():  # root may write there, says os.access
+        for refuse in (demand_folder, demand_file):
+            with pytest.raises(ConfigError, match="--index /proc/new/x: /proc cannot be written"):
+                refuse(Path("/proc/new/x"), "--index")
+    monkeypatch.setattr(
+        "os.access", lambda *_: False
+    )  # tests may run as root, who may write anywhere
+    with pytest.raises(ConfigError, match="file: cannot be written; choose another file"):
+        demand_file(tmp_path / "file")
+    assert contents(tmp_path) == {"file": "mine"}
+
+
+def test_a_runs_folder_is_no_model_and_the_error_names_the_one_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "run" / "export").mkdir(parents=True)
+    for name in ("run.json", "export/config.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    demand_models([str(tmp_path / "run" / "export"), "author/model"])
+    with pytest.raises(ConfigError, match="is a run's folder; want its model, .*run/export"):
+        demand_models([str(tmp_path / "run")])

@@ -1,1 +1,83 @@
 """A server on the loopback that lays files out as the hub does."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """The hub's /{id}/resolve/{revision}/{file} and /api/models/{id}, for some repositories."""
+
+    folder_by_id: dict[str, Path]
+
+    def do_HEAD(self):
+        self._answer(with_body=False)
+
+    def do_GET(self):
+        self._answer(with_body=True)
+
+    def _answer(self, *, with_body: bool) -> None:
+        path = self.path.split("?")[0].strip("/").removeprefix("api/models/")
+        name = "/".join(path.split("/")[:2])
+        folder, rest = self.folder_by_id.get(name), path[len(name) :].strip("/")
+        body = (
+            b""
+            if folder is None
+            else self._api(name, folder, rest)
+            if "/api/" in self.path
+            else _file(folder, rest)
+        )
+        self.send_response(200 if body else 404)
+        if body:
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+        else:
+            self.send_header("X-Error-Code", "RepoNotFound" if folder is None else "EntryNotFound")
+            self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def _api(self, name: str, folder: Path, rest: str) -> bytes:
+        if rest not in ("", "revision/main"):
+            return b""
+        files = [
+            {"rfilename": str(file.relative_to(folder))}
+            for file in folder.rglob("*")
+            if file.is_file()
+        ]
+        return json.dumps({"id": name, "sha": COMMIT, "tags": [], "siblings": files}).encode()
+
+    def log_message(self, *_):
+        pass
+
+
+def _file(folder: Path, rest: str) -> bytes:
+    for revision in ("main", COMMIT):
+        file = folder / rest.removeprefix(f"resolve/{revision}/")
+        if rest.startswith(f"resolve/{revision}/") and file.is_file():
+            return file.read_bytes()
+    return b""
+
+
+@contextmanager
+def serve_hub(folder_by_id: dict[str, Path]) -> Iterator[str]:
+    """The address of a hub that holds these repositories, while the block runs."""
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("TinyHub", (_Hub,), {"folder_by_id": folder_by_id})
+    )
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

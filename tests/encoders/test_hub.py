@@ -1,1 +1,129 @@
 """Loading by hub id, from a server on the loopback that lays files out as the hub does."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import EsmTokenizer
+
+from raybio.core.digest import weights_digest
+from raybio.methods.relation_graphs.character_bert.model import save_character_bert
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.methods.sppt.proteins.vocabulary import ESM
+from tests.encoders.hub import COMMIT, serve_hub
+from tests.methods.relation_graphs.character_bert.tiny_characters import tiny
+
+TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_positions": 64}
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from raybio.methods.relation_graphs.character_bert.model import build_character_bert, is_character_bert
+from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_encoder, vocabulary_of
+from raybio.encoders.checkpoints import check_source
+from raybio.core.errors import ConfigError
+from raybio.core.digest import weights_digest
+for order in sys.argv[1:]:
+    task, source, revision = order.split("@")
+    try:
+        if task == "check":
+            print(check_source(source, revision), len(list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))))
+            continue
+        if task == "words":
+            encoder = build_character_bert(source, seed=1, revision=revision)
+            print(is_character_bert(source), weights_digest(encoder.state_dict().items()))
+            continue
+        config = EncoderConfig(source=source, revision=revision, max_positions=64)
+        encoder = build_protein_encoder(config, seed=1)
+        print(vocabulary_of(config).name, weights_digest(encoder.state_dict().items()))
+    except ConfigError as error:
+        print("ConfigError:", error)
+"""
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    """The address of a hub that holds tiny/esm and tiny/words, and the weights digests of these encoders."""
+    encoder = build_protein_encoder(EncoderConfig(vocabulary="esm", **TINY), seed=0)
+    folder = tmp_path_factory.mktemp("repository")
+    encoder.model.save_pretrained(folder)
+    # As the published ESM-2 repositories: a vocab.txt for EsmTokenizer and no tokenizer.json.
+    (folder / "vocab.txt").write_text("\n".join(ESM.id_by_token))
+    EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    words = tiny()
+    repositories = {
+        "tiny/esm": folder,
+        "tiny/words": save_character_bert(words, folder.parent / "words"),
+    }
+    with serve_hub(repositories) as address:
+        yield address, *(weights_digest(one.state_dict().items()) for one in (encoder, words))
+
+
+def run(orders: list[str], cache: Path, address: str | None) -> list[str]:
+    own = {
+        "HF_HOME": str(cache),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0" if address else "1",
+    }
+    if address:
+        own["HF_ENDPOINT"] = address
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")
+    }
+    command = [sys.executable, "-c", PROGRAM, *orders]
+    done = subprocess.run(command, env=inherited | own, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Retry" not in done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def online(hub, cache):
+    """What a process says that first checks and then loads, beginning with an empty cache."""
+    tasks = ["check@tiny/esm@main", "check@tiny/other@main"]
+    tasks += [
+        "load@tiny/esm@main",
+        f"load@tiny/esm@{COMMIT}",
+        "load@tiny/other@main",
+        "words@tiny/words@main",
+    ]
+    return run(tasks, cache, hub[0])
+
+
+def test_an_encoder_is_loaded_by_hub_id_or_commit_and_later_from_the_cache(hub, cache, online):
+    _, digest, words_digest = hub
+    _, _, by_branch, by_commit, unknown, words = online
+    assert by_branch == by_commit == f"esm {digest}"
+    assert words == f"True {words_digest}"
+    cached, not_cached, words = run(
+        ["load@tiny/esm@main", "load@tiny/other@main", "words@tiny/words@main"], cache, None
+    )
+    assert cached == f"esm {digest}"
+    assert words == f"True {words_digest}"
+    for line in (unknown, not_cached):
+        assert line.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
+        assert "hf download tiny/other --local-dir FOLDER" in line
+        assert "HF_HUB_OFFLINE=1" in line
+
+
+def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_there_is_no_network(
+    online, tmp_path
+):
+    known, unknown, *_ = online
+    assert known == "None 0"  # no weights were fetched
+    (unreachable,) = run(["check@tiny/esm@main"], tmp_path, "http://127.0.0.1:9")
+    assert (
+        "the hub could not be asked" in unreachable
+        and "the hub has no config.json of it" in unknown
+    )
+    for source, line in {"tiny/other": unknown, "tiny/esm": unreachable}.items():
+        assert line.startswith(f"ConfigError: encoder.source '{source}' cannot be loaded: ")
+        assert f"hf download {source} --local-dir FOLDER" in line

@@ -1,1 +1,89 @@
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from raybio.core.errors import DataError
+from raybio.evaluation import evaluator as unit_scores
+from raybio.evaluation.evaluator import (
+    UnitScores,
+    paired_difference,
+    read_unit_scores,
+    sampled,
+    write_unit_scores,
+)
+
+
+def scores(value_U: np.ndarray) -> UnitScores:
+    return UnitScores(np.arange(len(value_U)), {"hit": value_U})
+
+
+def test_a_planted_difference_is_found_and_what_is_equal_in_the_mean_is_told_apart_no_more_often_than_p_says() -> (
+    None
+):
+    rng = np.random.default_rng(0)
+    difficulty = rng.normal(size=300)  # much larger than the difference: only pairs can show it
+    one, two = (scores(difficulty + rng.normal(0.1 * better, 0.3, 300)) for better in (1, 0))
+    found = paired_difference([one], [two], "hit")
+    assert found.num_units == 300
+    assert found.difference.low < 0.1 < found.difference.high
+    assert found.difference.low > 0
+    assert found.p < 0.001
+    alarms = [
+        paired_difference(
+            *([scores(difficulty + rng.normal(0, 0.3, 300))] for _ in range(2)), "hit"
+        ).p
+        < 0.05
+        for _ in range(60)
+    ]
+    assert sum(alarms) <= 8
+    assert paired_difference([one], [one], "hit").p == 1
+    assert paired_difference([one], [one], "hit").difference == (0, 0, 0)
+
+
+def test_of_repetitions_each_unit_counts_with_its_mean() -> None:
+    rng = np.random.default_rng(1)
+    runs = rng.random((5, 40))
+    together = paired_difference(
+        [scores(run) for run in runs[:3]], [scores(run) for run in runs[3:]], "hit"
+    )
+    assert together == paired_difference(
+        [scores(runs[:3].mean(axis=0))], [scores(runs[3:].mean(axis=0))], "hit"
+    )
+
+
+def test_runs_that_were_asked_other_units_are_no_pairs() -> None:
+    one, two = scores(np.ones(4)), UnitScores(np.array([0, 1, 2, 4]), {"hit": np.zeros(4)})
+    with pytest.raises(ValueError, match="different units"):
+        paired_difference([one], [two], "hit")
+
+
+def test_of_many_units_all_runs_keep_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_scores, "MAX_UNITS", 10)
+    unit_U = np.arange(100, 125)
+    one, two = (sampled(unit_U, {"hit": unit_U * factor}) for factor in (1.0, 2.0))
+    assert len(one.unit_U) == 10
+    assert one.unit_U.tolist() == sorted(one.unit_U) == two.unit_U.tolist()
+    assert one.value_by_measure["hit"].tolist() == one.unit_U.tolist()
+    assert two.value_by_measure["hit"].tolist() == (2 * one.unit_U).tolist()
+
+
+def test_what_is_written_is_read_again_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "unit_scores.npz"
+    assert read_unit_scores(path) == {}
+    write_unit_scores(path, {})
+    assert not path.exists()
+    write_unit_scores(
+        path, {"val": scores(np.array([0.5, 1 / 3])), "train": scores(np.array([1.0]))}
+    )
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    found = read_unit_scores(path)
+    assert found.keys() == {"val", "train"}
+    assert found["val"].unit_U.tolist() == [0, 1]
+    assert found["val"].value_by_measure["hit"].tolist() == [0.5, 1 / 3]
+    content = path.read_bytes()
+    for damaged in (b"", b"no archive", content[:-30], content.replace(b"\x93NUMPY", b"\x93NUMPX")):
+        path.write_bytes(damaged)
+        if damaged != content:
+            with pytest.raises(DataError, match=r"unit_scores\.npz: cannot be read"):
+                read_unit_scores(path)

@@ -1,1 +1,298 @@
 """A cross-validation as a sweep."""
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+from ray.util.state import list_tasks
+
+from raybio.core.digest import weights_digest
+from raybio.core.errors import CheckpointError, ConfigError
+from raybio.experiments import cross_validation as all_folds
+from raybio.experiments.cross_validation import fold_space, models_of, train_and_show
+from raybio.experiments.fold_evaluation import Found, Judgement, judgements
+from raybio.experiments.last_training import LastTraining, last_config
+from raybio.methods import METHODS
+from raybio.methods.relation_graphs import system as relation_graphs
+from raybio.methods.relation_graphs.collate import fold_of
+from raybio.methods.relation_graphs.config import FoldConfig
+from raybio.methods.relation_graphs.demo import WordsConfig, default_words
+from raybio.methods.relation_graphs.evaluate import (
+    WordModel,
+    graph_accuracy_of_sentences,
+    judge_together,
+)
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.runtime.cluster.room import Room
+from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.request import Arguments
+from raybio.runtime.run.tasks import work_off_here
+from raybio.store.store import open_store
+from raybio.training.loop import fit
+from tests.methods.conformance_cases import tiny_config
+from tests.runtime.run.test_damaged_runs import flip_a_byte
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def config_of(**settings):
+    return tiny_config(
+        "relation_graphs", **{"model": "cldr", "schedule.evaluate_every_steps": 3} | settings
+    )
+
+
+@pytest.mark.parametrize(
+    "model, more, expected",
+    [
+        ("cldr", [], ("cldr", "clner")),
+        ("joint", [], ("joint",)),
+        ("clner", [], ("clner",)),
+        ("cldr", ["model=clgs"], ("cldr", "clgs", "clner")),
+        ("cldr", ["model=clgs, joint,cldr"], ("cldr", "clgs", "joint", "clner")),
+    ],
+)
+def test_a_model_that_knows_tags_is_always_there(model, more, expected):
+    assert models_of(config_of(model=model), more) == expected
+
+
+@pytest.mark.parametrize("more, told", [("seed=1,2", "want model= alone"), ("model=clmr", "clmr")])
+def test_other_comparisons_are_refused(more, told):
+    with pytest.raises(ConfigError, match=told):
+        models_of(config_of(), [more])
+
+
+def test_every_model_is_trained_on_every_fold_to_the_end():
+    space = fold_space(config_of(), ("cldr", "clner"), 3)
+    expected = [
+        {"data.fold": fold, "model": model} for fold in (1, 2, 3) for model in ("cldr", "clner")
+    ]
+    assert space.grid() == expected
+    assert (space.scheduler.kind, space.budget.max_steps, space.budget.grace_steps) == (
+        "none",
+        6,
+        3,
+    )
+    assert space.metric in ("val/log_likelihood",)
+
+
+def test_without_evaluations_no_step_can_be_chosen():
+    with pytest.raises(ConfigError, match="evaluate_every_steps above 0"):
+        fold_space(config_of(**{"schedule.evaluate_every_steps": 0}), ("joint",), 3)
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ({"seeds": 3}, "leave --seeds and --workers out"),
+        ({"workers": 2}, "leave --seeds and --workers out"),
+        ({"runs": Path("elsewhere")}, "RAYBIO_SWEEPS changes that"),
+        ({"settings": ("data.fold=3",)}, "trains every fold, and data.fold names one"),
+    ],
+)
+def test_what_means_nothing_to_folds_is_refused_at_once(given, told):
+    with pytest.raises(ConfigError, match=told):
+        train_and_show("relation_graphs", Arguments(**given))
+
+
+def test_systems_without_folds_do_not_offer_them():
+    from raybio.core.config import fields
+    from raybio.runtime.run.request import FOLD
+
+    assert [
+        name
+        for name, entry in METHODS.items()
+        if FOLD in {one.path for one in fields(entry.config)}
+    ] == ["relation_graphs"]
+
+
+@pytest.mark.parametrize(
+    "models, expected",
+    [
+        (
+            ("cldr", "joint", "clner"),
+            {"untuned": "cldr+clner", "cldr + clner": "cldr+clner", "joint": "joint+joint"},
+        ),
+        (("clner",), {"untuned": "clner+clner", "clner": "clner+clner"}),
+        (("clner", "clgs"), {"untuned": "clgs+clner", "clgs + clner": "clgs+clner"}),
+    ],
+)
+def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_training(
+    tmp_path, models, expected
+):
+    exports = {(model, fold): tmp_path / f"{model}-{fold}" for model in models for fold in (1, 2)}
+    for (model, fold), export in exports.items():
+        export.mkdir()
+        (export / "model.safetensors").write_text(f"{model} {fold}")
+        (export / "words.json").write_text("{}")
+    folder = RunFolder(tmp_path, "folds")
+    folder.path.mkdir()
+    entries = judgements(folder, tmp_path, exports, models)
+    assert [(entry.row, entry.fold) for entry in entries] == [
+        (row, fold) for row in expected for fold in (1, 2)
+    ]
+    for entry in entries:
+        pair = f"{entry.relations.name[:-2]}+{entry.entities.name[:-2]}"
+        assert pair == expected[entry.row]
+        assert entry.relations.name[-1] == entry.entities.name[-1] == str(entry.fold)
+        assert entry.has_graphs == (entry.row != "untuned" and not pair.startswith("clner"))
+        assert entry.is_untuned == (entry.row == "untuned")
+        assert not entry.is_done
+        entry.keep(Found({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}))
+    assert [entry.known() for entry in entries] == [
+        Found({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}) for entry in entries
+    ]
+    assert len({entry.path for entry in entries}) == len(entries)
+    last = judgements(
+        folder, tmp_path, exports, models, after=", last training", is_untuned_too=False
+    )
+    assert [one.row for one in last] == [
+        f"{one.row}, last training" for one in entries if not one.is_untuned
+    ]
+    assert not {one.path for one in last} & {one.path for one in entries}
+    (exports[models[0], 2] / "model.safetensors").write_text("trained to the end")
+    again = {(entry.row, entry.fold) for entry in entries if not entry.is_done}
+    assert again and {fold for _, fold in again} == {2}
+    (exports[models[0], 1] / "words.json").write_text("judged otherwise")
+    assert {entry.fold for entry in entries if not entry.is_done} == {1, 2}
+
+
+def last_training(tmp_path, name="cldr-1", **settings):
+    """Of a model on fold 1, for 5 steps; its folder is made."""
+    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    rule = {"pair_neighbours": 3, "tag_neighbours": 9, "probe_positive_weight": 4.0}
+    config = last_config(config_of(**{"schedule.checkpoint_every_steps": 2} | settings), 5, rule)
+    folder = RunFolder(tmp_path, name)
+    found = LastTraining(
+        "relation_graphs", config, "fp32", store.path, folder, "sqlite:///none.db", None
+    )
+    found.open()
+    return found
+
+
+def test_a_last_training_has_nothing_left_to_choose(tmp_path):
+    choices = {
+        "evaluation.pair_neighbours": (1, 3),
+        "schedule.early_stopping_metric": "val/log_likelihood",
+    }
+    config = last_training(tmp_path, **choices).config
+    assert config.data.train_on_validation
+    assert (config.schedule.max_steps, config.schedule.evaluate_every_steps) == (5, 0)
+    assert config.evaluation.first_rule == (3, 9, 4.0)
+    assert not config.evaluation.has_choice
+
+
+def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_also_when_it_is_stopped(
+    tmp_path,
+):
+    place = Room(1.0, 0.0, 1, "")
+    whole, stopped = last_training(tmp_path), last_training(tmp_path, "stopped")
+    assert not whole.is_done
+    whole.work(place)
+    assert whole.is_done
+    system = relation_graphs.build(whole.config, whole.store)
+    store = open_store(whole.store, WordStore)
+    both = {
+        row for split in ("train", "dev") for row in getattr(fold_of(store, FoldConfig()), split)
+    }
+    assert set(system.collate.rows.tolist()) == both
+    for _ in fit(system, whole.config):
+        pass
+    digest = weights_digest(system.model.state_dict().items())
+    assert read_json(whole.folder.outcome)["weights_sha256"] == digest
+    assert WordModel.load(whole.folder.export, store).config == whole.config
+
+    stopped.folder.stop.touch()
+    stopped.work(place)
+    assert not stopped.is_done
+    assert read_json(stopped.folder.outcome)["step"] < 5
+    stopped.folder.stop.unlink()
+    stopped.work(place)
+    assert stopped.is_done
+    assert read_json(stopped.folder.outcome)["weights_sha256"] == digest
+
+
+def test_a_damaged_checkpoint_of_a_last_training_is_warned_about_once(
+    tmp_path, monkeypatch, capsys
+):
+    place = Room(1.0, 0.0, 1, "")
+
+    def work_off_in_this_process(tasks, share):
+        for task in tasks:
+            task.work(place)
+
+    # The driver's part and the training are real; only Ray is not between them.
+    monkeypatch.setattr(all_folds, "work_off", work_off_in_this_process)
+    stopped = last_training(tmp_path)
+    stopped.work(place)
+    stopped.folder.outcome.unlink()
+    newest = stopped.folder.newest_checkpoint
+    flip_a_byte(newest / "model.safetensors")
+    capsys.readouterr()
+    all_folds._train_last([stopped], all_folds.Share())
+    assert stopped.is_done
+    assert f"damaged checkpoint skipped ({newest}" in stopped.folder.notices.read_text()
+    assert (
+        capsys.readouterr().out.count(f"cldr-1 | warning: damaged checkpoint skipped ({newest}")
+        == 1
+    )
+    all_folds._train_last([stopped], all_folds.Share())
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_the_folder_of_another_last_training_is_refused(tmp_path):
+    begun = last_training(tmp_path)
+    (begun.folder.checkpoints / "step-00000002").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="seed"):
+        last_training(tmp_path, seed=5)
+
+
+def test_a_last_training_alone_is_refused(tmp_path):
+    done = subprocess.run(
+        [sys.executable, JOBS / "relation_graphs.py", "--last-training"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2 and "--last-training: follows --all-folds" in done.stderr
+
+
+def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before_is_kept(
+    ray_cluster, tmp_path
+):
+    store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
+    config = config_of(**{"model": "joint"})
+    good = relation_graphs.build(config, store.path)
+    export = good.export(tmp_path / "export", {"name": "x"})
+    done = Judgement(
+        store.path, "joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True
+    )
+    place = Room(1.0, 0.0, 1, "")
+    work_off_here([done], place)
+    judged = judge_together(export, export, store.path).intervals()
+    expected = {name: one["value"] for name, one in judged.items()}
+    expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
+    found = done.known()
+    assert found and found.scores == pytest.approx(expected)
+    assert found.rule == config.evaluation.first_rule._asdict()
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ConfigError, match="is no exported model of words"):
+        others = [
+            replace(done, path=tmp_path / "folds" / f"joint-{fold}.json") for fold in range(2, 8)
+        ]
+        work_off_here([replace(done, entities=tmp_path / "nothing"), *others], place)
+    assert done.is_done
+    address = ray.get_runtime_context().gcs_address
+    for _ in range(15_000):  # until all are told of, and none of them waits or works
+        states = [
+            task.state for task in list_tasks(address=address, filters=[("name", "=", "_work")])
+        ]
+        if set(states) == {"FINISHED", "FAILED"} and len(states) == 2 + len(others):
+            break
+        time.sleep(0.1)
+    assert len(states) == 2 + len(others) and 1 <= states.count("FINISHED") < 1 + len(others), (
+        states
+    )

@@ -1,1 +1,220 @@
 """SPPT's synthetic experiments as a sweep: the table and its figures."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+
+from raybio.core.config import override_all
+from raybio.core.errors import ConfigError, DataError
+from raybio.experiments.synthetic_graphs import (
+    Experiments,
+    _digest,
+    _settled,
+    experiment_space,
+    numbers,
+    train_and_show,
+)
+from raybio.methods.sppt.synthetic.config import DEMO, SyntheticConfig
+from raybio.methods.sppt.synthetic.graphs import synthetic_graph
+from raybio.methods.sppt.synthetic.plots import corners, draw_nodes
+from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
+from raybio.methods.sppt.synthetic.simplicial import surface
+from raybio.methods.sppt.synthetic.system import build
+from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.runtime.run.folder import read_json
+from raybio.runtime.run.request import Arguments
+from raybio.runtime.tune.trial import TrialOrder
+
+TINY = (
+    *("encoder.width=8", "encoder.num_heads=2", "encoder.ffn_width=8", "encoder.max_length=30"),
+    *(
+        "plan.global_batch_rows=8",
+        "schedule.max_steps=3",
+        "schedule.checkpoint_every_steps=3",
+        "precision=fp32",
+    ),
+    *("graph.num_nodes=30", "graph.min_sentences=5"),
+)
+
+
+def test_a_space_has_every_graph_draw_and_noise_with_and_without_the_graph_loss() -> None:
+    space = experiment_space(
+        dict.fromkeys(("cliques", "torus"), DEMO), Experiments(("cliques", "torus"), 3, (0.0, 0.5))
+    )
+    assert space.tied == {}
+    assert space.budget.num_trials == 24
+    assert space.space["objective.lambda_spml"].values == (0.0, 0.1)
+    with pytest.raises(ConfigError, match="objective.lambda_spml: got 0"):
+        alone = override_all(DEMO, {"objective.lambda_spml": 0})
+        experiment_space({"cliques": alone}, Experiments(("cliques",), 1, (0.0,)))
+
+
+def test_each_graph_has_the_papers_settings_below_those_that_are_given(
+    tiny_topics: TopicStore, tmp_path: Path
+) -> None:
+    asked = Experiments(("cliques", "plane", "torus", "motif"), 1, (0.0,))
+    given = Arguments(
+        store=tiny_topics.path, settings=("encoder.num_heads=2",), name="syn", runs=tmp_path
+    )
+    config_by_kind, _ = _settled(given, asked)
+    found = {
+        kind: (
+            one.encoder.width,
+            one.encoder.num_heads,
+            one.plan.global_batch_rows,
+            one.schedule.max_steps,
+        )
+        for kind, one in config_by_kind.items()
+    }
+    assert found == {
+        "cliques": (10, 2, 50, 8000),
+        "plane": (256, 2, 16, 9375),
+        "torus": (256, 2, 16, 28125),
+        "motif": (10, 2, 72, 5000),
+    }
+    space = experiment_space(config_by_kind, asked)
+    order = TrialOrder(config_by_kind["cliques"], space, "", str(tmp_path))
+    for settings in space.grid():
+        trial, own = order.config(settings), config_by_kind[settings["graph.kind"]]
+        assert (trial.encoder, trial.plan) == (own.encoder, own.plan)
+        assert (
+            trial.schedule.max_steps
+            == trial.schedule.evaluate_every_steps
+            == own.schedule.max_steps
+        )
+    # As many epochs, whatever a step has and the graph: 1,500 of 1,000 nodes, and 8,000 of 50.
+    more = replace(given, settings=("plan.global_batch_rows=100", "graph.num_nodes=1000"))
+    assert _settled(more, asked)[0]["torus"].schedule.max_steps == 15_000
+    fewer = _settled(replace(given, settings=("plan.global_batch_rows=25",)), asked)[0]
+    assert (fewer["cliques"].schedule.max_steps, fewer["motif"].schedule.max_steps) == (
+        16_000,
+        14_400,
+    )
+    names = {
+        _digest(asked, _settled(replace(given, settings=one), asked)[0])
+        for one in ((), ("encoder.num_layers=2",))
+    }
+    assert len(names) == 2  # though cliques have two layers in any case
+    demo, _ = _settled(Arguments(name="syn", runs=tmp_path), asked)
+    assert {one.encoder.width for one in demo.values()} == {48}
+
+
+def test_numbers_by_comma() -> None:
+    assert numbers("0.5,0,.1,0", "--noise") == (0, 0.1, 0.5)
+    for text in ("a", "0,,1", "-0.1", "2", "nan"):
+        with pytest.raises(ConfigError, match="--noise: got"):
+            numbers(text, "--noise")
+
+
+def test_the_table_tells_gains_in_pairs() -> None:
+    scores = [GraphScores("plane", 0.0, [0.9, 0.9], [0.5, 0.6], [0.7, 0.9])]
+    (row,) = [line for line in graph_table(scores, 0.1).splitlines() if line.startswith("| plane")]
+    cells = [
+        "plane",
+        "0.900 ± 0.000",
+        "0.550 ± 0.071",
+        "0.800 ± 0.141",
+        "0.250 [-0.385, 0.885]",
+        "0.51 / 0.94",
+    ]
+    assert row == f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
+    tmp_path: Path, tiny_topics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
+    asked = Experiments(("cliques", "plane"), 1, (0.0, 0.3))
+    given = Arguments(
+        store=tiny_topics.path, settings=TINY, cpus_per_worker=1, device="cpu", name="syn"
+    )
+    train_and_show(given, asked)
+    folder = tmp_path / "sweeps" / "syn"
+    scores = json.loads((folder / "graphs.json").read_text())
+    assert [(one["kind"], one["noise"]) for one in scores] == [
+        ("cliques", 0),
+        ("cliques", 0.3),
+        ("plane", 0),
+        ("plane", 0.3),
+    ]
+    assert all(len(one["alone"]) == len(one["with_graph"]) == 1 for one in scores)
+    assert scores[0]["homophily"] == [1.0] and scores[0]["alone"] != scores[0]["with_graph"]
+    assert scores[0]["alone"] == scores[1]["alone"]  # the same sentences, whatever the links
+    assert {path.name for path in folder.glob("*.png")} == {
+        "noise.png",
+        "map-cliques.png",
+        "map-plane.png",
+    }
+    told = capsys.readouterr().out
+    assert (folder / "graphs.md").read_text() in told
+    assert "classes; neighbours tell the class of 100 % of the nodes" in told
+    trained = {
+        path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
+    }
+    assert len(trained) == 16  # eight models and their heads
+    monkeypatch.setattr(
+        "raybio.runtime.tune.driver._tuned", None
+    )  # all is there: Ray is not asked again
+    assert read_json(folder / "run.json")["config"]["space"]["tied"]["graph.kind"].keys() == {
+        "cliques",
+        "plane",
+    }
+    train_and_show(given, asked)
+    assert {
+        path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
+    } == trained
+
+
+@pytest.mark.parametrize("kind", ["plane", "torus"])
+def test_the_corners_of_a_surface_are_found_from_the_nodes_on_it(kind: str) -> None:
+    rng, triangles = np.random.default_rng(0), surface(kind)
+    corner_V2 = rng.normal(size=(triangles.max() + 1, 2))
+    place_N, weight_N3 = rng.integers(0, len(triangles), 300), rng.dirichlet(np.ones(3), 300)
+    position_N2 = (weight_N3[:, :, None] * corner_V2[triangles[place_N]]).sum(axis=1)
+    np.testing.assert_allclose(
+        corners(triangles, place_N, weight_N3, position_N2), corner_V2, atol=1e-9
+    )
+
+
+def test_a_surface_is_drawn_beneath_its_nodes_and_no_other_graph_has_one(
+    tiny_topics: TopicStore,
+) -> None:
+    for kind, num in (("plane", 2 * len(surface("plane"))), ("cliques", 0)):
+        nodes = synthetic_graph(
+            tiny_topics, SyntheticConfig(kind=kind, num_nodes=30, min_sentences=5)
+        )
+        embedding = np.random.default_rng(0).normal(size=(nodes.graph.num_nodes, 4))
+        figure = draw_nodes({"one": embedding, "two": embedding}, nodes, kind)
+        for axes in figure.axes:
+            triangles = [one for one in axes.collections if isinstance(one, PolyCollection)]
+            assert sum(len(one.get_paths()) for one in triangles) == num  # filled, and their edges
+            assert len(axes.texts) == (4 if num else 0)  # the corners' numbers
+
+
+def test_self_loops_reach_training(tiny_topics: TopicStore) -> None:
+    settings = {
+        "graph.kind": "plane",
+        "graph.num_nodes": 30,
+        "graph.min_sentences": 5,
+        "plan.global_batch_rows": 8,
+    }
+    for loops in (False, True):
+        config = override_all(DEMO, settings | {"graph.self_loops": loops})
+        collate = build(config, tiny_topics.path).collate
+        batches = [collate(step, 0, 1)["row_R"] for step in range(20)]
+        assert any((rows[:8] == rows[8:16]).any() for rows in batches) == loops
+
+
+def test_too_few_sentences_are_told_before_anything_is_trained(
+    tmp_path: Path, tiny_topics, monkeypatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
+    given = Arguments(store=tiny_topics.path, settings=("graph.min_share=1",), name="syn")
+    with pytest.raises(DataError, match="set graph.min_share lower"):
+        train_and_show(given, Experiments(("motif",), 1, (0.0,)))
+    assert not (tmp_path / "sweeps").exists()

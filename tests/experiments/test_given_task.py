@@ -1,1 +1,222 @@
 """A downstream task on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from raybio.cli.train import _train as _train_and_show
+from raybio.core.errors import ConfigError, DataError
+from raybio.experiments.downstream_tasks import PUBLISHED, with_tasks
+from raybio.methods import METHODS
+from raybio.methods.sppt.downstream.config import Config
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.methods.sppt.downstream.tasks import TASKS
+from raybio.runtime.run.request import Arguments, Part, settled_config
+from tests.methods.conformance_cases import tiny_config
+
+
+def write(folder: Path, num_train: int = 70) -> Path:
+    for split, size in (("train", num_train), ("dev", 5), ("test", 5)):
+        lines = (
+            json.dumps({"text": f"text {split} {n}", "label": "ab"[n % 2]}) for n in range(size)
+        )
+        (folder / f"{split}.txt").write_text("\n".join(lines))
+    return folder
+
+
+def settled(arguments: list[str], **more: object) -> Config:
+    """What a command line with a task comes to, as the job reckons it."""
+    (part,) = with_tasks(arguments).parts
+    given = Arguments(store=part.store, published=part.published, **more)
+    return settled_config(METHODS["finetune"], given, Path("runs"))[1]
+
+
+def test_a_task_becomes_a_store_that_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    data = str(write(tmp_path))
+    arguments, (part,) = with_tasks(["acl_arc", "--data", data, "--init", "m"])
+    assert (arguments, part.name) == (["--init", "m"], "acl_arc")
+    manifest = part.store / "manifest.json"
+    assert manifest.parents[2] == tmp_path / "stores"
+    before = manifest.stat().st_mtime_ns
+    with_tasks(["acl_arc", "--data", data])
+    assert manifest.stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match=r"is of acl_arc, want one of scicite"):
+        with_tasks(["scicite", "--store", str(part.store)])
+
+
+def test_the_name_of_several_tasks_alone_is_told_to_be_none_of_a_run(tmp_path: Path) -> None:
+    for run in ("two-acl_arc", "two-scicite", "three"):
+        (tmp_path / run).mkdir()
+    with pytest.raises(
+        ConfigError,
+        match="there are runs of scicite, acl_arc beginning with it; .* --name two-scicite",
+    ):
+        with_tasks(["--name", "two", "--runs", str(tmp_path)])
+    for more in (["--store", "s"], ["--config", "c.yaml"]):
+        assert with_tasks(["--name", "two", "--runs", str(tmp_path), *more]).parts == ()
+    for name in ("three", "four", "two-scicite"):
+        assert with_tasks(["--name", name, "--runs", str(tmp_path)]).parts == ()
+
+
+def test_several_tasks_have_a_store_and_settings_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    data = ["--data", str(write(tmp_path))]
+    arguments, parts = with_tasks(["acl_arc,scicite", *data, "--seeds", "3", *data])
+    assert arguments == ["--seeds", "3"]
+    assert [part.name for part in parts] == ["acl_arc", "scicite"]
+    assert [part.published(None)["optim.peak_lr"] for part in parts] == [5e-5, 1e-5]
+    again = with_tasks(
+        ["scicite,acl_arc", "--store", str(parts[1].store), "--store", str(parts[0].store)]
+    ).parts
+    assert [part.store for part in again] == [parts[1].store, parts[0].store]
+
+
+def test_what_is_wrong_with_a_later_task_is_told_before_the_first_is_trained(
+    tmp_path: Path, tiny_task: TaskStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    texts = with_tasks(["acl_arc", "--data", str(write(tmp_path))]).parts[0].store
+    settings = {"encoder.source": "scratch", "schedule.max_steps": 1}
+    model = (
+        METHODS["finetune"]
+        .build(tiny_config("finetune", **settings), texts)
+        .export(tmp_path / "model", {})
+    )
+    monkeypatch.setattr("sys.argv", ["finetune.py"])
+    given = Arguments(settings=(f"encoder.source={model}",), name="two", runs=tmp_path / "runs")
+    # The second reads proteins, of which a model of words knows nothing.
+    parts = [
+        Part(name, store, lambda _: {})
+        for name, store in (("words", texts), ("folds", tiny_task.path))
+    ]
+    with pytest.raises(ConfigError, match="is no protein encoder"):
+        _train_and_show("finetune", given, parts)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_was_read_is_told_by_which_swapped_files_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    with_tasks(["acl_arc", "--data", str(write(tmp_path))])
+    assert ": 70 / 5 / 5 rows (train, dev, test), 2 classes (a, b)\n" in capsys.readouterr().out
+    (tmp_path / "test.txt").write_text("{}\n")
+    with pytest.raises(DataError):
+        with_tasks(["acl_arc", "--data", str(tmp_path)])
+    assert "a store of" not in capsys.readouterr().out
+
+
+def test_published_settings_lie_below_what_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    task = ["acl_arc", "--data", str(write(tmp_path))]
+    config = settled(task)
+    assert (config.plan.global_batch_rows, config.optim.peak_lr, config.optim.schedule) == (
+        32,
+        5e-5,
+        "linear",
+    )
+    assert config.schedule.max_steps == 12  # four epochs of three steps
+    assert (config.optim.warmup_ratio, config.schedule.early_stopping_metric) == (0.2, None)
+    (tmp_path / "mine.yaml").write_text("plan: {global_batch_rows: 10}\noptim: {peak_lr: 3.0e-4}\n")
+    config = settled(task, config=tmp_path / "mine.yaml")
+    assert (config.plan.global_batch_rows, config.optim.peak_lr, config.schedule.max_steps) == (
+        10,
+        3e-4,
+        28,
+    )
+    more = ("plan.global_batch_rows=70", "schedule.max_steps=5")
+    config = settled(task, config=tmp_path / "mine.yaml", settings=more)
+    assert (config.plan.global_batch_rows, config.schedule.max_steps) == (70, 5)
+    assert config.schedule.evaluate_every_steps == 1
+
+
+def test_proteins_stop_early_and_residues_are_read_to_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    for ending, sequence in (("train", "ACDEFGHIKL" * 70), ("valid", "ACD"), ("cb513", "ACD")):
+        record = {"primary": sequence, "ss3": "HEC" + "C" * (len(sequence) - 3)}
+        (tmp_path / f"secondary_structure_{ending}.json").write_text(json.dumps([record]))
+    config = settled(["secondary_structure", "--data", str(tmp_path)])
+    assert config.encoder.max_length == 702
+    assert (config.plan.global_batch_rows, config.optim.peak_lr, config.schedule.max_steps) == (
+        16,
+        1e-5,
+        200,
+    )
+    assert config.schedule.early_stopping_metric == "val/log_likelihood"
+    assert (config.schedule.early_stopping_patience, config.optim.schedule) == (25, "constant")
+
+
+@pytest.mark.parametrize(("num_residues", "max_length"), [(700, 702), (20, 512)])
+def test_sequences_are_read_to_the_end_too(
+    num_residues: int, max_length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    for ending, sequence in (
+        ("train", "ACDEFGHIKL" * (num_residues // 10)),
+        ("valid", "ACD"),
+        ("test", "ACE"),
+    ):
+        record = {"primary": sequence, "stability_score": [1.0]}
+        (tmp_path / f"stability_{ending}.json").write_text(json.dumps([record]))
+    assert settled(["stability", "--data", str(tmp_path)]).encoder.max_length == max_length
+
+
+@pytest.mark.parametrize("given", [["--set", "schedule.max_step=3"], ["--config", "mine.yaml"]])
+def test_wrong_settings_are_refused_before_the_files_are_read(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("schedule: {max_step: 3}\n")
+    with pytest.raises(ConfigError, match=r"Did you mean 'schedule.max_steps'"):
+        with_tasks(["acl_arc", "--data", str(write(tmp_path)), *given])
+    assert not (tmp_path / "stores").exists()
+
+
+def test_classes_that_training_does_not_have_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
+    write(tmp_path)
+    (tmp_path / "test.txt").write_text(
+        '{"text": "t", "label": "new"}\n{"text": "u", "label": "a"}\n'
+    )
+    with_tasks(["acl_arc", "--data", str(tmp_path)])
+    assert (
+        "no training row has these classes of test, which are always told wrong: new\n"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_task_has_published_settings(name: str) -> None:
+    assert name in TASKS
+    assert PUBLISHED[name].stops_early != TASKS[name].on_texts
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    assert with_tasks(["--store", "x"]) == (["--store", "x"], ())
+    assert with_tasks([]) == ([], ())
+    with pytest.raises(ConfigError, match="'scicit' is no task.*Did you mean 'scicite'"):
+        with_tasks(["scicit"])
+    for given in ([], ["--data", "x", "--store", "y"]):
+        with pytest.raises(ConfigError, match="want either --data FILES"):
+            with_tasks(["scicite", *given])
+    with pytest.raises(ConfigError, match="scicite: is there twice"):
+        with_tasks(["scicite,scicite", "--data", "x", "--data", "y"])
+    with pytest.raises(
+        ConfigError, match="got 1 --data and 0 --store, want .* once a task, in their order"
+    ):
+        with_tasks(["scicite,acl_arc", "--data", "x"])
+    with pytest.raises(DataError, match="does not exist"):
+        with_tasks(["scicite", "--data", str(tmp_path / "nowhere")])

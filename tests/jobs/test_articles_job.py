@@ -117,7 +117,7 @@ def test_zero_shot_evaluation_of_an_exported_run_gives_a_report(
     from raybio.methods.biostransformers.system import build
     from tests.methods.conformance_cases import tiny_config
 
-    system = build(tiny_config("siamese"), tiny_articles.path)
+    system = build(tiny_config("biostransformers"), tiny_articles.path)
     model = system.export(tmp_path / "run" / "export", {"name": "tiny"})
     command = [
         "zero-shot",

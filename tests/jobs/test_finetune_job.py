@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
@@ -52,7 +52,7 @@ def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) ->
 
     store = kept_task("scicite", data).path
     for name, seed in (("one", 1), ("two", 2)):
-        SYSTEMS["downstream"].build(tiny_config("downstream", seed=seed, **sizes), store).export(
+        METHODS["finetune"].build(tiny_config("finetune", seed=seed, **sizes), store).export(
             tmp_path / name, {}
         )
     command = [JOBS / "finetune.py", "scicite,acl_arc", "--data", data, "--data", data]

@@ -15,7 +15,7 @@ from raybio.cli import train as launch
 from raybio.cli.app import URI_OPTIONS, check_local_paths
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from tests.script_process import run_script
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -94,7 +94,7 @@ def load_job(name: str) -> Any:
 def training_apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
     apps: list[Any] = []
     monkeypatch.setattr(launch, "run_app", apps.append)
-    for system in SYSTEMS:
+    for system in METHODS:
         launch.training_job(system, "")
         yield system, apps[-1]
 
@@ -280,9 +280,8 @@ def test_a_number_out_of_range_is_refused_and_nothing_is_created(
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_cpus_that_are_no_number_are_refused_in_python_too(number: float) -> None:
-    from raybio.runtime.cluster.connection.connection.room import Node, check_resources
-
     from raybio.core.errors import ClusterError
+    from raybio.runtime.cluster.room import Node, check_resources
 
     with pytest.raises(
         ClusterError, match="--cpus-per-worker: got (nan|inf), want a number above 0"

@@ -75,7 +75,7 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     assert tracked.inputs.dataset_inputs[0].dataset.digest == tiny_store.digest[:36]
     names = {file.path for file in client.list_artifacts(tracked.info.run_id)}
     assert {"config.yaml", "result.json", "table.md", "plots", "export"} <= names
-    experiment = client.get_experiment_by_name("structure_preserving")
+    experiment = client.get_experiment_by_name("sppt_protein")
     runs = client.search_runs([experiment.experiment_id])
     assert len(runs) == 2
     baseline = next(other for other in runs if other.info.run_id != tracked.info.run_id)

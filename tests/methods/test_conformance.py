@@ -1,1 +1,332 @@
 """What every system must do, on a tiny store, whatever its method."""
+
+from collections.abc import Iterator
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raybio.core.config import BaseConfig, fields, value_at
+from raybio.core.digest import weights_digest
+from raybio.core.errors import ConfigError
+from raybio.core.interfaces import Collective, System
+from raybio.core.search_space import load_search_space
+from raybio.methods import METHODS
+from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
+from raybio.runtime.compare.table import ResultTable
+from raybio.store.store import Store
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.collective import SingleProcess, sum_gradients
+from raybio.training.grad_cache import compute_gradients
+from raybio.training.loop import Report, fit
+from raybio.training.precision import Precision
+from raybio.training.settings import TrainingConfig
+from tests.methods.conformance_cases import CASES, tiny_config
+from tests.training.workers import run_workers
+
+ROOT = Path(__file__).parents[2]
+CONTRASTIVE_LOSSES = {
+    "biostransformers": ["ranking"],
+    "contrastive_probe": ["cloze"],
+    "mtb_pretrain": ["relation", "self"],
+    "relation_finetune": ["supcon"],
+    "relation_graphs": ["graph", "tag"],
+    "sppt_protein": ["spml"],
+    "sppt_mag": ["spml"],
+    "sppt_synthetic": ["spml"],
+}
+"""Terms of the loss whose value for equal embeddings says how many candidates there are."""
+
+
+@pytest.fixture(scope="module", params=list(METHODS))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def store(request: pytest.FixtureRequest, name: str) -> Store:
+    return request.getfixturevalue(CASES[name].store)
+
+
+def gradients(
+    system: System, collective: Collective, step: int, **memory: object
+) -> dict[str, torch.Tensor]:
+    batch = system.batch_type.from_arrays(system.collate(step, collective.rank, collective.world))
+    settings = {"max_tokens": 256, "gradient_caching": False} | memory
+    system.model.double().train()  # so that only a wrong formula, and no rounding, can be seen
+    compute_gradients(
+        system,
+        batch,
+        collective,
+        precision=Precision("fp32", "cpu"),
+        seed_of=lambda number: number,
+        **settings,
+    )
+    return {
+        key: parameter.grad.clone()
+        for key, parameter in system.model.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def assert_equal_gradients(
+    ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> None:
+    assert ours.keys() == expected.keys()
+    for key, gradient in expected.items():
+        torch.testing.assert_close(
+            ours[key], gradient, rtol=1e-5, atol=1e-9, msg=lambda text, key=key: f"{key}: {text}"
+        )
+
+
+def test_every_system_is_put_to_the_test() -> None:
+    assert CASES.keys() == METHODS.keys()
+
+
+def test_the_configuration_survives_a_round_trip(name: str) -> None:
+    for config in (METHODS[name].config(), METHODS[name].demo):
+        assert METHODS[name].config.from_mapping(config.to_mapping()) == config
+        assert isinstance(config, BaseConfig)
+
+
+def test_a_source_that_is_not_there_is_refused_before_anything_is_loaded(
+    name: str, store: Store
+) -> None:
+    METHODS[name].check(tiny_config(name), store)
+    with pytest.raises(ConfigError, match="encoder.source './nowhere': no such folder"):
+        METHODS[name].check(tiny_config(name, **{"encoder.source": "./nowhere"}), store)
+
+
+@pytest.mark.slow
+def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:
+    config = tiny_config(name, **CASES[name].overfit)
+    system = METHODS[name].build(config, store.path)
+    reports = list(fit(system, config))
+    assert reports[-1].metrics["loss"] < 0.65 * reports[0].metrics["loss"]
+    split, score = CASES[name].learned
+    judged = {who: row[split][score]["value"] for who, row in final_scores(system).items()}
+    assert judged["trained"] > max(0.9, 1.5 * judged["initial"]), judged
+
+
+def test_an_evaluation_and_an_export_leave_the_training_alone(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    trained = dict(system.model.named_parameters())
+    for step in (0.1, 0.2):  # what is remembered of a better evaluation stays where it is
+        system.evaluate(system.model, SingleProcess())
+        with torch.no_grad():
+            for weight in trained.values():
+                weight.add_(step)
+    before = {key: weight.detach().clone() for key, weight in trained.items()}
+    system.evaluate(system.model, SingleProcess())
+    system.export(tmp_path / "export", {})
+    assert all(torch.equal(weight, before[key]) for key, weight in system.model.named_parameters())
+
+
+def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
+    name: str, store: Store
+) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    final = system.final_evaluate(system.model, SingleProcess())
+    trained, layout = final["scores"]["trained"], METHODS[name].table
+    assert final["unit_scores"].keys() == trained.keys()
+    for split, units in final["unit_scores"].items():
+        assert units.value_by_measure.keys() == trained[split].keys() >= layout.measures.keys()
+        assert len(set(units.unit_U.tolist())) == len(units.unit_U) > 1
+        for measure, value_U in units.value_by_measure.items():
+            assert value_U.shape == units.unit_U.shape
+            assert value_U.mean() == pytest.approx(trained[split][measure]["value"]), (
+                split,
+                measure,
+            )
+
+
+def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(
+    name: str, store: Store
+) -> None:
+    configs = {key: entry.config for key, entry in METHODS.items()}
+    spaces = [
+        load_search_space(path, configs) for path in sorted((ROOT / "search_spaces").glob("*.yaml"))
+    ]
+    spaces = [space for space in spaces if space.system == name]
+    assert spaces
+    system = METHODS[name].build(tiny_config(name), store.path)
+    logged = system.evaluate(system.model, SingleProcess())
+    assert {space.metric for space in spaces} <= logged.keys()
+    for space in spaces:  # on the embedded corpus too
+        demo = METHODS[name].demo
+        for path, distribution in space.space.items():
+            if distribution.applies({other: value_at(demo, other) for other in distribution.when}):
+                assert value_at(demo, path) in distribution, path
+    assert set(METHODS[name].step_metrics) & logged.keys()
+
+
+def final_scores(system: System) -> dict[str, Any]:
+    return system.final_evaluate(system.model, SingleProcess())["scores"]
+
+
+def test_gradient_caching_gives_the_gradient_of_the_plain_step_with_dropout_on(
+    name: str, store: Store
+) -> None:
+    config = tiny_config(name, **{"encoder.dropout": 0.2})
+    system = METHODS[name].build(config, store.path)
+    plain = gradients(system, SingleProcess(), 1)
+    system.model.zero_grad(set_to_none=True)
+    cached = gradients(system, SingleProcess(), 1, gradient_caching=True)
+    assert_equal_gradients(cached, plain)
+
+
+def test_the_size_of_micro_batches_does_not_change_the_gradient(name: str, store: Store) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    small = gradients(system, SingleProcess(), 2, max_tokens=80)
+    system.model.zero_grad(set_to_none=True)
+    assert_equal_gradients(small, gradients(system, SingleProcess(), 2, max_tokens=100_000))
+
+
+def uneven_rows(name: str) -> int:
+    """Rows of a step that two workers cannot share evenly; MTB's are couples, of which some overlap."""
+    return 12 if name == "mtb_pretrain" else 11
+
+
+def save_gradients(rank: int, collective: Collective, folder: Path, name: str, store: str) -> None:
+    system = METHODS[name].build(
+        tiny_config(name, **{"plan.global_batch_rows": uneven_rows(name)}), store
+    )
+    gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
+    parameters = [parameter for parameter in system.model.parameters() if parameter.requires_grad]
+    sum_gradients(parameters, collective)
+    found = {
+        key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None
+    }
+    save_file(found, folder / f"{rank}.safetensors")
+
+
+def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    system = METHODS[name].build(
+        tiny_config(name, **{"plan.global_batch_rows": uneven_rows(name)}), store.path
+    )
+    alone = gradients(system, SingleProcess(), 3)
+    run_workers(partial(save_gradients, name=name, store=str(store.path)), 2, tmp_path)
+    for rank in range(2):
+        assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
+def walk(
+    name: str, config: TrainingConfig, store: Store, folder: Path, stop_after: int | None = None
+) -> tuple[str, list[Report]]:
+    """Train into ``folder``; leave the loop after some step as a killed process does, without closing anything."""
+    system = METHODS[name].build(config, store.path)
+    checkpoints = CheckpointStore(folder)
+    reports = list(_until(fit(system, config, checkpoints=checkpoints), stop_after))
+    checkpoints.wait()
+    return weights_digest(system.model.named_parameters()), reports
+
+
+def _until(reports: Iterator[Report], last_step: int | None) -> Iterator[Report]:
+    for report in reports:
+        yield report
+        if last_step is not None and report.step >= last_step:
+            return
+
+
+RESUMED = {"encoder.dropout": 0.1, "precision": "auto"}
+"""Runs are resumed with the default precision: bf16 on machines that have it."""
+
+
+@pytest.fixture(scope="module")
+def unbroken(
+    name: str, store: Store, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[Report]]:
+    return walk(name, tiny_config(name, **RESUMED), store, tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 3, 5])
+def test_a_run_left_at_any_step_and_started_again_ends_with_bit_identical_weights(
+    name: str, store: Store, unbroken: tuple[str, list[Report]], tmp_path: Path, stop_after: int
+) -> None:
+    config = tiny_config(name, **RESUMED)
+    expected, reports = unbroken
+    walk(name, config, store, tmp_path, stop_after)
+    digest, rest = walk(name, config, store, tmp_path)
+    assert digest == expected
+    assert rest[0].step == stop_after // 2 * 2 + 1
+    losses = {report.step: report.metrics["loss"] for report in reports}
+    assert all(report.metrics["loss"] == losses[report.step] for report in rest)
+
+
+def test_a_constant_encoder_scores_what_ties_give_and_random_vectors_are_near_chance(
+    name: str, store: Store
+) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    with torch.no_grad():
+        for parameter in system.model.parameters():
+            parameter.zero_()
+    judged = final_scores(system)
+    split, score, value = CASES[name].constant
+    assert judged["trained"][split][score]["value"] == pytest.approx(value(store), rel=1e-6)
+    if "random" in judged:
+        assert judged["random"][split][score]["value"] == pytest.approx(value(store), rel=0.5)
+
+
+def test_equal_embeddings_have_the_loss_that_is_logged_as_chance(name: str, store: Store) -> None:
+    changes = {"objective.kind": "supcon"} if name == "relation_finetune" else {}
+    system = METHODS[name].build(tiny_config(name, **changes), store.path)
+    batch = system.batch_type.from_arrays(system.collate(1, 0, 1))
+    # Zero vectors have equal cosines with everything, also with what else the loss compares them with. The graph losses
+    # of SPPT depend on the similarity itself, and compare the embeddings with each other alone.
+    make = torch.ones if "spml" in CONTRASTIVE_LOSSES.get(name, ()) else torch.zeros
+    embedding_RD = make(batch.num_embeddings, system.model.width)
+    terms = system.objective.embedding_loss(embedding_RD, batch, SingleProcess()).terms
+    chances = {key: float(value) for key, value in terms.items() if key.endswith("_chance")}
+    assert chances.keys() == {f"{loss}_chance" for loss in CONTRASTIVE_LOSSES.get(name, ())}
+    for key, chance in chances.items():
+        assert chance > 0
+        assert chance == pytest.approx(float(terms[key.replace("_chance", "_loss")]), rel=1e-5)
+
+
+def test_evaluations_and_the_final_report_tell_the_spread_of_the_embeddings(
+    name: str, store: Store
+) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    logged = system.evaluate(system.model, SingleProcess())
+    assert -1 <= logged[MEAN_COSINE] <= 1 + 1e-9
+    assert 1 <= logged[EFFECTIVE_RANK] <= system.model.width
+    spread = system.final_evaluate(system.model, SingleProcess())["spread"]
+    assert spread.keys() == {"initial", "trained"}
+    assert all(one.keys() == {MEAN_COSINE, EFFECTIVE_RANK} for one in spread.values())
+
+
+def test_the_final_table_has_a_chance_row_whatever_the_encoder(name: str, store: Store) -> None:
+    system = METHODS[name].build(tiny_config(name), store.path)
+    scores = final_scores(system)
+    assert next(iter(scores)) == "chance"
+    assert scores["chance"].keys() == scores["trained"].keys()
+    for split, of_split in scores["chance"].items():
+        assert of_split.keys() >= METHODS[name].table.measures.keys(), split
+        assert all(
+            score.keys() == {"value"} and 0 <= score["value"] <= 1 for score in of_split.values()
+        )
+    for measure, score in scores.get("random", {}).get("train", {}).items():
+        # One draw of vectors; held-out links of a tiny store are too few to be compared.
+        assert score["value"] == pytest.approx(
+            scores["chance"]["train"][measure]["value"], rel=0.2
+        ), measure
+    table = ResultTable(scores, METHODS[name].table)
+    header, body = table.cells(table.splits[0])
+    assert body[0][0] == "chance"
+    assert not any("[" in cell for cell in body[0])
+    assert table.legend.endswith(f"chance: {METHODS[name].table.chance}")
+
+
+def test_the_defaults_that_help_shows_are_those_that_training_has(name: str) -> None:
+    config = METHODS[name].config()
+    shown = {field.path: field.default for field in fields(type(config))}
+    own = {path: reduce(getattr, path.split("."), config) for path in shown}
+    own |= {path: list(value) for path, value in own.items() if isinstance(value, tuple)}
+    assert shown == {path: "null" if value is None else str(value) for path, value in own.items()}

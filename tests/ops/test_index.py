@@ -1,1 +1,62 @@
+import numpy as np
+import pytest
+import torch
 
+from raybio.core.errors import ConfigError, StoreError
+from raybio.ops import faiss_index as module
+from raybio.ops.nearest import nearest
+
+pytest.importorskip("faiss")
+QUERY, VECTOR = (
+    np.random.default_rng(0).normal(size=(num, 8)).astype(np.float32) for num in (20, 3000)
+)
+
+
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+def test_an_index_opened_from_its_vectors_finds_what_exact_search_finds(metric, tmp_path):
+    module.VectorIndex(VECTOR, metric).save(tmp_path)
+    found = module.VectorIndex.open(tmp_path).search(QUERY, 10)
+    expected = nearest(
+        torch.from_numpy(QUERY), torch.from_numpy(VECTOR), 10, metric=metric
+    ).index_QK
+    np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_vectors_of_something_else_are_refused_by_what_is_another(tmp_path):
+    module.VectorIndex(VECTOR).save(tmp_path, of={"model": "a", "names": "b"})
+    module.VectorIndex.open(tmp_path, of={"model": "a", "names": "b"})
+    with pytest.raises(StoreError, match="holds vectors of another names. Choose another folder"):
+        module.VectorIndex.open(tmp_path, of={"model": "a", "names": "c"})
+    with pytest.raises(StoreError, match="another model and names"):
+        module.VectorIndex.open(tmp_path, of={"model": "x", "names": "c"})
+
+
+def test_many_vectors_are_searched_in_lists_that_find_most(monkeypatch):
+    monkeypatch.setattr(module, "EXACT_AT_MOST", 1000)
+    rng = np.random.default_rng(0)
+    vectors = (
+        rng.normal(size=(60, 8))[rng.integers(0, 60, 9000)] + 0.1 * rng.normal(size=(9000, 8))
+    ).astype(np.float32)
+    found = module.VectorIndex(vectors).search(vectors[:50], 10)
+    expected = nearest(
+        torch.from_numpy(vectors[:50]), torch.from_numpy(vectors), 10
+    ).index_QK.numpy()
+    shared = [
+        len(set(one) & set(other)) / 10
+        for one, other in zip(found.tolist(), expected.tolist(), strict=True)
+    ]
+    assert np.mean(shared) > 0.9
+
+
+def test_changed_vectors_an_unfinished_folder_and_a_strange_index_are_refused(tmp_path):
+    module.VectorIndex(VECTOR).save(tmp_path)
+    np.save(tmp_path / "vectors.npy", VECTOR + 1)
+    with pytest.raises(StoreError, match="vectors.npy has sha256"):
+        module.VectorIndex.open(tmp_path)
+    (tmp_path / "index.json").unlink()
+    with pytest.raises(StoreError, match="holds no whole index"):
+        module.VectorIndex.open(tmp_path)
+    with pytest.raises(ConfigError, match="faiss knows no index 'Magic'"):
+        module.VectorIndex(VECTOR, factory="Magic")
+    with pytest.raises(ValueError, match="all finite"):
+        module.VectorIndex(np.full((2, 3), np.nan, np.float32))

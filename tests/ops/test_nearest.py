@@ -1,1 +1,108 @@
+from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+
+from raybio.ops import nearest as module
+from raybio.ops.nearest import nearest
+from tests import oracles
+from tests.training.workers import run_workers
+
+
+def vectors(kind, num_queries=23, num_candidates=1500, width=6):
+    rng = np.random.default_rng(0)
+    both = rng.normal(size=(num_queries + num_candidates, width))
+    if kind == "grid":  # many equal distances
+        both = rng.integers(-2, 3, both.shape).astype(float)
+    elif kind == "copies":
+        both = both[rng.integers(0, min(40, len(both)), len(both))]
+    elif kind == "far from zero":  # what single precision without a shift would drown
+        both = both + 1000
+    elif kind == "one giant":
+        both[num_queries] *= 1e6
+    elif kind == "constant":
+        both[:] = 0.1
+    both = both.astype(np.float32)
+    return torch.from_numpy(both[:num_queries]), torch.from_numpy(both[num_queries:])
+
+
+KINDS = ["normal", "grid", "copies", "far from zero", "one giant", "constant"]
+
+
+@pytest.mark.parametrize("num_candidates", [1, 12, 1500])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_nearest_and_their_order_equal_the_loop(kind, num_candidates, monkeypatch):
+    monkeypatch.setattr(module, "_GROUP", 16)  # so that few candidates are many groups
+    query, candidate = vectors(kind, num_candidates=num_candidates)
+    found = nearest(query, candidate, 10, block_rows=7)
+    assert found.index_QK.tolist() == oracles.nearest(query.numpy(), candidate.numpy(), 10)
+    expected = ((query[:, None].double() - candidate[found.index_QK].double()) ** 2).sum(2)
+    torch.testing.assert_close(
+        -found.score_QK.double(), expected, rtol=1e-6, atol=1e-6 * float(expected.max()) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("kind", ["normal", "grid"])
+def test_cosines_equal_the_loop_and_a_zero_vector_is_near_its_like_alone(kind):
+    query, candidate = vectors(kind)
+    query[0] = candidate[7] = 0.0
+    found = nearest(query, candidate, 10, metric="cosine")
+    cosines = np.array([[oracles.cosine(q, c) for c in candidate.numpy()] for q in query.numpy()])
+    cosines[0] = (candidate == 0).all(1)
+    best = -np.sort(-cosines, axis=1)[:, :10]
+    np.testing.assert_allclose(found.score_QK.numpy(), best, atol=1e-6)
+    np.testing.assert_allclose(
+        np.take_along_axis(cosines, found.index_QK.numpy(), 1), best, atol=1e-6
+    )
+
+
+def test_scaling_and_shifting_everything_changes_no_neighbour():
+    query, candidate = vectors("normal")
+    expected = nearest(query, candidate, 10).index_QK
+    torch.testing.assert_close(nearest(query * 4 + 0.5, candidate * 4 + 0.5, 10).index_QK, expected)
+    torch.testing.assert_close(nearest(query, candidate, 10, block_rows=1).index_QK, expected)
+
+
+def test_what_single_precision_cannot_tell_apart_is_ranked_in_double():
+    """Every query's distances differ by less than the bound; the far side of it must still be proved or redone."""
+    query, candidate = torch.zeros(3, 64), torch.ones(2000, 64) * 100
+    candidate[:, 0] += torch.linspace(0.01, 0, 2000)
+    candidate[::2] *= -1
+    found = nearest(query, candidate, 10)
+    assert found.index_QK.tolist() == oracles.nearest(query.numpy(), candidate.numpy(), 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"metric": "dot"}, "metric is 'dot', want 'l2' or 'cosine'"),
+        ({"k": 0}, "k is 0 among 12 candidates"),
+        ({"candidate_CD": torch.zeros(0, 4)}, "k is 3 among 0 candidates"),
+        ({"candidate_CD": torch.zeros(5, 3)}, "queries are 4 wide, candidates 3"),
+        (
+            {"query_QD": torch.full((2, 4), torch.nan)},
+            "2 of 2 embeddings of queries hold NaN or Inf",
+        ),
+    ],
+)
+def test_what_cannot_be_ranked_is_refused(change, message):
+    asked = {"query_QD": torch.zeros(2, 4), "candidate_CD": torch.zeros(12, 4), "k": 3} | change
+    with pytest.raises(ValueError, match=message):
+        nearest(**asked)
+
+
+def test_no_queries_find_nothing():
+    assert nearest(torch.zeros(0, 4), torch.zeros(12, 4), 3).index_QK.shape == (0, 3)
+
+
+def in_parts(rank, collective, folder):
+    query, candidate = vectors("grid")
+    torch.save(nearest(query, candidate, 10, collective=collective).index_QK, folder / f"{rank}.pt")
+
+
+def test_two_workers_find_what_one_finds(tmp_path: Path):
+    run_workers(in_parts, 2, tmp_path)
+    expected = nearest(*vectors("grid"), 10).index_QK
+    for rank in range(2):
+        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt", weights_only=True), expected)

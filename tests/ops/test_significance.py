@@ -1,1 +1,158 @@
+import itertools
+import math
 
+import numpy as np
+import pytest
+
+from raybio.ops import significance
+from raybio.ops.significance import holm, mean_interval, over_seeds, paired_test, ratio_interval
+from tests import oracles
+
+
+def counts(num=60, seed=0):
+    rng = np.random.default_rng(seed)
+    total = rng.integers(1, 9, num)
+    return rng.binomial(total, 0.6), rng.binomial(total, 0.5), total
+
+
+def test_intervals_equal_a_loop_over_resamples():
+    hits, _, total = counts(num=20)
+    found = ratio_interval(hits, total, np.random.default_rng(1), num_resamples=40)
+    drawn = np.random.default_rng(1).integers(0, 20, (40, 20)).tolist()
+    ratios = [sum(hits[q] for q in row) / sum(total[q] for q in row) for row in drawn]
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    assert found == pytest.approx((hits.sum() / total.sum(), low, high), abs=1e-12)
+
+
+def test_a_denominator_of_one_gives_the_mean_and_its_normal_interval():
+    value = np.random.default_rng(2).normal(size=400)
+    found = ratio_interval(value, np.ones(400), np.random.default_rng(3), num_resamples=4000)
+    assert found.value == pytest.approx(value.mean())
+    assert found.high - found.low == pytest.approx(2 * 1.96 * value.std() / 20, rel=0.06)
+
+
+def test_a_mean_is_a_ratio_with_one_each():
+    values = np.random.default_rng(3).normal(2, 1, 40)
+    found = mean_interval(values, np.random.default_rng(5))
+    assert found == ratio_interval(values, np.ones(40), np.random.default_rng(5))
+    assert found.value == pytest.approx(values.mean())
+
+
+def test_the_interval_is_that_of_all_possible_resamples():
+    hits, total = np.array([0, 1, 3, 2, 5]), np.array([1, 2, 3, 4, 7])
+    every = [
+        hits[list(drawn)].sum() / total[list(drawn)].sum()
+        for drawn in itertools.product(range(5), repeat=5)
+    ]
+    low, high = np.percentile(every, [2.5, 97.5])
+    found = ratio_interval(hits, total, np.random.default_rng(0), num_resamples=20_000)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.01)
+
+
+def test_chunks_of_resamples_change_nothing(monkeypatch):
+    one_hits, two_hits, total = counts()
+    whole = (
+        ratio_interval(one_hits, total, np.random.default_rng(4)),
+        paired_test(one_hits / total, two_hits / total, np.ones(60), np.random.default_rng(4)),
+    )
+    monkeypatch.setattr(significance, "_ENTRIES_AT_ONCE", 60 * 64)
+    parts = (
+        ratio_interval(one_hits, total, np.random.default_rng(4)),
+        paired_test(one_hits / total, two_hits / total, np.ones(60), np.random.default_rng(4)),
+    )
+    assert parts[0] == whole[0]
+    assert parts[1].p == pytest.approx(whole[1].p, abs=0.02)
+
+
+def test_resamples_with_nothing_to_divide_by_are_left_out():
+    found = ratio_interval(np.array([0, 0, 1]), np.array([0, 0, 1]), np.random.default_rng(0))
+    assert found == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("statistic", ["micro", "macro"])
+def test_p_equals_the_enumeration_of_all_sign_patterns(seed, statistic):
+    one, two, total = counts(num=11, seed=seed)
+    if statistic == "macro":
+        one, two, total = one / total, two / total, np.ones(11)
+    found = paired_test(one, two, total, np.random.default_rng(5), num_permutations=40_000)
+    assert found.difference == pytest.approx((one.sum() - two.sum()) / total.sum())
+    assert found.p == pytest.approx(oracles.sign_flip_p(one - two), abs=0.01)
+
+
+def test_p_is_that_of_the_sign_test_where_all_differences_are_equal():
+    found = paired_test(
+        np.ones(8), np.zeros(8), np.ones(8), np.random.default_rng(0), num_permutations=100_000
+    )
+    assert found == pytest.approx((1.0, 2 / 2**8), abs=1e-3)
+
+
+def test_swapping_the_systems_changes_the_sign_alone():
+    one, two, total = counts()
+    there, back = (
+        paired_test(*pair, total, np.random.default_rng(6)) for pair in ((one, two), (two, one))
+    )
+    assert there.difference == -back.difference
+    assert there.p == back.p
+
+
+def test_equal_systems_give_p_one_and_p_is_never_zero():
+    one, _, total = counts()
+    assert paired_test(one, one, total, np.random.default_rng(0)) == (0.0, 1.0)
+    found = paired_test(
+        np.ones(500), np.zeros(500), np.ones(500), np.random.default_rng(0), num_permutations=99
+    )
+    assert found.p == 0.01
+
+
+def test_under_the_null_p_is_uniform():
+    rng, ps = np.random.default_rng(7), []
+    for _ in range(200):
+        values = rng.normal(size=(2, 30))
+        ps.append(paired_test(*values, np.ones(30), rng, num_permutations=400).p)
+    assert np.mean(np.array(ps) <= 0.05) == pytest.approx(0.05, abs=0.045)
+    assert np.mean(ps) == pytest.approx(0.5, abs=0.08)
+
+
+def test_holm_rejects_what_its_own_procedure_rejects():
+    """Step down: the k-th smallest p against level / (tests left), until one is not below."""
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        p = np.round(rng.random(7) ** 3, 2)  # with ties
+        for level in (0.01, 0.05, 0.2):
+            rejected = set()
+            for left, place in zip(
+                range(7, 0, -1), np.argsort(p, kind="stable").tolist(), strict=True
+            ):
+                if p[place] * left >= level:
+                    break
+                rejected.add(place)
+            assert set(np.flatnonzero(holm(p) < level).tolist()) == rejected
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]).tolist() == [1, 1]
+    assert holm([]).tolist() == []
+
+
+def test_numbers_that_mean_nothing_are_refused():
+    with pytest.raises(ValueError, match="want one of each a query"):
+        ratio_interval(np.ones(3), np.ones(4), np.random.default_rng(0))
+    with pytest.raises(ValueError, match="not all 0"):
+        ratio_interval(np.ones(3), np.zeros(3), np.random.default_rng(0))
+    with pytest.raises(ValueError, match="want finite"):
+        paired_test(np.array([np.nan]), np.ones(1), np.ones(1), np.random.default_rng(0))
+
+
+def test_repetitions_have_a_mean_and_a_standard_deviation_of_a_sample():
+    values = [0.61, 0.615, 0.62, 0.59]
+    spread = over_seeds(values)
+    mean = sum(values) / 4
+    assert spread == pytest.approx((mean, math.sqrt(sum((v - mean) ** 2 for v in values) / 3), 4))
+    assert spread.text() == "60.9 ± 1.3"
+    assert spread.text(digits=3, scale=1) == "0.609 ± 0.013"
+
+
+def test_one_repetition_has_no_deviation_and_none_no_mean():
+    assert math.isnan(over_seeds([0.5]).deviation)
+    assert over_seeds([0.5]).text() == "50.0"
+    with pytest.raises(ValueError, match="no repetitions"):
+        over_seeds([])

@@ -1,1 +1,65 @@
+import pytest
+import torch
 
+from raybio.ops.similarity import cosine, euclidean
+from tests import oracles
+
+
+def vectors(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.randn(num, 6, generator=generator, dtype=torch.float64).to(dtype) for num in (7, 5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pairwise", "oracle"), [(cosine, oracles.cosine), (euclidean, oracles.distance)]
+)
+def test_pairwise_matrices_equal_the_loop(pairwise, oracle):
+    anchor, candidate = vectors()
+    expected = torch.tensor(
+        [[oracle(a, c) for c in candidate] for a in anchor], dtype=torch.float64
+    )
+    assert torch.allclose(pairwise(anchor, candidate), expected, atol=1e-12)
+    assert torch.allclose(pairwise(anchor.float(), candidate.float()).double(), expected, atol=1e-5)
+
+
+def test_cosine_does_not_change_with_the_length_of_vectors_however_small_or_large():
+    anchor, candidate = vectors(torch.float32)
+    scale = torch.tensor([1e-30, 1e-20, 1e-5, 1.0, 1e5, 1e20, 1e30])[:, None]
+    assert torch.allclose(cosine(anchor * scale, candidate), cosine(anchor, candidate), atol=1e-6)
+
+
+def test_zero_vectors_have_cosine_zero_and_no_gradient():
+    anchor, candidate = vectors()
+    anchor[2] = 0
+    anchor.requires_grad_()
+    result = cosine(anchor, candidate)
+    result.sum().backward()
+    assert torch.equal(result[2], torch.zeros(5))
+    assert torch.equal(anchor.grad[2], torch.zeros(6))
+    assert torch.isfinite(anchor.grad).all()
+
+
+def test_cosine_has_the_numeric_gradient():
+    anchor, candidate = vectors()
+    assert torch.autograd.gradcheck(cosine, (anchor.requires_grad_(), candidate.requires_grad_()))
+
+
+def test_distances_between_near_vectors_far_from_the_origin_keep_their_digits():
+    near = torch.tensor([[1e4, 1e4]])
+    assert euclidean(near, near + 0.25).item() == pytest.approx(0.25 * 2**0.5, rel=1e-5)
+
+
+def test_the_distance_of_a_vector_to_itself_is_zero_with_a_zero_gradient():
+    anchor = vectors(torch.float32)[0].requires_grad_()
+    result = euclidean(anchor, anchor.detach().clone())
+    result.diagonal().sum().backward()
+    assert torch.equal(result.diagonal(), torch.zeros(7))
+    assert torch.equal(anchor.grad, torch.zeros(7, 6))
+
+
+@pytest.mark.parametrize("pairwise", [cosine, euclidean])
+def test_half_precision_is_computed_in_single(pairwise):
+    anchor, candidate = vectors(torch.bfloat16)
+    assert torch.equal(pairwise(anchor, candidate), pairwise(anchor.float(), candidate.float()))

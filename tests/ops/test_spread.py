@@ -1,1 +1,78 @@
+import math
 
+import pytest
+import torch
+
+from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE, embedding_spread, spread_metrics
+from tests import oracles
+
+
+def rows(num_rows: int = 9, width: int = 5) -> torch.Tensor:
+    return (
+        torch.randn(
+            num_rows, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+        )
+        + 0.5
+    )
+
+
+def test_the_mean_cosine_is_that_of_a_loop_over_pairs() -> None:
+    row_ND = rows()
+    row_ND[3] = 0  # has no direction: cosine 0 with all others, also with itself
+    pairs = [(i, j) for i in range(9) for j in range(9) if i != j]
+    expected = sum(oracles.cosine(row_ND[i].numpy(), row_ND[j].numpy()) for i, j in pairs) / len(
+        pairs
+    )
+    assert embedding_spread(row_ND).mean_cosine == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_effective_rank_is_the_exponential_of_the_entropy_of_singular_values() -> None:
+    row_ND = rows()
+    values = torch.linalg.svd(row_ND - row_ND.mean(0)).S.tolist()
+    shares = [value / sum(values) for value in values]
+    expected = math.exp(-sum(share * math.log(share) for share in shares))
+    assert embedding_spread(row_ND).effective_rank == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_k_equal_directions_have_rank_k_wherever_they_lie(rank: int) -> None:
+    corner_KD = torch.eye(6, dtype=torch.float64)[:rank]
+    found = embedding_spread(torch.cat([corner_KD, -corner_KD]) + 100)
+    assert found.effective_rank == pytest.approx(rank)
+    assert found.mean_cosine > 0.999
+
+
+def test_equal_rows_have_one_direction_and_no_rank() -> None:
+    found = embedding_spread(rows(1, 33).float().expand(50, 33) * 3.7)
+    assert found.mean_cosine == pytest.approx(1)
+    assert found.effective_rank == 0
+
+
+def test_neither_order_nor_scale_of_the_embeddings_matters() -> None:
+    row_ND = rows()
+    expected = embedding_spread(row_ND)
+    assert embedding_spread(1e-20 * row_ND.flip(0)) == pytest.approx(expected)
+
+
+def test_of_many_rows_evenly_spaced_ones_are_taken() -> None:
+    row_ND = rows(10)
+    assert embedding_spread(row_ND, max_rows=5) == embedding_spread(row_ND[::2])
+    assert embedding_spread(row_ND, max_rows=10) == embedding_spread(row_ND)
+
+
+def test_what_has_no_spread_has_no_metrics() -> None:
+    assert spread_metrics(rows()).keys() == {MEAN_COSINE, EFFECTIVE_RANK}
+    assert spread_metrics(rows(1)) == {}
+    assert spread_metrics(torch.tensor([[1.0, torch.nan], [0.0, 1.0]])) == {}
+    with pytest.raises(ValueError, match="two rows at least, got 1"):
+        embedding_spread(rows(1))
+
+
+def test_the_rounding_noise_of_a_collapsed_encoder_spans_no_direction() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = 1e-7 * torch.randn(64, 16, generator=generator)
+    point = torch.linspace(-1, 1, 16)
+    found = embedding_spread(point + noise)
+    assert (found.mean_cosine, found.effective_rank) == (pytest.approx(1.0), 0.0)
+    apart = embedding_spread(point + 1e4 * noise)
+    assert apart.effective_rank > 10  # small, and no noise

@@ -1,1 +1,40 @@
 """Workers as threads of one process, for what only adds up over workers, or is gathered without gradient."""
+
+import threading
+
+import torch
+
+from raybio.core.interfaces import Gathered
+
+
+def in_threads(world, work):
+    """Run ``work`` on each rank of a collective that adds up over threads."""
+    barrier, slots, results = threading.Barrier(world), [None] * world, [None] * world
+
+    class ThreadCollective:
+        def __init__(self, rank):
+            self.rank, self.world = rank, world
+
+        def all_sum(self, tensor):
+            slots[self.rank] = tensor.clone()
+            barrier.wait()
+            total = sum(slots[1:], slots[0])
+            barrier.wait()
+            return total
+
+        def all_gather(self, local):
+            slots[self.rank] = local.clone()
+            barrier.wait()
+            gathered = Gathered(torch.cat(slots), sum(map(len, slots[: self.rank])))
+            barrier.wait()
+            return gathered
+
+    def run(rank):
+        results[rank] = work(ThreadCollective(rank))
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results

@@ -1,1 +1,94 @@
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
+import pytest
+
+from raybio.core.config import override_all
+from raybio.methods import METHODS
+from raybio.runtime.preflight.here import RAY_STOPS_AT
+from raybio.runtime.run.driver import Result, TrainRequest, train
+from raybio.store.store import Store
+from raybio.training.settings import TrainingConfig
+from tests.training.workers import forkserver
+
+TINY = {
+    "encoder.num_layers": 1,
+    "encoder.width": 16,
+    "encoder.num_heads": 2,
+    "encoder.ffn_width": 32,
+    "encoder.max_positions": 40,
+    "input.max_length": 40,
+    "objective.lambda_spml": 0.5,
+    "plan.global_batch_rows": 11,
+    "schedule.max_steps": 24,
+    "schedule.checkpoint_every_steps": 5,
+    "schedule.evaluate_every_steps": 12,
+    "schedule.log_every_steps": 1,
+    "precision": "fp32",
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def private_home() -> Iterator[Path]:
+    """A home and a temporary folder of Ray's own, with a short path: Ray's sockets lie deep below it."""
+    folder = Path(tempfile.mkdtemp(prefix="rb", dir="/tmp"))
+    before = dict(os.environ)
+    os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    os.environ |= {RAY_STOPS_AT: "1"}  # tests want a few GiB, whatever share of the disk these are
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        os.environ.pop(name, None)
+    yield folder
+    os.environ.clear()
+    os.environ |= before
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(private_home: Path) -> Iterator[None]:
+    """One local cluster for all tests; when it ends, no process of ours is left."""
+    from raybio.runtime.cluster.connection import started
+
+    forkserver()  # it stays as long as the tests run
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+    with started(threads=1, with_dashboard=True):  # sweeps need the dashboard
+        yield
+    _, alive = psutil.wait_procs(
+        [child for child in me.children(recursive=True) if child.pid not in before], 60
+    )
+    names = [
+        process.name() for process in alive if process.is_running() and process.status() != "zombie"
+    ]
+    assert not [name for name in names if "ray" in name or "gcs" in name], names
+
+
+@pytest.fixture
+def tiny_settings() -> dict[str, object]:
+    return dict(TINY)
+
+
+@pytest.fixture
+def tiny_training(tiny_settings: dict[str, object]) -> TrainingConfig:
+    return override_all(METHODS["sppt_protein"].config(), tiny_settings)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """R25: a path with a space and letters beyond ASCII."""
+    return tmp_path_factory.mktemp("läufe ü") / "meine runs"
+
+
+@pytest.fixture
+def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
+    """Two workers; each test gives it a name."""
+    return TrainRequest("sppt_protein", tiny_training, tiny_store.path, "unbroken", runs, workers=2)
+
+
+@pytest.fixture
+def unbroken(ray_cluster: None, request_two: TrainRequest) -> Result:
+    """Trained by the first test that asks; the others find it finished."""
+    return train(request_two)

@@ -2,3 +2,47 @@
 
 ``slow_driver.py run|sweep STORE FOLDER``; FOLDER holds config.yaml, and a sweep's space.yaml.
 """
+
+import sys
+import time
+from pathlib import Path
+
+from raybio.core.config import load
+from raybio.core.search_space import load_search_space
+from raybio.methods import METHODS
+from raybio.runtime.run.driver import TrainRequest, train
+
+SYSTEM = "sppt_protein"
+STEP_SECONDS = 0.6
+"""24 of them take twice as long as a node stays that is to be taken away, and so does going over them again."""
+
+
+def slow(rank: int, folder: Path) -> None:
+    from raybio.training.step import TrainStep
+
+    original = TrainStep.__call__
+
+    def waiting(self, number, batch):
+        time.sleep(STEP_SECONDS)
+        return original(self, number, batch)
+
+    TrainStep.__call__ = waiting
+
+
+def main(kind: str, store: Path, folder: Path) -> None:
+    config = load(METHODS[SYSTEM].config, folder / "config.yaml")
+    if kind == "run":
+        train(TrainRequest(SYSTEM, config, store, "mine", folder / "runs", workers=2, setup=slow))
+        return
+    from raybio.runtime.tune.driver import SweepRequest, sweep
+
+    space = load_search_space(
+        folder / "space.yaml", {name: entry.config for name, entry in METHODS.items()}
+    )
+    sweep(
+        SweepRequest(space, config, store, "mine", folder / "sweeps", cpus_per_worker=1, setup=slow)
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

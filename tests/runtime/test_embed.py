@@ -1,1 +1,430 @@
 """Bulk embedding: every model as its folder says, and parts that break."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.core.errors import ConfigError, DataError, StoreError
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.methods import METHODS
+from raybio.methods.sppt.downstream.model import TaskModel
+from raybio.methods.sppt.proteins.config import EncoderConfig
+from raybio.methods.sppt.proteins.encoder import (
+    ProteinEncoder,
+    build_protein_encoder,
+    export_encoder,
+    export_text_encoder,
+)
+from raybio.runtime import embed
+from raybio.runtime.embed import Model, embed_file, embed_inputs, load_encoder
+from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, save_tiny, tiny_model
+from tests.encoders.tiny_text import embed as embed_texts
+from tests.methods.conformance_cases import CASES, tiny_config
+from tests.script_process import run_script
+
+JOB = Path(__file__).parents[2] / "jobs" / "embed.py"
+NUM_ROWS = 23
+SIZES = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 48}
+TEXTS = [text for text in SENTENCES if text]
+EMBEDS_PARTS_OF_INPUTS = ("mtb_pretrain", "relation_finetune", "relation_graphs")
+
+
+@pytest.fixture(autouse=True)
+def by_value() -> None:
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="session")
+def sequences() -> list[str]:
+    rng = np.random.default_rng(0)
+    return [
+        "".join(rng.choice(list("ACDEFGHIKLMNPQRSTVWY"), int(rng.integers(3, 60))))
+        for _ in range(NUM_ROWS)
+    ]
+
+
+@pytest.fixture
+def fasta(tmp_path: Path, sequences: list[str]) -> Path:
+    path = tmp_path / "proteins.fasta"
+    path.write_text(
+        "".join(f">p{number} words\n{text}\n" for number, text in enumerate(sequences))
+        + ">empty\n>stop\nACD*\n"
+    )
+    return path
+
+
+def protein_encoder(seed: int = 0, **settings: object) -> ProteinEncoder:
+    return build_protein_encoder(EncoderConfig(**SIZES | settings), seed=seed).eval()
+
+
+def exported(folder: Path, seed: int = 0) -> Model:
+    """A mean over residues, of at most 40 of the 48 tokens that it has positions for."""
+    export_encoder(protein_encoder(seed, pooling="mean"), folder, card={}, max_tokens=40)
+    return Model.of_folder(folder)
+
+
+def one_by_one(encoder: ProteinEncoder, sequences: list[str], max_tokens: int) -> np.ndarray:
+    """Embeddings as the encoder itself gives them."""
+    kept = max_tokens - encoder.vocabulary.num_special_per_sequence
+    embeddings = []
+    for sequence in sequences:
+        token_1L = torch.from_numpy(encoder.vocabulary.encode(sequence[:kept])).long()[None]
+        tokens = PaddedTokens(
+            token_1L, torch.ones_like(token_1L).bool(), torch.full_like(token_1L, IGNORED_LABEL)
+        )
+        with torch.no_grad():
+            embeddings.append(encoder(tokens).embedding_RD[0].numpy())
+    return np.stack(embeddings)
+
+
+def column(out: Path) -> np.ndarray:
+    return np.stack(pq.read_table(out).column("embedding").to_pylist())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_embeds_as_it_was_trained_whatever_the_system(
+    name: str, tmp_path: Path, sequences: list[str], request: pytest.FixtureRequest
+) -> None:
+    """Pooling, length and normalisation come from the folder: those of each system's own encoder."""
+    config = tiny_config(name)
+    if name == "sppt_protein":
+        config = config.model_copy(
+            update={"input": config.input.model_copy(update={"max_length": 24})}
+        )  # type: ignore[attr-defined]
+    system = METHODS[name].build(config, request.getfixturevalue(CASES[name].store).path)
+    folder = tmp_path / name / "export"
+    system.export(folder, {})
+    if name in EMBEDS_PARTS_OF_INPUTS:
+        for read in (lambda: Model.of_run(tmp_path, name), lambda: Model.of_folder(folder)):
+            with pytest.raises(
+                ConfigError, match=r"embeds .* in their context .*want an encoder of whole proteins"
+            ):
+                read()
+        return
+    model = Model.of_folder(folder)
+    assert model == Model.of_run(tmp_path, name)
+    encoder = (system.model.encoder if isinstance(system.model, TaskModel) else system.model).eval()
+    if isinstance(encoder, TextEncoder):
+        expected, contents = embed_texts(encoder, TEXTS), TEXTS
+    else:
+        assert isinstance(encoder, ProteinEncoder)
+        length = 24 if name == "sppt_protein" else config.encoder.max_length  # type: ignore[attr-defined]
+        expected, contents = one_by_one(encoder, sequences, length), sequences
+    found = embed_inputs(
+        load_encoder(model), [content.encode() for content in contents], model.max_tokens
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert model.reads == ("texts" if isinstance(encoder, TextEncoder) else "proteins")
+
+
+def test_an_encoder_without_positions_reads_as_much_as_it_was_trained_on(tmp_path: Path) -> None:
+    long = 6000
+    encoder = protein_encoder(vocabulary="esm", pooling="mean", max_positions=long)
+    export_encoder(encoder, tmp_path, card={})
+    model = Model.of_folder(tmp_path)
+    assert (model.max_tokens, load_encoder(model).max_tokens) == (long, long)
+
+
+@pytest.mark.parametrize("reads", ["proteins", "texts"])
+def test_a_folder_that_does_not_say_how_it_pools_is_refused_and_an_option_says_it(
+    reads: str, tmp_path: Path
+) -> None:
+    if reads == "proteins":
+        exported(tmp_path)
+        (tmp_path / "protein.json").unlink()
+        encoder = protein_encoder(pooling="mean")
+        expected = one_by_one(encoder, ["MKTAYI"], 48)
+    else:
+        save_tiny(tmp_path)
+        encoder = build_text_encoder(
+            TextEncoderConfig(source=str(tmp_path), max_length="auto", pooling="mean"), seed=0
+        )
+        expected = embed_texts(encoder, ["MKTAYI"])
+    with pytest.raises(
+        ConfigError,
+        match="does not say how its tokens are pooled; give --model .* and --pooling mean",
+    ):
+        Model.of_folder(tmp_path)
+    model = Model.of_folder(tmp_path, "mean")
+    assert (model.reads, model.pooling, model.is_normalised) == (reads, "mean", False)
+    if reads == "proteins":
+        assert model.max_tokens == 40  # of 48 positions: what the tokenizer says
+    np.testing.assert_allclose(
+        embed_inputs(load_encoder(model), [b"MKTAYI"]), expected, rtol=1e-5, atol=1e-5
+    )
+
+
+def test_an_option_that_contradicts_the_folder_is_refused(tmp_path: Path) -> None:
+    assert exported(tmp_path) == Model.of_folder(tmp_path, "mean")
+    with pytest.raises(ConfigError, match="--pooling cls: .* says mean; leave the option out"):
+        Model.of_folder(tmp_path, "cls")
+
+
+def test_a_cased_tokenizer_of_texts_is_not_taken_for_one_of_residues(tmp_path: Path) -> None:
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"ABCDEFGHIKLMNOPQRSTUVWXYZ",
+        "Asthma",
+        "##s",
+    ]
+    backend = Tokenizer(
+        models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    names = {f"{name}_token": token for name, token in special.items()}
+    PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=32, **names).save_pretrained(
+        tmp_path
+    )
+    tiny_model("bert", len(words)).save_pretrained(tmp_path)
+    assert Model.of_folder(tmp_path, "mean").reads == "texts"
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_every_protein_gets_the_embedding_that_its_encoder_gives(
+    fasta: Path, tmp_path: Path, sequences: list[str]
+) -> None:
+    model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
+    with pytest.raises(DataError, match="stop symbol"):
+        embed_file(model, fasta, out, rows_per_part=5, max_bad_share=0.01)
+    summary = embed_file(model, fasta, out, rows_per_part=5, strip_stop=True)
+    assert (summary.num_rows, summary.num_parts, summary.num_parts_found) == (NUM_ROWS + 1, 5, 0)
+    assert sum(facts["count"] for facts in summary.quarantine.values()) == 1
+    lengths = [*map(len, sequences), 3]
+    kept = 40 - protein_encoder(pooling="mean").vocabulary.num_special_per_sequence
+    num_cut = sum(length > kept for length in lengths)
+    assert (
+        summary.cut
+        == f"sequences: {num_cut} of {NUM_ROWS + 1} cut at {kept} of {max(lengths)} residues"
+    )
+    assert embed_file(model, fasta, out, rows_per_part=5, strip_stop=True).cut == summary.cut
+    table = pq.read_table(out)
+    assert table.column("key").to_pylist() == [
+        *(f"p{number}" for number in range(NUM_ROWS)),
+        "stop",
+    ]
+    assert str(table.schema.field("embedding").type).startswith("fixed_size_list")
+    expected = one_by_one(protein_encoder(pooling="mean"), [*sequences, "ACD"], 40)
+    np.testing.assert_allclose(column(out), expected, rtol=1e-5, atol=1e-5)
+    assert not out.with_name(out.name + ".parts").exists()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_every_text_gets_the_embedding_that_its_encoder_gives(tmp_path: Path) -> None:
+    sizes = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_length": 12}
+    encoder = build_text_encoder(
+        TextEncoderConfig(**sizes, pooling="mean", normalise=True),
+        seed=0,
+        count_by_word=COUNT_BY_WORD,
+    )
+    model = Model.of_folder(export_text_encoder(encoder, tmp_path / "model", card={}))
+    source, out = tmp_path / "texts.tsv", tmp_path / "embeddings.parquet"
+    source.write_text("".join(f"t{number}\t{text}\n" for number, text in enumerate(TEXTS)) + "\n")
+    with pytest.raises(ConfigError, match="--strip-stop is for proteins"):
+        embed_file(model, source, out, strip_stop=True)
+    summary = embed_file(model, source, out, rows_per_part=2)
+    assert (summary.num_rows, summary.num_parts, list(summary.quarantine)) == (
+        len(TEXTS),
+        3,
+        ["empty line"],
+    )
+    num_tokens = [len(encoder.tokenizer(text)["input_ids"]) for text in TEXTS]
+    num_cut = sum(num > 12 for num in num_tokens)
+    assert num_cut
+    assert summary.cut == f"texts: {num_cut} of {len(TEXTS)} cut at 12 of {max(num_tokens)} tokens"
+    assert pq.read_table(out).column("key").to_pylist() == [
+        f"t{number}" for number in range(len(TEXTS))
+    ]
+    np.testing.assert_allclose(column(out), embed_texts(encoder, TEXTS), rtol=1e-5, atol=1e-5)
+
+
+class StoppedError(Exception):
+    """Ends an embedding before its parts are joined."""
+
+
+@pytest.fixture
+def stop_before_join(monkeypatch: pytest.MonkeyPatch) -> Callable[[Model, Path, Path], Path]:
+    """Embed all parts and end; returns their folder."""
+
+    def stop(model: Model, fasta: Path, out: Path) -> Path:
+        def end(*_: object, **__: object) -> int:
+            raise StoppedError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(embed, "join", end)
+            with pytest.raises(StoppedError):
+                embed_file(model, fasta, out, rows_per_part=4)
+        return out.with_name(out.name + ".parts")
+
+    return stop
+
+
+def flip(path: Path, place: int | None = None) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 if place is None else place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_parts_that_are_damaged_are_embedded_again_and_the_result_is_the_same(
+    fasta: Path, tmp_path: Path, stop_before_join: Callable[[Model, Path, Path], Path]
+) -> None:
+    model, whole, out = (
+        exported(tmp_path / "model"),
+        tmp_path / "whole.parquet",
+        tmp_path / "embeddings.parquet",
+    )
+    embed_file(model, fasta, whole, rows_per_part=4)
+    parts = stop_before_join(model, fasta, out)
+    flip(parts / "part-000000.parquet")
+    torn = parts / "part-000001.parquet"
+    torn.write_bytes(torn.read_bytes()[:-20])
+    (parts / "part-000002.parquet").write_bytes(b"")
+    (parts / "part-000003.json").unlink()
+    (parts / "part-000004.parquet").unlink()
+    kept = (parts / "part-000005.parquet").stat().st_mtime_ns
+    shutil.copytree(parts, tmp_path / "copy")
+    said: list[str] = []
+    summary = embed_file(model, fasta, out, rows_per_part=4, say=said.append)
+    assert (summary.num_rows, summary.num_parts, summary.num_parts_found) == (NUM_ROWS, 6, 1)
+    assert said == [
+        f"{parts / 'part-000000.parquet'} is damaged (and 2 more); embedding again",
+        f"{parts / 'part-000003.parquet'} has no record of this version; embedding again",
+    ]
+    assert out.read_bytes() == whole.read_bytes()
+    assert (tmp_path / "copy" / "part-000005.parquet").stat().st_mtime_ns == kept
+    assert embed_file(model, fasta, out, rows_per_part=4).num_parts == 0
+    flip(out, 60)  # in the first page
+    with pytest.raises(StoreError, match="is damaged, or no Parquet file"):
+        embed_file(model, fasta, out, rows_per_part=4)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_parts_of_a_model_that_was_overwritten_are_not_used(
+    fasta: Path, tmp_path: Path, stop_before_join: Callable[[Model, Path, Path], Path]
+) -> None:
+    """Nor are inputs whose bytes have changed."""
+    out, whole = tmp_path / "embeddings.parquet", tmp_path / "whole.parquet"
+    parts = stop_before_join(exported(tmp_path / "model"), fasta, out)
+    flip(parts / "input-000003.arrow")
+    model = exported(tmp_path / "model", seed=1)
+    said: list[str] = []
+    summary = embed_file(model, fasta, out, rows_per_part=4, say=said.append)
+    assert summary.num_parts_found == 0
+    assert said == [
+        f"{parts / 'input-000003.arrow'} is missing or damaged; cutting the input again",
+        f"{parts / 'part-000000.parquet'} comes from another model (and 5 more); embedding again",
+    ]
+    embed_file(model, fasta, whole, rows_per_part=4)
+    assert out.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_after_a_kill_only_the_missing_parts_are_embedded(
+    fasta: Path,
+    tmp_path: Path,
+    stop_before_join: Callable[[Model, Path, Path], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
+    parts = stop_before_join(model, fasta, out)
+    (parts / "part-000003.parquet").unlink()
+    kept = (parts / "part-000001.parquet").stat().st_mtime_ns
+    with monkeypatch.context() as patch:
+        patch.setattr(embed.shutil, "rmtree", lambda *_, **__: None)
+        summary = embed_file(model, fasta, out, rows_per_part=4)
+    assert (summary.num_rows, summary.num_parts_found) == (NUM_ROWS, 5)
+    assert (parts / "part-000001.parquet").stat().st_mtime_ns == kept
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_model_that_is_overwritten_while_it_embeds_gives_no_output(
+    fasta: Path, tmp_path: Path
+) -> None:
+    model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
+    digest = Model.digest
+
+    def overwrite_then(self: Model) -> str:
+        found = digest(self)
+        exported(tmp_path / "model", seed=1)
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Model, "digest", overwrite_then)  # the driver's; workers have the real one
+        with pytest.raises(
+            StoreError, match="comes from another model, although it was just embedded"
+        ):
+            embed_file(model, fasta, out)
+    assert not out.exists()
+
+
+def test_parts_and_outputs_of_another_input_are_refused(fasta: Path, tmp_path: Path) -> None:
+    model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
+    parts = embed.Parts(out.with_name(out.name + ".parts"))
+    parts.folder.mkdir()
+    parts.finish_cut("of another input", [], {})
+    with pytest.raises(StoreError, match="another input or part size"):
+        embed_file(model, fasta, out)
+    out.write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match="damaged, or no Parquet file"):
+        embed_file(model, fasta, out)
+
+
+def test_a_missing_input_or_model_is_named(fasta: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nothing\.fasta"):
+        embed_file(
+            exported(tmp_path / "model"), tmp_path / "nothing.fasta", tmp_path / "out.parquet"
+        )
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no safetensors"):
+        Model.of_folder(tmp_path / "empty")
+    with pytest.raises(ConfigError, match="no such folder"):
+        Model.of_folder(tmp_path / "nothing")
+    with pytest.raises(ConfigError, match="--run nothing"):
+        Model.of_run(tmp_path, "nothing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model", "proteins.fasta"]
+
+
+@pytest.mark.slow
+def test_the_command_embeds_by_run_and_by_folder_alike_and_refuses_with_one_message(
+    fasta: Path, tmp_path: Path, tiny_documents: object
+) -> None:
+    exported(tmp_path / "runs" / "first" / "export")
+    system = METHODS["mtb_pretrain"].build(tiny_config("mtb_pretrain"), tiny_documents.path)  # type: ignore[attr-defined]
+    system.export(tmp_path / "runs" / "pairs" / "export", {})
+    for given, message in (
+        (["--run", "pairs"], "embeds pairs of entities in their context"),
+        (["--run", "first", "--pooling", "mean"], "--pooling is for --model"),
+        (["--model", "runs/first/export", "--pooling", "cls"], "says mean; leave the option out"),
+    ):
+        done = run_script(JOB, tmp_path, *given, "--input", str(fasta), "--out", "no.parquet")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    outs = []
+    for number, given in enumerate((["--run", "first"], ["--model", "runs/first/export"])):
+        outs.append(tmp_path / f"{number}.parquet")
+        done = run_script(JOB, tmp_path, *given, "--input", str(fasta), "--out", outs[-1].name)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert "mean over residues, inputs cut to 40 tokens, not normalised" in done.stdout
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("no.parquet")]

@@ -1,1 +1,324 @@
+import json
+import os
+import pickle
+import subprocess
+import sys
 
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raybio.core.errors import StoreError
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.graph_store import FILES, LinkedRows
+from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
+from raybio.store.ragged import Ragged
+from raybio.store.store import Store, open_store
+from raybio.store.writer import Draft
+
+SEQUENCES = ["ACD", "EFGH", "IKLMN", "P", "QRS"]
+
+
+def parts(sequences=SEQUENCES, group_N=(0, 0, 0, 1, 1)):
+    group = np.asarray(group_N, dtype=np.int32)
+    lengths = [len(sequence) for sequence in sequences]
+    letters = np.frombuffer("".join(sequences).encode(), dtype=np.uint8)
+    return {
+        "keys": pa.array([f"p{number}" for number in range(len(sequences))]),
+        "content": Ragged(letters, np.concatenate([[0], np.cumsum(lengths)])),
+        "group_N": group,
+        "group_names": ["7", "12"],
+        "group_labels": ["Seven", "Twelve"],
+        "graph": Graph.from_edges(np.array([[0, 1], [1, 2], [3, 4]]), len(sequences), group),
+        "heldout_E2": np.array([[0, 2]]),
+        "provenance": {"sources": {}, "parameters": {"seed": 3}, "quarantine": {}},
+    }
+
+
+def write_store(path, *, force=False, **parts):
+    with Draft(path, force=force) as draft:
+        provenance = parts.pop("provenance")
+        return commit_proteins(draft, LinkedRows(**parts), provenance)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return write_store(tmp_path / "store", **parts())
+
+
+def test_what_is_written_is_what_is_read(store):
+    rows = [
+        store.residue_T[store.indptr_N1[n] : store.indptr_N1[n + 1]].tobytes().decode()
+        for n in range(5)
+    ]
+    assert rows == SEQUENCES
+    assert store.num_rows == 5
+    assert store.keys.to_pylist() == ["p0", "p1", "p2", "p3", "p4"]
+    assert store.group_N.tolist() == [0, 0, 0, 1, 1]
+    assert (store.group_names, store.group_labels) == (["7", "12"], ["Seven", "Twelve"])
+    assert store.graph.has_edge([0, 1, 3, 0], [1, 2, 4, 2]).tolist() == [True, True, True, False]
+    assert store.heldout.tolist() == [[0, 2]]
+    assert store.manifest["counts"] == {
+        "rows": 5,
+        "residues": 16,
+        "groups": 2,
+        "links": 3,
+        "heldout_links": 1,
+    }
+    assert store.manifest["parameters"] == {"seed": 3}
+
+
+def test_arrays_are_views_of_the_mapped_files_of_the_smallest_type(store):
+    pages = [
+        store.residue_T,
+        store.indptr_N1,
+        store.group_N,
+        store.graph.indptr,
+        store.graph.indices,
+        store.heldout,
+    ]
+    assert [array.dtype for array in pages] == [
+        "uint8",
+        "int64",
+        "int32",
+        "int32",
+        "int32",
+        "int32",
+    ]
+    assert not any(array.flags.writeable or array.flags.owndata for array in pages)
+
+
+def test_a_store_pickles_as_its_path_and_is_mapped_once_a_process(store):
+    content = pickle.dumps(store)
+    assert len(content) < 400
+    assert pickle.loads(content) is store
+    assert open_store(store.path, ProteinStore) is store
+
+
+def test_a_file_is_mapped_once_however_often_it_is_read(store, monkeypatch):
+    mapped, real_map = [], pa.memory_map
+    monkeypatch.setattr(pa, "memory_map", lambda path: mapped.append(path) or real_map(path))
+    for name in store.manifest["files"]:
+        first, second = store._batch(name), store._batch(name)
+        assert first is second
+    assert sorted(mapped) == sorted(str(store.path / name) for name in store.manifest["files"])
+    # The mapping outlives the file that it was made of.
+    open_files = [
+        os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")
+    ]
+    assert not [path for path in open_files if path.startswith(str(store.path))]
+    assert len(pickle.dumps(store)) < 400
+
+
+FORK = """
+import os, sys
+from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.store.store import open_store
+store = open_store(sys.argv[1], ProteinStore)
+expected = store.residue_T.tobytes()
+child = os.fork()
+if child == 0:
+    os._exit(0 if store.residue_T.tobytes() == expected and store.graph.num_edges == 3 else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_forked_process_reads_what_its_parent_has_mapped(store):
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", FORK, store.path],
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_store_that_was_replaced_is_not_taken_for_the_one_that_was_pickled(store):
+    content = pickle.dumps(store)
+    write_store(store.path, force=True, **parts(["ACD", "EFGH", "IKLMN", "P", "QRT"]))
+    with pytest.raises(StoreError, match="prepared anew while in use"):
+        pickle.loads(content)
+    assert open_store(store.path, ProteinStore).residue_T.tobytes().endswith(b"QRT")
+
+
+def test_the_same_parts_give_the_same_bytes(store, tmp_path):
+    again = write_store(tmp_path / "again", **parts())
+    assert again.digest == store.digest
+    for name in (*FILES, "manifest.json"):
+        assert (again.path / name).read_bytes() == (store.path / name).read_bytes()
+
+
+def test_nothing_but_the_store_is_left_in_the_folder(store):
+    assert sorted(entry.name for entry in store.path.iterdir()) == sorted([*FILES, "manifest.json"])
+    assert [entry.name for entry in store.path.parent.iterdir()] == ["store"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_named_on_opening(store, name):
+    content = (store.path / name).read_bytes()
+    (store.path / name).write_bytes(content[:-1])
+    with pytest.raises(
+        StoreError, match=rf"{name}: holds {len(content) - 1:,} bytes, want {len(content):,}"
+    ):
+        open_store(store.path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named_on_opening(store, name):
+    (store.path / name).unlink()
+    with pytest.raises(
+        StoreError, match=rf"{name}: cannot be read \(No such file.*Prepare it again"
+    ):
+        open_store(store.path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_flipped_byte_is_found_by_verification(store, name):
+    content = bytearray((store.path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (store.path / name).write_bytes(content)
+    with pytest.raises(
+        StoreError, match=rf"{name}: sha256 is .* damaged or changed after preparing"
+    ):
+        open_store(store.path, verify=True)
+
+
+@pytest.mark.parametrize("position", range(0, 1000, 37))
+def test_one_flipped_byte_of_the_manifest_is_found_on_opening(store, position):
+    content = bytearray((store.path / "manifest.json").read_bytes())
+    content[position % len(content)] ^= 1
+    (store.path / "manifest.json").write_bytes(content)
+    with pytest.raises(StoreError, match="Prepare it again"):
+        open_store(store.path)
+
+
+def test_a_folder_without_a_manifest_is_no_store(store):
+    (store.path / "manifest.json").unlink()
+    with pytest.raises(
+        StoreError, match=r"has no manifest\.json, so it is no finished store.*jobs/prepare\.py"
+    ):
+        open_store(store.path)
+
+
+def test_a_place_where_nothing_is_says_so(tmp_path):
+    with pytest.raises(StoreError, match="does not exist. Prepare one"):
+        open_store(tmp_path / "nowhere")
+
+
+def test_another_schema_version_is_named(store):
+    manifest = json.loads((store.path / "manifest.json").read_text())
+    (store.path / "manifest.json").write_text(json.dumps({**manifest, "schema_version": 99}))
+    with pytest.raises(StoreError, match="schema version 99, this raybio reads version 2"):
+        open_store(store.path)
+
+
+def test_a_store_is_replaced_only_by_force(store):
+    with pytest.raises(StoreError, match="a store is there already. Replace it with --force"):
+        write_store(store.path, **parts())
+    assert write_store(store.path, force=True, **parts()).digest == store.digest
+
+
+def test_force_never_replaces_a_folder_that_holds_something_else(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    with pytest.raises(StoreError, match="holds files that are no store's"):
+        write_store(tmp_path / "home", force=True, **parts())
+    assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
+    with pytest.raises(RuntimeError, match="in the middle"), Draft(tmp_path / "store") as draft:
+        (draft.folder / "spool").write_bytes(b"ACD")
+        raise RuntimeError("in the middle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_in_our_words(tmp_path):
+    with (
+        pytest.raises(StoreError, match=r"store: cannot be written .*No space left"),
+        Draft(tmp_path / "store"),
+    ):
+        raise OSError(28, "No space left on device")
+
+
+def test_two_processes_do_not_write_the_same_store(tmp_path):
+    with (
+        Draft(tmp_path / "store"),
+        pytest.raises(StoreError, match="another process is preparing"),
+        Draft(tmp_path / "store"),
+    ):
+        pass
+
+
+def test_rows_that_are_not_sorted_by_group_are_refused(tmp_path):
+    with pytest.raises(StoreError, match="sorted by group"):
+        write_store(tmp_path / "store", **parts(group_N=(0, 1, 0, 1, 1)))
+
+
+def test_opening_reads_the_manifest_alone(store):
+    for name in store.manifest["files"]:
+        size = (store.path / name).stat().st_size
+        (store.path / name).unlink()
+        with open(store.path / name, "wb") as file:
+            file.truncate(size)  # of the right size, and without content
+    again = open_store(store.path)
+    assert again.manifest == store.manifest
+    with pytest.raises(StoreError, match="sha256"):
+        again.verify()
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {tests!r})
+import test_store
+from raybio.data import store_writer
+# Every sync marks a point of the writing: a child dies at each of them.
+really_sync = store_writer.sync
+for point in range(40):
+    child = os.fork()
+    if child == 0:
+        left = [point]
+        def sync(path):
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            really_sync(path)
+        store_writer.sync = sync
+        test_store.write_store({path!r} + str(point), **test_store.parts())
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+print(point)
+"""
+
+
+def test_a_writer_killed_at_any_point_leaves_no_store_or_the_whole_one_and_the_next_writer_succeeds(
+    store, tmp_path
+):
+    script = KILLED.format(tests=os.path.dirname(__file__), path=str(tmp_path / "killed"))
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=1500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    num_points = int(done.stdout)
+    assert num_points >= 8
+    for point in range(num_points):
+        path = tmp_path / f"killed{point}"
+        is_committed = path.exists()
+        # Only the sync of the parent folder comes after the rename.
+        assert is_committed == (point == num_points - 1)
+        if is_committed:
+            assert open_store(path, verify=True).digest == store.digest
+        else:
+            with pytest.raises(StoreError, match="does not exist"):
+                open_store(path)
+            assert write_store(path, **parts()).digest == store.digest
+            assert not (tmp_path / f".killed{point}.draft").exists()
+
+
+class OtherStore(Store):
+    kind = "others"
+
+
+def test_a_store_of_another_kind_is_refused(store):
+    with pytest.raises(StoreError, match="is a store of proteins, want one of others"):
+        open_store(store.path, OtherStore)
+    assert open_store(store.path).digest == store.digest

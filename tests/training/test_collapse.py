@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from raybio.core.config import override_all
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.training.collapse import CollapseWatch
@@ -95,7 +95,7 @@ def test_a_loss_that_swings_around_chance_is_not_at_chance(
 
 def collapsed_source(config: TrainingConfig, store: ArticleStore, folder: Path) -> str:
     """Export an encoder whose texts differ in the fifth digit, as one that an earlier training made useless."""
-    system = SYSTEMS["siamese"].build(config, store.path)
+    system = METHODS["biostransformers"].build(config, store.path)
     with torch.no_grad():
         norm = system.model.model.encoder.layer[-1].output.LayerNorm
         norm.weight.mul_(1e-2)
@@ -112,10 +112,10 @@ def test_training_a_collapsed_encoder_is_warned_about_at_step_0_and_at_chance(
         "objective.symmetric": False,
         "objective.learn_temperature": False,
     }
-    config = tiny_config("siamese", **settings)
+    config = tiny_config("biostransformers", **settings)
     source = collapsed_source(config, tiny_articles, tmp_path / "export")
     config = override_all(config, {"encoder.source": source})
-    reports = list(fit(SYSTEMS["siamese"].build(config, tiny_articles.path), config))
+    reports = list(fit(METHODS["biostransformers"].build(config, tiny_articles.path), config))
     assert reports[0].metrics[MEAN_COSINE] > 0.9999
     assert reports[0].metrics.keys() >= {MEAN_COSINE, EFFECTIVE_RANK}
     last = reports[-1].metrics

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from raybio.core.interfaces import Collective
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training import embed as encode
 from raybio.training.collective import SingleProcess
@@ -17,7 +17,7 @@ from raybio.training.embed import embed_rows
 from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
-NAME = "structure_preserving"
+NAME = "sppt_protein"
 # 1,001 rows as reliability.md R10 has it: odd, more than are read at once, and with repetitions.
 ROWS = np.resize(np.arange(64), 1001)[::-1].copy()
 
@@ -30,7 +30,7 @@ def embed(
     from raybio.methods.sppt.proteins.system import token_table
     from raybio.store.store import open_store
 
-    model = SYSTEMS[NAME].build(tiny_config(NAME), store).model
+    model = METHODS[NAME].build(tiny_config(NAME), store).model
     read = partial(unmasked, ProteinRows(open_store(store, ProteinStore), token_table(model), 40))
     return embed_rows(model, read, rows, collective, max_tokens=max_tokens)
 
@@ -64,7 +64,7 @@ def test_the_order_of_rows_is_kept_whatever_is_encoded_at_once(
 
 
 def test_the_encoder_is_left_in_the_mode_it_was_in(tiny_store: Store) -> None:
-    model = SYSTEMS[NAME].build(tiny_config(NAME), tiny_store.path).model
+    model = METHODS[NAME].build(tiny_config(NAME), tiny_store.path).model
     for mode in (True, False):
         model.train(mode)
         embed_rows(

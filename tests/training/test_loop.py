@@ -8,7 +8,7 @@ import torch
 
 from raybio.core.errors import CheckpointError
 from raybio.core.interfaces import Collective
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore, committed, step_of
 from raybio.training.loop import fit
@@ -16,7 +16,7 @@ from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
-NAME = "structure_preserving"
+NAME = "sppt_protein"
 
 
 class Walk:
@@ -31,7 +31,7 @@ class Walk:
         with pytest.raises(CheckpointError, match="steps 0 to 4"):
             list(
                 fit(
-                    SYSTEMS[NAME].build(config, self.store),
+                    METHODS[NAME].build(config, self.store),
                     config,
                     collective=collective,
                     checkpoints=checkpoints,
@@ -45,7 +45,7 @@ def test_workers_that_find_different_checkpoints_refuse_to_go_on(
     config = tiny_config(NAME)
     checkpoints = CheckpointStore(tmp_path / "0")
     for report in fit(
-        SYSTEMS[NAME].build(config, tiny_store.path), config, checkpoints=checkpoints
+        METHODS[NAME].build(config, tiny_store.path), config, checkpoints=checkpoints
     ):
         if report.step == 4:
             break
@@ -57,7 +57,7 @@ def test_every_step_is_reported_once_and_in_order(tiny_store: Store) -> None:
     config = tiny_config(
         NAME, **{"schedule.evaluate_every_steps": 3, "schedule.log_every_steps": 2}
     )
-    reports = list(fit(SYSTEMS[NAME].build(config, tiny_store.path), config))
+    reports = list(fit(METHODS[NAME].build(config, tiny_store.path), config))
     assert [report.step for report in reports] == [0, 1, 2, 3, 4, 6]
     assert [report.step for report in reports if report.is_evaluation] == [0, 3, 6]
     assert [report.is_last for report in reports] == [False] * 5 + [True]
@@ -68,7 +68,7 @@ def test_a_finished_run_takes_no_step_and_a_longer_one_goes_on(
 ) -> None:
     def steps(max_steps: int) -> list[int]:
         config = tiny_config(NAME, **{"schedule.max_steps": max_steps})
-        system = SYSTEMS[NAME].build(config, tiny_store.path)
+        system = METHODS[NAME].build(config, tiny_store.path)
         return [
             report.step for report in fit(system, config, checkpoints=CheckpointStore(tmp_path))
         ]
@@ -84,7 +84,7 @@ def test_changed_settings_are_refused_with_the_difference(
     for changes in ({}, {"objective.lambda_spml": 0.25}):
         config = tiny_config(NAME, **changes)
         run = fit(
-            SYSTEMS[NAME].build(config, tiny_store.path),
+            METHODS[NAME].build(config, tiny_store.path),
             config,
             checkpoints=CheckpointStore(tmp_path),
         )
@@ -100,7 +100,7 @@ def train_on_two(rank: int, collective: Collective, folder: Path, store: str) ->
     checkpoints = CheckpointStore(folder / "run")
     list(
         fit(
-            SYSTEMS[NAME].build(config, store),
+            METHODS[NAME].build(config, store),
             config,
             collective=collective,
             checkpoints=checkpoints,
@@ -113,9 +113,9 @@ def test_one_worker_goes_on_where_two_stopped_with_the_same_samples_and_nearly_t
     tiny_store: Store, tmp_path: Path
 ) -> None:
     config = tiny_config(NAME)
-    alone = [report.metrics for report in fit(SYSTEMS[NAME].build(config, tiny_store.path), config)]
+    alone = [report.metrics for report in fit(METHODS[NAME].build(config, tiny_store.path), config)]
     run_workers(partial(train_on_two, store=str(tiny_store.path)), 2, tmp_path)
-    system = SYSTEMS[NAME].build(config, tiny_store.path)
+    system = METHODS[NAME].build(config, tiny_store.path)
     rest = [
         report.metrics
         for report in fit(system, config, checkpoints=CheckpointStore(tmp_path / "run"))
@@ -129,7 +129,7 @@ def test_one_worker_goes_on_where_two_stopped_with_the_same_samples_and_nearly_t
 def test_an_undefined_metric_is_no_rise_and_nothing_has_to_be_better(tiny_store: Store) -> None:
     """NaN first, as the rank correlation of a model that predicts a constant at its start."""
     config = early_stopping_config(**{"schedule.evaluate_every_steps": 2})
-    system = SYSTEMS[NAME].build(config, tiny_store.path)
+    system = METHODS[NAME].build(config, tiny_store.path)
     values = iter([math.nan, 0.1, math.nan, 0.2, math.nan, math.nan])
     system = replace(system, evaluate=lambda model, collective: {"val/link_mrr": next(values)})
     *_, last = fit(system, config)
@@ -153,7 +153,7 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(
 ) -> None:
     config = early_stopping_config()
     for _ in range(2):
-        system = SYSTEMS[NAME].build(config, tiny_store.path)
+        system = METHODS[NAME].build(config, tiny_store.path)
         last = list(fit(system, config, checkpoints=CheckpointStore(tmp_path)))[-1]
         assert (last.step, last.reason) == (6, "early_stopping")
 
@@ -162,7 +162,7 @@ def test_a_run_that_is_to_stop_before_it_begins_evaluates_nothing(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     """On a large benchmark the evaluation at the start takes minutes."""
-    system = SYSTEMS[NAME].build(early_stopping_config(), tiny_store.path)
+    system = METHODS[NAME].build(early_stopping_config(), tiny_store.path)
     settings = {"checkpoints": CheckpointStore(tmp_path), "should_stop": lambda: True}
     (only,) = fit(system, early_stopping_config(), **settings)
     assert (only.step, only.reason, only.is_last, only.metrics) == (0, "stopped", True, {})
@@ -173,7 +173,7 @@ def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(
 ) -> None:
     config = early_stopping_config()
     answers = iter([False, False, False, True])
-    system = SYSTEMS[NAME].build(config, tiny_store.path)
+    system = METHODS[NAME].build(config, tiny_store.path)
     checkpoints = CheckpointStore(tmp_path)
     stopped = list(fit(system, config, checkpoints=checkpoints, should_stop=lambda: next(answers)))
     assert (stopped[-1].step, stopped[-1].reason, stopped[-1].is_evaluation) == (
@@ -183,7 +183,7 @@ def test_a_signal_on_an_evaluation_step_does_not_lose_the_evaluation(
     )
     rest = list(
         fit(
-            SYSTEMS[NAME].build(config, tiny_store.path),
+            METHODS[NAME].build(config, tiny_store.path),
             config,
             checkpoints=CheckpointStore(tmp_path),
         )
@@ -203,7 +203,7 @@ class WantedOnce:
         checkpoints = CheckpointStore(self.folder)
         answers = iter([False, rank == 1, False, False, False])  # at the last step nobody is asked
         reports = fit(
-            SYSTEMS[NAME].build(config, self.store),
+            METHODS[NAME].build(config, self.store),
             config,
             collective=collective,
             checkpoints=checkpoints,

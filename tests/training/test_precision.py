@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from raybio.core.errors import CheckpointError, ConfigError
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import ProcessGroup
@@ -24,7 +24,7 @@ from raybio.training.precision import (
 from tests.methods.conformance_cases import tiny_config
 from tests.training.workers import run_workers
 
-NAME = "structure_preserving"
+NAME = "sppt_protein"
 
 
 def product_dtype(name: str) -> torch.dtype:
@@ -126,7 +126,7 @@ def one_old_machine(rank: int, collective: ProcessGroup, folder: Path, store: st
     config = tiny_config(NAME, **{"precision": "auto", "schedule.max_steps": 1})
     names = []
     for precision in (None, "bf16"):
-        system = SYSTEMS[NAME].build(config, store)
+        system = METHODS[NAME].build(config, store)
         names += [
             report.precision
             for report in fit(system, config, collective=collective, precision=precision)
@@ -148,7 +148,7 @@ def test_a_resumed_run_keeps_its_precision_on_another_kind_of_machine(
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16})
         config = tiny_config(NAME, **{"precision": "auto", "schedule.max_steps": max_steps})
         system, checkpoints = (
-            SYSTEMS[NAME].build(config, tiny_store.path),
+            METHODS[NAME].build(config, tiny_store.path),
             CheckpointStore(tmp_path),
         )
         (name,) = {
@@ -177,4 +177,4 @@ def test_an_unknown_precision_is_refused() -> None:
 def test_a_run_without_a_decided_precision_is_refused(precision: str, tiny_store: Store) -> None:
     config = tiny_config(NAME)
     with pytest.raises(ConfigError, match=f"got '{precision}' for a run; want fp32 or bf16"):
-        next(fit(SYSTEMS[NAME].build(config, tiny_store.path), config, precision=precision))
+        next(fit(METHODS[NAME].build(config, tiny_store.path), config, precision=precision))

@@ -26,7 +26,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
-from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, counted_rows, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import Tokenise, TokenizerSource, read_texts
@@ -49,6 +49,9 @@ from raybio.methods.biostransformers.term_retrieval import (
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
 from raybio.training.embed import embed_rows
+
+STORE = ArticleStore
+"""The class of the stores that it trains on."""
 
 
 def prepare_demo(directory: str | Path) -> Path:
@@ -140,7 +143,7 @@ def build(config: Config, store_path: str | Path) -> System:
             "--validation-share, or train without evaluation (schedule.evaluate_every_steps=0)"
         )
     return System(
-        name="siamese",
+        name="biostransformers",
         model=encoder,
         objective=MultipleNegativesRanking(config.objective, encoder.log_temperature),
         batch_type=PairBatch,

@@ -24,7 +24,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
-from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
@@ -48,6 +48,9 @@ from raybio.ops.retrieval import retrieve, vector_scores
 from raybio.ops.scores import Metric
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
+
+STORE = ClozeStore
+"""The class of the stores that it trains on."""
 
 
 def prepare_demo(directory: str | Path) -> Path:

@@ -24,7 +24,7 @@ from raybio.core.batch import PaddedTokens
 from raybio.core.errors import ConfigError
 from raybio.core.files import whole_folder
 from raybio.core.interfaces import Encoded, Encoder
-from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import ids_around

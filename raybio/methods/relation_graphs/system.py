@@ -26,6 +26,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
+from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.collate import (
@@ -68,6 +69,10 @@ SHOWN_IN_TRAINING = ("ner_f1", "re_minus_f1", "re_f1")
 
 
 _BATCH_ROWS = {"cldr": 8, "clgs": 8, "clner": 16, "joint": 8}
+
+
+STORE = WordStore
+"""The class of the stores that it trains on."""
 
 
 def prepare_demo(directory: str | Path) -> Path:
@@ -124,6 +129,11 @@ def _demand_relations(config: Config, store: WordStore, fold: Fold) -> None:
                 "want some, or model=clner"
                 + (", or schedule.evaluate_every_steps=0" if what == "validation" else "")
             )
+
+
+def input_lengths(config: Config, store: WordStore) -> list[InputLengths]:
+    """Return nothing: ``check`` refuses sentences that are too long."""
+    return []
 
 
 def build(config: Config, store_path: str | Path) -> System:

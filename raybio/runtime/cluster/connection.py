@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ClusterError
-from raybio.runtime.cluster.connection.room import Node, Resources, check_resources
+from raybio.runtime.cluster.room import Node, Resources, check_resources
 
 LOCAL_STARTS = 3
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from raybio.core.table_layout import TableLayout
 from raybio.evaluation.report import Section, write_report
-from raybio.methods import SYSTEMS, TableLayout
+from raybio.methods import METHODS
 from raybio.runtime.compare.curves import table as means_over_steps
 from raybio.runtime.compare.plots import Row, plot_overlaid, plot_scores
 from raybio.runtime.compare.runs import GivenRun, Group, differing_settings, grouped
@@ -74,7 +75,7 @@ class Comparison:
 def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Comparison:
     """Put runs of one system side by side; without scores what was asked may have differed."""
     groups, settings = grouped(runs), differing_settings(runs)
-    layout = SYSTEMS[runs[0].identity["system"]].table
+    layout = METHODS[runs[0].identity["system"]].table
     notes = _notes(runs, settings, with_scores)
     tests, by_seed, rows = list[RunTest](), list[RunTest](), dict[str, Any]()
     if with_scores:

@@ -11,7 +11,7 @@ from typing import Any
 
 from raybio.core.errors import ConfigError
 from raybio.evaluation.evaluator import UnitScores, read_unit_scores
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.compare.variations import REPETITIONS
 from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json, with_nan
 from raybio.runtime.run.metrics_log import read_reports
@@ -50,7 +50,7 @@ class GivenRun:
         with contextlib.suppress(
             ConfigError
         ):  # a setting that is gone, or takes other values now: it shows as it was
-            config = SYSTEMS[self.identity["system"]].config.from_mapping(config).to_mapping()
+            config = METHODS[self.identity["system"]].config.from_mapping(config).to_mapping()
         # "auto" is no difference to what it came to.
         return _flat(config) | ({"precision": self.precision} if self.precision else {})
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.markdown import markdown_table
+from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison, plot_table
-from raybio.methods import TableLayout
 from raybio.ops.significance import Spread, over_seeds
 from raybio.runtime.compare.labels import label_of, shown
 from raybio.runtime.compare.plots import plot_against

@@ -6,8 +6,8 @@ from itertools import combinations
 
 import numpy as np
 
+from raybio.core.table_layout import TableLayout
 from raybio.evaluation.evaluator import UnitScores, paired_difference
-from raybio.methods import TableLayout
 from raybio.ops.significance import holm
 from raybio.runtime.compare.runs import GivenRun, Group
 

@@ -14,7 +14,7 @@ from typing import Any
 from raybio.core.config import override, override_all, parse_yaml, value_at
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import quoted
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.labels import label_of, leaf, named, shown
 from raybio.runtime.compare.table import (
@@ -157,7 +157,7 @@ def compare(
     results += [
         train(replace(variant, parent_run_id=result.mlflow_run_id)) for variant in requests[1:]
     ]
-    layout = SYSTEMS[request.system].table
+    layout = METHODS[request.system].table
     precisions = precisions_of_auto(kin, results)
     table = ResultTable(score_rows(kin, results), layout, precisions, cut_remarks(kin, results))
     paths = write_table(table, result.folder)
@@ -250,7 +250,7 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
     logged = [{name for report in of_run for name in report["metrics"]} for of_run in reports]
     metrics = [
         name
-        for name in SYSTEMS[first.system].step_metrics
+        for name in METHODS[first.system].step_metrics
         if all(name in names for names in logged)
     ]
     names_by_label = {}

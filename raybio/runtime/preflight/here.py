@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from raybio.core.errors import ClusterError
-from raybio.runtime.cluster.connection.connection import (
+from raybio.runtime.cluster.connection import (
     LOCAL_ONLY,
     cluster_to_join,
     others_can_read,

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import raybio
 from raybio.core.errors import RaybioError
-from raybio.runtime.cluster.connection.connection import LOCAL_ONLY, others_can_read, token_path
+from raybio.runtime.cluster.connection import LOCAL_ONLY, others_can_read, token_path
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, over_nodes
 from raybio.runtime.preflight.here import (
     CONNECT_SECONDS,

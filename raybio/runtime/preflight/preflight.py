@@ -15,9 +15,14 @@ from urllib.parse import urlsplit
 
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.search_space import Budget, SearchSpace, load_search_space, outside_base
-from raybio.methods import SYSTEMS
-from raybio.runtime.cluster.connection.connection import cluster_nodes, cluster_to_join, local_node, started
-from raybio.runtime.cluster.connection.room import Node, check_resources, room_of_trials
+from raybio.methods import METHODS
+from raybio.runtime.cluster.connection import (
+    cluster_nodes,
+    cluster_to_join,
+    local_node,
+    started,
+)
+from raybio.runtime.cluster.room import Node, check_resources, room_of_trials
 from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
@@ -38,7 +43,7 @@ class Intent:
 
     Attributes:
         arguments: as the training jobs take them; ``runs`` is the folder of sweeps for a sweep.
-        system: its name in ``SYSTEMS``; None: settings are not looked at.
+        system: its name in ``METHODS``; None: settings are not looked at.
         space: YAML file of a search space, for a sweep; it names the system.
         budget: changes of the space's budget, such as ``num_trials=6``.
         gpus_per_worker: of a sweep's trials.
@@ -145,8 +150,8 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
         system = space.system
     if system is None:
         return
-    if system not in SYSTEMS:
-        raise ConfigError(f"--system: got {system!r}, want one of {', '.join(SYSTEMS)}")
+    if system not in METHODS:
+        raise ConfigError(f"--system: got {system!r}, want one of {', '.join(METHODS)}")
     fields = settle(system, arguments)
     base, store = fields["config"], fields["store"]
     configs = (base,) if space is None else _trials(base, space, store)
@@ -180,7 +185,7 @@ def _look_at_store(plan: _Settled) -> Iterator[Finding]:
 def _look_at_encoders(plan: _Settled) -> Iterator[Finding]:
     if plan.system is None or plan.store is None:
         return
-    entry = SYSTEMS[plan.system]
+    entry = METHODS[plan.system]
     store = open_store(plan.store, entry.store)
     for config in plan.configs:
         entry.check(config, store)

@@ -12,10 +12,10 @@ from typing import Any
 from raybio.core.errors import ConfigError, LongRunError, RaybioError
 from raybio.encoders.input_lengths import InputLengths
 from raybio.evaluation.plots import plot_final, plot_run
-from raybio.methods import SYSTEMS
-from raybio.runtime.cluster.connection.connection import check_plan, connected
-from raybio.runtime.cluster.connection.room import Node, Resources, check_resources
-from raybio.runtime.cluster.connection.stop_signals import StopSignals
+from raybio.methods import METHODS
+from raybio.runtime.cluster.connection import check_plan, connected
+from raybio.runtime.cluster.room import Node, Resources, check_resources
+from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.duration import DurationEstimate, epochs_in_words
 from raybio.runtime.run.folder import (
     COMPLETE,
@@ -60,7 +60,7 @@ class TrainRequest:
     """What to train, where, and with how much.
 
     Attributes:
-        system: its name in ``SYSTEMS``.
+        system: its name in ``METHODS``.
         config: the system's whole configuration.
         store: path of the prepared store.
         name: the run's name; the same name goes on with the same run.
@@ -151,7 +151,7 @@ def check_request(request: TrainRequest) -> str:
             much as the user set.
         StoreError: if the store is missing, damaged or of another kind.
     """
-    entry = SYSTEMS[request.system]
+    entry = METHODS[request.system]
     store = open_store(request.store, entry.store)
     if _finished(RunFolder(request.runs, request.name), request.config) is None:
         entry.check(request.config, store)
@@ -164,7 +164,7 @@ _READS_NO_INPUT = {"seed", "schedule", "optim", "memory", "precision", "on_nonfi
 
 
 def _input_lengths(request: TrainRequest) -> list[InputLengths]:
-    entry = SYSTEMS[request.system]
+    entry = METHODS[request.system]
     digest = open_store(request.store, entry.store).digest
     reading = {
         name: part

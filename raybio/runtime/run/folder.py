@@ -222,7 +222,7 @@ class RunFolder:
         is replaced by a run of other settings.
 
         Args:
-            system: its name in ``SYSTEMS``.
+            system: its name in ``METHODS``.
             config: the whole configuration.
             store: where the store lies now.
             data_digest: its digest.

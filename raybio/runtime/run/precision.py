@@ -4,8 +4,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from raybio.core.errors import ClusterError
-from raybio.runtime.cluster.connection.connection import cluster_nodes, cluster_to_join, local_node, started
-from raybio.runtime.cluster.connection.room import Node, Resources, Room, places
+from raybio.runtime.cluster.connection import (
+    cluster_nodes,
+    cluster_to_join,
+    local_node,
+    started,
+)
+from raybio.runtime.cluster.room import Node, Resources, Room, places
 from raybio.training.precision import Decision, Processor, local_processors
 
 _log = logging.getLogger(__name__)

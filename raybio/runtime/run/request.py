@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from raybio.core.config import fingerprint, load, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
-from raybio.methods import SYSTEMS, SystemEntry
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder, read_json
 from raybio.store.store import open_store
+from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig
 
 FOLD = "data.fold"
@@ -74,7 +75,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         RecordError: if a record of the run of that name is damaged and cannot be written again.
         StoreError: if the store is missing or damaged.
     """
-    entry = SYSTEMS[system]
+    entry = METHODS[system]
     if arguments.device not in _DEVICES:
         raise ConfigError(f"--device: got {arguments.device!r}, want auto, cpu or gpu")
     runs = default_folder("runs", "RAYBIO_RUNS") if arguments.runs is None else arguments.runs
@@ -115,11 +116,11 @@ def base_configs(arguments: Arguments) -> dict[str, Callable[[], TrainingConfig]
     The functions raise ConfigError for settings that are wrong.
     """
 
-    def base(entry: SystemEntry) -> TrainingConfig:
+    def base(entry: Method) -> TrainingConfig:
         # Runs are looked up by name, and sweeps have no name here.
         return settled_config(entry, replace(arguments, name=None), Path())[1]
 
-    return {name: partial(base, entry) for name, entry in SYSTEMS.items()}
+    return {name: partial(base, entry) for name, entry in METHODS.items()}
 
 
 def _given_or(value: Any, default: Any) -> Any:
@@ -128,7 +129,7 @@ def _given_or(value: Any, default: Any) -> Any:
 
 
 def settled_config(
-    entry: SystemEntry, arguments: Arguments, runs: Path
+    entry: Method, arguments: Arguments, runs: Path
 ) -> tuple[Path | None, TrainingConfig]:
     """The store, None where it would be the system's demo's, and the settings; nothing is written.
 
@@ -163,7 +164,7 @@ def default_folder(kind: str, variable: str) -> Path:
 
 
 def _store_and_base(
-    entry: SystemEntry, arguments: Arguments, runs: Path
+    entry: Method, arguments: Arguments, runs: Path
 ) -> tuple[Path | None, TrainingConfig]:
     if arguments.store is not None:
         return arguments.store, entry.config()

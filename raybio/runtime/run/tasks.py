@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raybio.core.errors import RaybioError
-from raybio.runtime.cluster.connection.connection import cluster_nodes, started
-from raybio.runtime.cluster.connection.room import Room, room
+from raybio.runtime.cluster.connection import cluster_nodes, started
+from raybio.runtime.cluster.room import Room, room
 
 MAX_RETRIES = 3
 """Of a task whose machine is lost."""

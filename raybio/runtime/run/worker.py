@@ -17,7 +17,7 @@ from raybio.core.digest import weights_digest
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.interfaces import Collective, System
 from raybio.evaluation.evaluator import write_unit_scores
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -44,7 +44,7 @@ class Order:
     """What the driver asks of every worker; plain values, so that it travels.
 
     Attributes:
-        system: its name in ``SYSTEMS``.
+        system: its name in ``METHODS``.
         config: the whole configuration as plain values.
         store: path of the prepared store.
         runs: folder of all runs.
@@ -99,7 +99,7 @@ def _train(order: Order, folder: RunFolder) -> None:
         order.threads or max(1, torch.get_num_threads() // context.get_local_world_size())
     )
     collective: Collective = ProcessGroup() if world > 1 else SingleProcess()
-    entry = SYSTEMS[order.system]
+    entry = METHODS[order.system]
     config = entry.config.from_mapping(order.config)
     checkpoints = _checkpoints(folder, config)
     if rank != 0:
@@ -123,7 +123,7 @@ def _walk(
     checkpoints: CheckpointStore,
     log: MetricsLog | None,
 ) -> None:
-    system = SYSTEMS[order.system].build(config, order.store)
+    system = METHODS[order.system].build(config, order.store)
 
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
         _agree(first_step, collective)

@@ -11,7 +11,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from raybio.core import errors
 from raybio.core.errors import ClusterError, RaybioError
-from raybio.runtime.cluster.connection.room import Resources
+from raybio.runtime.cluster.room import Resources
 from raybio.runtime.run.folder import RunFolder, read_json
 from raybio.runtime.run.worker import Order, work
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ConfigError
-from raybio.runtime.cluster.connection.machine import MachineLoad, warn_of_network
+from raybio.runtime.cluster.machine import MachineLoad, warn_of_network
 from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
 from raybio.runtime.run.metrics_log import MetricsTail
 from raybio.runtime.tracking import mlflow as mlflow_run

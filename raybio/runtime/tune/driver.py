@@ -29,10 +29,15 @@ from ray.tune.trainable import wrap_function
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ClusterError, ConfigError, RecordError
 from raybio.core.search_space import SearchSpace
-from raybio.methods import SYSTEMS
-from raybio.runtime.cluster.connection.connection import cluster_nodes, cluster_to_join, local_node, started
-from raybio.runtime.cluster.connection.room import Node, Room, room_of_trials
-from raybio.runtime.cluster.connection.stop_signals import StopSignals
+from raybio.methods import METHODS
+from raybio.runtime.cluster.connection import (
+    cluster_nodes,
+    cluster_to_join,
+    local_node,
+    started,
+)
+from raybio.runtime.cluster.room import Node, Room, room_of_trials
+from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.driver import InterruptedRunError, check_lengths, report_cuts
 from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
 from raybio.runtime.run.precision import show_decision, worker_processors
@@ -135,7 +140,7 @@ def sweep(request: SweepRequest) -> Swept:
     """
     folder, entry, space = (
         RunFolder(request.sweeps, request.name),
-        SYSTEMS[request.space.system],
+        METHODS[request.space.system],
         request.space,
     )
     uri = tracking_uri(request.tracking, request.sweeps)

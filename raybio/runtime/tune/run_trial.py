@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, RaybioError
-from raybio.methods import SYSTEMS
-from raybio.runtime.cluster.connection.room import Resources
+from raybio.methods import METHODS
+from raybio.runtime.cluster.room import Resources
 from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
@@ -184,7 +184,7 @@ def _trained_here(
         order.setup(0, folder.path)
     torch.set_num_threads(order.threads)
     device = "cuda" if order.gpus_per_worker else "cpu"
-    system = SYSTEMS[order.space.system].build(config, order.store)
+    system = METHODS[order.space.system].build(config, order.store)
     reports = walk_alone(
         system,
         config,

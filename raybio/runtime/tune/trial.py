@@ -9,7 +9,7 @@ from typing import Any
 
 from raybio.core.config import fingerprint, override_all
 from raybio.core.search_space import SearchSpace, Settings, quoted
-from raybio.methods import SYSTEMS
+from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder, read_json
 from raybio.runtime.run.goal import Goal
 from raybio.store.store import open_store
@@ -129,7 +129,7 @@ class TrialOrder:
             ConfigError: if they do not fit each other, or the store.
             StoreError: if the store is missing, damaged or of another kind.
         """
-        config, entry = self.config(settings), SYSTEMS[self.space.system]
+        config, entry = self.config(settings), METHODS[self.space.system]
         if self.store:
             entry.check(config, open_store(self.store, entry.store))
 

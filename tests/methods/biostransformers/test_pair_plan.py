@@ -1,1 +1,226 @@
+from collections import Counter
 
+import numpy as np
+import pytest
+
+from raybio.core.config import override_all
+from raybio.core.errors import ConfigError, DataError
+from raybio.methods.biostransformers.collate import PairCollate, has_term
+from raybio.methods.biostransformers.config import PairPlanConfig, TextConfig
+from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.biostransformers.plan import CHECK_TAGS, PairPlan, fill_window
+from raybio.methods.biostransformers.store import ArticleCollector, ArticleConfig
+from raybio.store.writer import Draft
+
+TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]
+
+
+def make_store(folder, num_articles=60, seed=0, validation_share=0.2):
+    rng = np.random.default_rng(seed)
+    articles = []
+    for number in range(num_articles):
+        terms = [TERMS[term] for term in rng.choice(12, int(rng.integers(0, 4)), replace=False)]
+        terms += ["Humans"] * bool(rng.random() < 0.6)
+        abstract = f"abstract of {number}" if rng.random() < 0.5 else ""
+        articles.append(Article(100 + number, f"title of {number}", abstract, terms))
+    with Draft(folder) as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(to_batch(articles))
+        return collector.commit(draft, ArticleConfig(validation_share=validation_share), {})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return make_store(tmp_path_factory.mktemp("articles") / "store")
+
+
+def plan_of(store, **settings):
+    return PairPlan(store, override_all(PairPlanConfig(global_batch_rows=6), settings), seed=3)
+
+
+def all_pairs(store, fields=("title",), stopped=()):
+    """The definition: every training article's every text with its every term."""
+    names = store.term_names.to_pylist()
+    pairs = set()
+    for article in range(store.num_rows):
+        if store.is_validation_N[article]:
+            continue
+        for number, field in enumerate(fields):
+            if store.texts(field, np.array([article]))[0]:
+                bounds = store.term_indptr_N1[article : article + 2]
+                pairs |= {
+                    (article, number, int(term))
+                    for term in store.term_E[slice(*bounds)]
+                    if names[term] not in stopped
+                }
+    return pairs
+
+
+def pairs_of(rows):
+    return list(
+        zip(rows.article_B.tolist(), rows.field_B.tolist(), rows.term_B.tolist(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("conflicts", ["mask", "reject"])
+@pytest.mark.parametrize("fields", ["title", "title,abstract"])
+def test_every_epoch_holds_every_pair_exactly_once(store, conflicts, fields):
+    plan = plan_of(store, **{"conflicts": conflicts, "fields": fields, "window_steps": 4})
+    pairs = all_pairs(store, tuple(fields.split(",")))
+    assert plan.num_pairs == len(pairs)
+    # Windows do not end where epochs do: whole epochs are seen in the number of times that each pair came.
+    num_windows = plan.num_pairs  # window_steps * batch * num_pairs is a whole number of epochs
+    seen = Counter(pair for step in range(4 * num_windows) for pair in pairs_of(plan.rows(step)))
+    assert seen.keys() == pairs
+    assert set(seen.values()) == {4 * 6}
+
+
+def test_rejection_leaves_no_text_beside_a_term_of_its_article_unless_it_says_so(store):
+    plan = plan_of(store, stop_terms="check_tags", window_steps=8)
+    num_deferred = 0
+    for step in range(40):
+        rows = plan.rows(step)
+        clash = has_term(store, rows.article_B, rows.term_B) & ~np.eye(len(rows), dtype=bool)
+        fits = ~rows.is_forced_B
+        assert not clash[np.ix_(fits, fits)].any()
+        assert rows.was_deferred_B[rows.is_forced_B].all()
+        num_deferred += rows.was_deferred_B.sum()
+    assert num_deferred > 0
+
+
+def test_pairs_that_fit_nowhere_are_few_and_spread_over_all_batches():
+    """300 articles with 3 of 400 terms, and one that most of them have: only its own pairs are too many."""
+    rng = np.random.default_rng(0)
+    terms_of = [
+        rng.choice(400, 3, replace=False).tolist() + [400] * bool(number % 5)
+        for number in range(300)
+    ]
+    pairs = [(article, term) for article, terms in enumerate(terms_of) for term in terms]
+    pairs = [pairs[index] for index in rng.permutation(len(pairs))][:1024]
+    article, term = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    chosen, deferred, forced = fill_window(
+        article, term, [terms_of[one] for one in article], 16, 64
+    )
+    assert sorted(chosen.ravel().tolist()) == list(range(1024))
+    num_common = term.count(400)
+    assert forced.sum() <= 1.1 * num_common
+    share_K = forced[chosen].mean(axis=1)
+    assert share_K.max() < 2 * share_K.mean()
+    assert abs(share_K[:8].mean() - share_K[8:].mean()) < 0.1
+    assert deferred.sum() < 0.5 * 1024
+
+
+def test_masked_batches_do_have_conflicts_that_rejection_avoids(store):
+    plan = plan_of(store, conflicts="mask")
+    clashes = [
+        (has_term(store, rows.article_B, rows.term_B) & ~np.eye(len(rows), dtype=bool)).sum()
+        for rows in map(plan.rows, range(20))
+    ]
+    assert sum(clashes) > 0
+
+
+@pytest.mark.parametrize("conflicts", ["mask", "reject"])
+def test_a_step_is_a_function_of_its_number_and_shards_are_slices_of_it(store, conflicts):
+    plan, again = (plan_of(store, conflicts=conflicts, window_steps=4) for _ in range(2))
+    expected = [pairs_of(plan.rows(step)) for step in range(12)]
+    for step in (11, 3, 7, 0):
+        assert pairs_of(again.rows(step)) == expected[step]
+        for world in (1, 2, 4, 7):
+            shards = [pairs_of(again.rows(step).shard(rank, world)) for rank in range(world)]
+            assert sum(shards, []) == expected[step]
+
+
+def test_filling_a_window_equals_its_definition():
+    # Pairs 0 and 1 share an article; pair 2's article has pair 0's term; pair 3 is free.
+    article, term, terms = [0, 0, 1, 2], [5, 6, 7, 8], [[5, 6], [5, 6], [5, 7], [8]]
+    # By how many pairs' articles have a term, the order is 2, 3 (one each), 1 (two), 0 (three).
+    chosen, deferred, forced = fill_window(article, term, terms, 2, 2)
+    assert chosen.tolist() == [[1, 0], [2, 3]]
+    assert deferred.tolist() == [True, False, False, False]
+    assert forced.tolist() == [True, False, False, False]
+
+
+def test_what_fits_nowhere_is_taken_all_the_same_and_marked():
+    chosen, deferred, forced = fill_window([0, 0, 0, 0], [1, 2, 3, 4], [[1, 2, 3, 4]] * 4, 2, 2)
+    assert sorted(chosen.ravel().tolist()) == [0, 1, 2, 3]
+    assert forced.sum() == 2
+
+
+def test_check_tags_are_left_out_and_frequent_terms_capped(store):
+    assert "Humans" in CHECK_TAGS
+    stopped = plan_of(store, stop_terms="check_tags")
+    assert stopped.num_pairs == len(all_pairs(store, stopped=CHECK_TAGS))
+    capped = plan_of(store, conflicts="mask", max_pairs_per_term=2, fields="title,abstract")
+    seen = {pair for step in range(3 * capped.num_pairs) for pair in pairs_of(capped.rows(step))}
+    assert max(Counter((field, term) for _, field, term in seen).values()) == 2
+    assert seen <= all_pairs(store, ("title", "abstract"))
+
+
+def test_a_plan_without_pairs_or_with_too_large_a_batch_is_refused(tmp_path, store):
+    with pytest.raises(ConfigError, match="global_batch_rows is 5000, but there are only"):
+        plan_of(store, global_batch_rows=5000)
+    nothing = make_store(tmp_path / "store", validation_share=0.99)
+    with pytest.raises(DataError, match="no training article has a title"):
+        plan_of(nothing)
+
+
+def split_words(texts):
+    """A tokenizer for tests: the number in a text, between two marks."""
+    tokens = [[1, 2 + int("".join(filter(str.isdigit, text)) or 0), 0] for text in texts]
+    return np.concatenate(tokens).astype(np.uint16), np.arange(len(texts) + 1) * 3
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("with_reverse", [False, True])
+def test_collation_gives_texts_terms_and_masks_by_definition(store, world, with_reverse):
+    config = PairPlanConfig(global_batch_rows=10, fields=("title", "abstract"), conflicts="mask")
+    collate = PairCollate(store, config, TextConfig(), split_words, 3, with_reverse)
+    for step in range(5):
+        rows = collate.plan.rows(step)
+        names = store.term_names.to_pylist()
+        terms_of = [
+            set(store.term_E[store.term_indptr_N1[a] : store.term_indptr_N1[a + 1]].tolist())
+            for a in rows.article_B
+        ]
+        clash = np.array(
+            [[j != i and rows.term_B[j] in terms_of[i] for j in range(10)] for i in range(10)]
+        )
+        for rank in range(world):
+            arrays = collate(step, rank, world)
+            part = slice(10 * rank // world, 10 * (rank + 1) // world)
+            size = part.stop - part.start
+            np.testing.assert_array_equal(arrays["ignore_NG"], clash[part])
+            reverse = clash.T[part] if with_reverse else np.zeros((size, 0), dtype=bool)
+            np.testing.assert_array_equal(arrays["ignore_reverse_NG"], reverse)
+            numbers = arrays["token_T"].reshape(-1, 3)[:, 1] - 2
+            assert numbers[:size].tolist() == (store.pmid_N[rows.article_B[part]] - 100).tolist()
+            digits = [
+                "".join(filter(str.isdigit, names[term])) or "0" for term in rows.term_B[part]
+            ]
+            assert numbers[size:].tolist() == [int(text) for text in digits]
+
+
+def test_articles_with_one_pmid_are_one_article_and_the_last_record_counts(tmp_path):
+    with Draft(tmp_path / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(
+            to_batch(
+                [Article(7, "old", "", ["Gone", "B"]), Article(3, "three", "x", ["B", "A", "B"])]
+            )
+        )
+        collector.add(to_batch([Article(7, "new", "text", ["C"])]))
+        store = collector.commit(draft, ArticleConfig(), {})
+    assert store.pmid_N.tolist() == [3, 7]
+    assert store.texts("title", np.array([1, 0])) == ["new", "three"]
+    assert store.texts("abstract", np.array([0, 1])) == ["x", "text"]
+    assert store.term_names.to_pylist() == ["A", "B", "C"]
+    assert store.term_indptr_N1.tolist() == [0, 2, 3]
+    assert store.term_E.tolist() == [0, 1, 2]
+    assert store.manifest["counts"]["article_terms"] == 3
+
+
+def test_the_split_goes_by_pmid_alone_so_a_corpus_that_grows_keeps_it(tmp_path):
+    small = make_store(tmp_path / "small", num_articles=40)
+    large = make_store(tmp_path / "large", num_articles=60)
+    assert small.is_validation_N.tolist() == large.is_validation_N[:40].tolist()
+    assert 0 < small.is_validation_N.mean() < 0.5

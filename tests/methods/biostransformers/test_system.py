@@ -1,1 +1,205 @@
+import math
+from functools import partial
+from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raybio.core.config import override
+from raybio.core.errors import CheckpointError, ConfigError, DataError, StoreError
+from raybio.core.interfaces import Collective
+from raybio.methods.biostransformers.config import Config
+from raybio.methods.biostransformers.demo import LiteratureConfig, default_literature
+from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.biostransformers.store import ArticleCollector, ArticleConfig, ArticleStore
+from raybio.methods.biostransformers.system import build, check
+from raybio.store.store import Store
+from raybio.store.writer import Draft
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.collective import SingleProcess, sum_gradients
+from raybio.training.loop import fit
+from tests.methods.conformance_cases import tiny_config
+from tests.methods.test_conformance import assert_equal_gradients, gradients
+from tests.training.workers import run_workers
+
+NAME = "biostransformers"
+
+
+def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_batch(
+    tiny_articles: ArticleStore,
+) -> None:
+    """-log softmax of scaled cosines at each text's own term, other terms of the article left out."""
+    config = tiny_config(NAME, **{"objective.symmetric": False, "plan.conflicts": "mask"})
+    system = build(config, tiny_articles.path)
+    batch = system.batch_type.from_arrays(system.collate(0, 0, 1))
+    system.model.eval()
+    with torch.no_grad():
+        embedding = system.model(
+            batch.pad(torch.arange(batch.num_rows), system.model.pad_id)
+        ).embedding_RD
+        report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    texts, terms = (
+        torch.nn.functional.normalize(part, dim=1).double() for part in embedding.chunk(2)
+    )
+    expected = []
+    for i in range(len(texts)):
+        allowed = [j for j in range(len(terms)) if j == i or not batch.ignore_NG[i, j]]
+        scores = torch.stack([20 * texts[i] @ terms[j] for j in allowed])
+        expected.append(-torch.log_softmax(scores, 0)[allowed.index(i)])
+    assert float(report.loss) == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
+    assert float(report.terms["ignored_pair_rate"]) > 0
+
+
+@pytest.mark.parametrize("conflicts", ["mask", "reject"])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_two_workers_have_the_gradient_of_one(
+    conflicts: str, symmetric: bool, tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    settings = {
+        "plan.conflicts": conflicts,
+        "objective.symmetric": symmetric,
+        "plan.global_batch_rows": 11,
+    }
+    alone = gradients(build(tiny_config(NAME, **settings), tiny_articles.path), SingleProcess(), 1)
+    run_workers(
+        partial(save_gradients, settings=settings, store=str(tiny_articles.path)), 2, tmp_path
+    )
+    for rank in range(2):
+        assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
+def save_gradients(
+    rank: int, collective: Collective, folder: Path, settings: dict, store: str
+) -> None:
+    system = build(tiny_config(NAME, **settings), store)
+    gradients(system, collective, 1)
+    sum_gradients(
+        [parameter for parameter in system.model.parameters() if parameter.requires_grad],
+        collective,
+    )
+    found = {
+        key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None
+    }
+    save_file(found, folder / f"{rank}.safetensors")
+
+
+def test_a_learned_temperature_moves_however_slow_the_encoder_and_is_not_exported(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    config = tiny_config(
+        NAME, **{"optim.peak_lr": 1e-9, "optim.scalar_lr": 1e-2, "optim.schedule": "constant"}
+    )
+    system = build(config, tiny_articles.path)
+    reports = [report.metrics for report in fit(system, config)]
+    # Five updates come before the last report, each about as long as the rate and in either direction.
+    assert 0.01 < abs(math.log(reports[-1]["temperature"] / config.objective.temperature)) < 0.06
+    folder = system.export(tmp_path / "export", {"name": "tiny"})
+    assert "log_temperature" not in load_file(folder / "model.safetensors")
+
+
+def test_the_export_gives_the_embeddings_of_training_in_sentence_transformers(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    system = build(tiny_config(NAME), tiny_articles.path)
+    texts = tiny_articles.texts("title", np.arange(5))
+    theirs = SentenceTransformer(
+        str(system.export(tmp_path / "export", {"name": "tiny"})), device="cpu"
+    ).encode(texts)
+    token_T, indptr_R1 = system.collate.tokenise(texts)
+    with torch.no_grad():
+        for row in range(5):
+            token = torch.from_numpy(token_T[indptr_R1[row] : indptr_R1[row + 1]].astype(np.int64))[
+                None
+            ]
+            states = system.model.eval().model(input_ids=token).last_hidden_state
+            np.testing.assert_allclose(theirs[row], states[0].mean(0).numpy(), atol=1e-5)
+
+
+def test_a_store_of_proteins_is_refused(tiny_store: Store) -> None:
+    with pytest.raises(StoreError, match="is a store of proteins, want one of articles"):
+        build(tiny_config(NAME), tiny_store.path)
+
+
+def test_another_tokenizer_is_refused_when_a_run_goes_on(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    config = tiny_config(NAME)
+    list(fit(build(config, tiny_articles.path), config, checkpoints=CheckpointStore(tmp_path)))
+    smaller = tiny_config(NAME, **{"encoder.vocabulary_size": 60})
+    with pytest.raises(CheckpointError, match="vocabulary_size"):
+        list(
+            fit(build(smaller, tiny_articles.path), smaller, checkpoints=CheckpointStore(tmp_path))
+        )
+
+
+def test_the_simulated_literature_is_read_by_the_real_reader_and_is_the_same_each_time(
+    tmp_path: Path,
+) -> None:
+    config = LiteratureConfig(num_articles=80, num_branches=3, topics_per_branch=4)
+    one, two = (
+        default_literature(tmp_path / "one", config),
+        default_literature(tmp_path / "two", config),
+    )
+    assert one.digest == two.digest
+    assert one.num_rows == 80
+    assert one.manifest["counts"]["articles_with_abstract"] == 80
+    assert {"Humans", "Female"} <= set(one.term_names.to_pylist())
+    assert default_literature(tmp_path / "one", config).digest == one.digest
+
+
+def test_without_validation_articles_training_is_refused_or_goes_without_judgement(
+    tmp_path: Path,
+) -> None:
+    with Draft(tmp_path / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(
+            to_batch(
+                [Article(number, f"w{number}", "", [f"T{number % 7}"]) for number in range(1, 30)]
+            )
+        )
+        store = collector.commit(draft, ArticleConfig(validation_share=0), {})
+    with pytest.raises(DataError, match="no validation article has a title and a term"):
+        build(tiny_config(NAME, **{"schedule.evaluate_every_steps": 2}), store.path)
+    system = build(tiny_config(NAME), store.path)
+    assert system.evaluate is None and system.final_evaluate is None
+
+
+def test_texts_that_no_article_has_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    with Draft(tmp_path / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(
+            to_batch(
+                [Article(number, f"w{number}", "", [f"T{number % 7}"]) for number in range(1, 30)]
+            )
+        )
+        store = collector.commit(draft, ArticleConfig(), {})
+    config = tiny_config(NAME)
+    check(config, store)
+    for setting, value in {"plan.fields": "title,abstract", "evaluation.field": "abstract"}.items():
+        message = f"{setting}: got abstract, but no article of .* has one, want texts that are there: title"
+        for refuse in (check, lambda config, store: build(config, store.path)):
+            with pytest.raises(ConfigError, match=message):
+                refuse(override(config, setting, value), store)
+
+
+def test_the_defaults_are_those_of_the_papers_code() -> None:
+    config = Config()
+    assert (config.plan.global_batch_rows, config.plan.conflicts, config.encoder.max_length) == (
+        384,
+        "reject",
+        128,
+    )
+    assert (config.optim.peak_lr, config.optim.schedule, config.optim.num_warmup_steps) == (
+        2e-5,
+        "linear",
+        500,
+    )
+    assert (
+        config.objective.temperature,
+        config.objective.symmetric,
+        config.text.max_characters,
+    ) == (0.05, False, 500)

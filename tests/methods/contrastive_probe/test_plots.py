@@ -1,1 +1,64 @@
+import numpy as np
 
+from raybio.cli.contrastive_probe.probe import write_report
+from raybio.evaluation.plots import plot_curves
+from raybio.methods.contrastive_probe.accuracy import chance_scores, outcome, predict
+from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.plots import plot_judgements, plot_probe
+from raybio.methods.contrastive_probe.report import ProbedSet, ProbeResult, report_data
+from tests.methods.contrastive_probe.small_questions import random_questions
+from tests.methods.contrastive_probe.test_probe import embeddings, search
+
+PNG = b"\x89PNG"
+
+
+def sets():
+    """Two models at two layers."""
+    questions, results = random_questions(), []
+    for number, (model, layer) in enumerate([("one", 3), ("one", 12), ("two", 3), ("two", 12)]):
+        predicted = predict(questions, *embeddings(questions, seed=number), ProbeConfig(), search)
+        results.append(ProbeResult(model, layer, outcome(questions, predicted), predicted))
+    return [ProbedSet("full", questions, results, "name", chance_scores(questions, ProbeConfig()))]
+
+
+def test_a_probe_over_layers_gets_heat_maps_and_curves_a_relation_that_nobody_asks_included(
+    tmp_path,
+):
+    files = plot_probe(report_data(sets(), {}), tmp_path)
+    assert sorted(file.name for file in files) == [
+        f"{what}_full_acc{k}.png" for what in ("layers", "lengths", "relations") for k in (1, 10)
+    ]
+    assert all(file.read_bytes().startswith(PNG) for file in files)
+
+
+def test_curves_of_several_runs_and_judgements_are_drawn(tmp_path):
+    runs = {"0.5": [[(50, 0.01), (100, 0.02)], [(50, 0.03)]], "0.3": [[(50, 0.02), (100, 0.05)]]}
+    assert plot_curves(runs, tmp_path / "deep" / "steps.png").read_bytes().startswith(PNG)
+    count = np.array([[20, 13], [30, 0], [40, 0], [20, 0], [27, 0]])
+    assert (
+        plot_judgements(count, [5, 4, 3, 2, 1], tmp_path / "judged.png")
+        .read_bytes()
+        .startswith(PNG)
+    )
+
+
+def test_a_report_is_markdown_json_a_file_a_table_and_figures(tmp_path):
+    write_report(tmp_path / "report", sets(), {"metric": "l2"}, seed=0)
+    found = {
+        path.relative_to(tmp_path / "report").as_posix()
+        for path in (tmp_path / "report").rglob("*.*")
+    }
+    wanted = {
+        "report.md",
+        "report.json",
+        "plots/relations_full_acc1.png",
+        "tables/table_3_approaches_full_set.csv",
+    }
+    assert wanted <= found
+    table = (
+        (tmp_path / "report/tables/by_layer_full_set_acc_1_acc_10_micro.csv")
+        .read_text()
+        .splitlines()
+    )
+    assert table[0] == "layers,one,two"
+    assert [line.split(",")[0] for line in table[1:]] == ["3", "12"]

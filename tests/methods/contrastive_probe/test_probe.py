@@ -1,1 +1,283 @@
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+
+from raybio.core.errors import ConfigError
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.text import build_text_encoder
+from raybio.encoders.text_checkpoint import write_sentence_files
+from raybio.methods.contrastive_probe.accuracy import chance_scores
+from raybio.methods.contrastive_probe.config import ProbeConfig
+from raybio.methods.contrastive_probe.probe import (
+    TextEmbedder,
+    cuts_of_benchmarks,
+    probe,
+    probe_encoder,
+)
+from raybio.methods.contrastive_probe.report import (
+    ProbedSet,
+    report_data,
+    report_markdown,
+    report_tables,
+)
+from tests import oracles
+from tests.encoders.tiny_text import embed, save_tiny
+from tests.methods.contrastive_probe.small_questions import questions_of
+
+NAMES = sorted(
+    [
+        "Asthma",
+        "asthma",
+        "cohort",
+        "illness",
+        "life",
+        "middle income",
+        "risk factors",
+        "tropical country",
+    ]
+)
+ASKED = [
+    ("may_treat", "Asthma", ["risk factors", "life"]),
+    ("may_treat", "life", ["illness"]),
+    ("occurs_after", "cohort", ["tropical country", "asthma"]),
+]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return save_tiny(tmp_path / "tiny")
+
+
+def probed_set(name, questions, results):
+    return ProbedSet(name, questions, results, "name", chance_scores(questions, ProbeConfig()))
+
+
+def tiny_encoder(model: str):
+    return build_text_encoder(TextEncoderConfig(source=model, pooling="cls", max_length=50), seed=0)
+
+
+def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
+    questions = questions_of(ASKED, NAMES)
+    said = []
+    (result,) = probe([model], {"full": questions}, ProbeConfig(), say=said.append)["full"]
+    encoder = tiny_encoder(model)
+    queries = [
+        text.replace("[Y]", "[MASK]") for text in ("Asthma may treat [Y] .", "life may treat [Y] .")
+    ]
+    queries.append("cohort occurs after [MASK] .")
+    name_CD = np.concatenate([embed(encoder, [name]) for name in NAMES])
+    expected = oracles.nearest(embed(encoder, queries), name_CD, 8)
+    near_Q10 = np.full((3, 10), -1)
+    near_Q10[:, :8] = expected
+    np.testing.assert_array_equal(result.predicted_QK, near_Q10)
+    assert result.label == "tiny"
+    assert said[1] == "probing tiny, cls pooling, full: 8 names, 3 queries"
+    assert said[2].startswith("tiny: acc@1 ")
+
+
+def test_a_model_is_pooled_as_its_folder_says_unless_told(model):
+    questions = questions_of(ASKED, NAMES)
+
+    def predicted(pooling=None):
+        said = []
+        (result,) = probe(
+            [model], {"full": questions}, ProbeConfig(), pooling=pooling, say=said.append
+        )["full"]
+        return said[1].split(", ")[1], result.predicted_QK.tolist()
+
+    plain = predicted()
+    assert plain == predicted("cls")
+    write_sentence_files(Path(model), width=32, pooling="mean", max_tokens=50)
+    assert predicted() == predicted("mean")
+    assert predicted()[0] == "mean pooling"
+    assert predicted() != plain == predicted("cls")
+
+
+def test_models_that_differ_in_pooling_say_theirs_in_the_report(model, tmp_path):
+    other, questions = save_tiny(tmp_path / "other"), questions_of(ASKED, NAMES)
+    write_sentence_files(Path(other), width=32, pooling="mean", max_tokens=50)
+
+    def labels(pooling=None):
+        found = probe(
+            [model, other], {"full": questions}, ProbeConfig(), layers=[1], pooling=pooling
+        )["full"]
+        return [result.label for result in found]
+
+    assert labels() == ["tiny (cls), 1 layers", "other (mean), 1 layers"]
+    assert labels("cls") == ["tiny, 1 layers", "other, 1 layers"]
+
+
+@pytest.mark.parametrize("pooling", [None, "cls"])
+def test_a_model_that_is_missing_or_too_shallow_is_refused_before_any_is_asked(
+    model, tmp_path, pooling
+):
+    said, questions = [], {"full": questions_of(ASKED, NAMES)}
+    with pytest.raises(ConfigError, match="no such folder"):
+        probe(
+            [model, str(tmp_path / "none")],
+            questions,
+            ProbeConfig(),
+            pooling=pooling,
+            say=said.append,
+        )
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="there is no config.json in it"):
+        probe(
+            [model, str(tmp_path / "empty")],
+            questions,
+            ProbeConfig(),
+            pooling=pooling,
+            say=said.append,
+        )
+    with pytest.raises(
+        ConfigError, match="num_layers_kept is 5, and .* has 2 layers; want at most as many"
+    ):
+        probe([model], questions, ProbeConfig(), layers=[1, 2, 5], pooling=pooling, say=said.append)
+    assert said == []
+
+
+def test_texts_of_equal_tokens_have_equal_embeddings_and_long_ones_are_cut(model):
+    encoder = tiny_encoder(model)
+    texts = [
+        "Asthma and risk factors",
+        "COVID-19",
+        "asthma  and risk FACTORS",
+        "COVID-19 illness cohort",
+        "",
+    ]
+    embedder = TextEmbedder(encoder)
+    found = embedder(texts, 5)
+    assert torch.equal(embedder(texts[::-1], 5), found.flip(0))
+    assert torch.equal(found[0], found[2])
+    np.testing.assert_allclose(found[4:].numpy(), embed(encoder, [""]), atol=1e-5)
+    cut = embedder(["asthma and risk factors in the first years"], 6)
+    np.testing.assert_allclose(cut.numpy(), embed(encoder, ["asthma and risk factors"]), atol=1e-5)
+
+
+def test_an_encoder_without_a_mask_token_is_refused(model):
+    encoder = tiny_encoder(model)
+    encoder.tokenizer.mask_token = None
+    with pytest.raises(ConfigError, match="has no mask token to stand for the answer"):
+        probe_encoder(TextEmbedder(encoder), questions_of(ASKED, NAMES), ProbeConfig())
+
+
+@pytest.mark.skipif(
+    "num_layers_kept" not in TextEncoderConfig.model_fields, reason="encoders cannot be cut yet"
+)
+def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(model):
+    questions = questions_of(ASKED, NAMES)
+    one, two = probe([model], {"full": questions}, ProbeConfig(), layers=[1, 2])["full"]
+    (whole,) = probe([model], {"full": questions}, ProbeConfig())["full"]
+    assert [one.label, two.label] == ["tiny, 1 layers", "tiny, 2 layers"]
+    np.testing.assert_array_equal(two.predicted_QK, whole.predicted_QK)
+    assert (one.predicted_QK != two.predicted_QK).any()
+
+
+def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
+    names = sorted({*NAMES, *(f"{name} {other}" for name in NAMES for other in NAMES)})
+    asked = questions_of(
+        [*(("may_treat", name, ["life"]) for name in NAMES), ("occurs_after", "life", ["life"])],
+        names,
+    )
+    other = replace(
+        asked, prompts=tuple(prompt.replace("may treat", "is for") for prompt in asked.prompts)
+    )
+    config = ProbeConfig()
+    results = probe([model], {"full": asked}, config, layers=[1, 2], reworded={"full": other})[
+        "full"
+    ]
+    for result in results:
+        embedder = TextEmbedder(
+            build_text_encoder(
+                TextEncoderConfig(
+                    source=model, pooling="cls", max_length=50, num_layers_kept=result.layer
+                ),
+                seed=0,
+            )
+        )
+        other_QK = probe_encoder(embedder, other, config)
+        name_CD = embedder(names, 25).numpy()
+        near = oracles.nearest(name_CD[asked.head_Q], name_CD, len(names) // 10)
+        expected = oracles.agreement(
+            range(8), result.predicted_QK.tolist(), other_QK.tolist(), near
+        )
+        # Asked in one wording alone, or not at all: no agreement.
+        assert result.agreement_R.tolist() == pytest.approx(
+            [np.nan, expected, np.nan, np.nan], nan_ok=True
+        )
+    tables = report_tables(report_data([probed_set("full", asked, results)], {}))
+    best = max(range(2), key=lambda layer: results[layer].agreement_R[1])
+    row = tables["Layer chosen without gold of tiny, full set: acc@10, macro"][1]
+    assert row[:3] == [
+        "agreement of wordings",
+        str(best + 1),
+        f"{100 * results[best].outcome.macro(10):.2f}",
+    ]
+    table = tables["Agreement of two wordings above chance, full set"]
+    assert table[2] == ["may_treat", *(f"{100 * result.agreement_R[1]:.2f}" for result in results)]
+
+
+def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model, tmp_path):
+    questions = questions_of(ASKED, NAMES)
+    other = save_tiny(tmp_path / "other", "distilbert")
+    found = probe([model, other], {"full": questions, "hard": questions}, ProbeConfig())
+    sets = [probed_set(name, questions, results) for name, results in found.items()]
+    data = report_data(sets, {"metric": "l2"}, num_samples=2)
+    tables = report_tables(data)
+    table = tables["Tables 4 and 10: acc@1 / acc@10"]
+    assert [row[0] for row in table[:5]] == ["model", "chance", "tiny", "other", "BERT (published)"]
+    assert table[4][1:] == ["0.94 / 4.96", "0.94 / 4.96", "0.74 / 2.31", "0.68 / 2.13"]
+    micro = sets[0].results[0].outcome.micro(10)
+    assert table[2][2].endswith(f"/ {100 * micro:.2f}")
+    by_chance = 100 * sets[0].chance["micro_acc_at_10"]["value"]
+    assert 0 < by_chance <= 100
+    assert table[1][2].endswith(f"/ {by_chance:.2f}")
+    assert [
+        tables[name][1][0] for name in ("Table 3: approaches, full set", "Scores, full set")
+    ] == ["chance"] * 2
+    markdown = report_markdown(data)
+    assert "| Contrastive-Probe (published) | PubMedBERT | 7.32 | 27.70 |" in markdown
+    assert "Answers: life; risk factors." in markdown or "Answers: illness." in markdown
+    assert tables["By relation, full set, acc@1"][1][0] == "has_part"
+    assert tables["By relation, full set, acc@1"][1][1:] == ["", ""]
+
+
+def test_names_and_queries_that_are_not_read_whole_are_counted(model):
+    long = "illness " * 40
+    questions = questions_of(ASKED, sorted([*NAMES, long]))
+    ((name, remarks),) = cuts_of_benchmarks([model], {"full": questions}).items()
+    assert name == "tiny"
+    assert any(
+        remark.startswith(f"names of full: 1 of {len(NAMES) + 1} cut at 25 of ")
+        for remark in remarks
+    )
+    assert cuts_of_benchmarks([model], {"full": questions_of(ASKED, NAMES)}) == {}
+
+
+def test_a_biolama_source_stands_beside_the_published_ones(model):
+    questions = questions_of(ASKED, NAMES)
+    results = probe([model], {"CTD": questions}, ProbeConfig())["CTD"]
+    data = report_data([probed_set("CTD", questions, results)], {})
+    table = report_tables(data)["Table 7: BioLAMA, acc@1 / acc@5"]
+    assert table[0] == ["approach", "model", "CTD"]
+    assert table[1][:2] == ["chance", ""]
+    assert ["Contrastive-Probe (published)", "PubMedBERT", "2.60 / 8.87"] in table
+
+
+def test_what_two_query_sets_have_in_common_is_embedded_once(model, monkeypatch):
+    encoder, seen = tiny_encoder(model), []
+    forward = type(encoder).forward
+    monkeypatch.setattr(
+        type(encoder),
+        "forward",
+        lambda self, tokens: seen.append(len(tokens.token_RL)) or forward(self, tokens),
+    )
+    embedder = TextEmbedder(encoder)
+    whole = embedder(NAMES, 25)
+    num_whole = sum(seen)
+    part = embedder([*NAMES[:3], "something new"], 25)
+    assert sum(seen) == num_whole + 1
+    assert torch.equal(part[:3], whole[:3])

@@ -1,1 +1,314 @@
 """Exported models of words, judged together."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.core.errors import ConfigError
+from raybio.methods.relation_graphs import evaluate as entity_relation_evaluation
+from raybio.methods.relation_graphs import system as relation_graphs
+from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
+from raybio.methods.relation_graphs.character_bert.model import (
+    build_character_bert,
+    save_character_bert,
+)
+from raybio.methods.relation_graphs.collate import fold_of
+from raybio.methods.relation_graphs.config import FoldConfig
+from raybio.methods.relation_graphs.demo import WordsConfig, default_words
+from raybio.methods.relation_graphs.encoder import check_layers
+from raybio.methods.relation_graphs.evaluate import (
+    WordModel,
+    graph_accuracy_of_sentences,
+    judge_together,
+)
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.methods.relation_graphs.store import WordStore
+from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
+from raybio.training.loop import fit
+from tests.methods.conformance_cases import tiny_config
+from tests.methods.relation_graphs.word_stores import write_sentences
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> WordStore:
+    config = WordsConfig(num_sentences=60, num_drugs=6, num_effects=6)
+    return default_words(tmp_path_factory.mktemp("words"), config)
+
+
+def exported(store: WordStore, folder: Path, **settings) -> tuple[Path, dict]:
+    """A model trained for a few steps, and its own final evaluation."""
+    config = tiny_config("relation_graphs", **{"schedule.max_steps": 40} | settings)
+    system = relation_graphs.build(config, store.path)
+    list(fit(system, config))
+    return system.export(folder, {"name": "x"}), system.final_evaluate(
+        system.model, SingleProcess()
+    )
+
+
+@pytest.fixture(scope="module")
+def joint(store: WordStore, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict]:
+    return exported(store, tmp_path_factory.mktemp("joint") / "export")
+
+
+def share_with_true_graph(folder, store):
+    return graph_accuracy_of_sentences(folder, store.path).mean()
+
+
+def test_an_export_is_judged_as_its_run_was(store, joint):
+    folder, final = joint
+    judged = judge_together(folder, folder, store.path)
+    for name, interval in judged.intervals().items():
+        assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
+    untrained = judge_together(folder, folder, store.path, is_untrained=True)
+    for name, interval in untrained.intervals().items():
+        assert interval == pytest.approx(final["scores"]["initial"]["test"][name], abs=1e-6), name
+    assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+        final["graphs"]["trained"]["graph_accuracy"]
+    )
+
+
+def test_each_model_brings_its_own_space(store, joint, tmp_path):
+    folder, _ = joint
+    other, _ = exported(store, tmp_path / "clner", model="clner", seed=3)
+    both, alone = (
+        judge_together(folder, other, store.path),
+        judge_together(folder, folder, store.path),
+    )
+    assert both.found.values["re_minus_f1"] == alone.found.values["re_minus_f1"]
+    assert (
+        both.found.values["ner_f1"]
+        == judge_together(other, other, store.path).found.values["ner_f1"]
+    )
+    with pytest.raises(ConfigError, match="is a clner, which has no graphs"):
+        graph_accuracy_of_sentences(other, store.path)
+
+
+def test_entities_need_a_model_that_knows_tags(store, joint, tmp_path):
+    other, _ = exported(store, tmp_path / "cldr", model="cldr")
+    with pytest.raises(ConfigError, match="model=cldr has no space of tags; want clner or joint"):
+        judge_together(joint[0], other, store.path)
+
+
+def test_a_model_of_another_store_may_know_the_test_sentences_and_is_refused(joint, tmp_path):
+    other = default_words(tmp_path, WordsConfig(num_sentences=50, num_drugs=6, num_effects=6))
+    with pytest.raises(ConfigError, match="was trained on another store than"):
+        judge_together(joint[0], joint[0], other.path)
+
+
+def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, tmp_path):
+    several = {"evaluation.pair_neighbours": [1, 3], "evaluation.tag_neighbours": [1, 5]}
+    folder, final = exported(store, tmp_path / "export", **several)
+    judged = judge_together(folder, folder, store.path)
+    assert judged.rule._asdict() == final["rules"]["trained"]
+    # Without any there is nothing to choose by, and test sentences are no substitute.
+    alone = {"data.validation_share": 0} | several
+    with pytest.raises(ConfigError, match="none is kept for validation"):
+        relation_graphs.check(tiny_config("relation_graphs", **alone), store)
+
+
+def rows_that_are_looked_at(monkeypatch, module) -> list[tuple[str, set[int], set[int]]]:
+    """(what is done, rows that vote, rows that are asked) of each search that ``module`` does from now on."""
+    rows_by_gold, kept, calls = {}, [], []
+    gold_of = module.gold_of
+
+    def remembered(store, rows):
+        kept.append(gold_of(store, rows))  # kept, so that no other gets its number
+        rows_by_gold[id(kept[-1])] = set(rows.tolist())
+        return kept[-1]
+
+    def told(name, search):
+        def call(bank, asked, *rest):
+            calls.append((name, rows_by_gold[id(bank.gold)], rows_by_gold[id(asked.gold)]))
+            return search(bank, asked, *rest)
+
+        return call
+
+    monkeypatch.setattr(module, "gold_of", remembered)
+    for name in ("choose_rule", "judge", "find"):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, told(name, getattr(module, name)))
+    return calls
+
+
+def test_neighbours_are_chosen_by_validation_sentences_and_no_sentence_finds_itself(
+    store, tmp_path, monkeypatch
+):
+    several = {
+        "evaluation.pair_neighbours": [1, 3],
+        "schedule.max_steps": 2,
+        "schedule.evaluate_every_steps": 1,
+    }
+    fold = fold_of(store, FoldConfig())
+    train, dev, test = (set(rows.tolist()) for rows in (fold.train, fold.dev, fold.test))
+    in_run = rows_that_are_looked_at(monkeypatch, relation_graphs)
+    folder, _ = exported(store, tmp_path / "export", **several)
+    on_the_way = [call for call in in_run if call[0] == "find"]
+    assert on_the_way and all(call == ("find", train, dev) for call in on_the_way)
+    chosen, on_dev, on_test = (
+        ("choose_rule", train, dev),
+        ("judge", train, dev),
+        ("judge", train | dev, test),
+    )
+    assert [call for call in in_run if call[0] != "find"] == [chosen, on_dev, on_test] * 2
+    afterwards = rows_that_are_looked_at(monkeypatch, entity_relation_evaluation)
+    judge_together(folder, folder, store.path)
+    assert afterwards == [chosen, on_test]
+
+
+def test_validation_sentences_that_a_model_was_trained_on_choose_nothing(store, tmp_path):
+    several = {"evaluation.tag_neighbours": [1, 3], "schedule.max_steps": 2}
+    whole, _ = exported(store, tmp_path / "whole", model="cldr", **several)
+    less, _ = exported(
+        store, tmp_path / "less", model="clner", **several, **{"data.validation_share": 0.05}
+    )
+    with pytest.raises(
+        ConfigError, match=r"less was trained on \d+ of the \d+ validation sentences"
+    ):
+        judge_together(whole, less, store.path)
+
+
+def test_an_untuned_encoder_tells_tags_by_its_words_as_they_are(store, joint):
+    pair_WD, tag_WD = (
+        WordModel.load(joint[0], store, "cpu").untrained(store).words(store, np.arange(5))
+    )
+    assert torch.equal(pair_WD, tag_WD)
+
+
+def test_false_graphs_may_be_all_that_there_are(store, joint):
+    few, more = (
+        graph_accuracy_of_sentences(joint[0], store.path, num_negatives=num) for num in (1, 1000)
+    )
+    assert more.mean() < few.mean()
+
+
+@pytest.mark.parametrize("model", ["cldr", "clgs", "clner"])
+def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_path, model):
+    folder, final = exported(store, tmp_path / "export", model=model, **{"schedule.max_steps": 6})
+    has_graphs = model != "clner"
+    assert ("graph_accuracy" in final["graphs"]["trained"]) == has_graphs
+    if has_graphs:
+        assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+            final["graphs"]["trained"]["graph_accuracy"]
+        )
+
+
+def test_models_of_different_folds_are_refused(store, joint, tmp_path):
+    other, _ = exported(store, tmp_path / "export", **{"data.fold": 2})
+    with pytest.raises(ConfigError, match="was trained on fold 1 and .* on fold 2"):
+        judge_together(joint[0], other, store.path)
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "."])
+def test_a_folder_that_is_no_export_is_refused(store, tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is no exported model of words"):
+        WordModel.load(folder, open_store(store.path, WordStore))
+
+
+def test_features_are_computed_once_and_are_those_of_the_untrained_encoder(store, joint):
+    folder, _ = joint
+    found = sorted(store.path.glob("features-*.npy"))
+    times = {path: path.stat().st_mtime_ns for path in found}
+    config = tiny_config("relation_graphs", **{"schedule.max_steps": 40})
+    system = relation_graphs.build(config, store.path)
+    path = system.collate.features.path
+    assert times[path] == path.stat().st_mtime_ns
+    rows = fold_of(store, config.data).test[:3]
+    word_WD, _ = WordModel.load(folder, store).untrained(store).words(store, rows)
+    stored = np.concatenate(
+        [system.collate.features.of(row, range(len(store.sentence(row)))) for row in rows.tolist()]
+    )
+    np.testing.assert_allclose(stored, word_WD.cpu().numpy(), atol=1e-5)
+
+
+def test_validation_sentences_that_train_leave_nothing_to_choose_by(store):
+    with pytest.raises(ConfigError, match="no sentence is left to choose by"):
+        tiny_config(
+            "relation_graphs",
+            **{"data.train_on_validation": True, "evaluation.pair_neighbours": [1, 5]},
+        )
+
+
+def test_character_bert_is_trained_exported_and_judged_like_any_other(store, tmp_path):
+    sizes = {
+        "num_layers": 2,
+        "width": 16,
+        "num_heads": 2,
+        "ffn_width": 32,
+        "max_tokens": 64,
+        "filters": [[1, 8], [3, 8]],
+    }
+    save_character_bert(build_character_bert("scratch", seed=1, **sizes), tmp_path / "characters")
+    source = {"encoder.source": str(tmp_path / "characters"), "encoder.num_frozen_layers": 1}
+    folder, final = exported(store, tmp_path / "export", **source, **{"schedule.max_steps": 6})
+    assert is_character_bert(str(folder))
+    for name, interval in judge_together(folder, folder, store.path).intervals().items():
+        assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
+    assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
+        final["graphs"]["trained"]["graph_accuracy"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("frozen", "kept", "fits"), [(1, None, True), (2, None, False), (1, 1, False), (0, 1, True)]
+)
+def test_an_encoder_with_no_layer_to_train_is_refused_before_anything_starts(
+    tmp_path, frozen, kept, fits
+):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "num_hidden_layers": 2})
+    )
+    changes = {"encoder.num_frozen_layers": frozen, "encoder.num_layers_kept": kept}
+    config = tiny_config("relation_graphs", **changes | {"encoder.source": str(tmp_path)})
+    if fits:
+        check_layers(config.encoder)
+    else:
+        with pytest.raises(
+            ConfigError,
+            match=f"num_frozen_layers is {frozen}, and the encoder has {kept or 2} layers",
+        ):
+            check_layers(config.encoder)
+
+
+def test_layers_from_scratch_are_not_frozen(store):
+    config = tiny_config(
+        "relation_graphs", **{"encoder.num_frozen_layers": 1, "encoder.num_layers": 2}
+    )
+    with pytest.raises(
+        ConfigError,
+        match="num_frozen_layers is 1, and layers from scratch would stay as they were drawn",
+    ):
+        relation_graphs.check(config, store)
+
+
+def test_a_step_has_as_many_sentences_as_in_the_paper(store):
+    for model, rows in {"cldr": 8, "clgs": 8, "clner": 16}.items():
+        config = tiny_config("relation_graphs", **{"model": model, "plan.global_batch_rows": None})
+        assert relation_graphs.build(config, store.path).collate.batch_rows == rows
+
+
+def test_graphs_of_sentences_without_relations_are_refused(tmp_path):
+    related = (["da", "v", "ea"], [("Drug", 0, 1), ("AE", 2, 3)], [(1, 0)])
+    plain = (["da", "v", "w"], [("Drug", 0, 1)], [])
+    files = {
+        name: write_sentences(tmp_path / f"{name}.json", [one] * 2)
+        for name, one in {"yes": related, "no": plain, "test": related}.items()
+    }
+    config = tiny_config("relation_graphs", **{"model": "cldr", "schedule.evaluate_every_steps": 1})
+    untaught = prepare_words(
+        tmp_path / "a", [files["no"]], dev=[files["yes"]], test=[files["test"]]
+    )
+    with pytest.raises(
+        ConfigError, match="none of the 2 training sentences of fold 1 has a relation"
+    ):
+        relation_graphs.check(config, untaught)
+    relation_graphs.check(tiny_config("relation_graphs", model="clner"), untaught)
+    unasked = prepare_words(tmp_path / "b", [files["yes"]], dev=[files["no"]], test=[files["test"]])
+    with pytest.raises(
+        ConfigError, match="none of the 2 validation sentences of fold 1.*evaluate_every_steps=0"
+    ):
+        relation_graphs.check(config, unasked)

@@ -1,1 +1,83 @@
+import numpy as np
+import pytest
+import torch
 
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.link_retrieval import LinkRetrieval, bootstrap_intervals, link_retrieval
+
+
+def retrieval(num=400, seed=0):
+    rng = np.random.default_rng(seed)
+    group = np.arange(num) // 100
+    edge = rng.integers(0, 100, (num * 3, 2)) + rng.integers(0, num // 100, num * 3)[:, None] * 100
+    graph = Graph.from_edges(edge, num, group)
+    return link_retrieval(
+        torch.from_numpy(rng.normal(size=(num, 6))), graph.indptr, graph.indices, group_N=group
+    )
+
+
+def test_intervals_equal_a_loop_over_resamples():
+    found = retrieval(num=200)
+    intervals = bootstrap_intervals(found, np.random.default_rng(1), num_resamples=30)
+    rng, rows = np.random.default_rng(1), []
+    for _ in range(30):
+        uniform, drawn = rng.random(len(found.group_A)), []
+        for place, number in enumerate(found.group_A):
+            members = np.flatnonzero(found.group_A == number)
+            drawn.append(members[int(uniform[place] * len(members))])
+        precision = 0.0
+        for number in np.unique(found.group_A):
+            mine = [anchor for anchor in drawn if found.group_A[anchor] == number]
+            precision += (
+                len(mine) * found.precision_sum_A[mine].sum() / found.num_links_A[mine].sum()
+            )
+        rows.append(
+            [
+                found.lrap_A[drawn].mean(),
+                found.ndcg_A[drawn].mean(),
+                found.reciprocal_rank_A[drawn].mean(),
+            ]
+            + [precision / len(drawn)]
+        )
+    low, high = np.percentile(rows, [2.5, 97.5], axis=0)
+    names = ["lrap", "ndcg", "mrr", "average_precision"]
+    assert [intervals[name].low for name in names] == pytest.approx(low.tolist(), abs=1e-12)
+    assert [intervals[name].high for name in names] == pytest.approx(high.tolist(), abs=1e-12)
+    assert [intervals[name].value for name in names] == [getattr(found, name) for name in names]
+
+
+def test_values_lie_inside_and_equal_seeds_give_equal_intervals():
+    found = retrieval()
+    one, two = (bootstrap_intervals(found, np.random.default_rng(5)) for _ in range(2))
+    assert one == two
+    assert all(interval.low < interval.value < interval.high for interval in one.values())
+
+
+def test_the_width_is_that_of_the_normal_approximation():
+    found = retrieval()
+    interval = bootstrap_intervals(found, np.random.default_rng(5), num_resamples=2000)["mrr"]
+    spread = np.sqrt(
+        sum(
+            (found.group_A == g).sum() * found.reciprocal_rank_A[found.group_A == g].var()
+            for g in range(4)
+        )
+    )
+    assert interval.high - interval.low == pytest.approx(
+        2 * 1.96 * spread / len(found.group_A), rel=0.1
+    )
+
+
+def test_equal_anchors_give_an_interval_of_no_width():
+    array = np.ones(5)
+    found = LinkRetrieval(
+        np.arange(5),
+        np.zeros(5, int),
+        np.ones(5, int),
+        array,
+        array,
+        array,
+        array,
+        np.ones((5, 5), int),
+    )
+    for interval in bootstrap_intervals(found, np.random.default_rng(0), num_resamples=10).values():
+        assert interval == (1.0, 1.0, 1.0)

@@ -1,1 +1,198 @@
+import os
+import stat
+import subprocess
+import sys
+import weakref
+from pathlib import Path
 
+import pytest
+
+from raybio.core.errors import ClusterError
+from raybio.runtime.cluster.connection import connected, ensure_token
+from raybio.runtime.cluster.connection import connection as cluster
+from raybio.runtime.cluster.room import DATA_CPUS_PER_WORKER, Node, check_resources
+
+
+def test_one_worker_takes_whole_cpus_and_leaves_ray_data_its_share() -> None:
+    assert check_resources(1, None, [Node(2)]).cpus_per_worker == 1.0
+    assert check_resources(1, None, [Node(8)]).cpus_per_worker == 7.0
+    assert check_resources(4, None, [Node(64)]).cpus_per_worker == 15.0
+
+
+@pytest.mark.parametrize("num_cpus", [1, 2, 3, 4, 8, 63])
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 4])
+def test_what_is_chosen_always_fits(num_workers: int, num_cpus: int) -> None:
+    if num_workers == 4 and num_cpus == 1:
+        pytest.skip("nothing fits")
+    resources = check_resources(num_workers, None, [Node(num_cpus)])
+    assert resources.cpus_per_worker > 0
+    assert num_workers * (resources.cpus_per_worker + DATA_CPUS_PER_WORKER) <= num_cpus + 1e-9
+    assert resources.threads_per_worker == max(1, num_cpus // num_workers)
+
+
+def test_two_workers_with_half_a_cpu_each_fit_on_two_cpus() -> None:
+    assert check_resources(2, 0.5, [Node(2)]).cpus_per_worker == 0.5
+
+
+def test_workers_that_take_all_cpus_are_refused_at_once_with_the_arithmetic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "local_cpus", lambda: 2)
+    monkeypatch.setattr(cluster, "started", lambda **_: pytest.fail("Ray was started"))
+    with pytest.raises(
+        ClusterError,
+        match=r"2 workers x 1 CPU = 2, .*2\.4 in all, but the cluster has 2 CPU;.*--cpus",
+    ):
+        connected(2, 1.0, use_gpu=False).__enter__()
+
+
+def test_more_workers_than_cpus_can_hold_are_refused() -> None:
+    with pytest.raises(ClusterError, match="fewer workers than 12"):
+        check_resources(12, None, [Node(2)])
+
+
+def test_more_workers_than_gpus_are_refused() -> None:
+    with pytest.raises(ClusterError, match="4 workers x 1 GPU = 4 GPUs, and the cluster has 2"):
+        check_resources(4, None, [Node(16, 2)], use_gpu=True)
+
+
+def test_a_gpu_is_used_where_there_is_one_for_each_worker() -> None:
+    assert check_resources(2, None, [Node(16, 2)]).gpus_per_worker == 1
+    assert check_resources(3, None, [Node(16, 2)]).gpus_per_worker == 0
+
+
+def test_workers_lie_on_nodes_and_not_on_the_sum_of_them() -> None:
+    nodes = [Node(8), Node(16, 2)]
+    assert (
+        check_resources(2, None, nodes, use_gpu=True).cpus_per_worker == 7.0
+    )  # the GPUs' node has 16 for both
+    assert check_resources(2, None, [Node(2), Node(16)]).cpus_per_worker == 1.0
+    with pytest.raises(
+        ClusterError,
+        match=r"8 CPU \+ 16 CPU and 2 GPU, where 1 of them have room;.*per-worker 7\.8",
+    ):
+        check_resources(2, 11.0, nodes, use_gpu=True)
+    with pytest.raises(ClusterError, match="2 workers x 1 CPU = 2, .*where 0 of them have room"):
+        check_resources(2, 1.0, [Node(1), Node(1), Node(1)])
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_the_token_is_made_readable_by_its_owner_alone(home: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        ensure_token()
+    finally:
+        os.umask(before)
+    path = home / ".ray" / "auth_token"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(path.read_text()) == 64
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+def test_a_token_that_others_can_read_is_closed_to_them_and_kept(home: Path) -> None:
+    (home / ".ray").mkdir()
+    path = home / ".ray" / "auth_token"
+    path.write_text("a" * 64)
+    path.chmod(0o644)
+    ensure_token()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text() == "a" * 64
+
+
+def test_a_home_that_cannot_be_written_gets_a_private_token_elsewhere(
+    home: Path, monkeypatch
+) -> None:
+    (home / ".ray").write_text("a file where the folder should be")
+    ensure_token()
+    path = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_without_token_mode_a_dashboard_for_everybody_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_DASHBOARD_HOST", "0.0.0.0")
+    with pytest.raises(ClusterError, match="without RAY_AUTH_MODE=token"):
+        connected(use_gpu=False).__enter__()
+
+
+def test_a_temporary_folder_too_deep_for_sockets_is_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp/" + "x" * 80)
+    with pytest.raises(ClusterError, match="85 bytes long"):
+        connected(use_gpu=False).__enter__()
+
+
+def test_checking_resources_needs_no_ray() -> None:
+    code = "import sys, raybio.runtime.cluster.connection as c; c.check_plan(1); assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_a_local_cluster_that_starts_too_slowly_is_tried_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    from raybio.runtime.cluster.connection import connection as cluster
+
+    failures = iter(["The current node timed out during startup."] * 2)
+
+    def init(**options: object) -> None:
+        if message := next(failures, None):
+            raise Exception(message)
+
+    monkeypatch.setattr(ray, "init", init)
+    cluster._init_ray({}, "")
+    assert next(failures, None) is None
+
+
+def test_a_cluster_that_cannot_be_reached_is_an_error_with_advice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    from raybio.runtime.cluster.connection import connection as cluster
+
+    def init(**options: object) -> None:
+        raise ConnectionError("nobody there\nsecond line")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(
+        ClusterError, match="cluster at 127.0.0.1:1: nobody there. Check RAY_ADDRESS"
+    ):
+        cluster._init_ray({}, "127.0.0.1:1")
+
+
+def test_what_a_cycle_holds_is_let_go_before_ray_shuts_down(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    from raybio.runtime.cluster.connection import connection as cluster
+
+    class Held:
+        """Stands for a reference to an object or an actor of Ray, in a cycle."""
+
+    told: list[str] = []
+    monkeypatch.setattr(cluster, "_init_ray", lambda *_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: told.append("shut down"))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with cluster.started(threads=1):
+        held = Held()
+        held.itself = held  # type: ignore[attr-defined]
+        weakref.finalize(held, told.append, "let go")
+        del held
+    assert told == ["let go", "shut down"]

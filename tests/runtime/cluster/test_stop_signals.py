@@ -1,1 +1,39 @@
+import os
+import signal
+from pathlib import Path
 
+import pytest
+
+from raybio.runtime.cluster.stop_signals import StopSignals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_becomes_a_file_and_what_handled_it_before_does_so_again(
+    number: int, tmp_path: Path
+) -> None:
+    before = signal.getsignal(number)
+    with StopSignals(tmp_path / "stop") as signals:
+        signals.is_starting = False
+        os.kill(os.getpid(), number)
+        assert signals.caught == [number]
+        assert (tmp_path / "stop").exists()
+    assert signal.getsignal(number) == before
+    assert not (tmp_path / "stop").exists()
+
+
+def test_a_signal_while_ray_starts_is_answered_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Starting takes seconds, and the run is only left when that is over; or by a second signal."""
+    with StopSignals(tmp_path / "stop") as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (
+            "SIGINT: stopping when Ray has started (once more: at once)" in capsys.readouterr().err
+        )
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        signals.caught.pop()
+        signals.is_starting = False
+        os.kill(os.getpid(), signal.SIGINT)
+        assert capsys.readouterr().err == ""
+        assert len(signals.caught) == 2

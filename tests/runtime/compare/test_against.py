@@ -1,1 +1,235 @@
 """Scores against a numeric setting: which pictures there are, and the numbers that they show."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.image import imread
+
+from raybio.core.config import override_all
+from raybio.methods import METHODS
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.runtime.compare.plots import plot_against
+from raybio.runtime.compare.table import Judged, write_against
+from raybio.runtime.compare.variations import Kin, Variation, compare, family, judged
+from raybio.runtime.run.driver import Result, TrainRequest
+from raybio.runtime.run.folder import RunFolder, read_json
+from tests.methods.conformance_cases import tiny_config
+
+ENTRY = METHODS["relation_finetune"]
+PROXIES = Variation("objective.num_proxies", (4, 0))
+
+
+def family_of(tmp_path: Path, *variations: Variation) -> list[Kin]:
+    request = TrainRequest("relation_finetune", ENTRY.demo, tmp_path / "store", "first", tmp_path)
+    return family(request, variations)
+
+
+def written(
+    tmp_path: Path, kin: list[Kin], value: Callable[[Kin], float]
+) -> dict[str, list[list[str]]]:
+    """File -> rows, of runs whose scores have this value in the test and half of it in the validation documents."""
+    results = []
+    for one in kin:
+        by_split = {
+            split: {
+                measure: {"value": share, "low": share - 0.25, "high": share + 0.25}
+                for measure in ENTRY.table.measures
+            }
+            for split, share in (("dev", value(one) / 2), ("test", value(one)))
+        }
+        final = {"scores": {"initial": {}, "trained": by_split}}
+        folder = RunFolder(tmp_path, one.request.name)
+        results.append(
+            Result("finished", 1, "fp32", {}, final, {}, None, None, None, False, folder)
+        )
+    results[0].folder.make()
+    paths = write_against(judged(kin, results), ENTRY.table, results[0].folder)
+    assert all(path.exists() for path in paths)
+    tables = {}
+    for table, picture in zip(paths[::2], paths[1::2], strict=True):
+        assert (picture.name, picture.parent.name) == (f"{table.stem}.png", "plots")
+        with table.open(newline="") as file:
+            tables[table.name] = list(csv.reader(file))
+    return tables
+
+
+def test_a_setting_with_three_numbers_is_shown_in_their_order_with_the_spread_of_each(
+    tmp_path: Path,
+) -> None:
+    tables = written(
+        tmp_path,
+        family_of(tmp_path, PROXIES),
+        lambda one: one.request.config.objective.num_proxies / 4,
+    )
+    (table,) = tables.values()
+    assert table[0] == [
+        "split",
+        "label",
+        "objective.num_proxies",
+        "measure",
+        "runs",
+        "value",
+        "low",
+        "high",
+    ]
+    assert table[1::4] == [
+        ["test", "", "0", "f1", "1", "0.0", "-0.25", "0.25"],
+        ["test", "", "1", "f1", "1", "0.25", "0.0", "0.5"],
+        ["test", "", "4", "f1", "1", "1.0", "0.75", "1.25"],
+    ]
+    assert [row[3] for row in table[1:5]] == list(ENTRY.table.measures)
+
+
+def test_each_combination_of_the_others_is_a_line_and_repetitions_are_its_points(
+    tmp_path: Path,
+) -> None:
+    kin = family_of(
+        tmp_path, PROXIES, Variation("objective.kind", ("supcon",)), Variation("seed", (1,))
+    )
+    assert len(kin) == 12
+    tables = written(
+        tmp_path,
+        kin,
+        lambda one: 0.5 * one.request.config.seed + (one.request.config.objective.kind == "supcon"),
+    )
+    assert list(tables) == ["against-objective.num_proxies.csv"]
+    rows = [row for row in tables["against-objective.num_proxies.csv"] if row[3] == "f1"]
+    assert [row[1:3] for row in rows] == [
+        [f"kind = {kind}", num] for kind in ("mccl", "supcon") for num in "014"
+    ]
+    assert {row[4] for row in rows} == {"2"}
+    assert [[round(float(number), 4) for number in row[5:]] for row in rows] == [
+        [mean, round(mean - 0.5**1.5, 4), round(mean + 0.5**1.5, 4)]
+        for mean in (0.25, 1.25)
+        for _ in range(3)
+    ]
+
+
+def test_each_of_two_numeric_settings_is_shown_against_the_lines_of_the_other(
+    tmp_path: Path,
+) -> None:
+    fractions = Variation("data.label_fraction", (0.01, 0.1))
+    tables = written(tmp_path, family_of(tmp_path, PROXIES, fractions), lambda _: 0.5)
+    assert list(tables) == ["against-objective.num_proxies.csv", "against-data.label_fraction.csv"]
+    labels = [list(dict.fromkeys(row[1] for row in table[1:])) for table in tables.values()]
+    assert labels == [
+        ["label_fraction = 1", "label_fraction = 0.01", "label_fraction = 0.1"],
+        ["num_proxies = 1", "num_proxies = 4", "num_proxies = 0"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("system", "shown"), [("finetune", "test"), ("sppt_mag", "val"), ("relation_finetune", "test")]
+)
+def test_the_last_split_that_is_no_part_of_another_is_shown(
+    tmp_path: Path, system: str, shown: str
+) -> None:
+    layout = METHODS[system].table
+    scores = dict.fromkeys(layout.measures, {"value": 0.5, "low": 0.4, "high": 0.6})
+    runs = [
+        Judged({"optim.peak_lr": rate}, dict.fromkeys(layout.splits, scores))
+        for rate in (1e-5, 2e-5, 3e-5)
+    ]
+    folder = RunFolder(tmp_path, "first")
+    folder.make()
+    table, _ = write_against(runs, layout, folder)
+    with table.open(newline="") as file:
+        _, *rows = csv.reader(file)
+    assert {(row[0], row[4]) for row in rows} == {(shown, "1")}
+
+
+@pytest.mark.parametrize(
+    "variation",
+    [
+        Variation("objective.num_proxies", (0,)),  # two numbers
+        Variation("objective.kind", ("ce", "supcon")),  # words
+        Variation("seed", (1, 2, 3)),  # repetitions
+        Variation("data.is_coarse", (True,)),
+    ],
+)
+def test_other_settings_have_no_picture_and_those_of_an_earlier_comparison_are_deleted(
+    tmp_path: Path, variation: Variation
+) -> None:
+    written(tmp_path, family_of(tmp_path, PROXIES), lambda _: 0.5)
+    folder = RunFolder(tmp_path, "first")
+    assert len(list(folder.path.rglob("against-*"))) == 2
+    assert written(tmp_path, family_of(tmp_path, variation), lambda _: 0.5) == {}
+    assert list(folder.path.rglob("against-*")) == []
+
+
+def test_runs_without_a_final_evaluation_have_no_picture(tmp_path: Path) -> None:
+    kin = family_of(tmp_path, PROXIES)
+    results = [
+        Result("stopped", 1, "fp32", {}, {}, {}, None, None, None, False, RunFolder(tmp_path, "x"))
+        for _ in kin
+    ]
+    assert judged(kin, results) == []
+    assert write_against([], ENTRY.table, results[0].folder) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "scale", "named"),
+    [
+        ((0.01, 0.05, 0.1, 1.0), "log", ["0.01", "0.05", "0.1", "1"]),
+        ((0, 1, 2, 100), "linear", ["0", "100"]),
+        ((1, 2, 10, 20), "linear", ["1", "10", "20"]),
+        ((0.0001, 0.00011, 0.0002, 0.01), "log", ["0.0001", "0.01"]),
+    ],
+)
+def test_the_axis_is_logarithmic_where_positive_values_span_more_than_a_factor_of_20(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: tuple[float, ...],
+    scale: str,
+    named: list[str],
+) -> None:
+    drawn, errorbar = set(), Axes.errorbar
+
+    def seen(axes: Axes, *given: Any, **more: Any) -> Any:
+        drawn.add(axes)
+        return errorbar(axes, *given, **more)
+
+    monkeypatch.setattr(Axes, "errorbar", seen)
+    score = {"f1": {"value": 0.5, "low": 0.4, "high": 0.7}}
+    lines = {f"line {number}": dict.fromkeys(values, score) for number in range(10)}
+    path = plot_against(lines, {"f1": "F1"}, tmp_path / "a.png", title="Relations", setting="x")
+    (axes,) = drawn
+    assert axes.get_xscale() == scale
+    assert [text.get_text() for text in axes.get_xticklabels()] == named
+    lines_drawn = [(line.get_marker(), line.get_linestyle()) for line, *_ in axes.containers]
+    assert len(set(lines_drawn)) == len(lines_drawn) == 10
+    assert imread(path).shape[1] == 800
+
+
+@pytest.mark.nightly
+def test_a_comparison_of_real_runs_draws_them_and_sends_the_files_to_mlflow(
+    ray_cluster: None, runs: Path, tiny_documents: DocumentStore
+) -> None:
+    from mlflow import MlflowClient
+
+    config = override_all(
+        tiny_config("relation_finetune"), {"schedule.max_steps": 2, "plan.global_batch_rows": 4}
+    )
+    request = TrainRequest("relation_finetune", config, tiny_documents.path, "proxies", runs)
+    result, table = compare(request, [Variation("objective.num_proxies", (0, 2))])
+    assert table.splits == ["dev", "test"]
+    with (result.folder.path / "against-objective.num_proxies.csv").open(newline="") as file:
+        found = [(row[2], float(row[5])) for row in csv.reader(file) if row[3] == "f1"]
+    f1 = {
+        label: scores["test"]["f1"]["value"]
+        for label, scores in table.rows.items()
+        if "num_proxies" in label
+    }
+    names = ["num_proxies = 0", "num_proxies = 1 (this run)", "num_proxies = 2"]
+    assert found == [(str(number), f1[name]) for number, name in enumerate(names)]
+    uri = read_json(result.folder.tracking)["uri"]
+    sent = {file.path for file in MlflowClient(uri).list_artifacts(result.mlflow_run_id)}
+    assert {
+        "table.json",
+        "against-objective.num_proxies.csv",
+        "against-objective.num_proxies.png",
+    } <= sent

@@ -1,1 +1,453 @@
 """Comparing runs: which are meant, which may be compared, and what the report says of differences that are known."""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raybio.cli.compare import compare
+from raybio.core.config import override, override_all
+from raybio.core.errors import ConfigError
+from raybio.evaluation.evaluator import UnitScores, write_unit_scores
+from raybio.methods import METHODS
+from raybio.runtime.compare.compare import (
+    Comparison,
+    compare_runs,
+    cost_table,
+    evaluations_table,
+    settings_table,
+    write_comparison,
+)
+from raybio.runtime.compare.plots import plot_overlaid, plot_scores
+from raybio.runtime.compare.runs import given_runs
+from raybio.runtime.compare.tests import LEVEL, MIN_SEEDS
+from raybio.runtime.run.driver import Result, TrainRequest, train
+from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.metrics_log import MetricsLog
+from tests.script_process import run_script
+
+ROOT = Path(__file__).parents[2]
+SYSTEM = "sppt_protein"
+MEASURES = tuple(METHODS[SYSTEM].table.measures)
+CURVE = {0: 0.1, 10: 0.2}
+UNITS = np.arange(200)
+SCORE = {"value": 0.5, "low": 0.4, "high": 0.6}
+
+
+def write_run(
+    runs: Path,
+    name: str,
+    values: np.ndarray | None,
+    settings: Mapping[str, Any] | None = None,
+    digest: str = "d" * 64,
+    system: str = SYSTEM,
+    curve: Mapping[int, float] = CURVE,
+    units: np.ndarray = UNITS,
+    splits: tuple[str, ...] = ("val",),
+    chance: float | None = None,
+) -> RunFolder:
+    """What training leaves of a run whose units have ``values`` in all scores; None: a trial, without an evaluation."""
+    folder = RunFolder(runs, name)
+    config = override_all(METHODS[system].config(), dict(settings or {}))
+    folder.open(system, config, Path("store"), digest, ())
+    log = MetricsLog(folder.metrics)
+    for step, value in curve.items():
+        rates = {"tokens_per_second": 100.0, "steps_per_second": 2.0} if step else {}
+        log.append(
+            step, {"loss": 1 - value, "val/link_mrr": value, "val/link_mrr/part": value} | rates
+        )
+    if values is not None:
+        scores = {
+            name: {"value": float(values.mean()), "low": 0.0, "high": 1.0} for name in MEASURES
+        }
+        final = {"scores": {"trained": dict.fromkeys(splits, scores)}}
+        if chance is not None:
+            by_chance = {name: {"value": chance} for name in MEASURES}
+            final["scores"]["chance"] = dict.fromkeys(splits, by_chance)
+        write_json(
+            folder.result, {"status": "finished", "step": 10, "precision": "fp32", "final": final}
+        )
+        of_units = UnitScores(units, dict.fromkeys(MEASURES, values))
+        write_unit_scores(folder.unit_scores, dict.fromkeys(splits, of_units))
+    return folder
+
+
+def compared(runs: Path, *names: str, **how: Any) -> Comparison:
+    return compare_runs(given_runs(names or ["*"], runs), **how)
+
+
+def noisy(seed: int, mean: float = 0.5) -> np.ndarray:
+    """Units that differ more from each other than runs do."""
+    hardness = np.random.default_rng(99).uniform(-0.3, 0.3, len(UNITS))
+    return mean + hardness + np.random.default_rng(seed).normal(0, 0.1, len(UNITS))
+
+
+def test_a_planted_difference_is_found_and_equal_runs_are_not_told_apart(tmp_path: Path) -> None:
+    for name, values, weight in (
+        ("a", noisy(1), 0.1),
+        ("better", noisy(2, 0.55), 0.2),
+        ("same", noisy(3), 0.3),
+    ):
+        write_run(tmp_path, name, values, {"objective.lambda_spml": weight})
+    write_run(tmp_path, "twin", noisy(1), {"objective.lambda_spml": 0.1})
+    found = compared(tmp_path)
+    assert len(found.tests) == 6 * len(MEASURES)
+    verdicts = {(test.one, test.two): test.verdict for test in found.tests}
+    assert verdicts == {
+        ("a", "better"): "better is higher",
+        ("better", "same"): "better is higher",
+        ("better", "twin"): "better is higher",
+        ("a", "same"): "not shown",
+        ("a", "twin"): "not shown",
+        ("same", "twin"): "not shown",
+    }
+    for test in found.tests:
+        assert test.p <= test.p_holm <= min(1, len(found.tests) * test.p)
+        assert test.low <= test.difference <= test.high
+        if {test.one, test.two} == {"a", "twin"}:
+            assert (test.difference, test.p) == (0, 1)
+    (first,) = [
+        test for test in found.tests if (test.one, test.two, test.measure) == ("a", "better", "mrr")
+    ]
+    assert first.difference == pytest.approx(noisy(1).mean() - noisy(2, 0.55).mean())
+    assert first.low < -0.05 < first.high < 0
+
+
+def test_the_table_begins_with_chance_where_the_runs_were_evaluated_alike(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1), {"seed": 1}, chance=0.1)
+    write_run(tmp_path, "b", noisy(2), {"seed": 2}, chance=0.1)
+    found = compared(tmp_path)
+    assert list(found.rows) == ["chance", "a", "b"]
+    assert found.rows["chance"]["val"]["mrr"] == {"value": 0.1}
+    write_comparison(found, tmp_path / "comparison")
+    assert "| chance | " in (tmp_path / "comparison" / "report.md").read_text()
+    assert "chance,val,mrr,0.1,," in (tmp_path / "comparison" / "scores.csv").read_text()
+    write_run(tmp_path, "c", noisy(3), {"seed": 3}, chance=0.2)
+    assert list(compared(tmp_path).rows) == ["a", "b", "c"]
+
+
+def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_tests(
+    tmp_path: Path,
+) -> None:
+    by_seed = {seed: noisy(seed) for seed in range(40)}
+    means = {seed: values.mean() for seed, values in by_seed.items()}
+    for seed in (max(means, key=means.__getitem__), min(means, key=means.__getitem__), 0, 1, 2):
+        write_run(tmp_path, f"run{seed}", by_seed[seed], {"objective.lambda_spml": seed / 100})
+    tests = compared(tmp_path).tests
+    assert len(tests) == 10 * len(MEASURES)
+    assert min(test.p for test in tests) < 0.05
+    assert {test.verdict for test in tests if test.p > 0.05 / len(tests)} == {"not shown"}
+
+
+def test_an_undefined_score_is_shown_as_such_and_not_tested(tmp_path: Path) -> None:
+    """NaN, as the rank correlation of a constant predictor: no number, no interval, no test, and a note."""
+    undefined = np.full(len(UNITS), np.nan)
+    for number, (name, values) in enumerate(
+        {"a": noisy(1), "b": noisy(2), "constant": undefined}.items()
+    ):
+        folder = write_run(tmp_path, name, values, {"objective.lambda_spml": number / 10})
+    result = read_json(folder.result)
+    of_split = result["final"]["scores"]["trained"]["val"]
+    nowhere = {name: dict.fromkeys(one, math.nan) for name, one in of_split.items()}
+    result["final"]["scores"]["trained"]["val"] = nowhere
+    write_json(folder.result, result)
+    found = compared(tmp_path)
+    assert {(test.one, test.two) for test in found.tests} == {("a", "b")}
+    assert any("a or constant is undefined: no test" in note for note in found.notes)
+    header, body = found.scores.cells("val")
+    assert body[-1] == ["constant", *["undefined"] * (len(header) - 1)]
+    assert "nan" not in body[0][1]
+    files = write_comparison(found, tmp_path / "out")
+    assert "undefined" in next(file for file in files if file.name == "report.md").read_text()
+
+
+def test_splits_beside_the_others_are_shown_and_not_tested(tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b")):
+        settings = {"objective.lambda_spml": number / 10}
+        write_run(tmp_path, name, noisy(number), settings, splits=("train", "val", "samples"))
+    found = compared(tmp_path)
+    assert found.scores.splits == ["train", "val", "samples"]
+    assert [test.split for test in found.tests] == ["train"] * len(MEASURES) + ["val"] * len(
+        MEASURES
+    )
+
+
+def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_path: Path) -> None:
+    num = 9
+    for seed in range(num):
+        luck = 0.02 * seed  # of the seed, in both
+        write_run(
+            tmp_path,
+            f"low{seed}",
+            noisy(seed, 0.5 + luck),
+            {"seed": seed},
+            curve={0: 0.1, 10: 0.2 + luck},
+        )
+        settings = {"seed": seed, "objective.lambda_spml": 0.7}
+        write_run(
+            tmp_path,
+            f"top{seed}",
+            noisy(50 + seed, 0.56 + luck),
+            settings,
+            curve={0: 0.1, 10: 0.5 + luck},
+        )
+    found = compared(tmp_path)
+    assert [group.label for group in found.groups] == ["low0 (9 runs)", "top0 (9 runs)"]
+    assert (
+        {test.verdict for test in found.tests}
+        == {test.verdict for test in found.by_seed}
+        == {"top0 (9 runs) is higher"}
+    )
+    assert len(found.tests) == len(found.by_seed) == len(MEASURES)
+    for test in found.by_seed:
+        assert (test.num, test.difference) == (num, pytest.approx(-0.06, abs=0.02))
+        assert test.p == pytest.approx(
+            2 / 2**num, abs=0.002
+        )  # all signs alike: the smallest that they can give
+    metric, step, *cells = next(row for row in evaluations_table(found) if row[0] == "val/link_mrr")
+    assert (step, cells) == ("10", ["0.28 ± 0.055", "0.58 ± 0.055"])
+    report = (write_comparison(found, tmp_path / "out")[0]).read_text()
+    mean, deviation = (np.mean, np.std)
+    values = [noisy(seed, 0.5 + 0.02 * seed).mean() for seed in range(num)]
+    assert f"| low0 (9 runs) | {mean(values):.4g} ± {deviation(values, ddof=1):.2g} |" in report
+    # The least p of seven, times the number of tests, is above the level: whatever the runs had given would not do.
+    seven = compared(tmp_path, "low[0-6]", "top*")
+    assert 2 / 2**7 * len(seven.by_seed) > LEVEL > 2 / 2**7
+    assert {test.verdict for test in seven.by_seed} == {"too few seeds to show"}
+    # With five in common not even a single test could say anything, and there is none.
+    five = compared(tmp_path, "low[0-4]", "top*")
+    assert five.by_seed == []
+    assert [group.label for group in five.groups] == ["low0 (5 runs)", "top0 (9 runs)"]
+
+
+def test_no_test_over_seeds_is_made_whose_outcome_is_known_beforehand() -> None:
+    assert 2 / 2**MIN_SEEDS < LEVEL <= 2 / 2 ** (MIN_SEEDS - 1)
+
+
+def test_settings_that_differ_stand_in_a_column_a_run_and_younger_ones_have_their_default(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "one", noisy(1), {"objective.lambda_spml": 0.25})
+    old = write_run(tmp_path, "two", noisy(2), {"optim.peak_lr": 1.25e-4})
+    identity = read_json(old.identity)
+    del identity["config"]["evaluation"]["block_rows"]
+    write_json(old.identity, identity)
+    default = METHODS[SYSTEM].config()
+    found = compared(tmp_path)
+    assert found.settings == {
+        "objective.lambda_spml": [0.25, default.objective.lambda_spml],
+        "optim.peak_lr": [default.optim.peak_lr, 1.25e-4],
+    }
+    header, *rows = settings_table(found)
+    assert header == ["setting", "one", "two"]
+    assert ["optim.peak_lr", f"{default.optim.peak_lr:.6g}", "0.000125"] in rows
+
+
+def test_auto_is_no_difference_to_the_precision_that_it_came_to(tmp_path: Path) -> None:
+    write_run(tmp_path, "run", noisy(1), {"precision": "auto"})
+    trial = write_run(tmp_path, "trial", None, {"precision": "fp32"})
+    write_json(trial.outcome, {"status": "finished", "precision": "fp32"})
+    found = compared(tmp_path)
+    assert found.settings == {}
+    assert [row[-1] for row in cost_table(found)[1:]] == ["fp32", "fp32"]
+
+
+def test_runs_are_named_by_name_path_or_pattern_and_each_counts_once(tmp_path: Path) -> None:
+    runs, trials = tmp_path / "läufe [1]", tmp_path / "sweeps" / "s" / "trials"
+    for name in ("a", "b.seed-1", "b.seed-2"):
+        write_run(runs, name, noisy(1))
+    write_run(trials, "a", None)
+    (runs / "no run").mkdir()
+    labels = [run.label for run in given_runs(["b.*", "a", str(runs / "a"), "b.seed-2"], runs)]
+    assert labels == ["b.seed-1", "b.seed-2", "a"]
+    both = given_runs(["a", f"{trials}/*"], runs)
+    assert [run.label for run in both] == ["läufe [1]/a", "sweeps/s/trials/a"]
+
+
+def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1))
+    write_run(tmp_path, "elsewhere", noisy(1), digest="e" * 64)
+    write_run(tmp_path, "biostransformers", noisy(1), system="biostransformers")
+    write_run(tmp_path, "silent", noisy(1), curve={})
+    write_run(tmp_path / "sweep" / "trials", "trial-1", None)
+    write_json(
+        tmp_path / "sweep" / "run.json", {"system": SYSTEM, "config": {"space": {}, "base": {}}}
+    )
+    for names, message in (
+        (
+            ["a", "nobody"],
+            r"RUN nobody: no run of that name in .*want one of a, elsewhere, siamese, silent",
+        ),
+        (["a"], r"got 1 run \(a\), want at least two"),
+        (["a", "./a"], "want at least two that differ"),
+        (
+            ["a", "biostransformers"],
+            r"different systems .*a: structure_preserving, siamese: siamese",
+        ),
+        (
+            ["a", "elsewhere"],
+            r"different data.*a: store \(dddddddd\), elsewhere: store \(eeeeeeee\).*--curves-only",
+        ),
+        (["a", "silent"], "silent: has reported nothing yet"),
+        (["a", "sweep"], r"is a sweep; want runs, such as its trials: '.*/sweep/trials/\*'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            given_runs(names, tmp_path)
+    found = compare_runs(
+        given_runs(["a", "elsewhere"], tmp_path, same_data=False), with_scores=False
+    )
+    assert (found.tests, found.rows) == ([], {})
+    assert found.curves["val/link_mrr"] == [
+        (name, step, 1, v, 0) for name in ("a", "elsewhere") for step, v in CURVE.items()
+    ]
+    assert "Curves only" in found.notes[0]
+
+
+def test_a_reader_is_told_what_was_not_tested_and_what_was_not_alike(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1))
+    earlier = write_run(tmp_path, "earlier", noisy(2), {"evaluation.metric": "cosine", "seed": 1})
+    earlier.unit_scores.unlink()
+    write_json(earlier.result, read_json(earlier.result) | {"precision": "bf16"})
+    write_run(
+        tmp_path,
+        "other-units",
+        noisy(3),
+        {"seed": 2, "objective.lambda_spml": 0.7},
+        units=UNITS + 1,
+    )
+    write_run(tmp_path, "trial", None, {"seed": 3, "optim.peak_lr": 1e-5})
+    found = compared(tmp_path)
+    assert found.tests == []
+    assert found.rows.keys() == {"a", "earlier", "other-units"}
+    assert found.notes == [
+        "Not finished: trial (not ended yet)",
+        "The runs were not evaluated alike (evaluation.metric differ): scores may mean different things",
+        "The runs computed with different precision: a: fp32, earlier: bf16, other-units: fp32",
+        "Not tested in pairs: trial; they have no final evaluation (unfinished runs and trials of sweeps have none)",
+        "Not tested in pairs: earlier; they have no scores of single units (runs of earlier versions kept none)",
+        "a and other-units were asked different units (val): no test",
+    ]
+
+
+def test_the_page_holds_its_pictures_and_needs_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", noisy(1), {"objective.lambda_spml": 0.1})
+    write_run(
+        tmp_path, "b", noisy(2), {"encoder.source": "<script>&", "objective.lambda_spml": 0.2}
+    )
+    out = tmp_path / "out"
+    (out / "plots").mkdir(parents=True)
+    (out / "plots" / "curve-of-another.png").touch()
+    (out / "mine.txt").write_text("mine")
+    files = write_comparison(compared(tmp_path), out)
+    assert {path.relative_to(out).as_posix() for path in files} == {
+        path.relative_to(out).as_posix() for path in out.rglob("*.*") if path.name != "mine.txt"
+    }
+    page = (out / "report.html").read_text()
+    assert '<meta name="viewport" content="width=device-width' in page
+    assert re.findall(r'(?:src|href)="(?!data:image/png;base64,)', page) == []
+    assert "http" not in page and "url(" not in page
+    assert (
+        page.count("<img") == page.count('<img alt="') == len(list((out / "plots").iterdir())) == 3
+    )
+    assert "<script" not in page and "&lt;script&gt;&amp;" in page
+    with (out / "tests.csv").open(newline="") as file:
+        tests = list(csv.DictReader(file))
+    data = json.loads((out / "report.json").read_text())
+    assert [float(one["p_holm"]) for one in tests] == [one["p_holm"] for one in data["tests"]]
+    with (out / "curves.csv").open(newline="") as file:
+        rows = [row for row in csv.reader(file) if row[0] == "val/link_mrr"]
+    assert rows == [
+        ["val/link_mrr", name, str(step), "1", str(v), "0.0"]
+        for name in "ab"
+        for step, v in CURVE.items()
+    ]
+    assert data["cost"]["a"] | {"workers": None} == {
+        "status": "finished",
+        "step": 10,
+        "seconds": 5.0,
+        "tokens_per_second": 100.0,
+        "workers": None,
+        "precision": "fp32",
+    }
+
+
+def test_a_report_deletes_nobodys_pictures_and_takes_no_runs_folder(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "runs", "a", noisy(1))
+    write_run(tmp_path / "runs", "b", noisy(2))
+    mine = tmp_path / "notes" / "plots" / "mine.png"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    compare(["a", "b"], out=tmp_path / "notes", runs=tmp_path / "runs")
+    assert mine.exists()
+    with pytest.raises(ConfigError, match="a run or a sweep is there.*choose another folder"):
+        compare(["a", "b"], out=folder.path, runs=tmp_path / "runs")
+    assert not (folder.path / "report.md").exists()
+
+
+def test_no_two_of_many_lines_look_alike_without_colour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.axes import Axes
+
+    drawn = []
+    plot = Axes.plot
+    monkeypatch.setattr(
+        Axes, "plot", lambda *args, **style: drawn.append(style) or plot(*args, **style)
+    )
+    plot_overlaid(
+        [(f"run {n}", step, 1, n, 0.0) for n in range(20) for step in range(3)],
+        tmp_path / "p.png",
+        title="",
+    )
+    assert len({(style["marker"], style["linestyle"]) for style in drawn}) == 20
+    # Names as long as they may be leave room for the panels: matplotlib would warn.
+    long = {f"{number}{'x' * 99}": dict.fromkeys(MEASURES, SCORE) for number in range(5)}
+    plot_scores(long, METHODS[SYSTEM].table.measures, tmp_path / "scores.png", title="")
+    plot_overlaid([(label, 0, 1, 0.5, 0.0) for label in long], tmp_path / "long.png", title="")
+
+
+@pytest.mark.nightly
+def test_the_job_compares_real_runs(
+    unbroken: Result, request_two: TrainRequest, tmp_path: Path
+) -> None:
+    config = override(request_two.config, "objective.lambda_spml", 0)
+    other = train(replace(request_two, config=config, name="without-the-graph"))
+    names = [unbroken.folder.name, str(other.folder.path)]
+    done = run_script(
+        ROOT / "jobs" / "compare.py",
+        tmp_path,
+        *names,
+        "--runs",
+        str(request_two.runs),
+        COLUMNS="200",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "objective.lambda_spml" in done.stdout
+    assert "comparison/report.html" in done.stdout
+    data = json.loads((tmp_path / "comparison" / "report.json").read_text())
+    assert data["settings"] == {"objective.lambda_spml": {"unbroken": 0.5, "without-the-graph": 0}}
+    assert data["notes"] == []
+    assert data["scores"]["chance"] == unbroken.final["scores"]["chance"]
+    for name, result in (("unbroken", unbroken), ("without-the-graph", other)):
+        assert data["scores"][name] == result.final["scores"]["trained"]
+        assert data["cost"][name]["step"] == 24
+        assert data["cost"][name]["tokens_per_second"] > 0
+        assert data["cost"][name]["workers"] == 2
+    assert len(data["tests"]) == 2 * len(MEASURES)
+    for test in data["tests"]:
+        ours, theirs = (
+            data["scores"][name][test["split"]][test["measure"]]["value"] for name in data["runs"]
+        )
+        assert test["difference"] == pytest.approx(ours - theirs)
+    report = (tmp_path / "comparison" / "report.md").read_text()
+    assert "| val/link_mrr | 24 |" in report
+    assert "unit_scores" not in read_json(other.folder.result)["final"]
+    with pytest.raises(ConfigError, match="want at least two"):
+        given_runs(["unbroken"], Path(request_two.runs))

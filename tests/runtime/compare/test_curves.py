@@ -1,1 +1,181 @@
+import csv
+from pathlib import Path
 
+import pytest
+
+from raybio.cli.contrastive_probe.curves import curves
+from raybio.core.errors import ConfigError
+from raybio.runtime.compare.curves import curve
+from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.metrics_log import MetricsLog
+
+
+def write_run(folder: Path, name: str, values: dict[int, float]) -> None:
+    run = RunFolder(folder, name)
+    run.make()
+    log = MetricsLog(run.metrics)
+    for step, value in values.items():
+        log.append(
+            step, {"val/acc_at_10": value, "val/acc_at_10/may_treat": value / 2, "loss": 1.0}
+        )
+    log.append(max(values) + 1, {"loss": 0.5})
+
+
+def test_runs_of_a_label_are_averaged_at_each_step_with_the_deviation_of_a_sample(
+    tmp_path: Path,
+) -> None:
+    write_run(tmp_path, "a", {0: 0.1, 50: 0.2})
+    write_run(tmp_path, "b", {0: 0.3, 50: 0.6, 100: 0.9})
+    write_run(tmp_path, "c", {0: 0.5})
+    curves(run=["sets=a", "sets=b", "c"], out=tmp_path / "out", runs=tmp_path)
+    with (tmp_path / "out" / "curves.csv").open() as file:
+        rows = [
+            (
+                row["label"],
+                int(row["step"]),
+                int(row["runs"]),
+                float(row["mean"]),
+                float(row["deviation"]),
+            )
+            for row in csv.DictReader(file)
+        ]
+    expected = [
+        ("sets", 0, 2, 0.2, 0.02**0.5),
+        ("sets", 50, 2, 0.4, 0.08**0.5),
+        ("sets", 100, 1, 0.9, 0.0),
+        ("c", 0, 1, 0.5, 0.0),
+    ]
+    assert [row[:3] for row in rows] == [row[:3] for row in expected]
+    assert [row[3:] for row in rows] == [pytest.approx(row[3:]) for row in expected]
+    assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
+
+
+def test_a_run_that_has_not_come_to_its_end_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, status in (("running", None), ("stopped", "stopped"), ("whole", "finished")):
+        write_run(tmp_path, name, {0: 0.1, 50: 0.2})
+        if status:
+            write_json(RunFolder(tmp_path, name).result, {"status": status})
+    curves(run=["running", "stopped", "whole"], out=tmp_path / "out", runs=tmp_path)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "is not finished" in line]
+    assert lines == [
+        "running: is not finished (not ended yet, at step 51): more may be to come",
+        "stopped: is not finished (stopped, at step 51): more may be to come",
+    ]
+
+
+def test_a_run_made_longer_is_not_finished_and_a_step_that_some_runs_lack_is_not_the_highest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path, "longer", {0: 0.1, 50: 0.2, 60: 0.3})
+    write_run(tmp_path, "whole", {0: 0.1, 50: 0.2})
+    for name, max_steps in (("longer", 100), ("whole", 50)):
+        run = RunFolder(tmp_path, name)
+        write_json(run.result, {"status": "finished", "step": 50})
+        write_json(run.identity, {"config": {"schedule": {"max_steps": max_steps}}})
+    curves(run=["both=longer", "both=whole"], out=tmp_path / "out", runs=tmp_path)
+    output = capsys.readouterr().out
+    assert "longer: is not finished (at step 61 of 100): more may be to come" in output
+    assert "whole: is not finished" not in output
+    assert "both  highest at step 50" in output
+
+
+def write_agreeing_run(
+    folder: Path, name: str, agreement: dict[int, tuple[float, float]], **others: float
+) -> None:
+    """Accuracy rises with the step in both relations; what agrees is given."""
+    RunFolder(folder, name).make()
+    log = MetricsLog(RunFolder(folder, name).metrics)
+    for step, (treats, occurs) in agreement.items():
+        values = {
+            "val/acc_at_10": step / 300,
+            "val/acc_at_10/treats": step / 600,
+            "val/acc_at_10/occurs": step / 200,
+        }
+        values |= {
+            "val/agreement_at_10": (treats + occurs) / 2,
+            "val/agreement_at_10/treats": treats,
+        }
+        log.append(step, values | {"val/agreement_at_10/occurs": occurs} | others)
+
+
+def test_the_step_chosen_without_gold_stands_beside_those_that_gold_and_the_paper_take(
+    tmp_path: Path,
+) -> None:
+    # At the start, where nothing has been rewired, agreement is highest and is not believed.
+    agreement = {0: (0.9, 0.9), 50: (0.5, 0.1), 100: (0.4, 0.4), 150: (0.1, 0.6), 200: (0.1, 0.2)}
+    write_agreeing_run(tmp_path, "a", agreement)
+    curves(run=["a"], out=tmp_path / "out", runs=tmp_path)
+    with (tmp_path / "out" / "choice.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    step = {(row["chosen_by"], row["relation"]): int(row["step"]) for row in rows}
+    assert {rule: (step[rule, "treats"], step[rule, "occurs"]) for rule, _ in step} == {
+        "agreement of wordings": (100, 100),
+        "agreement of wordings, by relation": (50, 150),
+        "the last": (200, 200),
+        "step 150 (the paper)": (150, 150),
+        "the best by gold": (200, 200),
+        "the best by gold, by relation": (200, 200),
+    }
+    assert all(
+        float(row["value"]) == int(row["step"]) / {"treats": 600, "occurs": 200}[row["relation"]]
+        for row in rows
+    )
+    text = (tmp_path / "out" / "choice.md").read_text()
+    assert "| agreement of wordings | 100 | 33.33 | -33.33 |" in text
+    assert "| agreement of wordings, by relation | 50, 150 | 41.67 | -25.00 |" in text
+
+
+def test_choices_of_runs_of_a_label_are_averaged_and_runs_without_agreement_have_none(
+    tmp_path: Path,
+) -> None:
+    write_agreeing_run(
+        tmp_path, "a", {50: (0.5, 0.5), 100: (0.1, 0.1)}, **{"val/held_out_mrr": 0.5}
+    )
+    write_agreeing_run(
+        tmp_path, "b", {50: (0.1, 0.1), 100: (0.5, 0.5)}, **{"val/held_out_mrr": 0.5}
+    )
+    write_run(tmp_path, "c", {50: 0.1})
+    curves(run=["seeds=a", "seeds=b", "c"], out=tmp_path / "out", runs=tmp_path)
+    text = (tmp_path / "out" / "choice.md").read_text()
+    assert "| agreement of wordings | 25.00 ± 11.79 |" in text  # 16.67 and 33.33
+    assert "| held-out sentences | 16.67 ± 0.00 |" in text
+    assert "## c" not in text
+    curves(run=["c"], out=tmp_path / "other", runs=tmp_path)
+    assert not (tmp_path / "other" / "choice.md").exists()
+
+
+def test_held_out_sentences_alone_choose_a_step_and_what_is_missing_for_a_choice_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunFolder(tmp_path, "a").make()
+    log = MetricsLog(RunFolder(tmp_path, "a").metrics)
+    for step, mrr in {0: 0.9, 50: 0.3, 100: 0.2}.items():
+        log.append(
+            step,
+            {
+                "val/acc_at_10": step / 100,
+                "val/acc_at_10/treats": step / 100,
+                "val/held_out_mrr": mrr,
+            },
+        )
+    curves(run=["a"], out=tmp_path / "out", runs=tmp_path)
+    text = (tmp_path / "out" / "choice.md").read_text()
+    assert "| held-out sentences | 50 | 50.00 | -50.00 |" in text and "agreement" not in text
+    assert "a  highest at step 100" in capsys.readouterr().out
+    curves(run=["a"], metric="val/held_out_mrr", out=tmp_path / "other", runs=tmp_path)
+    assert (
+        "no step is chosen without gold; that wants runs that log val/held_out_mrr by"
+        in capsys.readouterr().out
+    )
+
+
+def test_a_run_or_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "a", {0: 0.1})
+    with pytest.raises(ConfigError, match="--run b: no run of that name"):
+        curve(tmp_path, "b", "val/acc_at_10")
+    with pytest.raises(
+        ConfigError, match="--metric val/f1: run a has none; want one of val/acc_at_10$"
+    ):
+        curve(tmp_path, "a", "val/f1")

@@ -1,1 +1,389 @@
 """Comparisons: which runs they ask for, and how their table reads. The training itself is tested with the jobs."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+from rich.console import Console
+
+from raybio.core.errors import ConfigError
+from raybio.core.table_layout import TableLayout
+from raybio.evaluation.plots import plot_comparison
+from raybio.methods import METHODS
+from raybio.runtime.compare.labels import named, shown
+from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_side_by_side
+from raybio.runtime.compare.variations import Kin, Variation, family, over_steps, score_rows
+from raybio.runtime.run.driver import Result, TrainRequest
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.metrics_log import MetricsLog
+
+LAYOUT = METHODS["sppt_protein"].table
+SCORE = {"value": 0.1234, "low": 0.1, "high": 0.15}
+SCORES = dict.fromkeys(("lrap", "ndcg", "average_precision", "mrr"), SCORE)
+
+
+def request(tmp_path: Path) -> TrainRequest:
+    entry = METHODS["sppt_protein"]
+    return TrainRequest("sppt_protein", entry.demo, tmp_path / "store", "first", tmp_path / "runs")
+
+
+def test_a_comparison_reads_a_setting_and_its_values() -> None:
+    assert Variation.parse("objective.lambda_spml=0,0.1") == Variation(
+        "objective.lambda_spml", (0, 0.1)
+    )
+    assert Variation.parse("objective.loss=margin_contrastive").values == ("margin_contrastive",)
+
+
+@pytest.mark.parametrize(
+    "text", ["objective.lambda_spml", "=1", "objective.lambda_spml=", "seed= ", " =1"]
+)
+def test_a_comparison_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="want SETTING=VALUE"):
+        Variation.parse(text)
+
+
+@pytest.mark.parametrize("values", ["[1", "a: b: c", "&a 1, *a", "!!python/name:os.system"])
+def test_values_that_are_no_yaml_are_an_error_of_the_configuration(values: str) -> None:
+    with pytest.raises(ConfigError, match="--compare 'seed=.*not valid YAML"):
+        Variation.parse(f"seed={values}")
+
+
+def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_trained(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"--compare objective.lambda_spml=0.125: no name for that run can be made",
+    ):
+        family(
+            replace(request(tmp_path), name="x" * 95),
+            [Variation("objective.lambda_spml", (0.125,))],
+        )
+
+
+def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_path: Path) -> None:
+    models = (
+        "facebook/esm2",
+        f"{tmp_path}/runs/sppt.lambda-0/export",
+        "../runs/sppt.lambda-0/export",
+        "./export",
+    )
+    kin = family(request(tmp_path), [Variation("encoder.source", models)])[1:]
+    names = [one.request.name for one in kin]
+    assert [one.label for one in kin] == [
+        f"source = {name.partition('.source-')[2]}" for name in names
+    ]
+    ends = [name.removeprefix(f"{request(tmp_path).name}.source-").rsplit("-", 1) for name in names]
+    assert [end for end, _ in ends] == ["esm2", "sppt.lambda-0", "sppt.lambda-0", "export"]
+    assert len({digits for _, digits in ends}) == 4
+
+
+def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    own = first.config.objective.lambda_spml
+    itself, *kin = family(first, [Variation("objective.lambda_spml", (0, 0.1, own))])
+    assert itself.request == first
+    assert [other.label for other in kin] == ["lambda_spml = 0", "lambda_spml = 0.1"]
+    assert [other.request.name for other in kin] == ["first.lambda_spml-0", "first.lambda_spml-0.1"]
+    assert [other.request.config.objective.lambda_spml for other in kin] == [0, 0.1]
+    assert all(other.request.config.plan == first.config.plan for other in kin)
+
+
+def test_names_and_labels_have_values_as_one_writes_them() -> None:
+    values = {0.0: "0", 0.5: "0.5", True: "true", None: "null", "diagonal": "diagonal"}
+    assert {value: shown(value) for value in values} == values
+    assert (shown(False), named(False)) == ("false", "false")
+
+
+def test_of_several_settings_every_combination_is_a_run(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    kin = family(first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 0, 2))])
+    names = [
+        "",
+        ".seed-1",
+        ".seed-2",
+        ".lambda_spml-0",
+        ".lambda_spml-0.seed-1",
+        ".lambda_spml-0.seed-2",
+    ]
+    assert [one.request.name for one in kin] == [f"first{name}" for name in names]
+    assert [(one.request.config.objective.lambda_spml, one.request.config.seed) for one in kin] == [
+        (weight, seed) for weight in (first.config.objective.lambda_spml, 0) for seed in (0, 1, 2)
+    ]
+    assert kin[4].label == "lambda_spml = 0, seed = 1"
+    with pytest.raises(
+        ConfigError, match="seed, seed: want each setting once, its values by comma"
+    ):
+        family(first, [Variation("seed", (1,)), Variation("seed", (2,))])
+
+
+def test_a_value_given_twice_in_whatever_form_is_one_run(tmp_path: Path) -> None:
+    """Counted as two repetitions, it would make the deviation smaller than it is."""
+    first = request(tmp_path)
+    for path, values, name in (
+        ("seed", (1, 1), "first.seed-1"),
+        ("seed", (0, 1, 1.0), "first.seed-1"),
+        ("objective.lambda_spml", (0, 0.0, 0.5), "first.lambda_spml-0"),
+        ("encoder.source", ("scratch", "other", "other"), "first.source-other"),
+    ):
+        kin = family(first, [Variation(path, values)])
+        assert [one.request.name for one in kin] == ["first", name]
+        assert kin[0].request == first
+
+
+def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Did you mean 'objective\.lambda_spml'"):
+        family(request(tmp_path), [Variation("objective.lambda_smpl", (0,))])
+
+
+def test_a_value_that_does_not_fit_names_the_option(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--compare seed: .*abc"):
+        family(request(tmp_path), [Variation.parse("seed=abc")])
+
+
+def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
+    table = ResultTable(
+        {
+            "random": {"train": SCORES, "val": SCORES},
+            "lambda_spml = 0.5 (this run)": {"train": SCORES},
+        },
+        LAYOUT,
+    )
+    assert table.splits == ["train", "val"]
+    header, body = table.cells("train")
+    assert header == ["model", "LRAP", "nDCG", "AP", "MRR"]
+    assert body[0] == ["random", *["12.34 [10.00, 15.00]"] * 3, "0.123 [0.100, 0.150]"]
+    assert len(table.cells("val")[1]) == 1
+    console = Console(width=80, record=True)
+    for renderable in lines_for_terminal(table):
+        console.print(renderable)
+    shown = console.export_text()
+    assert "…" not in shown
+    assert shown.count("15.00]") == 9
+
+
+def test_repetitions_are_told_one_by_one_and_as_mean_and_deviation(tmp_path: Path) -> None:
+    kin = family(
+        request(tmp_path), [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 2))]
+    )
+    results = [judged(tmp_path, one, 0.1 * (number + 1)) for number, one in enumerate(kin)]
+    table = ResultTable(score_rows(kin, results), LAYOUT)
+    body = {cells[0]: cells[1] for cells in table.cells("train")[1]}
+    assert (
+        body
+        == {
+            "initial": "5.00 [4.00, 6.00]",
+            "initial, 3 runs": "10.00 ± 5.00",  # 0.05, 0.1, 0.15: what no run trained differs by seed as well
+            "lambda_spml = 0.5, seed = 1": "20.00 [19.00, 21.00]",
+            "lambda_spml = 0.5, seed = 2": "30.00 [29.00, 31.00]",
+            "lambda_spml = 0, seed = 0": "40.00 [39.00, 41.00]",
+            "lambda_spml = 0, seed = 1": "50.00 [49.00, 51.00]",
+            "lambda_spml = 0, seed = 2": "60.00 [59.00, 61.00]",
+            "lambda_spml = 0.5, seed = 0 (this run)": "10.00 [9.00, 11.00]",
+            "lambda_spml = 0.5, 3 runs": "20.00 ± 10.00",
+            "lambda_spml = 0, 3 runs": "50.00 ± 10.00",
+        }
+    )
+    assert table.cells("train")[1][-1][-1] == "0.200 ± 0.100"
+    spread = "± standard deviation over runs"
+    assert table.legend == f"95 % bootstrap intervals; {spread}; LRAP, nDCG, AP in %"
+
+
+def side_by_side(
+    tmp_path: Path, rows_by_name: dict[str, dict[str, Any]], layout: TableLayout = LAYOUT
+) -> list[str]:
+    """Lines of the table of several comparisons, each with a run of its name."""
+    found = {
+        name: (ResultTable(rows, layout), RunFolder(tmp_path, name))
+        for name, rows in rows_by_name.items()
+    }
+    for _, folder in found.values():
+        folder.make()
+    path = write_side_by_side(found, "train")
+    assert path == tmp_path / next(iter(found)) / "side_by_side.md"
+    return [line for line in path.read_text().splitlines() if line.startswith("|")]
+
+
+def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> None:
+    one = TableLayout("Task", {"lrap": "score"}, {"train": "rows"})
+
+    def of(value: float) -> dict[str, Any]:
+        return {"train": {"lrap": {"value": value, "low": value, "high": value}}}
+
+    head, _, *rows = side_by_side(
+        tmp_path / "plain",
+        {"a": {"initial": of(0.1), "a": of(0.2)}, "b": {"initial": of(0.3), "b": of(0.4)}},
+        one,
+    )
+    assert head == "| model | a | b |"
+    assert rows == [
+        "| initial | 10.00 [10.00, 10.00] | 30.00 [30.00, 30.00] |",
+        "| this run | 20.00 [20.00, 20.00] | 40.00 [40.00, 40.00] |",
+    ]
+    # A value of a setting that is one's own and the other's variation is one row; what only one has leaves a gap.
+    a = {"peak_lr = 1": of(0.1), "peak_lr = 2 (this run)": of(0.2)}
+    b = {"peak_lr = 2": of(0.3), "peak_lr = 3": of(0.5), "peak_lr = 1 (this run)": of(0.4)}
+    rows = side_by_side(tmp_path / "rates", {"a": a, "b": b}, one)[2:]
+    assert [row.split("|")[1].strip() for row in rows] == [
+        "peak_lr = 1",
+        "peak_lr = 2",
+        "peak_lr = 3",
+    ]
+    assert [row.split("|")[2].strip()[:2] for row in rows] == ["10", "20", "-"]
+    assert [row.split("|")[3].strip()[:2] for row in rows] == ["40", "30", "50"]
+
+
+def test_of_several_comparisons_with_repetitions_the_means_stand_beside_each_other(
+    tmp_path: Path,
+) -> None:
+    mean = {
+        "train": {
+            name: {"value": 0.5, "low": 0.4, "high": 0.6, "num_runs": 2} for name in LAYOUT.measures
+        }
+    }
+    rows = {"seed = 1": {"train": SCORES}, "seed = 0 (this run)": {"train": SCORES}, "2 runs": mean}
+    head, _, *body = side_by_side(tmp_path, {"a": rows, "b": rows})
+    assert head.count("a, ") == head.count("b, ") == len(LAYOUT.measures)
+    (only,) = body
+    assert only.startswith("| 2 runs | 50.00 ± 10.00 |")
+
+
+def test_a_table_of_runs_that_are_no_repetitions_has_no_means(tmp_path: Path) -> None:
+    kin = family(request(tmp_path), [Variation("objective.lambda_spml", (0,))])
+    rows = score_rows(kin, [judged(tmp_path, one, 0.1) for one in kin])
+    assert list(rows) == ["initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"]
+    assert "±" not in ResultTable(rows, LAYOUT).legend
+
+
+def judged(tmp_path: Path, one: Kin, value: float) -> Result:
+    scores = {
+        who: {
+            "train": dict.fromkeys(
+                LAYOUT.measures, {"value": mean, "low": mean - 0.01, "high": mean + 0.01}
+            )
+        }
+        for who, mean in (("initial", value / 2), ("trained", value))
+    }
+    folder = RunFolder(tmp_path, one.request.name)
+    return Result(
+        "finished", 1, "fp32", {}, {"scores": scores}, {}, None, None, None, False, folder
+    )
+
+
+def test_the_comparison_is_drawn_also_where_a_model_lacks_a_split(tmp_path: Path) -> None:
+    rows = {"random": {"train": SCORES, "val": SCORES}, "this run": {"train": SCORES}}
+    splits = {split: LAYOUT.splits[split] for split in ("train", "val")}
+    path = plot_comparison(rows, splits, LAYOUT.measures, tmp_path / "plots" / "comparison.png")
+    assert imread(path).shape[1] > imread(path).shape[0] > 100
+
+
+def test_the_comparison_is_drawn_also_where_a_score_is_undefined(tmp_path: Path) -> None:
+    undefined = {
+        measure: dict.fromkeys(("value", "low", "high"), np.nan) for measure in LAYOUT.measures
+    }
+    for rows in ({"constant": undefined, "this run": SCORES}, {"this run": undefined}):
+        of_split = {label: {"val": scores} for label, scores in rows.items()}
+        splits = {"val": LAYOUT.splits["val"]}
+        assert (
+            plot_comparison(of_split, splits, LAYOUT.measures, tmp_path / "comparison.png")
+            .stat()
+            .st_size
+            > 1000
+        )
+
+
+def finished(
+    runs: Path, name: str, value_by_step: dict[int, float], metric: str = "val/link_mrr"
+) -> Result:
+    """A run as training leaves it, as far as its evaluations go."""
+    folder = RunFolder(runs, name)
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    for step, value in value_by_step.items():
+        log.append(step, {"loss": 1.0} | ({} if np.isnan(value) else {metric: value}))
+    return Result("finished", 1, "fp32", {}, {}, {}, None, None, None, False, folder)
+
+
+def means_over_steps(
+    kin: list[Kin], value_by_step: Callable[[Kin], dict[int, float]]
+) -> list[tuple[str, int, str]]:
+    """Label, step and runs with mean and deviation of what such runs would leave behind."""
+    metric, *_ = METHODS[kin[0].request.system].step_metrics
+    results = [
+        finished(one.request.runs, one.request.name, value_by_step(one), metric) for one in kin
+    ]
+    (out,) = over_steps(kin, results)
+    assert [path.name for path in out.iterdir()] == [metric.removeprefix("val/")]
+    with (out / metric.removeprefix("val/") / "curves.csv").open(newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    return [
+        (label, int(step), f"{num}: {float(mean):.3f} ± {float(dev):.3f}")
+        for label, step, num, mean, dev in rows
+    ]
+
+
+def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand_side_by_side(
+    tmp_path: Path,
+) -> None:
+    first = request(tmp_path)
+    by_seed = family(first, [Variation("seed", (1,))])
+    assert means_over_steps(
+        by_seed, lambda one: {0: 0.1, 50: 0.2 + 0.2 * one.request.config.seed}
+    ) == [
+        ("2 runs, by seed", 0, "2: 0.100 ± 0.000"),
+        ("2 runs, by seed", 50, "2: 0.300 ± 0.141"),
+    ]
+    by_weight = family(first, [Variation("objective.lambda_spml", (0,))])
+    assert means_over_steps(by_weight, lambda _: {0: 0.1}) == [
+        ("lambda_spml = 0.5", 0, "1: 0.100 ± 0.000"),
+        ("lambda_spml = 0", 0, "1: 0.100 ± 0.000"),
+    ]
+
+
+def test_repetitions_are_averaged_for_each_value_of_what_is_chosen(tmp_path: Path) -> None:
+    """As in Contrastive-Probe's Figure 9: each mask ratio's mean over sentence sets."""
+    first = request(tmp_path)
+    kin = family(first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1,))])
+    assert means_over_steps(
+        kin,
+        lambda one: {0: one.request.config.objective.lambda_spml + 0.2 * one.request.config.seed},
+    ) == [
+        ("lambda_spml = 0.5, 2 runs, by seed", 0, "2: 0.600 ± 0.141"),
+        ("lambda_spml = 0, 2 runs, by seed", 0, "2: 0.100 ± 0.141"),
+    ]
+
+
+def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_beside_their_average(
+    tmp_path: Path,
+) -> None:
+    entry = METHODS["contrastive_probe"]
+    first = TrainRequest(
+        "contrastive_probe", entry.demo, tmp_path / "store", "first", tmp_path / "runs"
+    )
+    sets, seeds = Variation("plan.sentence_set", (0, 1)), Variation("seed", (1,))
+
+    def value(one: Kin) -> dict[int, float]:
+        chosen = one.request.config.plan.sentence_set
+        return {0: 0.9 if chosen == "all" else 0.1 * chosen}
+
+    assert means_over_steps(family(first, [sets]), value) == [
+        ("sentence_set = all", 0, "1: 0.900 ± 0.000"),
+        ("2 runs, by sentence_set", 0, "2: 0.050 ± 0.071"),
+    ]
+    assert means_over_steps(family(replace(first, name="second"), [sets, seeds]), value) == [
+        ("sentence_set = all, 2 runs, by seed", 0, "2: 0.900 ± 0.000"),
+        ("4 runs, by sentence_set and seed", 0, "4: 0.050 ± 0.058"),
+    ]
+
+
+def test_runs_that_were_not_evaluated_on_their_way_have_nothing_over_steps(tmp_path: Path) -> None:
+    first = request(tmp_path)
+    kin = family(first, [Variation("seed", (1,))])
+    results = [finished(first.runs, "a", {0: 0.1}), finished(first.runs, "b", {0: float("nan")})]
+    assert over_steps(kin, results) == []
+    assert not (first.runs / "a" / "over_steps").exists()

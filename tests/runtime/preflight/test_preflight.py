@@ -1,1 +1,431 @@
 """Each look before the start, seen good and bad, with real causes."""
+
+import logging
+import socket
+import sqlite3
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+from raybio.core.errors import ClusterError, ConfigError
+from raybio.runtime.cluster.connection import local_cpus
+from raybio.runtime.preflight import here
+from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
+from raybio.runtime.preflight.preflight import Intent, preflight
+from raybio.runtime.run.request import Arguments
+from raybio.store.store import Store
+from tests.cli.test_refusals import damaged_store, request_one
+from tests.runtime.ray_nodes import free_port
+
+__all__ = ["request_one"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (
+        "RAY_ADDRESS",
+        "RAY_AUTH_MODE",
+        "RAY_AUTH_TOKEN",
+        "RAY_AUTH_TOKEN_PATH",
+        "RAY_DASHBOARD_HOST",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def states(findings: object) -> list[str]:
+    return [one.state for one in findings]  # type: ignore[attr-defined]
+
+
+def write_token(home: Path, mode: int, content: str = "a" * 64) -> None:
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text(content)
+    (home / ".ray" / "auth_token").chmod(mode)
+
+
+def test_a_token_of_the_owner_alone_is_fine_and_one_that_others_read_is_not(home: Path) -> None:
+    write_token(home, 0o600)
+    assert states(here.look_at_token()) == [OK]
+    (home / ".ray" / "auth_token").chmod(0o644)
+    [found] = here.look_at_token()
+    assert found.state == ERROR
+    assert "mode 0644" in found.found
+    assert "a" * 64 not in found.found
+    assert (home / ".ray" / "auth_token").stat().st_mode & 0o777 == 0o644  # looking changes nothing
+
+
+def test_an_empty_token_is_an_error(home: Path) -> None:
+    write_token(home, 0o600, "\n")
+    assert states(here.look_at_token()) == [ERROR]
+
+
+def test_a_missing_token_is_made_at_home_and_missed_on_a_cluster(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert states(here.look_at_token()) == [OK]
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert states(here.look_at_token()) == [WARNING, ERROR]
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert states(here.look_at_token()) == [ERROR]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert states(here.look_at_token()) == [WARNING]
+
+
+def test_a_dashboard_for_everybody_is_a_warning_with_a_token_and_an_error_without(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert states(here.look_at_addresses()) == [OK]
+    monkeypatch.setenv("RAY_DASHBOARD_HOST", "0.0.0.0")
+    assert states(here.look_at_addresses()) == [WARNING]
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert states(here.look_at_addresses()) == [ERROR]
+    monkeypatch.setenv("RAY_DASHBOARD_HOST", "127.0.0.1")
+    monkeypatch.setenv("RAY_ADDRESS", "http://10.0.0.1:8265")
+    assert states(here.look_at_addresses()) == [OK, WARNING]
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A working directory with things that Ray leaves out, each for a reason of its own."""
+    folder = tmp_path / "code"
+    for name in (
+        "a.py",
+        "runs/x.bin",
+        ".git/pack",
+        "sub/keep.txt",
+        "sub/secret.txt",
+        "data/big.bin",
+        ".venv/lib.so",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"x" * 1000)
+    (folder / ".gitignore").write_text("/runs/\n")
+    (folder / ".rayignore").write_text("*.bin\n")
+    (folder / "sub" / ".rayignore").write_text("secret.txt\n")
+    return folder
+
+
+def test_what_is_counted_is_what_ray_packs(code: Path, tmp_path: Path) -> None:
+    from ray._private.ray_constants import get_runtime_env_default_excludes
+    from ray._private.runtime_env.packaging import create_package
+
+    target, silent = tmp_path / "package.zip", logging.Logger("silent", logging.CRITICAL)
+    create_package(
+        str(code), target, True, excludes=get_runtime_env_default_excludes(), logger=silent
+    )
+    sizes, is_whole = here.uploaded(code)
+    assert is_whole
+    with zipfile.ZipFile(target) as package:
+        assert {str(path): size for path, size in sizes.items()} == {
+            one.filename: one.file_size for one in package.infolist()
+        }
+    assert "a.py" in map(str, sizes)
+    assert "sub/secret.txt" not in map(str, sizes)
+
+
+def test_a_big_file_in_the_working_directory_is_named(
+    code: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    assert states(here.look_at_upload(code)) == [OK]
+    with open(code / "weights.pt", "wb") as file:
+        file.truncate(85 * here.MIB)  # a hole: it takes no disk
+    assert states(here.look_at_upload(code)) == [WARNING]
+    with open(code / "weights.pt", "wb") as file:
+        file.truncate(101 * here.MIB)
+    assert states(here.look_at_upload(code)) == [WARNING]  # nothing is sent without a cluster
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    [found] = here.look_at_upload(code)
+    assert found.state == ERROR
+    assert "101.0 of at most 100 MiB" in found.found
+    assert "weights.pt with 101.0" in found.found
+    with open(code / ".rayignore", "a") as file:
+        file.write("*.pt\n")
+    assert states(here.look_at_upload(code)) == [OK]
+
+
+def test_a_folder_of_runs_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
+    with here.probe_folder(tmp_path / "new" / "runs") as probe:
+        assert (probe / "driver").read_text() == "driver"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(ClusterError, match="Choose another with --runs"),
+        here.probe_folder(tmp_path / "file" / "runs"),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_too_little_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert states(here.look_at_disk(tmp_path / "not" / "yet", 0.0)) == [OK, OK]
+    assert states(here.look_at_disk(tmp_path, 1e9)) == [ERROR, ERROR]
+    assert not here.disk_problem(2**40, 0.96, 1.0, "runs")  # the tests' Ray has no limit
+    monkeypatch.setenv(here.RAY_STOPS_AT, "0.97")
+    assert not here.disk_problem(2**40, 0.96, 1.0, "runs")
+    monkeypatch.delenv(here.RAY_STOPS_AT)
+    assert "96% full; Ray refuses to use it beyond 95%" in here.disk_problem(
+        2**40, 0.96, 1.0, "runs"
+    )
+    assert not here.disk_problem(2**40, 0.94, 1.0, "runs")
+
+
+def test_too_little_shared_memory_is_a_warning(tmp_path: Path) -> None:
+    assert states(here.look_at_shared_memory(0.0, tmp_path)) == [OK]
+    assert states(here.look_at_shared_memory(1e12, tmp_path)) == [WARNING]
+
+
+def test_a_database_is_fine_unless_another_writes_or_it_is_none(
+    empty_database: Path, tmp_path: Path
+) -> None:
+    assert states(here.look_at_tracking(f"sqlite:///{tmp_path / 'new.db'}", False)) == [OK]
+    assert not (tmp_path / "new.db").exists()
+    uri = f"sqlite:///{empty_database}"
+    assert states(here.look_at_tracking(uri, False)) == [OK]
+    assert states(here.look_at_tracking(uri, True)) == [WARNING, OK]
+    other = sqlite3.connect(empty_database, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        assert "locked" in next(here.look_at_tracking(uri, False)).found
+    finally:
+        other.close()
+    (tmp_path / "torn.db").write_bytes(b"no database" * 1000)
+    assert next(here.look_at_tracking(f"sqlite:///{tmp_path / 'torn.db'}", False)).state == ERROR
+
+
+@contextmanager
+def server(answers: bool) -> Iterator[int]:
+    """What stands where an MLflow server is expected: one that is broken, or one that never answers."""
+
+    released = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            if answers:
+                self.send_error(500)
+            else:
+                released.wait()
+
+        do_GET = do_POST
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    one = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=one.serve_forever, daemon=True).start()
+    try:
+        yield one.server_port
+    finally:
+        released.set()
+        threading.Thread(target=one.shutdown, daemon=True).start()
+
+
+def test_a_server_that_is_not_there_fails_or_hangs_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound, and not listening
+        [found] = here.look_at_tracking(
+            f"http://user:secret@127.0.0.1:{nobody.getsockname()[1]}", False
+        )
+    assert found.state == ERROR
+    assert "nobody answers" in found.found
+    assert "secret" not in found.found
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with server(answers=True) as port:
+        [found] = here.look_at_tracking(f"http://user:secret@127.0.0.1:{port}", False)
+    assert (found.check, found.state) == ("MLflow", ERROR)
+    assert "500" in found.found
+    assert "secret" not in found.found
+    with server(answers=False) as port:
+        [found] = guarded(
+            "MLflow", lambda: here.look_at_tracking(f"http://127.0.0.1:{port}", False), 1
+        )
+    assert "not done within 1 s" in found.found
+
+
+def test_a_look_that_raises_keeps_what_it_found_before() -> None:
+    def look() -> Iterator[Finding]:
+        yield Finding("x", OK, "first")
+        raise RuntimeError("second\nthird")
+
+    assert guarded("x", look, 5) == [
+        Finding("x", OK, "first"),
+        Finding("x", ERROR, "RuntimeError: second"),
+    ]
+
+
+def intent(tmp_path: Path, store: Store | Path, *settings: str, **more: object) -> Intent:
+    path = store if isinstance(store, Path) else store.path
+    arguments = Arguments(store=path, settings=settings, runs=tmp_path / "runs", device="cpu")
+    return Intent(replace(arguments, **more), "sppt_protein", min_free_gib=0.0, with_ray=False)
+
+
+def by_check(findings: list[Finding]) -> dict[str, Finding]:
+    return {one.check: one for one in findings}
+
+
+def test_a_run_that_could_start_has_no_errors(
+    home: Path, tmp_path: Path, tiny_store: Store
+) -> None:
+    found = preflight(intent(tmp_path, tiny_store))
+    assert ERROR not in states(found)
+    checks = {
+        "token",
+        "addresses",
+        "upload",
+        "settings",
+        "store",
+        "encoder",
+        "storage",
+        "disk",
+        "MLflow",
+        "resources",
+    }
+    assert checks <= by_check(found).keys()
+
+
+def test_everything_wrong_at_once_is_told_at_once(
+    home: Path, tmp_path: Path, request_one: object
+) -> None:
+    write_token(home, 0o644)
+    store, name = damaged_store(request_one, tmp_path)  # type: ignore[arg-type]
+    (tmp_path / "empty").mkdir()
+    wrong = intent(
+        tmp_path,
+        store,
+        f"encoder.source={tmp_path / 'empty'}",
+        workers=99,
+        tracking_uri="file:///x",
+    )
+    found = by_check(preflight(replace(wrong, min_free_gib=1e9)))
+    bad = {check for check, one in found.items() if one.state == ERROR}
+    assert bad == {"token", "store", "encoder", "disk", "MLflow", "resources"}
+    assert name in found["store"].found
+    assert "there is no config.json" in found["encoder"].found
+    assert "fewer workers than 99" in found["resources"].found
+
+
+def test_a_cluster_that_cannot_be_had_does_not_end_the_other_looks(
+    home: Path, tmp_path: Path, tiny_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = replace(intent(tmp_path, tiny_store), with_ray=True, seconds=20)
+    with monkeypatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+        found = by_check(preflight(asked))
+    assert found["cluster"].state == ERROR
+    assert "Check RAY_ADDRESS" in found["cluster"].found
+    assert found["store"].state == OK
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 80)))
+    found = by_check(preflight(asked))
+    assert "Choose a shorter one" in found["cluster"].found
+    assert found["store"].state == OK
+
+
+def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_store: Store) -> None:
+    space = tmp_path / "space.yaml"
+    text = (ROOT / "search_spaces" / "sppt_protein.yaml").read_text()
+    space.write_text(text)
+    sweep = replace(intent(tmp_path, tiny_store, device="auto"), system=None, space=space)
+    found = by_check(preflight(sweep))
+    assert found["settings"].state == found["encoder"].state == OK
+    assert "trials are valid" in found["settings"].found
+    outside = replace(sweep, arguments=replace(sweep.arguments, settings=("optim.peak_lr=0.5",)))
+    warnings = [
+        one for one in preflight(outside) if one.check == "settings" and one.state == WARNING
+    ]
+    assert [one.found.split(",")[0] for one in warnings] == [
+        "optim.peak_lr: the base value 0.5 lies outside choice [0.0003"
+    ]
+    # Some draws do not fit each other: the sweep draws again, and that is no error.
+    misfits = yaml.safe_load(text) | {"search": {"kind": "random"}}
+    misfits["budget"]["num_trials"] = 3
+    misfits["space"] = {
+        "objective.loss": {"choice": ["margin_contrastive", "multi_similarity"]},
+        "plan.num_negatives_per_anchor": {"choice": [0, 1]},
+    }
+    space.write_text(yaml.safe_dump(misfits))
+    assert by_check(preflight(sweep))["settings"].state == OK, by_check(preflight(sweep))[
+        "settings"
+    ]
+    space.write_text(text.replace("lambda_spml", "lamda_spml"))
+    found = by_check(preflight(sweep))
+    assert "lambda_spml" in found["settings"].found
+    assert found["settings"].state == ERROR
+
+
+def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
+    home: Path, tmp_path: Path, tiny_store: Store
+) -> None:
+    space = ROOT / "search_spaces" / "sppt_protein.yaml"
+    all_cpus = intent(tmp_path, tiny_store, device="auto", cpus_per_worker=float(local_cpus()))
+    assert (
+        by_check(preflight(all_cpus))["resources"].state == ERROR
+    )  # a run's stream needs CPUs beside its workers
+    sweep = replace(all_cpus, system=None, space=space, gpus_per_worker=0.0)
+    found = by_check(preflight(sweep))["resources"]
+    assert (found.state, found.found.split(":")[0]) == (OK, "1 trials at a time")
+    parts = replace(sweep, arguments=replace(sweep.arguments, cpus_per_worker=0.1))
+    assert (
+        "3 trials at a time"
+        in by_check(preflight(replace(parts, budget=("max_concurrent_trials=3",))))[
+            "resources"
+        ].found
+    )
+    for bad, check, message in (
+        (
+            replace(sweep, arguments=replace(sweep.arguments, workers=2)),
+            "resources",
+            "no trial could ever start",
+        ),
+        (replace(sweep, gpus_per_worker=99.0), "resources", "99 GPU"),
+        (replace(sweep, budget=("num_trails=3",)), "settings", "num_trials"),
+    ):
+        found = by_check(preflight(bad))[check]
+        assert (found.state, message in found.found) == (ERROR, True), found
+    with pytest.raises(
+        ConfigError, match="--device cpu: a sweep has no such option; want --gpus-per-worker"
+    ):
+        preflight(replace(sweep, arguments=replace(sweep.arguments, device="cpu")))
+    with pytest.raises(ConfigError, match="only sweeps have them; want --space"):
+        preflight(replace(sweep, system="sppt_protein", space=None))
+
+
+def test_a_misspelt_setting_does_not_end_the_other_looks(
+    home: Path, tmp_path: Path, tiny_store: Store
+) -> None:
+    found = by_check(preflight(intent(tmp_path, tiny_store, "optim.peak_rl=1")))
+    assert found["settings"].state == ERROR
+    assert "peak_lr" in found["settings"].found
+    assert found["store"].state == found["disk"].state == OK
+    with pytest.raises(ConfigError, match="want --system or --space"):
+        preflight(replace(intent(tmp_path, tiny_store, "seed=1"), system=None))
+
+
+def test_only_a_few_nodes_are_named() -> None:
+    found = over_nodes("x", {f"n{number}": "bad" for number in range(9)}, 9, "fine")
+    assert found.found.endswith("n3: bad; and 5 more nodes")
+
+
+def test_the_table_is_readable_without_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    show(
+        [
+            Finding("token", OK, "fine"),
+            Finding("disk", WARNING, "[full]"),
+            Finding("store", ERROR, "x" * 300),
+        ]
+    )
+    printed = capsys.readouterr().out
+    assert "1 ok, 1 warning, 1 ERROR" in printed
+    assert "[full]" in printed
+    assert printed.count("x") == 300  # a long path is folded, not cut
+    assert "\x1b" not in printed

@@ -1,1 +1,56 @@
 """A run whose encoder reads less than its rows have: it is printed, and kept in the folder, MLflow and the table."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from raybio.runtime.compare.table import lines_for_terminal
+from raybio.runtime.compare.variations import Variation, compare, cut_remarks, family
+from raybio.runtime.run.driver import TrainRequest
+from raybio.runtime.run.folder import read_json
+from raybio.store.store import Store
+from tests.methods.conformance_cases import tiny_config
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
+    tiny_task: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = np.diff(tiny_task.indptr_N1)
+    limit = int(np.median(lengths))
+    config = tiny_config(
+        "finetune",
+        **{
+            "encoder.max_length": limit + 2,
+            "schedule.max_steps": 2,
+            "schedule.evaluate_every_steps": 2,
+        },
+    )
+    request = TrainRequest("finetune", config, tiny_task.path, "cut", tmp_path / "runs")
+    result, table = compare(request)
+    (inputs,) = result.inputs
+    assert inputs["num_cut"] == int((lengths > inputs["limit"]).sum()) > 0
+    remark = f"{inputs['num_cut']} of {len(lengths)} cut at {inputs['limit']} of {lengths.max()} residues"
+    assert remark in inputs["remark"]
+    assert remark in capsys.readouterr().out
+    assert (
+        read_json(result.folder.result)["inputs"]
+        == read_json(result.folder.inputs)
+        == result.inputs
+    )
+    assert remark in (result.folder.path / "table.md").read_text()
+    assert any(remark in str(line) for line in lines_for_terminal(table))
+    tracked = (
+        MlflowClient(read_json(result.folder.tracking)["uri"]).get_run(result.mlflow_run_id).data
+    )
+    assert remark in tracked.tags["inputs"]
+    share = inputs["num_cut"] / len(lengths)
+    assert tracked.metrics["inputs/sequences/cut_share"] == pytest.approx(share)
+    whole = replace(result, inputs=[inputs | {"remark": ""}])
+    kin = family(request, [Variation("seed", (request.config.seed, request.config.seed + 1))])
+    assert cut_remarks(kin, [result, result]) == [inputs["remark"]]
+    assert cut_remarks(kin, [whole, result]) == [f"{kin[1].label}: {inputs['remark']}"]

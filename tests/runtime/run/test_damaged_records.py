@@ -1,1 +1,225 @@
 """Each JSON file of a run cut short, zeroed or missing: the run goes on as it was, or is refused; nothing else."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raybio.core.config import override_all
+from raybio.core.errors import CheckpointError, RecordError
+from raybio.methods import METHODS
+from raybio.runtime.run.driver import REMEMBERED, TrainRequest, _finished, _summary, check_request
+from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.request import Arguments, settle
+from raybio.runtime.run.worker import walk_alone
+from raybio.runtime.tracking.tracker import Tracker, tracking_uri
+from raybio.store.store import Store
+from raybio.training.loop import free_settings
+from tests.runtime.conftest import TINY
+
+SYSTEM = "sppt_protein"
+RECORDS = ["run.json", "launch.json", "tracking.json", "outcome.json", "result.json"]
+SHORT = {"schedule.max_steps": 10, "schedule.evaluate_every_steps": 0}
+
+
+def cut(share: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) * share // 10])
+
+    return damage
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    **{f"cut at {share} tenths": cut(share) for share in range(10)},
+    "zeroed": zero,
+    "missing": Path.unlink,
+}
+WORST = ["cut at 5 tenths", "zeroed", "missing"]
+
+
+@dataclass
+class Kept:
+    """A run as its last start left it, and how to get it back."""
+
+    folder: RunFolder
+    backup: Path
+    request: TrainRequest
+    mlflow_run_id: str
+    weights_sha256: str
+
+    def restore(self) -> None:
+        shutil.rmtree(self.folder.path)
+        shutil.copytree(self.backup, self.folder.path)
+
+
+def start(
+    request: TrainRequest, *, stop_at: int | None = None
+) -> tuple[dict[str, Any], str | None]:
+    """What ``train`` does, with the worker's part in this process; returns the outcome and the MLflow run."""
+    folder = RunFolder(request.runs, request.name)
+    digest = check_request(request)
+    folder.open(SYSTEM, request.config, Path(request.store), digest, free_settings(request.config))
+    write_json(folder.launch, {key: getattr(request, key) for key in REMEMBERED})
+    finished = _finished(folder, request.config)
+    uri = tracking_uri(request.tracking, Path(request.runs))
+    tracker = Tracker(folder, uri, SYSTEM, request.config.to_mapping(), digest)
+    if finished is not None:
+        tracker.catch_up()
+        return read_json(folder.result), tracker.run_id
+    for path in (folder.stop, folder.outcome, folder.result):
+        path.unlink(missing_ok=True)
+    tracker.start()
+    system = METHODS[SYSTEM].build(request.config, request.store)
+    reports = walk_alone(
+        system, request.config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
+    )
+    for report in reports:
+        if report.step == stop_at:
+            folder.stop.touch()
+    status = read_json(folder.outcome)["status"]
+    write_json(folder.result, _summary(folder, request, status, tracker.run_id))
+    tracker.finish("FINISHED" if status == "finished" else "KILLED")
+    return read_json(folder.outcome), tracker.run_id
+
+
+@pytest.fixture(scope="module")
+def kept_runs(tmp_path_factory: pytest.TempPathFactory, tiny_store: Store) -> dict[str, Kept]:
+    place = tmp_path_factory.mktemp("damaged")
+    config = override_all(METHODS[SYSTEM].config(), TINY | SHORT)
+    kept = {}
+    weights = None
+    for name, stop_at in (("finished", None), ("half", 7)):
+        request = TrainRequest(
+            SYSTEM,
+            config,
+            tiny_store.path,
+            name,
+            place / "runs",
+            tracking=f"sqlite:///{place}/tracked.db",
+            workers=2,
+            threads_per_worker=3,
+            use_gpu=False,
+        )
+        outcome, run_id = start(request, stop_at=stop_at)
+        weights = weights or outcome["weights_sha256"]
+        folder = RunFolder(request.runs, name)
+        backup = place / "backup" / name
+        shutil.copytree(folder.path, backup)
+        assert run_id is not None
+        kept[name] = Kept(folder, backup, request, run_id, weights)
+    return kept
+
+
+@pytest.fixture(params=["finished", "half"])
+def kept(request: pytest.FixtureRequest, kept_runs: dict[str, Kept]) -> Iterator[Kept]:
+    run = kept_runs[request.param]
+    run.restore()
+    yield run
+
+
+def named_again(kept: Kept) -> TrainRequest:
+    """The request of the command that gives the run's name alone."""
+    arguments = Arguments(name=kept.request.name, runs=Path(kept.request.runs))
+    return TrainRequest(**settle(SYSTEM, arguments))
+
+
+def mlflow_runs(uri: str) -> list[str]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(SYSTEM)
+    return [run.info.run_id for run in client.search_runs([experiment.experiment_id])]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_damaged_record_changes_neither_settings_nor_store_nor_workers(
+    kept: Kept, name: str, damage: str
+) -> None:
+    DAMAGES[damage](kept.folder.path / name)
+    again = named_again(kept)
+    for field in (
+        "system",
+        "config",
+        "name",
+        "tracking",
+        "workers",
+        "threads_per_worker",
+        "use_gpu",
+    ):
+        assert getattr(again, field) == getattr(kept.request, field), field
+    assert Path(again.store) == Path(kept.request.store)
+    other = override_all(again.config, {"optim.peak_lr": 0.5})
+    with pytest.raises(CheckpointError, match=r"optim\.peak_lr: .* -> 0\.5"):
+        kept.folder.open(SYSTEM, other, Path(again.store), check_request(again), ())
+    with pytest.raises(CheckpointError, match="data_digest"):
+        kept.folder.open(SYSTEM, again.config, Path(again.store), "other", ())
+
+
+@pytest.mark.parametrize("damage", WORST)
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_run_with_a_damaged_record_ends_with_the_same_weights_in_the_same_mlflow_run(
+    kept: Kept, kept_runs: dict[str, Kept], name: str, damage: str
+) -> None:
+    DAMAGES[damage](kept.folder.path / name)
+    outcome, run_id = start(named_again(kept))
+    assert outcome["status"] == "finished"
+    assert outcome["weights_sha256"] == kept.weights_sha256
+    if run_id is not None:
+        assert run_id == kept.mlflow_run_id
+    assert sorted(mlflow_runs(str(kept.request.tracking))) == sorted(
+        one.mlflow_run_id for one in kept_runs.values()
+    )
+    assert not (Path(kept.request.runs).parent / "mlflow.db").exists()
+
+
+def test_a_damaged_failure_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "failure.json").write_text('{"kind": "Da')
+    with pytest.raises(
+        RecordError, match=r"failure\.json: damaged, not JSON .* give the same command again"
+    ):
+        read_json(tmp_path / "failure.json")
+
+
+def test_a_lost_run_json_of_a_run_whose_checkpoints_have_no_copy_is_refused(kept: Kept) -> None:
+    for folder in kept.folder.checkpoints.glob("step-*"):
+        forget_copies(folder / "manifest.json")
+    kept.folder.identity.unlink()
+    with pytest.raises(RecordError, match=r"run\.json: missing, although the run has checkpoints"):
+        named_again(kept)
+    with pytest.raises(RecordError, match=r"run\.json: missing"):
+        start(replace(kept.request))
+
+
+def forget_copies(path: Path) -> None:
+    """A manifest as versions wrote it that knew no copies."""
+    from raybio.training.checkpoint_files import _checksum
+
+    manifest = {
+        key: value
+        for key, value in json.loads(path.read_text()).items()
+        if key not in ("checksum", "run")
+    }
+    path.write_text(json.dumps(manifest | {"checksum": _checksum(manifest)}))
+
+
+def test_a_damaged_launch_json_of_such_a_run_is_refused_and_a_missing_one_warned_about(
+    kept: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    for folder in kept.folder.checkpoints.glob("step-*"):
+        forget_copies(folder / "manifest.json")
+    zero(kept.folder.launch)
+    with pytest.raises(RecordError, match=r"launch\.json: damaged.* --workers"):
+        named_again(kept)
+    kept.folder.launch.unlink()
+    assert named_again(kept).tracking == kept.request.tracking
+    assert "this start's own options count" in caplog.text

@@ -1,1 +1,53 @@
 """Whole runs whose files were damaged between two starts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from raybio.core.config import override_all
+from raybio.runtime.run.driver import TrainRequest, train
+from raybio.runtime.run.folder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+
+@pytest.fixture
+def request_one(request_two: TrainRequest) -> TrainRequest:
+    """One worker, ten steps that may become more; each test gives it a name."""
+    short = {"schedule.max_steps": 10, "optim.schedule": "constant", "optim.warmup_ratio": 0.0}
+    return replace(request_two, config=override_all(request_two.config, short), workers=1)
+
+
+def longer(request: TrainRequest) -> TrainRequest:
+    return replace(request, config=override_all(request.config, {"schedule.max_steps": 12}))
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.slow
+def test_the_user_sees_that_the_newest_checkpoint_is_damaged_and_from_which_step_the_run_resumes(
+    request_one: TrainRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mlflow import MlflowClient
+
+    request = replace(request_one, name="flipped")
+    folder = RunFolder(request.runs, request.name)
+    train(request)
+    damaged = folder.checkpoints / "step-00000010" / "model.safetensors"
+    flip_a_byte(damaged)
+    capsys.readouterr()
+    result = train(longer(request))
+    shown = capsys.readouterr().err
+    assert "flipped: resuming from step 5\n" in shown
+    assert "step 10\n" not in shown
+    assert f"flipped: warning: damaged checkpoint skipped ({damaged}: its sha256" in shown
+    assert "resuming from step 5" in folder.notices.read_text()
+    client = MlflowClient(tracking_uri=f"sqlite:///{folder.path.parent.parent / 'mlflow.db'}")
+    assert "notices.jsonl" in [one.path for one in client.list_artifacts(result.mlflow_run_id)]
+    undamaged = train(replace(longer(request), name="undamaged"))
+    assert result.weights_sha256 == undamaged.weights_sha256

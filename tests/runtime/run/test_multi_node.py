@@ -1,1 +1,229 @@
 """Several nodes: one that is taken away with notice, one that is just gone, in the middle of a run and of a sweep."""
+
+import http.server
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from raybio.core.config import override_all
+from raybio.runtime.run.driver import Result
+from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.metrics_log import read_reports
+from raybio.store.store import Store
+from raybio.training.checkpoint import committed, step_of
+from raybio.training.settings import TrainingConfig
+from tests.runtime.ray_nodes import ROOT, Nodes
+from tests.runtime.tune.test_sweep import LAMBDA, METRIC
+
+pytestmark = pytest.mark.slow
+
+LAMBDAS = [0.1, 0.9]
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),
+    # What spot_worker.sh looks at every few seconds, and how long a node stays that is to be taken away.
+    "POLL_SECONDS": "0.5",
+    "NOTICE_SECONDS": "6",
+    # Ray's own: 5 s until workers hear of it, and 15 s until a node is held for dead.
+    "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "0.5",
+    "RAY_health_check_period_ms": "1000",
+}
+
+
+@pytest.fixture(scope="module")
+def nodes(private_home: Path) -> Iterator[Nodes]:
+    """A head that only holds the drivers; each test adds its own nodes and leaves none."""
+    nodes = Nodes(head_cpus=0, environment=ENVIRONMENT)
+    yield nodes
+    nodes.end()
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """What a machine of AWS is told about itself: whether it will be taken back."""
+
+    is_taken_back = False
+
+    def do_PUT(self) -> None:  # noqa: N802
+        self._answer(200, b"a token")
+
+    def do_GET(self) -> None:  # noqa: N802
+        asks_for_notice = self.path == "/latest/meta-data/spot/instance-action"
+        has_token = self.headers["X-aws-ec2-metadata-token"] == "a token"
+        is_there = type(self).is_taken_back and asks_for_notice and has_token
+        self._answer(200 if is_there else 404, b'{"action": "terminate"}')
+
+    def _answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def metadata() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+class Driver:
+    """``slow_driver.py``, joined to the nodes."""
+
+    def __init__(
+        self, kind: str, store: Store, folder: Path, nodes: Nodes, config: TrainingConfig
+    ) -> None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
+        self.log = folder / "log"
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            str(Path(__file__).with_name("slow_driver.py")),
+            kind,
+        ]
+        command += [str(store.path), str(folder)]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env=nodes.environment | {"RAY_ADDRESS": nodes.address},
+                start_new_session=True,
+            )
+
+    def wait(self, is_so: Callable[[], Any], seconds: float = 1500) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(0.1)
+
+    def finish(self) -> None:
+        assert self.process.wait(timeout=1500) == 0, self.log.read_text()[-3000:]
+
+
+@pytest.fixture
+def drive(
+    nodes: Nodes, tiny_store: Store, tmp_path: Path, empty_database: Path
+) -> Iterator[Callable[..., Driver]]:
+    shutil.copy(empty_database, tmp_path)
+    started: list[Driver] = []
+
+    def start(kind: str, config: TrainingConfig) -> Driver:
+        started.append(Driver(kind, tiny_store, tmp_path, nodes, config))
+        return started[-1]
+
+    yield start
+    for driver in started:
+        driver.process.kill()
+        driver.process.wait()
+
+
+def last_step(folder: RunFolder) -> int:
+    reports = read_reports(folder.metrics)
+    return reports[-1]["step"] if reports else -1
+
+
+def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_with_the_weights_of_the_unbroken_run(
+    unbroken: Result,
+    nodes: Nodes,
+    drive: Callable[..., Driver],
+    tiny_training: TrainingConfig,
+    metadata: str,
+    tmp_path: Path,
+) -> None:
+    folder, spot_worker = (
+        RunFolder(tmp_path / "runs", "mine"),
+        str(ROOT / "deploy" / "spot_worker.sh"),
+    )
+    first = nodes.add(1, ("bash", spot_worker), METADATA_URL=metadata)
+    second = nodes.add(cpus=1)
+    # No checkpoint is due before the end: what there is was taken because of the notice.
+    driver = drive("run", override_all(tiny_training, {"schedule.checkpoint_every_steps": 1000}))
+    driver.wait(lambda: last_step(folder) >= 3)
+    assert committed(folder.checkpoints) == []
+    Metadata.is_taken_back = True
+    driver.wait(lambda: committed(folder.checkpoints))
+    assert first.poll() is None  # it is there until its notice is over
+    in_time = step_of(committed(folder.checkpoints)[0])
+    assert 3 <= in_time < 24
+    first.wait(timeout=1500)
+    at_the_end = last_step(folder)
+    third = nodes.add(cpus=1)
+    # The workers are started again on the nodes that are left, and go on from that checkpoint.
+    driver.wait(lambda: last_step(folder) < at_the_end)
+    driver.wait(lambda: last_step(folder) >= in_time + 2)
+    nodes.kill(second)
+    fourth = nodes.add(cpus=1)
+    driver.finish()
+    result = read_json(folder.result)
+    assert result["weights_sha256"] == unbroken.weights_sha256
+    assert [report["step"] for report in read_reports(folder.metrics)] == list(range(25))
+    for node in (third, fourth):
+        nodes.kill(node)
+
+
+@pytest.mark.nightly
+def test_a_node_lost_in_the_middle_of_a_sweep_keeps_no_trial_from_its_end(
+    nodes: Nodes, drive: Callable[..., Driver], tiny_training: TrainingConfig, tmp_path: Path
+) -> None:
+    space = {
+        "system": "sppt_protein",
+        "metric": METRIC,
+        "mode": "max",
+        "budget": {"max_steps": 12, "grace_steps": 4, "max_concurrent_trials": 2},
+        "scheduler": {"kind": "none"},
+        "search": {"kind": "grid"},
+        "space": {LAMBDA: {"choice": LAMBDAS}},
+    }
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
+    trials = tmp_path / "sweeps" / "mine" / "trials"
+    first, second = nodes.add(cpus=1), nodes.add(cpus=1)
+    driver = drive("sweep", tiny_training)
+
+    def steps() -> list[int]:
+        return [last_step(RunFolder(trials, path.name)) for path in trials.glob("*")]
+
+    driver.wait(lambda: len(steps()) == 2 and min(steps()) >= 2)
+    nodes.kill(first)
+    third = nodes.add(cpus=1)
+    driver.finish()
+    result = read_json(tmp_path / "sweeps" / "mine" / "result.json")
+    found = {one["settings"][LAMBDA]: one["status"] for one in result["trials"]}
+    assert found == dict.fromkeys(LAMBDAS, "finished")
+    for one in result["trials"]:
+        assert [
+            report["step"] for report in read_reports(trials / one["name"] / "metrics.jsonl")
+        ] == list(range(13))
+    for node in (second, third):
+        nodes.kill(node)
+
+
+def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_driver_or_the_head(
+    nodes: Nodes,
+) -> None:
+    code = (
+        "from raybio.runtime.run.precision import worker_processors\n"
+        "from raybio.runtime.cluster.room import check_resources\n"
+        "found = worker_processors(lambda nodes: check_resources(1, 0.5, nodes)); print([one.name for one in found])"
+    )
+    worker = nodes.add(cpus=1)
+    asked = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env=nodes.environment | {"RAY_ADDRESS": nodes.address},
+    )
+    assert asked.returncode == 0, asked.stderr[-3000:]
+    assert asked.stdout == f"['the CPU of 127.0.0.{len(nodes.nodes)}']\n"
+    nodes.kill(worker)

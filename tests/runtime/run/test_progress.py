@@ -1,1 +1,80 @@
+import io
 
+import pytest
+from rich.console import Console
+
+from raybio.runtime.run.progress import ProgressView, _clock
+
+
+def report(step: int, **metrics: float) -> dict:
+    return {"step": step, "metrics": {"loss": 2.5, "tokens_per_second": 1234.0, **metrics}}
+
+
+def test_without_a_terminal_it_prints_plain_lines_with_step_rate_losses_and_evaluation() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 100, Console(file=text, force_terminal=False, width=200)) as view:
+        view.update([report(10)])
+        view.update([report(20, **{"val/mrr": 0.25})])
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "first: starting"
+    assert lines[1].startswith("first: step 10/100 | 1,234 tokens/s | loss 2.5")
+    assert "left" in lines[2] and "val/mrr 0.25" in lines[2]
+
+
+def test_plain_lines_do_not_flood_a_log() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 1000, Console(file=text, force_terminal=False)) as view:
+        for step in range(1, 500):
+            view.update([report(step)])
+    assert len(text.getvalue().splitlines()) < 10
+
+
+def test_a_report_without_losses_leaves_no_empty_column() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 100, Console(file=text, force_terminal=False, width=200)) as view:
+        view.update([{"step": 0, "metrics": {"val/mrr": 0.25}}])
+    assert text.getvalue().splitlines()[1] == "first: step 0/100 | val/mrr 0.25"
+
+
+def test_the_first_loss_is_shown_at_once_and_a_note_stays() -> None:
+    for is_terminal in (False, True):
+        text = io.StringIO()
+        with ProgressView(
+            "first", 100, Console(file=text, force_terminal=is_terminal, width=200)
+        ) as view:
+            view.note("100 steps = 10 epochs")
+            view.update([{"step": 0, "metrics": {"val/mrr": 0.25}}, report(1), report(2)])
+        assert text.getvalue().count("first: 100 steps = 10 epochs") == 1
+        if not is_terminal:
+            assert [line.split(" | ")[0] for line in text.getvalue().splitlines()[2:]] == [
+                "first: step 0/100",
+                "first: step 1/100",
+            ]
+
+
+def test_a_message_is_said_once() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 10, Console(file=text, force_terminal=False)) as view:
+        for step in range(5):
+            view.say("stopping")
+            view.update([report(step)])
+    assert text.getvalue().count("stopping") == 1
+
+
+def test_a_terminal_gets_one_live_panel() -> None:
+    text = io.StringIO()
+    with ProgressView("first", 100, Console(file=text, force_terminal=True, width=120)) as view:
+        view.update([report(10), report(50, **{"val/mrr": 0.5})])
+    shown = text.getvalue()
+    assert "50/100" in shown
+    assert "evaluation at step 50" in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(59.9, "0:59"), (3661, "1:01:01"), (170_000, "47:13:20"), (3e6, "34 days")],
+)
+def test_what_is_left_is_shown_in_hours_and_above_two_days_in_days(
+    seconds: float, shown: str
+) -> None:
+    assert _clock(seconds) == shown

@@ -1,1 +1,196 @@
 """The stream brings what collating in this process brings, in order, from any step, for any number of workers."""
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.core.batch import TokenBatch
+from raybio.core.errors import DataError
+from raybio.methods import METHODS
+from raybio.methods.sppt.batches import LinkBatch
+from raybio.runtime.run import stream
+from raybio.runtime.run.stream import _blocks, pack, stream_batches, unpack
+from raybio.store.store import Store
+from raybio.training.settings import TrainingConfig
+
+
+@pytest.mark.parametrize("steps_per_block", [1, 2, 7, 32])
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 31, 32, 33, 1000])
+def test_blocks_cover_each_step_once_and_begin_small(num_steps: int, steps_per_block: int) -> None:
+    bound_K2 = _blocks(17, num_steps, steps_per_block)
+    steps = [step for first, end in bound_K2.tolist() for step in range(first, end)]
+    assert steps == list(range(17, 17 + num_steps))
+    assert all(end - first <= steps_per_block for first, end in bound_K2.tolist())
+    if num_steps > 1:
+        assert bound_K2[0].tolist() == [17, 18]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12, dtype=np.int16).reshape(3, 4).T,
+        np.zeros((0, 5), dtype=np.float32),
+        np.asarray(7),
+        np.array([True, False]),
+        np.float64([np.nan, np.inf, -0.0]),
+        np.uint8([255]),
+    ],
+)
+def test_an_array_survives_arrow_with_dtype_shape_and_bits(array: np.ndarray) -> None:
+    step, arrays = unpack(pack(5, {"x": array, "y": np.arange(3)}), 0)
+    assert step == 5
+    assert arrays["x"].dtype == array.dtype
+    assert arrays["x"].shape == array.shape
+    assert arrays["x"].tobytes() == np.ascontiguousarray(array).tobytes()
+
+
+def test_an_object_array_does_not_travel() -> None:
+    with pytest.raises(TypeError, match="numbers or booleans"):
+        pack(0, {"x": np.array([object()])})
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Writes down in which process each step was collated."""
+
+    folder: Path
+
+    def __call__(self, step: int, rank: int, world: int) -> dict[str, np.ndarray]:
+        with open(self.folder / "collated", "a") as file:
+            file.write(f"{step} {os.getpid()}\n")
+        token_T = np.arange(rank, 40, world, dtype=np.uint8) + step
+        return {
+            "token_T": token_T,
+            "indptr_R1": np.array([0, len(token_T)]),
+            "label_T": token_T.astype(np.int16),
+        }
+
+
+@pytest.fixture(autouse=True)
+def by_value() -> None:
+    """Workers cannot import this file, so what is defined here travels with its code."""
+    import sys
+
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize(("world", "first_step"), [(1, 0), (2, 3), (3, 1000)])
+def test_streamed_shards_equal_those_made_here_and_no_global_batch_depends_on_the_workers(
+    world: int, first_step: int, tiny_store: Store, tiny_training: TrainingConfig
+) -> None:
+    system = METHODS["sppt_protein"].build(tiny_training, tiny_store.path)
+    num_steps = 20
+    whole = [system.collate(first_step + number, 0, 1) for number in range(num_steps)]
+    anchors: list[list[np.ndarray]] = [[] for _ in range(num_steps)]
+    for rank in range(world):
+        streamed = list(
+            stream_batches(
+                system.collate,
+                first_step=first_step,
+                num_steps=num_steps,
+                rank=rank,
+                world=world,
+                batch_type=LinkBatch,
+            )
+        )
+        assert [step for step, _ in streamed] == list(range(first_step, first_step + num_steps))
+        for step, batch in streamed:
+            here = LinkBatch.from_arrays(system.collate(step, rank, world))
+            for name, value in vars(here).items():
+                assert torch.equal(getattr(batch, name), value), (step, name)
+            anchors[step - first_step].append(batch.row_R[: int(batch.num_anchors)].numpy())
+    for parts, arrays in zip(anchors, whole, strict=True):
+        np.testing.assert_array_equal(
+            np.concatenate(parts), arrays["row_R"][: arrays["num_anchors"]]
+        )
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_ray_data_collates_the_steps_that_training_has_not_reached(tmp_path: Path) -> None:
+    steps = stream_batches(
+        Counting(tmp_path),
+        first_step=0,
+        num_steps=200,
+        rank=0,
+        world=1,
+        batch_type=TokenBatch,
+        prefetch=4,
+    )
+    pause = threading.Event()
+    for step, batch in steps:
+        assert int(batch.token_T[0]) == step % 256
+        while step == 10 and 199 not in collated_elsewhere(tmp_path):
+            pause.wait(0.02)
+    assert 199 in collated_elsewhere(tmp_path)
+
+
+def collated_elsewhere(folder: Path) -> set[int]:
+    """Steps that other processes have collated."""
+    lines = [line.split() for line in (folder / "collated").read_text().splitlines(keepends=True)]
+    return {int(line[0]) for line in lines if len(line) == 2 and int(line[1]) != os.getpid()}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_stream_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:
+    steps = stream_batches(
+        Counting(tmp_path), first_step=0, num_steps=10**6, rank=0, world=1, batch_type=TokenBatch
+    )
+    for step, _ in steps:
+        if step == 5:
+            break
+    steps.close()
+    for thread in threading.enumerate():
+        if thread.name == "raybio-stream":
+            thread.join(timeout=1500)  # it may be waiting for Ray Data's first block
+            assert not thread.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("private_home")
+def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing() -> None:
+    script = Path(__file__).with_name("small_object_store.py")
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "RAY_AUTH_MODE": "disabled",
+    }
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=1500
+    )
+    assert "every step arrived as it was made" in done.stdout, done.stderr[-3000:]
+
+
+def _refuse(step: int, rank: int, world: int) -> dict[str, np.ndarray]:
+    if step == 3:
+        raise DataError("rows.arrow: row 7 is torn")
+    return {"token_T": np.zeros(1), "indptr_R1": np.array([0, 1]), "label_T": np.zeros(1)}
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_an_error_of_the_data_reaches_the_training_as_itself() -> None:
+    with pytest.raises(DataError, match="row 7 is torn"):
+        list(
+            stream_batches(
+                _refuse, first_step=2, num_steps=50, rank=0, world=1, batch_type=TokenBatch
+            )
+        )
+
+
+def test_a_stall_is_named_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "STALL_SECONDS", 0.2)
+    stalled = threading.Event()
+    monkeypatch.setattr(stream, "_tables", lambda *_: iter([]) if stalled.wait() else iter([]))
+    pump = stream._Pump(_refuse, np.zeros((0, 2), dtype=np.int64), 0, 1, 1)
+    with pytest.raises(stream.ClusterError, match="brought no batch"):
+        next(iter(pump))
+    stalled.set()
+    pump.close()

@@ -1,1 +1,58 @@
 """Search spaces and what trials leave in their folders, without any training."""
+
+from pathlib import Path
+
+import yaml
+
+from raybio.core.search_space import SearchSpace, load_search_space
+from raybio.methods import METHODS
+from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, Trial, TrialOrder
+
+SYSTEM = METHODS["sppt_protein"]
+LAMBDA, RATE, METRIC = "objective.lambda_spml", "optim.peak_lr", "val/link_mrr"
+
+
+def space_of(folder: Path, **sections: object) -> SearchSpace:
+    given = {
+        "system": "sppt_protein",
+        "metric": METRIC,
+        "mode": "max",
+        "budget": {"num_trials": 8, "max_steps": 40, "grace_steps": 10},
+        "space": {LAMBDA: {"choice": [0.0, 0.1, 0.5]}, RATE: {"log_uniform": [1e-5, 1e-2]}},
+        **sections,
+    }
+    (folder / "space.yaml").write_text(yaml.safe_dump(given))
+    return load_search_space(
+        folder / "space.yaml", {name: entry.config for name, entry in METHODS.items()}
+    )
+
+
+def order_of(folder: Path, **sections: object) -> TrialOrder:
+    """Without a store: whether settings fit it is another matter."""
+    return TrialOrder(
+        SYSTEM.demo, space_of(folder, **sections), "", str(folder / "sweeps" / "mine")
+    )
+
+
+def leave(
+    order: TrialOrder, trial: Trial, values: dict[int, float], status: str = FINISHED
+) -> RunFolder:
+    """What a trial leaves in its folder."""
+    folder = order.folder(trial)
+    folder.make()
+    log = MetricsLog(folder.metrics)
+    log.append(0, {METRIC: 0.99})  # the start is no step of the trial
+    for step, value in values.items():
+        log.append(step, {METRIC: value})
+    write_json(
+        folder.path / NOTE,
+        {"trial": {"settings": trial.settings, "branch": trial.branch}, "worker_seconds": 36.0},
+    )
+    write_json(folder.path / ENDED, {"status": status})
+    return folder
+
+
+def of(value: float, rate: float = 1e-3, **more: object) -> Trial:
+    return Trial({LAMBDA: value, RATE: rate, **more})

@@ -1,1 +1,147 @@
 """Records of a sweep and its trials, cut short, zeroed or missing: written again, or refused; never another result."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from raybio.core.errors import RecordError
+from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.notices import report_start, warnings_to
+from raybio.runtime.tracking.tracker import Tracker
+from raybio.runtime.tune.callback import TRIALS, FollowedTrials, earlier_trials
+from raybio.runtime.tune.driver import _forget_what_may_pass, _restore_records
+from raybio.runtime.tune.leaderboard import leaderboard, records
+from raybio.runtime.tune.trial import (
+    ENDED,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    NOTE,
+    TrialOrder,
+    status_of,
+)
+from tests.runtime.run.test_damaged_records import DAMAGES, zero
+from tests.runtime.tune.sweep_folder import leave, of, order_of
+from tests.runtime.tune.test_sweep_driver import begin, followed_by
+
+GOOD, BAD, LATE = of(0.0), of(0.5), of(0.1)
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> TrialOrder:
+    """Two trials that ended and one that failed for want of memory."""
+    order = order_of(tmp_path)
+    folder = sweep_folder(order)
+    open_again(folder, order)
+    folder.record_precision("fp32")
+    leave(order, GOOD, {10: 0.7})
+    leave(order, BAD, {10: 0.2})
+    failed = leave(order, LATE, {}, FAILED)
+    write_json(failed.failure, {"kind": "ClusterError", "message": "no memory"})
+    write_json(Path(order.sweep) / TRIALS, [asdict(one) for one in (GOOD, BAD, LATE)])
+    return order
+
+
+def sweep_folder(order: TrialOrder) -> RunFolder:
+    return RunFolder(Path(order.sweep).parent, Path(order.sweep).name)
+
+
+def open_again(folder: RunFolder, order: TrialOrder) -> bool:
+    return folder.open(order.space.system, order.base, Path("store"), "d" * 64, ())
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_trial_json_is_written_again_from_the_list_of_trials(
+    order: TrialOrder, damage: str
+) -> None:
+    before = leaderboard(order, records(order))[0].settings
+    DAMAGES[damage](order.folder(GOOD).path / NOTE)
+    _restore_records(sweep_folder(order), order)
+    assert read_json(order.folder(GOOD).path / NOTE) == {
+        "trial": asdict(GOOD),
+        "worker_seconds": 0.0,
+    }
+    assert leaderboard(order, records(order))[0].settings == before
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_trial_that_nothing_describes_any_more_is_refused(order: TrialOrder, damage: str) -> None:
+    (Path(order.sweep) / TRIALS).unlink()
+    DAMAGES[damage](order.folder(GOOD).path / NOTE)
+    with pytest.raises(RecordError, match=r"trial\.json: (damaged|missing)"):
+        _restore_records(sweep_folder(order), order)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_trial_with_a_damaged_end_is_not_taken_for_ended(order: TrialOrder, damage: str) -> None:
+    DAMAGES[damage](order.folder(GOOD).path / ENDED)
+    _restore_records(sweep_folder(order), order)
+    assert status_of(order.folder(GOOD)) == INTERRUPTED
+    assert status_of(order.folder(BAD)) == FINISHED
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_trial_with_a_damaged_failure_is_tried_again(order: TrialOrder, damage: str) -> None:
+    folder = order.folder(LATE)
+    DAMAGES[damage](folder.failure)
+    _restore_records(sweep_folder(order), order)
+    _forget_what_may_pass(sweep_folder(order), order)
+    assert not folder.failure.exists()
+    assert status_of(folder) == (FAILED if damage == "missing" else INTERRUPTED)
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
+def test_a_damaged_list_of_trials_is_refused(order: TrialOrder, damage: str) -> None:
+    DAMAGES[damage](Path(order.sweep) / TRIALS)
+    with pytest.raises(RecordError, match=rf"{TRIALS}: damaged, not JSON .*Restore it"):
+        _restore_records(sweep_folder(order), order)
+
+
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
+def test_a_sweep_whose_precision_is_lost_with_its_run_json_is_refused(
+    order: TrialOrder, damage: str
+) -> None:
+    folder = sweep_folder(order)
+    assert open_again(folder, order)
+    assert folder.precision == "fp32"
+    DAMAGES[damage](folder.identity)
+    with pytest.raises(RecordError, match=r"run\.json: damaged, not JSON"):
+        open_again(folder, order)
+
+
+def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(order: TrialOrder) -> None:
+    folder = sweep_folder(order)
+    write_json(folder.identity, {"key": "k" * 32})
+    parent = Tracker(folder, "http://127.0.0.1:9", "sppt_protein", {}, "d" * 64)
+    trial = order.folder(GOOD)
+
+    def key() -> str:
+        return Tracker(trial, parent.uri, "sppt_protein", {}, "d" * 64, parent=parent).key
+
+    first = key()
+    write_json(trial.tracking, {"uri": parent.uri, "key": first})
+    zero(trial.tracking)
+    assert key() == first
+    assert (
+        first
+        != Tracker(order.folder(BAD), parent.uri, "sppt_protein", {}, "d" * 64, parent=parent).key
+    )
+
+
+def test_the_driver_prints_a_warning_of_trials_once(
+    order: TrialOrder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import logging
+
+    followed: FollowedTrials = followed_by(order)
+    begin(followed, GOOD, BAD)
+    for trial in (GOOD, BAD):
+        with warnings_to(order.folder(trial).notices):
+            logging.getLogger("raybio.training").warning("bf16 is slow here")
+        report_start(order.folder(trial).notices, 5, 4.0)
+    for trial in (GOOD, BAD):
+        followed._show_warnings(trial)
+    shown = capsys.readouterr().out
+    assert shown.count("| warning: bf16 is slow here") == 1
+    assert earlier_trials(Path(order.sweep))[:2] == [GOOD, BAD]

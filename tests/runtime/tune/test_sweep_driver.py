@@ -1,1 +1,257 @@
 """What a sweep's driver notes and tracks, and how it ends: its own part, without a training."""
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from raybio.core.errors import ClusterError
+from raybio.runtime.run.driver import InterruptedRunError
+from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.tracking.tracker import Tracker
+from raybio.runtime.tune.callback import FollowedTrials, earlier_trials
+from raybio.runtime.tune.driver import SweepRequest, sweep
+from raybio.runtime.tune.search import TRIAL
+from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, Trial, TrialOrder, status_of
+from raybio.store.store import Store
+from raybio.training.settings import TrainingConfig
+from tests.runtime.tune.sweep_folder import METRIC, leave, of, order_of, space_of
+
+
+@pytest.fixture
+def database(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("raybio.runtime.tracking.tracker.FORWARD_SECONDS", 0.1)
+    shutil.copy(empty_database, tmp_path)
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+def followed_by(order: TrialOrder, uri: str = "http://127.0.0.1:9") -> FollowedTrials:
+    """A new driver's; nobody answers at the usual address."""
+    folder = RunFolder(Path(order.sweep).parent, Path(order.sweep).name)
+    folder.make()
+    return FollowedTrials(folder, order, Tracker(folder, uri, "sppt_protein", {}, "d" * 64))
+
+
+def tuned(trial: Trial, number: int = 0) -> Any:
+    """A trial as Ray Tune shows it."""
+    return SimpleNamespace(trial_id=str(number), config={TRIAL: asdict(trial)})
+
+
+def begin(followed: FollowedTrials, *trials: Trial) -> None:
+    for number, trial in enumerate(trials):
+        followed.on_trial_start(0, [], tuned(trial, number))
+
+
+def runs_of(uri: str) -> list[Any]:
+    client = MlflowClient(uri)
+    return list(
+        client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    )
+
+
+def statuses(uri: str) -> dict[str, str]:
+    return {run.info.run_name: run.info.status for run in runs_of(uri)}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # pytest's limit ends a hang
+        time.sleep(0.05)
+
+
+def test_trials_of_earlier_starts_stay_listed_however_often_the_driver_is_killed(
+    tmp_path: Path,
+) -> None:
+    order = order_of(tmp_path)
+    trials = [of(0.0), of(0.1), of(0.5)]
+    for first_ones in (3, 1, 2):  # the later drivers are killed while trials are told of again
+        begin(followed_by(order), *trials[:first_ones])
+        assert earlier_trials(Path(order.sweep)) == trials
+    heir = Trial(trials[1].settings, branch="abc")
+    followed = followed_by(order)
+    begin(followed, *trials[:2])
+    begin(followed, trials[0], heir)
+    assert earlier_trials(Path(order.sweep)) == [trials[0], heir, trials[2]]
+    assert status_of(order.folder(trials[1])) == "went on as another"
+
+
+def test_at_a_signal_all_open_runs_are_marked_as_killed_at_once(
+    tmp_path: Path, database: str
+) -> None:
+    order = order_of(tmp_path)
+    followed = followed_by(order, database)
+    followed.parent.start()
+    begin(followed, of(0.0), of(0.1))
+    wait_until(lambda: list(statuses(database).values()) == ["RUNNING"] * 3)
+    followed.kill()
+    wait_until(lambda: list(statuses(database).values()) == ["KILLED"] * 3)
+    followed.close(is_killed=True)
+    followed.parent.finish("KILLED")
+
+
+def test_a_killed_sweep_does_not_wait_long_for_a_tracking_server_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raybio.runtime.tune.callback.KILLED_SECONDS", 0.5)
+    monkeypatch.setattr("raybio.runtime.tune.callback.FINISH_SECONDS", 1e6)
+    followed = followed_by(order_of(tmp_path))
+    begin(followed, of(0.0), of(0.1))
+    followed.close(is_killed=True)  # and does not wait for the end of a sweep that was not killed
+
+
+def test_mlflow_has_the_best_step_the_checkpoint_and_the_reason_of_a_failure(
+    tmp_path: Path, database: str
+) -> None:
+    order = order_of(tmp_path)
+    followed = followed_by(order, database)
+    followed.parent.start()
+    begin(followed, of(0.0), of(0.1))
+    good, bad = leave(order, of(0.0), {10: 0.2, 20: 0.7, 30: 0.6}), leave(order, of(0.1), {})
+    for folder in (good, bad):
+        (folder.path / ENDED).unlink()
+    for step in (20, 30):
+        (good.checkpoints / f"step-{step:08d}").mkdir(parents=True)
+    write_json(good.outcome, {"status": "finished"})
+    write_json(bad.failure, {"kind": "DivergedError", "message": "the loss is not finite"})
+    for number, trial in enumerate((of(0.0), of(0.1))):
+        followed.on_trial_complete(0, [], tuned(trial, number))
+    followed.close(is_killed=False)
+    followed.parent.finish("FINISHED")
+    client = MlflowClient(database)
+    runs = {
+        run.info.run_name: run.data
+        for run in client.search_runs([client.get_experiment_by_name("sppt_protein").experiment_id])
+    }
+    assert runs[good.name].tags["best_step"] == "20"
+    assert runs[good.name].tags["checkpoint"] == str(good.checkpoints / "step-00000030")
+    assert runs[good.name].metrics[f"best/{METRIC}"] == 0.7
+    assert (runs[bad.name].tags["ended"], runs[bad.name].tags["error"]) == (
+        FAILED,
+        "the loss is not finite",
+    )
+    assert runs[followed.folder.name].metrics[f"best/{METRIC}"] == 0.7
+
+
+def test_the_best_value_of_a_sweep_that_goes_on_begins_with_that_of_its_earlier_trials(
+    tmp_path: Path,
+) -> None:
+    order = order_of(tmp_path)
+    leave(order, of(0.0), {10: 0.8})
+    leave(order, of(0.1), {10: 0.9}, FAILED)
+    followed = followed_by(order)
+    begin(followed, of(0.5))
+    folder = leave(order, of(0.5), {10: 0.3})
+    (folder.path / ENDED).unlink()
+    followed.on_trial_complete(0, [], tuned(of(0.5)))
+    assert [one["metrics"] for one in read_reports(followed.folder.metrics)] == [
+        {f"best/{METRIC}": 0.8}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "kept"),
+    [("asha", FINISHED, [30]), ("asha", FAILED, [10, 20, 30]), ("pbt", FINISHED, [10, 20, 30])],
+)
+def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
+    tmp_path: Path, kind: str, status: str, kept: list[int]
+) -> None:
+    order = order_of(tmp_path, scheduler={"kind": kind}, search={"kind": "random"})
+    followed = followed_by(order)
+    begin(followed, of(0.5))
+    folder = order.folder(of(0.5))
+    for step in (10, 20, 30):
+        (folder.checkpoints / f"step-{step:08d}").mkdir(parents=True)
+    if status == FAILED:
+        write_json(
+            folder.failure,
+            {"kind": "ClusterError", "message": "it may go on when it is started again"},
+        )
+    write_json(folder.outcome, {"status": "finished"})
+    followed.on_trial_complete(0, [], tuned(of(0.5)))
+    assert status_of(folder) == status
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
+        f"step-{step:08d}" for step in kept
+    ]
+
+
+def test_why_a_trial_failed_is_told_from_what_tune_noted_at_once_and_not_from_its_copy(
+    tmp_path: Path, capsys
+) -> None:
+    order = order_of(tmp_path)
+    followed, trial = followed_by(order), tuned(of(0.5))
+    (tmp_path / "error.txt").write_text(
+        "Failure # 1\nthe node was low on memory: 9 of 10 GB\nFailure # 2\n(pid=7) x\n"
+    )
+    trial.error_file, trial.num_failures, trial.get_error = (
+        str(tmp_path / "error.txt"),
+        2,
+        lambda: None,
+    )
+    followed.on_trial_error(0, [], trial)
+    assert read_json(order.folder(of(0.5)).failure)["message"] == (
+        "its process ended 2 times: the node was low on memory: 9 of 10 GB"
+    )
+    assert "low on memory" in capsys.readouterr().out
+
+
+@pytest.fixture
+def request_to(
+    tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, database: str
+) -> SweepRequest:
+    return SweepRequest(
+        space_of(tmp_path),
+        tiny_training,
+        Path(tiny_store.path),
+        "mine",
+        tmp_path / "sweeps",
+        database,
+    )
+
+
+def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
+    request_to: SweepRequest, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(
+        request: SweepRequest, order: TrialOrder, followed: FollowedTrials, signals: Any
+    ) -> None:
+        begin(followed, of(0.0))
+        raise ClusterError("the cluster is gone")
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", break_off)
+    with pytest.raises(ClusterError, match="the cluster is gone"):
+        sweep(replace(request_to, given={"budget": ["num_trials=8"]}))
+    assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
+    launch = read_json(request_to.sweeps / "mine" / "launch.json")
+    # For the next start of the sweep, and for the job that trains its best settings.
+    assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.tracking}
+
+
+def test_two_signals_while_ray_starts_end_a_sweep_in_order(
+    request_to: SweepRequest, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("raybio.runtime.tune.driver._tuned", interrupt)
+    with pytest.raises(
+        InterruptedRunError, match="SIGINT: the same command goes on with the sweep"
+    ):
+        sweep(request_to)
+    assert statuses(database) == {"mine": "KILLED"}
+    assert not (request_to.sweeps / "mine" / ".stop").exists()
+
+
+def test_a_plan_without_room_is_refused_before_anything_is_recorded(
+    request_to: SweepRequest, database: str
+) -> None:
+    with pytest.raises(ClusterError, match="a trial takes 1000 CPU, and the cluster has"):
+        sweep(replace(request_to, cpus_per_worker=1000))
+    assert statuses(database) == {}

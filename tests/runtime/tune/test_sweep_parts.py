@@ -1,1 +1,418 @@
 """The parts of a sweep that need no cluster: what has room, what came out of it, and the report."""
+
+import csv
+import json
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from raybio.cli.sweep import _Given, _refuse_both, _show_plan, _tell_both
+from raybio.core.config import load, override_all
+from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
+from raybio.core.search_space import Distribution
+from raybio.runtime.cluster.room import Node, check_resources, room
+from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.goal import Goal, MetricError
+from raybio.runtime.run.metrics_log import MetricsLog, read_reports
+from raybio.runtime.run.request import Arguments
+from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
+from raybio.runtime.tune.report import importance, write_sweep_report
+from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, Trial, TrialOrder
+from tests.runtime.tune.sweep_folder import (
+    LAMBDA,
+    METRIC,
+    RATE,
+    SYSTEM,
+    leave,
+    of,
+    order_of,
+    space_of,
+)
+from tests.script_process import run_script
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> TrialOrder:
+    return order_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "given", "expected"),
+    [
+        ([Node(2)], {"workers": 1, "at_most": 2}, (1, 0, 2)),
+        ([Node(16)], {"workers": 1, "at_most": 2}, (8, 0, 2)),
+        ([Node(16)], {"workers": 1, "at_most": 4, "cpus_per_worker": 6.0}, (6, 0, 2)),
+        ([Node(0), Node(16, 1), Node(16, 1)], {"workers": 1, "at_most": 8}, (16, 1, 2)),
+        (
+            [Node(0), Node(16, 1), Node(16, 1)],
+            {"workers": 1, "at_most": 8, "gpus_per_worker": 0.25},
+            (4, 0.25, 8),
+        ),
+        ([Node(16, 4)], {"workers": 2, "at_most": 2}, (3, 1, 2)),
+        ([Node(2)], {"workers": 2, "at_most": 1}, (0.8, 0, 1)),
+        ([Node(2)], {"workers": 1, "at_most": 30}, (0.1, 0, 20)),
+        ([Node(2)], {"workers": 1, "at_most": 30, "least_cpus": 1.0}, (1, 0, 2)),
+        ([Node(2)], {"workers": 2, "at_most": 30, "least_cpus": 1.0}, (0.8, 0, 1)),
+        ([Node(64, 8)], {"workers": 1, "at_most": 30, "least_cpus": 1.0}, (8, 1, 8)),
+        (
+            [Node(3), Node(3)],
+            {"workers": 1, "at_most": 4, "cpus_per_worker": 2.0},
+            (2, 0, 2),
+        ),  # not 6 // 2 = 3
+    ],
+)
+def test_trials_get_what_nodes_have(nodes: list[Node], given: dict, expected: tuple) -> None:
+    found = room(nodes, **given)
+    assert (found.cpus_per_worker, found.gpus_per_worker, found.num_trials) == expected
+
+
+def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(
+        ClusterError, match=r"a trial takes 4 CPU, and the cluster has 3 CPU \+ 3 CPU"
+    ):
+        room([Node(3), Node(3)], workers=1, at_most=2, cpus_per_worker=4)
+    with pytest.raises(
+        ClusterError, match=r"2 x 1.2 CPU and 1 GPU, and the cluster has 8 CPU and 1 GPU"
+    ):
+        room([Node(8, 1)], workers=2, at_most=2, cpus_per_worker=1, gpus_per_worker=1)
+
+
+def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
+    order: TrialOrder,
+) -> None:
+    leave(order, of(0.0), {10: 0.2, 20: 0.7, 30: 0.6})
+    leave(order, of(0.5), {10: 0.3, 20: 0.5, 30: 0.6})
+    leave(order, of(0.5, seed=order.base.seed + 1), {10: 0.3, 20: 0.6, 30: 0.5})
+    leave(order, of(0.1), {10: 0.1}, STOPPED)
+    failed = leave(order, of(0.1, 1e-5), {}, FAILED)
+    write_json(failed.failure, {"kind": "DivergedError", "message": "no | longer <finite>"})
+    folder = RunFolder(Path(order.sweep).parent, "mine")
+    places, trials = write_results(folder, order)
+    first, *equal, fourth, last = [(one.best_step, one.best_value, one.status) for one in trials]
+    assert (first, fourth, last) == ((20, 0.7, FINISHED), (10, 0.1, STOPPED), (None, None, FAILED))
+    assert sorted(equal) == [(20, 0.6, FINISHED), (30, 0.6, FINISHED)]
+    # Two seeds speak for 0.5, one for 0.0: its 0.7 may be luck.
+    assert [place.settings[LAMBDA] for place in places] == [0.5, 0.0, 0.1]
+    best = places[0]
+    assert (best.best_step, best.mean) == (20, pytest.approx(0.55))
+    half = 12.706 * 0.05  # of Student's t with one degree of freedom, times the standard error
+    assert (best.low, best.high) == (
+        pytest.approx(0.55 - half, abs=1e-3),
+        pytest.approx(0.55 + half, abs=1e-3),
+    )
+    assert (places[1].low, places[1].high) == (None, None)
+    config = load(SYSTEM.config, folder.path / "best.yaml")
+    assert (config.objective.lambda_spml, config.optim.peak_lr, config.seed) == (
+        0.5,
+        1e-3,
+        order.base.seed,
+    )
+    with (folder.path / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == [one.status for one in trials]
+    assert rows[0]["worker_hours"] == "0.01000"
+    assert json.loads(folder.result.read_text())["leaderboard"][0]["best_step"] == 20
+
+
+def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(order: TrialOrder) -> None:
+    leave(order, of(0.5), {10: 0.5, 20: 0.9})
+    heir = leave(order, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
+    log = MetricsLog(heir.metrics)
+    log.append(20, {METRIC: 0.9}, goes_on_from="donor")
+    assert [one.best_value for one in records(order)] == [0.9, None]
+    log.append(30, {METRIC: 0.6})
+    log.append(40, {METRIC: 0.7})
+    found = records(order)
+    assert [(one.best_step, one.best_value, one.goes_on_from) for one in found] == [
+        (20, 0.9, ""),
+        (40, 0.7, "donor"),
+    ]
+    assert found[1].values == [(30, 0.6), (40, 0.7)]
+    # It is exported at each, as any trial whose own best so far this is.
+    reports = read_reports(heir.metrics)
+    assert [
+        order.goal.is_reached_first(reports[:number], reports[number - 1]["step"])
+        for number in (3, 4)
+    ] == [True] * 2
+
+
+def test_which_settings_are_repeated_does_not_depend_on_what_was_repeated_before(
+    tmp_path: Path,
+) -> None:
+    budget = {
+        "num_trials": 8,
+        "max_steps": 40,
+        "grace_steps": 10,
+        "num_repeated": 1,
+        "num_seeds": 2,
+    }
+    order = order_of(tmp_path, budget=budget)
+    own = order.base.seed
+    leave(order, of(0.1), {10: 0.5})
+    assert repetitions(order) == [of(0.1, seed=own + 1)]
+    leave(order, of(0.1, seed=own + 1), {10: 0.8})  # other seeds' luck does not count either
+    leave(order, of(0.5), {10: 0.7})  # of a larger budget
+    leave(order, of(0.0), {10: 0.9}, FAILED)
+    assert repetitions(order) == [of(0.5, seed=own + 1)]
+    leave(order, of(0.5, seed=own + 1), {10: 0.6})
+    assert [place.settings[LAMBDA] for place in leaderboard(order, records(order))] == [0.1, 0.5]
+    assert repetitions(order) == [of(0.5, seed=own + 1)]
+
+
+def test_a_trial_that_failed_wins_nothing(order: TrialOrder) -> None:
+    leave(order, of(0.1), {10: 0.9}, FAILED)
+    leave(order, of(0.5), {10: 0.5})
+    folder = RunFolder(Path(order.sweep).parent, "mine")
+    places, trials = write_results(folder, order)
+    assert [place.settings[LAMBDA] for place in places] == [0.5]
+    assert len(trials) == 2
+    assert load(SYSTEM.config, folder.path / "best.yaml").objective.lambda_spml == 0.5
+
+
+@pytest.mark.parametrize(("rule", "last_step"), [("constant", 20), ("linear", 40)])
+def test_the_best_file_ends_at_the_best_step_where_the_learning_rate_does_not_depend_on_the_end(
+    tmp_path: Path, rule: str, last_step: int
+) -> None:
+    base = override_all(
+        SYSTEM.demo, {"optim.schedule": rule, "optim.warmup_ratio": 0, "optim.num_warmup_steps": 5}
+    )
+    order = TrialOrder(base, space_of(tmp_path), "store", str(tmp_path / "sweeps" / "mine"))
+    leave(order, of(0.5), {10: 0.3, 20: 0.6, 30: 0.5})
+    folder = RunFolder(Path(order.sweep).parent, "mine")
+    write_results(folder, order)
+    assert load(SYSTEM.config, folder.path / "best.yaml").schedule.max_steps == last_step
+
+
+class Page(HTMLParser):
+    """What a browser would load from elsewhere, the pictures, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.sources: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + "\n"
+
+
+def test_the_report_stands_alone_and_shows_every_trial(order: TrialOrder) -> None:
+    for number, rate in enumerate((1e-5, 1e-4, 1e-3, 3e-3)):
+        for value in (0.0, 0.5):
+            score = number / 10 + value / 100
+            leave(
+                order,
+                of(value, rate),
+                {10: score, 20: score + 0.1},
+                STOPPED if number < 2 else FINISHED,
+            )
+    failed = leave(order, of(0.1), {}, FAILED)
+    write_json(failed.failure, {"kind": "DivergedError", "message": "loss <b>is</b> infinite"})
+    folder = RunFolder(Path(order.sweep).parent, "mine")
+    places, trials = write_results(folder, order)
+    page = Page(write_sweep_report(folder, order, places, trials)[1].read_text())
+    assert len(page.sources) == 5
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert all(one.name in page.text for one in trials)
+    assert "loss <b>is</b> infinite" in page.text  # as text, not as markup
+    shares = importance(order.space, trials)
+    assert shares is not None
+    assert shares[RATE] > 0.9  # it was planted
+    assert sum(shares.values()) == pytest.approx(1)
+    assert {path.name for path in folder.plots.iterdir()} == {
+        "parameters.png", "parallel.png", "importance.png", "learning.png", "cost.png",
+    }  # fmt: skip
+
+
+def test_a_report_of_trials_that_all_failed_says_so(order: TrialOrder) -> None:
+    write_json(leave(order, of(0.1), {}, FAILED).failure, {"kind": "DataError", "message": "torn"})
+    folder = RunFolder(Path(order.sweep).parent, "mine")
+    places, trials = write_results(folder, order)
+    assert places == leaderboard(order, trials) == []
+    assert "torn" in write_sweep_report(folder, order, places, trials)[1].read_text()
+    assert not (folder.path / "best.yaml").exists()
+
+
+def test_a_trial_needs_its_own_evaluations_and_checkpoints(order: TrialOrder) -> None:
+    config = order.config({LAMBDA: 0.5})
+    assert (config.schedule.max_steps, config.objective.lambda_spml) == (40, 0.5)
+    assert config.schedule.evaluate_every_steps == config.schedule.checkpoint_every_steps <= 10
+    assert (
+        order.folder(of(0.5)).path
+        == order.folder(of(0.5)).path
+        != order.folder(of(0.5, seed=7)).path
+    )
+    assert (
+        order.config({LAMBDA: 0.5, "schedule.max_steps": 20}).schedule.max_steps == 20
+    )  # a space may vary it
+    with pytest.raises(ConfigError, match="objective.lambda_spml"):
+        order.config({LAMBDA: 7.0})
+
+
+def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path: Path) -> None:
+    space_of(tmp_path, search={"kind": "grid"}, space={LAMBDA: {"choice": [0.0, 0.1, 0.5]}})
+    done = run_script(
+        ROOT / "jobs" / "sweep.py", tmp_path, "space.yaml", "--dry-run", HOME=str(tmp_path)
+    )
+    assert done.returncode == 0, done.stderr
+    assert "objective.lambda_spml=0.5" in done.stdout
+    assert "3 trials of 40 steps at most, judged by asha from step 10 on" in done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "space.yaml",
+        "stdout",
+        "stderr",
+    }  # no store either
+
+
+def test_a_range_is_measured_against_the_base_settings_and_not_against_the_defaults(
+    tmp_path: Path,
+) -> None:
+    space_of(tmp_path, search={"kind": "grid"}, space={RATE: {"choice": [1e-5, 2e-5]}})
+    (tmp_path / "base.yaml").write_text("optim: {peak_lr: 2.0e-5}\n")
+    arguments = ("space.yaml", "--dry-run", "--config", "base.yaml")
+    done = run_script(ROOT / "jobs" / "sweep.py", tmp_path, *arguments, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "2 trials" in done.stdout
+    assert "outside" not in done.stderr
+    (tmp_path / "base.yaml").write_text("optim: {peak_lr: 3.0e-5}\n")
+    done = run_script(ROOT / "jobs" / "sweep.py", tmp_path, *arguments, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "2 trials" in done.stdout
+    assert (
+        f"warning: {RATE}: the base value 3e-05 lies outside choice [1e-05, 2e-05]" in done.stderr
+    )
+
+
+def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere"):
+        _show_plan(space_of(tmp_path), Arguments(store=tmp_path / "nowhere"))
+    rates = space_of(tmp_path, space={RATE: {"log_uniform": [1e-5, 1e-2]}})
+    with pytest.raises(ConfigError, match="want equal numbers"):
+        _show_plan(rates, Arguments(settings=("objective.loss=margin_contrastive",)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (f"{LAMBDA}=0.1", "the space varies objective.lambda_spml"),
+        ("schedule.max_steps=500", "want --budget max_steps="),
+        (
+            "schedule.checkpoint_every_steps=5",
+            "every 10 steps at least; want --budget grace_steps=",
+        ),
+        ("schedule.evaluate_every_steps=11", "every 10 steps at least; want --budget grace_steps="),
+        ("schedule.evaluate_every_steps=0", "every 10 steps at least; want --budget grace_steps="),
+    ],
+)
+def test_settings_that_the_space_decides_are_refused(
+    tmp_path: Path, setting: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _refuse_both(space_of(tmp_path), ("seed=3", "schedule.evaluate_every_steps=10", setting))
+
+
+@pytest.mark.parametrize("node", [Node(2), Node(16, 1), Node(1)])
+def test_the_winner_has_room_with_the_threads_of_its_trial_even_if_that_had_a_whole_node(
+    tmp_path: Path, node: Node
+) -> None:
+    found = room([node], workers=1, at_most=1)
+    order = replace(
+        order_of(tmp_path),
+        cpus_per_worker=found.cpus_per_worker,
+        gpus_per_worker=found.gpus_per_worker,
+    )
+    assert order.launch == {"workers": 1, "threads_per_worker": node.cpus, "use_gpu": node.gpus > 0}
+    check_resources(
+        order.launch["workers"], None, [node], order.launch["use_gpu"]
+    )  # as the job of best.yaml asks
+
+
+def test_the_best_file_brings_how_its_own_trial_was_trained_and_not_how_the_sweep_was_started_last(
+    tmp_path: Path,
+) -> None:
+    order = order_of(tmp_path)
+    for value, score, workers in ((0.1, 0.5, 1), (0.5, 0.3, 2)):
+        folder = leave(order, of(value), {10: score})
+        write_json(folder.launch, {"workers": workers, "threads_per_worker": 4, "use_gpu": False})
+    folder = RunFolder(tmp_path / "sweeps", "mine")
+    write_json(folder.launch, {"given": {"workers": 2}})
+    write_results(folder, order)
+    own = {"workers": 1, "threads_per_worker": 4, "use_gpu": False}
+    assert read_json(folder.launch) == {"given": {"workers": 2}} | own
+
+
+def test_settings_of_a_file_that_the_space_decides_are_told(tmp_path: Path, capsys) -> None:
+    space = space_of(tmp_path)
+    space = space.model_copy(
+        update={"space": {**space.space, "seed": Distribution("choice", (1, 2))}}
+    )
+    config = tmp_path / "config.yaml"
+    for text, told in (
+        (
+            "seed: 3\nobjective: {lambda_spml: 0.3, loss: margin_contrastive}\nschedule:\n",
+            f"{LAMBDA}, seed are not",
+        ),
+        ("schedule: {max_steps: 7}\n", "schedule.max_steps is not"),
+        ("optim: {weight_decay: 0.1}\nprecision: fp32\n", ""),
+    ):
+        config.write_text(text)
+        _tell_both(space, config)
+        out = capsys.readouterr().out
+        assert out == (f"of {config}, {told} used: the space decides\n" if told else "")
+
+
+def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_there_the_sweep() -> (
+    None
+):
+    goal = Goal("val/x", "max")
+    report = {"step": 10, "is_evaluation": True, "metrics": {"val/y": 1.0}}
+    with pytest.raises(MetricError, match="'val/x' is not evaluated; want one of val/y"):
+        goal.check(report)
+    for broken in (
+        report | {"not_finite": {"val/x": "inf"}},
+        report | {"metrics": {"val/x": float("inf")}},
+    ):
+        with pytest.raises(DivergedError, match="step 10: val/x is inf, want a finite number"):
+            goal.check(broken)
+
+
+def test_a_metric_that_is_undefined_at_a_step_never_wins() -> None:
+    """As Spearman's correlation while the model still predicts a constant: a later evaluation may define it."""
+    for mode, best in (("max", (30, 0.4)), ("min", (20, 0.1))):
+        goal = Goal("val/x", mode)
+        reports = [
+            {"step": 10, "is_evaluation": True, "metrics": {"val/x": float("nan")}},
+            {"step": 15, "is_evaluation": True, "metrics": {}, "not_finite": {"val/x": "nan"}},
+            {"step": 20, "is_evaluation": True, "metrics": {"val/x": 0.1}},
+            {"step": 30, "is_evaluation": True, "metrics": {"val/x": 0.4}},
+            {"step": 40, "is_evaluation": True, "metrics": {"val/x": float("nan")}},
+        ]
+        for report in reports:
+            goal.check(report)
+        assert goal.best(goal.values(reports)) == best
+        assert goal.is_reached_first(reports, best[0])
+        assert not goal.is_reached_first(reports[:2], 15)
+
+
+def test_a_sweep_goes_on_with_what_it_was_given_before(tmp_path: Path, capsys) -> None:
+    folder = RunFolder(tmp_path, "mine")
+    assert _Given(("num_trials=3",)).after(folder) == _Given(("num_trials=3",))
+    folder.make()
+    earlier = _Given(("num_trials=20", "num_seeds=4"), workers=2, tracking_uri="http://127.0.0.1:5")
+    write_json(folder.launch, {"given": asdict(earlier)})
+    assert _Given().after(folder) == earlier
+    told = (
+        "--budget num_trials=20 --budget num_seeds=4 --workers 2 --tracking-uri http://127.0.0.1:5"
+    )
+    assert f"as mine was started before: {told}" in capsys.readouterr().out
+    now = _Given(("num_trials = 30",), workers=1).after(folder)
+    assert now == _Given(
+        ("num_seeds=4", "num_trials = 30"), workers=1, tracking_uri="http://127.0.0.1:5"
+    )

@@ -79,7 +79,7 @@ class Judged(NamedTuple):
 
 
 def load_relation_model(folder: str | Path) -> RelationModel:
-    """Read what ``relation_extraction`` exported.
+    """Read what ``relation_finetune`` exported.
 
     Raises:
         ConfigError: if the folder is no such export.
@@ -87,7 +87,7 @@ def load_relation_model(folder: str | Path) -> RelationModel:
     path = Path(folder).expanduser()
     try:
         settings: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
-        if settings["trained_by"] != "relation_extraction":
+        if settings["trained_by"] != "relation_finetune":
             raise ConfigError(
                 f"it was trained by {settings['trained_by']} and knows no relation yet; for such a model there is "
                 "`evaluate.py relation-probe`"

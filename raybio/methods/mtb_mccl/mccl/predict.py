@@ -64,7 +64,7 @@ def extract_relations(
     """Write a table, tab-separated, of ``FoundRelation``; the file appears whole or not at all.
 
     Args:
-        folder: export of a run of ``relation_extraction``.
+        folder: export of a run of ``relation_finetune``.
         inputs: documents with their entities, in any format of ``prepare_documents``; relations in them are not read.
         out: the table.
         max_bad_share: share of bad documents or mentions that is put up with.

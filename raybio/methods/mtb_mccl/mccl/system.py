@@ -1,7 +1,7 @@
 """MCCL: fine-tune an encoder of entity pairs on few labelled pairs, and classify others by their neighbours.
 
 Zhou, Zhang, Naumann, Chen, Poon: "Continual Contrastive Finetuning Improves Low-Resource Relation Extraction" (ACL
-2023). Contrastive pre-training (``matching_blanks``) is continued with a contrastive loss that lets a class have many
+2023). Contrastive pre-training (``mtb_pretrain``) is continued with a contrastive loss that lets a class have many
 centers; the nearest labelled pairs of each class decide. Beside it what it is compared with: cross entropy with a
 linear classifier, supervised contrastive learning, and no training at all ("lazy").
 
@@ -57,6 +57,9 @@ from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 
+STORE = DocumentStore
+"""The class of the stores that it trains on."""
+
 
 def prepare_demo(directory: str | Path) -> Path:
     """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
@@ -104,7 +107,7 @@ def build(config: Config, store_path: str | Path) -> System:
     collate = RelationCollate(reader, judge.labelled("train"), config.plan, config.seed, is_coarse)
     has_dev = len(store.split_rows("dev")) > 0
     return System(
-        name="relation_extraction",
+        name="relation_finetune",
         model=encoder,
         # That a pair has some relation or none is one label, however many it has.
         objective=RelationLabels(
@@ -217,7 +220,7 @@ class _Judge:
             rule, _ = self._chosen(classifier, self._embedded(encoder, "dev", SingleProcess()))
         names, types = store.entity_types, sorted(store.type_pairs)
         settings = {
-            "trained_by": "relation_extraction",
+            "trained_by": "relation_finetune",
             "objective": self.config.objective.to_mapping(),
             "is_coarse": self.config.data.is_coarse,
             "relations": list(store.relation_names),

@@ -57,6 +57,9 @@ from raybio.ops.retrieval import Retrieval
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
 
+STORE = DocumentStore
+"""The class of the stores that it trains on."""
+
 
 def prepare_demo(directory: str | Path) -> Path:
     """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
@@ -102,7 +105,7 @@ def build(config: Config, store_path: str | Path) -> System:
     plan = _plan(config, store)
     judge = _Judge(config, reader, plan)
     return System(
-        name="matching_blanks",
+        name="mtb_pretrain",
         model=encoder,
         objective=MatchingTheBlanks(config.objective),
         batch_type=TwinDocumentBatch,
@@ -130,7 +133,7 @@ def _export(
     config: Config, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]
 ) -> Path:
     settings = {
-        "trained_by": "matching_blanks",
+        "trained_by": "mtb_pretrain",
         "max_document_tokens": config.encoder.max_document_tokens,
     }
     return export_relation_encoder(encoder, folder, card=card, settings=settings)

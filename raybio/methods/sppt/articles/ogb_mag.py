@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats import one_group

@@ -23,7 +23,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import TextEncoderConfig
-from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
@@ -48,6 +48,10 @@ from raybio.store.store import open_store
 
 SAMPLES_SEED = 0
 """Of test graphs and their samples: the same for every run, and for ``evaluate.py link-samples``."""
+
+
+STORE = LinkedTextStore
+"""The class of the stores that it trains on."""
 
 
 def prepare_demo(directory: str | Path) -> Path:
@@ -103,7 +107,7 @@ def build(config: Config, store_path: str | Path) -> System:
         LinkJudge(store, read, fresh, config.evaluation, config), store, config.evaluation
     )
     return link_system(
-        "structure_preserving_text",
+        "sppt_mag",
         config,
         store,
         encoder=encoder,

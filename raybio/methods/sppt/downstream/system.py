@@ -23,7 +23,7 @@ from raybio.core.interfaces import Collective, Encoded, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import SCRATCH, ClsTextEncoderConfig
-from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import (
     InputLengths,
     check_rows_differ,
@@ -65,6 +65,10 @@ from raybio.training.embed import embed_rows
 
 MIN_NEW_ROWS = 20
 """Test rows that training has not are scored apart from so many on."""
+
+
+STORE = TaskStore
+"""The class of the stores that it trains on."""
 
 
 def prepare_demo(directory: str | Path) -> Path:
@@ -121,7 +125,7 @@ def build(config: Config, store_path: str | Path) -> System:
     objective = TaskLabels(model.head, TASKS[store.task].labels, **scale)
     judge = _Judge(config, store, read, objective)
     return System(
-        name="downstream",
+        name="finetune",
         model=model,
         objective=objective,
         batch_type=TaskBatch,

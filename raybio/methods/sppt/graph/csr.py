@@ -28,8 +28,6 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.graph.negatives import sample_non_neighbours
 from raybio.ops.segments import Integers, Positions, expand, lower_bound
 
-
-
 _CHUNK = 1 << 15  # queries at once: their temporaries stay in the L2 cache
 
 

@@ -32,7 +32,7 @@ from raybio.core.files import whole_folder
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_complete, check_source, load_pretrained, load_weights
 from raybio.encoders.config import SCRATCH, Pooling
-from raybio.methods.sppt.proteins.encoder import model_card
+from raybio.encoders.export import model_card
 from raybio.encoders.text_checkpoint import write_sentence_files
 from raybio.encoders.transformer import (
     fit_model,

@@ -31,6 +31,9 @@ from raybio.methods.sppt.proteins.store import ProteinRows, ProteinStore, TokenT
 from raybio.methods.sppt.system import LinkJudge, link_system
 from raybio.store.store import open_store
 
+STORE = ProteinStore
+"""The class of the stores that it trains on."""
+
 
 def prepare_demo(directory: str | Path) -> Path:
     """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
@@ -80,7 +83,7 @@ def build(config: Config, store_path: str | Path) -> System:
         config,
     )
     return link_system(
-        "structure_preserving",
+        "sppt_protein",
         config,
         store,
         encoder=encoder,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.graph_store import (

@@ -22,7 +22,7 @@ from torch import Tensor
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
-from raybio.methods.sppt.proteins.encoder import export_text_encoder
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
@@ -73,6 +73,10 @@ def published_settings(kind: GraphKind, given: Config | None = None) -> dict[str
     return found | {f"encoder.{name}": value for name, value in wider.items()}
 
 
+STORE = TopicStore
+"""The class of the stores that it trains on."""
+
+
 def prepare_demo(directory: str | Path) -> Path:
     """The embedded default sentences as a prepared store inside ``directory``; made on the first call."""
     return default_topics(directory).path
@@ -111,7 +115,7 @@ def build(config: Config, store_path: str | Path) -> System:
     read = text_rows(nodes, encoder)
     judge = _Judge(config, nodes)
     return link_system(
-        "synthetic_graphs",
+        "sppt_synthetic",
         config,
         nodes,
         encoder=encoder,

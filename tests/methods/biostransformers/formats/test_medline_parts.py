@@ -1,1 +1,245 @@
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raybio.core.errors import DataError, StoreError
+from raybio.methods.biostransformers.formats.medline_parts import (
+    add_to_quarantine,
+    merge_parts,
+    parse_file,
+    part_path,
+    read_part,
+)
+from raybio.store.quarantine import Quarantine
+from tests.methods.sppt.articles.citations import citation, deletion, write_medline
+
+
+@pytest.fixture
+def parts(tmp_path):
+    (tmp_path / "parts").mkdir()
+    return tmp_path / "parts"
+
+
+def merged(folder, parts, files):
+    """(file, row, PMID) of what remains of ``files``: each (citations as (PMID, version), deletions)."""
+    reports = []
+    for number, (citations, deletions) in enumerate(files):
+        texts = [citation(pmid, version=version) for pmid, version in citations]
+        path = write_medline(folder / f"n{number:04d}.xml", *texts, others=deletion(*deletions))
+        reports.append(parse_file(path, parts))
+    found = merge_parts(reports)
+    assert (found.file_A.dtype, found.row_A.dtype, found.pmid_A.dtype) == (
+        np.int32,
+        np.int32,
+        np.int64,
+    )
+    num_citations = sum(len(citations) for citations, _ in files)
+    assert num_citations == len(found.pmid_A) + found.num_revised + found.num_deleted
+    return list(
+        zip(found.file_A.tolist(), found.row_A.tolist(), found.pmid_A.tolist(), strict=True)
+    ), found
+
+
+def merged_slowly(files):
+    """The same by a loop over all files in their order."""
+    place_by_pmid = {}
+    for number, (citations, deletions) in enumerate(files):
+        version_by_pmid = {}
+        for row, (pmid, version) in enumerate(citations):
+            if version >= version_by_pmid.get(pmid, version):
+                version_by_pmid[pmid] = version
+                place_by_pmid[pmid] = (number, row, pmid)
+        for pmid in deletions:
+            place_by_pmid.pop(pmid, None)
+    return [place_by_pmid[pmid] for pmid in sorted(place_by_pmid)]
+
+
+def test_a_part_holds_the_articles_of_its_file_and_the_report_tells_the_rest(tmp_path, parts):
+    texts = [citation(5, title="[Five]."), citation(None), citation(3, mesh="<MeshHeading/>")]
+    path = write_medline(
+        tmp_path / "x.xml.gz", *texts, others="<PubmedBookArticle/>" + deletion(8, 7)
+    )
+    report = parse_file(path, parts)
+    assert (report.path, report.part) == (str(path), str(part_path(path, parts)))
+    assert (report.num_articles, report.num_citations, report.num_deleted, report.problem) == (
+        2,
+        4,
+        2,
+        "",
+    )
+    assert {reason: found["count"] for reason, found in report.quarantine.items()} == {
+        "no PMID": 1,
+        "not an article": 1,
+        "heading without a name": 1,
+    }
+    table = read_part(report.part)
+    assert table["pmid"].to_pylist() == [5, 3]
+    assert table["title"].to_pylist() == ["Five.", "A title."]
+    assert os.listdir(parts) == [part_path(path, parts).name]
+
+
+def test_the_quarantines_of_all_files_come_together(tmp_path, parts):
+    first = write_medline(
+        tmp_path / "a.xml", citation(1), citation(None), others="<PubmedBookArticle/>"
+    )
+    second = write_medline(tmp_path / "b.xml", citation(2), citation(None), citation(None))
+    together = Quarantine(max_bad_share=0.4)
+    add_to_quarantine([parse_file(first, parts), parse_file(second, parts)], together)
+    assert together.count_by_reason == {"no PMID": 3, "not an article": 1}
+    assert [str(example) for example in together.examples_by_reason["no PMID"]] == [
+        "a.xml:12",
+        "b.xml:12",
+        "b.xml:19",
+    ]
+    with pytest.raises(DataError, match="3 of 6 citation records are bad"):
+        together.check("citation")
+
+
+def test_a_finished_part_is_used_again_unless_its_file_changed(tmp_path, parts):
+    path = write_medline(tmp_path / "x.xml", citation(1), citation(None), others=deletion(4))
+    first = parse_file(path, parts)
+    written = os.stat(first.part).st_mtime_ns
+    again = parse_file(path, parts)
+    assert (first.is_reused, again.is_reused) == (False, True)
+    assert again == first._replace(is_reused=True)
+    assert os.stat(again.part).st_mtime_ns == written
+    status = path.stat()
+    write_medline(path, citation(2), citation(None), others=deletion(4))
+    # Same size and time: the digest tells.
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    changed = parse_file(path, parts)
+    assert (changed.is_reused, read_part(changed.part)["pmid"].to_pylist()) == (False, [2])
+    os.utime(path, ns=(1, 1))
+    assert not parse_file(path, parts).is_reused
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.3, 0.9, 0.999])
+def test_a_torn_part_is_made_anew_and_never_read(tmp_path, parts, keep):
+    path = write_medline(tmp_path / "x.xml", *(citation(pmid) for pmid in range(1, 30)))
+    report = parse_file(path, parts)
+    part = part_path(path, parts)
+    content = part.read_bytes()
+    cut = int(keep * (len(content) - 600))
+    part.write_bytes(content[:cut])
+    with pytest.raises(StoreError, match=r"x\.xml.*Remove it"):
+        read_part(part)
+    with pytest.raises(StoreError, match=r"x\.xml.*Remove it"):
+        merge_parts([report])
+    assert not parse_file(path, parts).is_reused
+    assert part.read_bytes() == content
+
+
+def test_a_stream_that_is_no_part_is_refused(tmp_path):
+    with (
+        pa.OSFile(str(tmp_path / "x.arrow"), "wb") as file,
+        pa.ipc.new_stream(file, pa.schema([("a", pa.int8())])),
+    ):
+        pass
+    with pytest.raises(StoreError, match=r"x\.arrow: is not whole"):
+        read_part(tmp_path / "x.arrow")
+
+
+def test_a_broken_file_gives_a_report_that_says_where_and_leaves_no_part(tmp_path, parts):
+    path = write_medline(tmp_path / "x.xml", *(citation(pmid) for pmid in range(1, 2000)))
+    content = path.read_text()
+    path.write_text(content.replace(">1500</PMID>", ">1500</PMIDS>"))
+    line = content[: content.index("1500</PMID>")].count("\n") + 1
+    report = parse_file(path, parts)
+    assert report.part == ""
+    assert f"x.xml, line {line}: is not well-formed XML" in report.problem
+    assert os.listdir(parts) == []
+    sound = parse_file(write_medline(tmp_path / "y.xml", citation(1)), parts)
+    with pytest.raises(DataError, match=r"1 of 2 files are broken; the first: .*x\.xml, line"):
+        merge_parts([sound, report])
+    for place in [tmp_path / "none.xml", tmp_path]:
+        assert str(place) in parse_file(place, parts).problem
+
+
+def test_files_of_one_name_in_two_folders_have_parts_of_their_own(tmp_path, parts):
+    reports = []
+    for pmid, folder in enumerate(["a", "b"], start=1):
+        (tmp_path / folder).mkdir()
+        reports.append(
+            parse_file(write_medline(tmp_path / folder / "x.xml", citation(pmid)), parts)
+        )
+    assert [read_part(report.part)["pmid"].to_pylist() for report in reports] == [[1], [2]]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    path = write_medline(tmp_path / "x.xml", citation(1))
+    with pytest.raises(StoreError, match=r"none.*cannot be written"):
+        parse_file(path, tmp_path / "none")
+
+
+def test_two_processes_give_the_parts_of_one(tmp_path, parts):
+    paths = [
+        write_medline(
+            tmp_path / f"{n}.xml.gz", citation(n), citation(50 - n), citation(7, version=n)
+        )
+        for n in range(1, 5)
+    ]
+    (tmp_path / "alone").mkdir()
+    alone = [parse_file(path, tmp_path / "alone") for path in paths]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        # Each file twice, so that two calls may write the same part at once.
+        together = list(pool.map(parse_file, [*paths, *paths[::-1]], [parts] * 8))[:4]
+    assert sorted(os.listdir(parts)) == sorted(os.listdir(tmp_path / "alone"))
+    for one, other in zip(alone, together, strict=True):
+        assert read_part(one.part).equals(read_part(other.part), check_metadata=True)
+    for one, other in zip(merge_parts(alone), merge_parts(together), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_later_file_revises_whatever_its_version(tmp_path, parts):
+    found, counts = merged(tmp_path, parts, [([(1, 3), (2, 1)], []), ([(1, 1)], [])])
+    assert found == [(1, 0, 1), (0, 1, 2)]
+    assert (counts.num_revised, counts.num_deleted) == (1, 0)
+
+
+def test_within_a_file_the_higher_version_wins_then_the_later_place(tmp_path, parts):
+    found, _ = merged(tmp_path, parts, [([(1, 2), (1, 3), (1, 1), (2, 1), (2, 1)], [])])
+    assert found == [(0, 1, 1), (0, 4, 2)]
+
+
+def test_a_deletion_takes_its_own_and_earlier_files_articles_and_later_files_bring_them_again(
+    tmp_path, parts
+):
+    files = [([(1, 1), (2, 1), (3, 1)], []), ([(1, 2), (4, 1)], [1, 2, 4, 99]), ([(2, 1)], [])]
+    found, counts = merged(tmp_path, parts, files)
+    assert found == [(2, 0, 2), (0, 2, 3)]
+    assert (counts.num_revised, counts.num_deleted) == (2, 2)
+
+
+def test_the_order_of_the_reports_is_the_order_of_the_files(tmp_path, parts):
+    reports = [
+        parse_file(write_medline(tmp_path / f"{n}.xml", citation(1), others=deletion(*gone)), parts)
+        for n, gone in enumerate([[], [1]])
+    ]
+    assert len(merge_parts(reports).pmid_A) == 0
+    assert merge_parts(reports[::-1]).file_A.tolist() == [1]
+
+
+@pytest.mark.parametrize("files", [[], [([], [])], [([], [5])], [([(1, 1)], [1]), ([], [])]])
+def test_nothing_may_remain(tmp_path, parts, files):
+    assert merged(tmp_path, parts, files)[0] == []
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_merging_equals_a_loop_over_all_files(tmp_path, parts, seed):
+    rng = np.random.default_rng(seed)
+    files = [
+        (
+            [
+                (int(pmid), int(rng.integers(1, 4)))
+                for pmid in rng.integers(1, 12, int(rng.integers(0, 15)))
+            ],
+            rng.integers(1, 14, int(rng.integers(0, 4))).tolist(),
+        )
+        for _ in range(int(rng.integers(1, 7)))
+    ]
+    assert merged(tmp_path, parts, files)[0] == merged_slowly(files)

@@ -1,1 +1,62 @@
+import json
+import shutil
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from raybio.core.errors import ConfigError, RecordError
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.biostransformers.system import build
+from raybio.methods.biostransformers.zero_shot.evaluate import training_pmids, zero_shot
+from raybio.methods.biostransformers.zero_shot.report import report_markdown
+from raybio.runtime.run.folder import RunFolder
+from tests.methods.conformance_cases import tiny_config
+
+
+def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
+    tiny_articles: ArticleStore, tmp_path: Path
+) -> None:
+    """PubMedQA's questions may have been paired with MeSH terms; the articles kept for validation were not."""
+    store = shutil.copytree(tiny_articles.path, tmp_path / "store")
+    system, config = build(tiny_config("biostransformers"), store), tiny_config("biostransformers")
+    run = RunFolder(tmp_path / "runs", "tiny")
+    run.open("biostransformers", config, store, system.data_digest, ())
+    model = str(system.export(run.export, {}))
+    record = {"QUESTION": "word1a?", "CONTEXTS": ["word2a"], "LONG_ANSWER": "word3b"}
+    asked = [*tiny_articles.pmid_N[:40].tolist(), 5000]
+    (tmp_path / "ori_pqal.json").write_text(json.dumps({str(pmid): record for pmid in asked}))
+    (result,) = zero_shot([model], ["pubmedqa-contexts"], tmp_path)
+    assert result.cuts == {}
+    (short,) = zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=3)
+    assert all("cut at 3 of" in remark for remark in short.cuts["tiny"])
+    assert "tiny reads not all: queries: " in report_markdown([short], {})
+    with pytest.raises(ConfigError, match="--max-length: got 600, and .* reads at most 32 tokens"):
+        zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=600)
+    expected = int((~tiny_articles.is_validation_N[:40]).sum())
+    assert 0 < expected < 40
+    assert result.num_trained_on == {"tiny": expected}
+    np.testing.assert_array_equal(
+        training_pmids(model), tiny_articles.pmid_N[~tiny_articles.is_validation_N]
+    )
+    (store / "manifest.json").write_bytes(
+        (store / "manifest.json").read_bytes() + b" "
+    )  # prepared anew meanwhile
+    assert training_pmids(model) is None
+    shutil.rmtree(store)
+    assert training_pmids(model) is None
+    assert training_pmids("some/model") is None
+
+
+@pytest.mark.parametrize("content", [b"", b'{"store": "st', bytes(100), b"\xff{}"])
+def test_a_run_json_that_is_torn_is_an_error_and_no_unknown_training_set(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    (tmp_path / "ori_pqal.json").write_text(
+        json.dumps({"1": {"QUESTION": "a?", "CONTEXTS": ["b"], "LONG_ANSWER": "c"}})
+    )
+    with pytest.raises(
+        RecordError, match=r"run\.json: damaged, not JSON .*Give the run's own command again"
+    ):
+        zero_shot([str(tmp_path / "export")], ["pubmedqa-contexts"], tmp_path)

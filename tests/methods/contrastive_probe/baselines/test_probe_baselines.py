@@ -1,1 +1,278 @@
 """Baselines of the probe on a small benchmark in MedLAMA's layout, with models of which the right figures are known."""
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.core.errors import ConfigError
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.text import build_text_encoder
+from raybio.methods.contrastive_probe.baselines.evaluate import METHODS, Rewired, ask, baselines
+from raybio.methods.contrastive_probe.baselines.generative import load_answer_writer
+from raybio.methods.contrastive_probe.baselines.masked_lm import load_masked_lm
+from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
+from raybio.methods.contrastive_probe.config import DecodeConfig, ProbeConfig
+from raybio.methods.contrastive_probe.probe import probe
+from tests import oracles
+from tests.encoders.tiny_text import embed, save_tiny
+from tests.methods.contrastive_probe.baselines.test_seq2seq import model_of, tokenizer_of
+from tests.methods.known_answers import sure_of, write_benchmark
+
+ALONE = METHODS[:3]
+
+
+@pytest.fixture
+def benchmark_folder(tmp_path):
+    return write_benchmark(tmp_path / "benchmark")
+
+
+@pytest.fixture
+def always_risk(tmp_path):
+    return sure_of("risk", tmp_path / "risk")
+
+
+@pytest.mark.parametrize("decode", ["independent", "order", "confidence"])
+def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(
+    benchmark_folder, always_risk, decode
+):
+    config = DecodeConfig(decode=decode, beam=2, max_masks=2)
+    average, x_factr = baselines([always_risk], ALONE, ask(benchmark_folder, "full"), decode=config)
+    assert average.ks == (1, 5, 10)
+    assert x_factr.ks == (1,)
+    for result in (average, x_factr):
+        np.testing.assert_allclose(result.outcome.by_relation(1), [1 / 3, 2 / 4])
+        assert result.outcome.macro(1) == pytest.approx(5 / 12)
+        assert result.outcome.micro(1) == pytest.approx(3 / 7)
+    # Half of the pieces of "risk factors" are "risk": only "risk" itself comes before it.
+    assert average.outcome.first_hit_Q[4] == 1
+
+
+def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_path):
+    (tmp_path / "benchmark").mkdir()
+    asked = ask(
+        write_benchmark(
+            tmp_path / "benchmark", {"may_treat": [("life", ["Ω"]), ("cost", ["Ω", "risk"])]}
+        ),
+        "full",
+    )
+    model = sure_of("[UNK]", tmp_path / "unknown")
+    (result,) = baselines([model], ["x-factr"], asked, decode=DecodeConfig(max_masks=1))
+    assert (result.outcome.first_hit_Q > 0).all()
+    assert "50.0% of the queries have an answer of 1 to 1 tokens" in result.remark
+
+
+def test_the_masks_leave_half_of_what_a_model_reads_to_the_query(
+    benchmark_folder, always_risk, tmp_path
+):
+    asked = ask(benchmark_folder, "full", queries_per_relation=1)
+    most = DecodeConfig(decode="independent", max_masks=32)
+    (found,) = baselines([always_risk], ["x-factr"], asked, decode=most)
+    assert "100.0% of the queries have an answer of 1 to 32 tokens" in found.remark
+    with pytest.raises(ConfigError, match="max_masks"):
+        DecodeConfig.from_mapping({"max_masks": 33})
+    short = sure_of("risk", tmp_path / "short", max_position_embeddings=9)
+    with pytest.raises(ConfigError, match="reads 9 tokens, and max_masks is 5; want 4 at most"):
+        baselines([short], ["x-factr"], asked, decode=DecodeConfig())
+    assert baselines([short], ["x-factr"], asked, decode=DecodeConfig(max_masks=4))
+
+
+def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alone(
+    benchmark_folder, always_risk
+):
+    asked = ask(benchmark_folder, "full")
+    (free,) = baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig())
+    (kept,) = baselines(
+        [always_risk], ["mask-average"], asked, decode=DecodeConfig(), restrict=True
+    )
+    assert (kept.outcome.first_hit_Q <= free.outcome.first_hit_Q).all()
+    assert (
+        kept.outcome.first_hit_Q.max() < 4 < free.outcome.first_hit_Q.max()
+    )  # neither relation has more than four answers
+    assert "answers of the query's relation" in kept.remark
+
+
+def test_progress_is_told_of_the_queries_in_order_and_not_of_the_examples(
+    benchmark_folder, always_risk, rewired
+):
+    asked, said = ask(benchmark_folder, "full"), []
+    settings = {"decode": DecodeConfig(), "say": said.append}
+    baselines([always_risk], ["mask-average"], asked, **settings)
+    baselines([always_risk], ["hybrid"], asked, rewired=Rewired(rewired), **settings)
+    told = [line for line in said if "query" in line]
+    assert told == [f"{always_risk}: mask average, query 0 of 7"] * 2
+
+
+def test_some_queries_of_each_relation_are_those_that_training_draws_among_all_names(
+    benchmark_folder,
+):
+    asked, whole = (
+        ask(benchmark_folder, "full", queries_per_relation=2),
+        read_medlama(benchmark_folder),
+    )
+    assert asked.benchmark.names == whole.names
+    drawn = whole.sample(2, seed=0)
+    for benchmark in (asked.benchmark, asked.default):
+        assert benchmark.head_Q.tolist() == drawn.head_Q.tolist() and len(drawn.head_Q) == 4
+    assert asked.default.prompts != asked.benchmark.prompts
+    starts = drawn.indptr_Q1
+    expected = [drawn.answer_P[starts[query] : starts[query + 1]].tolist() for query in range(4)]
+    assert [gold.tolist() for gold in asked.gold()] == expected
+
+
+def first_places(score_QC, gold):
+    """Of the best right name of each query, by a loop."""
+    places = []
+    for score_C, right in zip(score_QC, gold, strict=True):
+        order = sorted(
+            range(len(score_C)), key=lambda name, score_C=score_C: (-score_C[name], name)
+        )
+        places.append(min(order.index(name) for name in right))
+    return places
+
+
+@pytest.fixture
+def rewired(tmp_path):
+    return save_tiny(tmp_path / "rewired", "electra")
+
+
+def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(
+    benchmark_folder, always_risk, rewired
+):
+    asked, weight = ask(benchmark_folder, "full"), 0.3
+    three = baselines(
+        [always_risk],
+        ["hybrid"],
+        asked,
+        decode=DecodeConfig(),
+        rewired=Rewired(rewired, None, weight),
+    )
+    names, queries = asked.benchmark.names, asked.benchmark.queries("[MASK]")
+    encoder = build_text_encoder(
+        TextEncoderConfig(source=rewired, pooling="cls", max_length=50), seed=0
+    )
+    name_vectors = [embed(encoder, [name])[0] for name in names]
+    language_model = load_masked_lm(always_risk)
+    pieces = language_model.name_tokens(names)
+    scores = {"mask": [], "encoder": [], "hybrid": []}
+    for query in queries:
+        log_prob_V = (
+            language_model.at_masks(language_model.cloze_tokens([query], 64))[0].double().tolist()
+        )
+        mask = [np.mean([log_prob_V[piece] for piece in one]) for one in pieces]
+        near = [-oracles.distance(embed(encoder, [query])[0], vector) for vector in name_vectors]
+        single = [name for name in range(len(names)) if len(pieces[name]) == 1]
+        said, seen = [mask[name] for name in single], [near[name] for name in single]
+        mixed = list(near)
+        for name in single:
+            standard = (mask[name] - np.mean(said)) / np.std(said)
+            mixed[name] = (1 - weight) * near[name] + weight * (
+                np.mean(seen) + np.std(seen) * standard
+            )
+        for one, values in zip(scores.values(), (mask, near, mixed), strict=True):
+            one.append(values)
+    assert 1 < len(single) < len(names)
+    gold = [right.tolist() for right in asked.gold()]
+    for baseline, score_QC in zip(three, scores.values(), strict=True):
+        assert baseline.outcome.first_hit_Q.tolist() == first_places(score_QC, gold)
+        assert baseline.is_single_Q.tolist() == [
+            any(len(pieces[name]) == 1 for name in right) for right in gold
+        ]
+        for row, shown in zip(asked.example_rows(), baseline.examples, strict=True):
+            assert list(shown) == [
+                names[name]
+                for name in sorted(range(len(names)), key=lambda n: -score_QC[row][n])[:5]
+            ]  # noqa: B023
+    assert len({tuple(first_places(score_QC, gold)) for score_QC in scores.values()}) == 3
+    assert [one.method for one in three] == [
+        "mask average",
+        "encoder alone, cls pooling",
+        "hybrid, weight 0.3",
+    ]
+    assert three[2].model == f"{always_risk} and rewired"
+
+
+@pytest.mark.parametrize("restrict", [False, True])
+def test_a_hybrid_of_weight_0_is_the_encoder_alone_which_is_the_probe(
+    benchmark_folder, always_risk, rewired, restrict
+):
+    asked = ask(benchmark_folder, "full", queries_per_relation=2)
+    settings = {
+        "decode": DecodeConfig(),
+        "restrict": restrict,
+        "rewired": Rewired(rewired, "mean", 0.0),
+    }
+    _, alone, hybrid = baselines([always_risk], ["hybrid"], asked, **settings)
+    config = ProbeConfig(candidates="relation" if restrict else "all")
+    (probed,) = probe([rewired], {"full": asked.benchmark}, config, pooling="mean")["full"]
+    for one in (alone, hybrid):
+        for k in one.ks:
+            np.testing.assert_array_equal(one.outcome.hits(k), probed.outcome.hits(k))
+
+
+def test_a_hybrid_of_one_alone_is_refused(benchmark_folder, always_risk, rewired):
+    asked = ask(benchmark_folder, "full")
+    for methods, encoder in ((["hybrid"], None), (["mask-average"], Rewired(rewired))):
+        with pytest.raises(ConfigError, match="want both or neither"):
+            baselines([always_risk], methods, asked, decode=DecodeConfig(), rewired=encoder)
+
+
+@pytest.mark.parametrize("kind", ["t5", "bart"])
+def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_prompt(
+    tmp_path, kind
+):
+    folder = tmp_path / kind
+    with torch.random.fork_rng():
+        tokenizer = tokenizer_of(kind)
+        model_of(kind, len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    writer = load_answer_writer(str(folder))
+    (answers,) = writer.answers([f"aspirin may treat {writer.mask_token}"])
+    written = next(answer for answer in answers if answer)
+    (tmp_path / "benchmark").mkdir()
+    write_benchmark(
+        tmp_path / "benchmark",
+        {"may_treat": [("aspirin", [written.upper()]), ("fever", ["nothing"])]},
+    )
+    asked = ask(tmp_path / "benchmark", "full")
+    folded, exact = baselines([str(folder)], ALONE, asked, decode=DecodeConfig())
+    assert folded.outcome.first_hit_Q[0] == answers.index(written)
+    assert folded.outcome.first_hit_Q[1] >= 10
+    assert (exact.outcome.first_hit_Q >= 10).all()
+    assert asked.example_rows() == [0, 1]
+    assert folded.examples[0] == exact.examples[0] == answers[:5]
+
+
+def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anything_is_asked(
+    benchmark_folder, always_risk
+):
+    said = []
+    with pytest.raises(
+        ConfigError, match="can be asked by mask-average, x-factr or hybrid; got generative"
+    ):
+        baselines(
+            [always_risk],
+            ["generative"],
+            ask(benchmark_folder, "full"),
+            decode=DecodeConfig(),
+            say=said.append,
+        )
+    assert said == []
+
+
+def test_a_model_that_lacks_its_head_or_is_not_there_is_refused_before_another_is_asked(
+    benchmark_folder, always_risk, rewired, tmp_path
+):
+    for other, message in (
+        (rewired, "no complete language-model head"),
+        (str(tmp_path / "none"), "no such folder"),
+    ):
+        said = []
+        with pytest.raises(ConfigError, match=message):
+            baselines(
+                [always_risk, other],
+                ALONE,
+                ask(benchmark_folder, "full"),
+                decode=DecodeConfig(),
+                say=said.append,
+            )
+        assert said == []

@@ -1,1 +1,149 @@
 """Encoder-decoders of T5's and BART's kind, tiny and random, and what is left of what they write."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from raybio.core.errors import ConfigError
+from raybio.methods.contrastive_probe.baselines.generative import AnswerWriter, load_answer_writer
+from tests.encoders.tiny_text import save_tiny
+
+WORDS = [
+    "the",
+    "gene",
+    "is",
+    "associated",
+    "with",
+    "disease",
+    "asthma",
+    "fever",
+    "may",
+    "treat",
+    "aspirin",
+    ".",
+]
+TEXTS = [
+    "asthma associated with {}",
+    "aspirin may treat {}",
+    "the gene is associated with disease {}",
+    "fever {}",
+]
+
+
+def tokenizer_of(kind):
+    special = ["<pad>", "</s>", "<unk>"]
+    special += ["<extra_id_0>", "<extra_id_1>"] if kind == "t5" else ["<s>", "<mask>"]
+    backend = Tokenizer(
+        models.WordLevel({word: row for row, word in enumerate([*special, *WORDS])}, "<unk>")
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    single = "$A </s>" if kind == "t5" else "<s> $A </s>"
+    ids = [(token, backend.token_to_id(token)) for token in ("</s>", "<s>") if token in special]
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=ids)
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    if kind == "t5":
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            **names,
+            additional_special_tokens=["<extra_id_0>", "<extra_id_1>"],
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, **names, bos_token="<s>", mask_token="<mask>"
+    )
+
+
+def model_of(kind, num_tokens):
+    torch.manual_seed(0)
+    if kind == "t5":
+        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+        special = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+        return T5ForConditionalGeneration(T5Config(vocab_size=num_tokens, **sizes, **special))
+    sizes = {
+        f"{side}_{name}": 1
+        for side in ("encoder", "decoder")
+        for name in ("layers", "attention_heads")
+    }
+    sizes |= {
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "d_model": 16,
+        "max_position_embeddings": 128,
+    }
+    special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 3, "decoder_start_token_id": 1}
+    return BartForConditionalGeneration(
+        BartConfig(vocab_size=num_tokens, **sizes, **special, forced_eos_token_id=1)
+    )
+
+
+@pytest.fixture(params=["t5", "bart"])
+def folder(request, tmp_path):
+    with torch.random.fork_rng():
+        tokenizer = tokenizer_of(request.param)
+        model_of(request.param, len(tokenizer)).save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_each_text_gets_the_answers_it_gets_alone_best_first(folder):
+    writer = load_answer_writer(str(folder))
+    texts = [text.format(writer.mask_token) for text in TEXTS]
+    together = writer.answers(texts, num_beams=4, num_answers=3, more_tokens=4)
+    assert [len(answers) for answers in together] == [3] * 4
+    assert together == [
+        writer.answers([text], num_beams=4, num_answers=3, more_tokens=4)[0] for text in texts
+    ]
+    ids = writer.tokenizer(texts[1], return_tensors="pt")["input_ids"]
+    first = writer.model.generate(
+        input_ids=ids,
+        num_beams=4,
+        max_length=ids.shape[1] + 4,
+        max_new_tokens=None,
+        do_sample=False,
+    )
+    assert together[1][0] == writer.clean(writer.tokenizer.decode(first[0]), texts[1])
+    assert not any(
+        special in answer for answers in together for answer in answers for special in ("<", ">")
+    )
+
+
+def writer_of(kind):
+    tokenizer = tokenizer_of(kind)
+    with torch.random.fork_rng():
+        return AnswerWriter(model_of(kind, len(tokenizer)), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("output", "answer"),
+    [
+        ("<pad><extra_id_0> fever<extra_id_1> disease</s>", "fever"),
+        ("<pad> <extra_id_0>  the   disease . </s><pad>", "the disease"),
+        ("<pad></s>", ""),
+    ],
+)
+def test_t5_answers_between_its_sentinels(output, answer):
+    assert writer_of("t5").clean(output, "asthma associated with  <extra_id_0>") == answer
+
+
+@pytest.mark.parametrize(
+    ("output", "answer"),
+    [
+        ("</s><s>asthma associated with fever.</s><pad>", "fever"),
+        ("</s><s>Asthma  associated with fever . </s>", "fever"),  # blanks and case as it likes
+        ("</s><s>the gene is fever</s>", "the gene is fever"),  # it wrote something else
+    ],
+)
+def test_bart_answers_where_the_gap_was(output, answer):
+    assert writer_of("bart").clean(output, "asthma associated with  <mask>") == answer
+
+
+def test_a_model_that_writes_nothing_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_answer_writer(save_tiny(tmp_path, "bert"))

@@ -1,1 +1,114 @@
+import json
+from pathlib import Path
 
+import pytest
+
+from raybio.core.errors import DataError
+from raybio.methods.contrastive_probe.benchmark.medlama import (
+    ProbeQuery,
+    benchmark_of,
+    read_medlama,
+)
+from raybio.methods.contrastive_probe.benchmark.statistics import (
+    benchmark_statistics,
+    read_hardness,
+    statistics_markdown,
+)
+
+RELEASED = Path(__file__).resolve().parents[3] / "shared" / "data" / "medlama"
+real = pytest.mark.skipif(not RELEASED.exists(), reason="../shared/data/medlama is not there")
+EASY = ProbeQuery("may_treat", "Aspirin", ["Aspirin", "acute pain"], [("Aspirin", "C1")])
+HARD = ProbeQuery("may_treat", "Honey", ["acute pain"], [("Honey", "C2")])
+OTHER = ProbeQuery("occurs_after", "Aspirin", ["sleep of the just"], [("Aspirin", "C1")])
+
+
+def test_a_benchmark_is_counted_by_relation_and_by_length_of_answers():
+    data = benchmark_statistics(benchmark_of([EASY, HARD, OTHER], {}), benchmark_of([HARD], {}))
+    assert {name: data[name] for name in data if name.startswith("num_")} == {
+        "num_relations": 2,
+        "num_queries": 3,
+        "num_hard_queries": 1,
+        "num_triples": 4,
+        "num_names": 4,
+        "num_heads": 2,
+        "num_tails": 3,
+        "num_queries_with_head_among_answers": 1,
+    }
+    assert data["share_by_length"] == {1: 0.25, 2: 0.5, 4: 0.25}
+    assert data["answers_per_query"] == pytest.approx(4 / 3)
+    assert data["letters_per_answer"] == pytest.approx(((7 + 10) / 2 + 10 + 17) / 3)
+    assert data["relations"] == [
+        {"relation": "may_treat", "full": 2, "hard": 1, "triples": 3, "heads": 2, "tails": 2},
+        {"relation": "occurs_after", "full": 1, "hard": 0, "triples": 1, "heads": 1, "tails": 1},
+    ]
+    assert json.loads(json.dumps(data))["published"]["MedLAMA"]["letters_per_answer"] == 20.88
+
+
+def test_a_tokenizers_counts_take_the_place_of_words():
+    data = benchmark_statistics(
+        benchmark_of([EASY], {}), count_tokens=lambda names: [len(name) for name in names]
+    )
+    assert (data["unit"], data["share_by_length"]) == ("tokens", {7: 0.5, 10: 0.5})
+
+
+def test_the_published_rows_stand_beside_ours_and_are_marked():
+    shown = statistics_markdown(benchmark_statistics(benchmark_of([EASY, HARD], {})))
+    assert "| this benchmark | 1 | 2 | 1.5 | 9.25 |  |" in shown
+    assert "| MedLAMA (published) | 19 | 19,000 | 2.3 | 20.88 | 2.6% |" in shown
+    assert "| LAMA (published) | 41 | 41,000 | 1 | 7.11 | 100.0% |" in shown
+    assert "| may_treat | 2 |  | 3 | 2 | 2 |" in shown
+    assert "| 2 | 66.7% |" in shown
+    in_tokens = benchmark_statistics(
+        benchmark_of([EASY, HARD], {}), count_tokens=lambda names: [1 for _ in names]
+    )
+    assert "| mine | 1 | 2 | 1.5 | 9.25 | 100.0% |" in statistics_markdown(in_tokens, "mine")
+
+
+def test_a_score_that_is_no_number_is_named_with_file_and_line(tmp_path):
+    header = "head_cui,head_name,rel,tail_names,tail_cuis,avg_match,avg_rouge_l\n"
+    (tmp_path / "may_treat_1.csv").write_text(f"{header}C1,Aspirin,may_treat,Pain,C2,0.0,none\n")
+    with pytest.raises(DataError, match=r"may_treat_1\.csv, line 2: .*want numbers for avg_match"):
+        list(read_hardness(tmp_path))
+
+
+@real
+def test_the_released_sets_have_the_counts_of_the_papers_figure():
+    data = benchmark_statistics(read_medlama(RELEASED), read_medlama(RELEASED, "hard"))
+    assert (data["num_hard_queries"], data["num_triples"]) == (15_329, 43_647)
+    assert data["letters_per_answer"] == pytest.approx(
+        data["published"]["MedLAMA"]["letters_per_answer"], abs=0.005
+    )
+    assert data["share_by_length"][1] == pytest.approx(0.143, abs=5e-4)
+    by_relation = {one["relation"]: one for one in data["relations"]}
+    assert by_relation["gene_product_encoded_by_gene"] == {
+        "relation": "gene_product_encoded_by_gene",
+        "full": 1000,
+        "hard": 649,
+        "triples": 3032,
+        "heads": 1000,
+        "tails": 1018,
+    }
+
+
+@real
+def test_the_released_scores_are_those_of_the_legacy_switch_and_the_clean_ones_move_97_queries():
+    judged = list(read_hardness(RELEASED))
+    assert (
+        sum(one.legacy.avg_match == one.stored.avg_match for one in judged) == len(judged) == 19_000
+    )
+    near = sum(abs(one.legacy.avg_rouge_l - one.stored.avg_rouge_l) < 1e-3 for one in judged)
+    assert near == 18_997
+    assert (
+        sum(abs(one.clean.avg_rouge_l - one.stored.avg_rouge_l) < 1e-3 for one in judged) == 18_770
+    )
+    assert sum(one.clean.avg_match != one.stored.avg_match for one in judged) == 321
+    assert sum(one.stored.is_hard for one in judged) == 15_329
+    assert all(one.legacy.is_hard == one.stored.is_hard for one in judged)
+    # Of 93 queries a tail stands in the head that the blanks had hidden; of 4 the words of a name repeat.
+    assert sum(one.clean.is_hard for one in judged) == 15_240
+    assert sum(one.stored.is_hard and not one.clean.is_hard for one in judged) == 93
+    assert sum(one.clean.is_hard and not one.stored.is_hard for one in judged) == 4
+    assert sum(one.is_disputed for one in judged) == 97
+    assert (
+        sum(one.legacy._replace(avg_match=one.clean.avg_match).is_hard for one in judged) == 15_236
+    )

@@ -1,1 +1,215 @@
 """An exported relation model, read again and judged, and the command that does it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raybio.core.config import override_all
+from raybio.core.errors import ConfigError
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mccl import system as relation_extraction
+from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
+from raybio.methods.mtb_mccl.mccl.frozen_pairs import cuts_of, load_frozen
+from raybio.methods.mtb_mccl.mtb import system as matching_blanks
+from raybio.training.collective import SingleProcess
+from raybio.training.loop import fit
+from tests.methods.conformance_cases import tiny_config
+from tests.methods.mtb_mccl.documents.test_read_documents import DOCRED
+
+CHANGES = {"schedule.max_steps": 40, "plan.global_batch_rows": 16}
+COARSE = {"data.is_coarse": True}
+KINDS = {
+    "mccl": {},
+    "ce": {"objective.kind": "ce"},
+    "supcon": {"objective.kind": "supcon"},
+    "coarse mccl": COARSE | {"objective.num_proxies": 3, "objective.ce_weight": 0.2},
+    "few labels": {
+        "data.label_fraction": 0.3,
+        "evaluation.neighbours": [1, 3, 5, 10, 20],
+        "seed": 2,
+    },
+    "coarse supcon": COARSE | {"objective.kind": "supcon"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
+    config = tiny_config("relation_finetune", **CHANGES, **KINDS[request.param])
+    system = relation_extraction.build(config, tiny_documents.path)
+    list(fit(system, config))
+    folder = system.export(tmp_path_factory.mktemp("export") / "model", {})
+    return folder, system.final_evaluate(system.model, SingleProcess())
+
+
+def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: DocumentStore) -> None:
+    folder, final = trained
+    found = evaluate_relations(folder, tiny_documents.path, "test")
+    assert found.rule._asdict() == final["rules"]["trained"]
+    for measure, value in found.scores.values.items():
+        assert value == pytest.approx(
+            final["scores"]["trained"]["test"][measure]["value"], abs=1e-6
+        )
+    gold = sum(
+        len(tiny_documents.relations(row)[0]) for row in tiny_documents.split_rows("test").tolist()
+    )
+    assert found.confusion_CC is not None
+    card = (folder / "README.md").read_text()
+    assert "jobs/extract_relations.py --model ." in card
+    # A linear classifier compares with no labelled pairs.
+    has_bank = final["rules"]["trained"]["neighbours"] > 0
+    assert ("bank.safetensors" in card) == (folder / "bank.safetensors").exists() == has_bank
+    assert found.confusion_CC[1:].sum() == gold
+
+
+def test_documents_are_read_in_windows_as_long_as_in_training(
+    tiny_documents: DocumentStore, tmp_path: Path
+) -> None:
+    """Also where the encoder could read longer ones."""
+    first = relation_extraction.build(
+        tiny_config("relation_finetune", **{"encoder.max_length": 200}), tiny_documents.path
+    )
+    longer = first.export(tmp_path / "longer", {})
+    more = {"encoder.source": str(longer), "encoder.max_length": 32}
+    system = relation_extraction.build(
+        tiny_config("relation_finetune", **more), tiny_documents.path
+    )
+    assert (first.model.text.max_tokens, system.model.text.max_tokens) == (200, 32)
+    export = system.export(tmp_path / "export", {})
+    assert load_frozen(str(export)).model.text.max_tokens == 32
+    final = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]["test"]
+    found = evaluate_relations(export, tiny_documents.path, "test").scores.values
+    assert {name: round(value, 6) for name, value in found.items()} == {
+        name: round(told["value"], 6) for name, told in final.items()
+    }
+
+
+def test_documents_that_are_not_read_whole_are_counted(
+    tiny_documents: DocumentStore, tmp_path: Path
+) -> None:
+    config = tiny_config("relation_finetune", **{"encoder.max_document_tokens": 20})
+    system = relation_extraction.build(config, tiny_documents.path)
+    export, said = system.export(tmp_path / "export", {}), list[str]()
+    (remark,) = evaluate_relations(export, tiny_documents.path, "test", say=said.append).cuts
+    num_test = len(tiny_documents.split_rows("test"))
+    assert remark.startswith(f"documents: {num_test} of {num_test} cut at 20 of ")
+    assert remark in said
+    num_all = tiny_documents.num_rows
+    assert cuts_of(str(export), tiny_documents)[0].startswith(
+        f"documents: {num_all} of {num_all} cut at 20 of "
+    )
+
+
+def test_what_was_only_pretrained_is_refused_with_the_command_that_takes_it(
+    tiny_documents, tmp_path: Path
+) -> None:
+    system = matching_blanks.build(tiny_config("mtb_pretrain"), tiny_documents.path)
+    export = system.export(tmp_path / "export", {})
+    with pytest.raises(
+        ConfigError, match="trained by matching_blanks and knows no relation yet.*relation-probe"
+    ):
+        evaluate_relations(export, tiny_documents.path, "test")
+
+
+def test_the_command_prints_and_writes_the_scores(
+    trained, tiny_documents: DocumentStore, tmp_path, capsys
+) -> None:
+    from raybio.cli.evaluate import relations
+
+    relations(trained[0], tiny_documents.path, "test", tmp_path / "scores.json")
+    shown, written = capsys.readouterr().out, json.loads((tmp_path / "scores.json").read_text())
+    assert "| f1 |" in shown
+    assert written["chance"].keys() == written["scores"].keys()
+    assert 0 < written["chance"]["f1"] < 1
+    assert f"| {written['chance']['f1']:.2%} |" in shown
+    assert written["cuts"] == []
+    assert f"{written['scores']['f1']['value']:.2%}" in shown
+    assert all(name in shown for name in tiny_documents.relation_names)
+
+
+def test_what_is_no_relation_model_or_has_other_relations_is_refused(
+    trained, tiny_documents, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ConfigError, match="is no exported relation model.*want the export/ of a run"
+    ):
+        evaluate_relations(tmp_path, tiny_documents.path, "test")
+    copy = shutil.copytree(trained[0], tmp_path / "copy")
+    settings = json.loads((copy / "relation.json").read_text())
+    settings["relations"][1] = "Marries"
+    (copy / "relation.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        ConfigError, match="knows the relations Marries, .*Want a store of the same relations"
+    ):
+        evaluate_relations(copy, tiny_documents.path, "test")
+    settings["objective"]["use_proxies"] = True
+    (copy / "relation.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        ConfigError, match="'use_proxies' is not a setting.*want the export/ of a run"
+    ):
+        evaluate_relations(copy, tiny_documents.path, "test")
+    del settings["labels"]
+    (copy / "relation.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        ConfigError, match="relation.json says nothing of 'labels'; want an export of this version"
+    ):
+        evaluate_relations(copy, tiny_documents.path, "test")
+
+
+def test_coarse_training_has_two_classes_and_its_neighbours_all_relations(
+    tiny_documents: DocumentStore,
+) -> None:
+    config = tiny_config("relation_finetune", **CHANGES, **KINDS["coarse mccl"])
+    system = relation_extraction.build(config, tiny_documents.path)
+    head = system.model.head
+    assert head.proxy_CD.shape == (3 * 2, 32)
+    assert head.classifier.out_features == 2
+    assert head.bias_C is None
+    before = {name: weight.clone() for name, weight in head.named_parameters()}
+    reports = list(fit(system, config))
+    assert reports[-1].metrics["mccl_loss"] < 0.8 * reports[0].metrics["mccl_loss"]
+    assert all((before[name] != weight).any(-1).all() for name, weight in head.named_parameters())
+    final = system.final_evaluate(system.model, SingleProcess())
+    found = {name: told["f1"] for name, told in final["relations"]["trained"]["test"].items()}
+    assert len(found) == len(tiny_documents.relation_names) - 1 > 1
+    assert min(found.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("ce", "classifies by what training knows"), ("lazy", "trains nothing")]
+)
+def test_coarse_training_of_what_then_could_not_tell_relations_apart_is_refused(
+    kind: str, why: str
+) -> None:
+    changes = {"objective.kind": kind, "schedule.max_steps": 1}
+    with pytest.raises(
+        ConfigError,
+        match=f"objective.kind is {kind}, which {why}; want objective.kind=mccl or supcon",
+    ):
+        tiny_config("relation_finetune", **changes, **COARSE)
+
+
+def test_coarse_training_has_one_label_a_pair_also_where_pairs_have_several_relations(
+    tmp_path: Path,
+) -> None:
+    labels = [{"h": 1, "t": 0, "r": "P17"}, {"h": 1, "t": 0, "r": "P6"}]
+    (tmp_path / "train.json").write_text(json.dumps([{**DOCRED[0], "labels": labels}]))
+    store = prepare_documents(tmp_path / "store", [tmp_path / "train.json"])
+    config = tiny_config("relation_finetune", **COARSE, **{"schedule.max_steps": 2})
+    system = relation_extraction.build(config, store.path)
+    assert store.is_multi_label
+    assert not system.objective.is_multi_label
+    assert system.collate(0, 0, 1)["label_PC"].sum(1).tolist() == [1] * len(store.candidates(0)[0])
+    assert all(report.metrics["loss"] > 0 for report in fit(system, config))
+
+
+def test_lazy_trains_nothing(tiny_documents: DocumentStore) -> None:
+    config = tiny_config("relation_finetune", **{"objective.kind": "lazy", "schedule.max_steps": 1})
+    system = relation_extraction.build(config, tiny_documents.path)
+    before = {name: weight.clone() for name, weight in system.model.state_dict().items()}
+    list(fit(system, config))
+    assert all((before[name] == weight).all() for name, weight in system.model.state_dict().items())
+    with pytest.raises(ConfigError, match="lazy, which trains nothing; set schedule.max_steps=1"):
+        override_all(config, {"schedule.max_steps": 2})

@@ -1,1 +1,144 @@
 """The forms of L_rel that the paper compares, in the system and on real processes."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from raybio.core.errors import ConfigError
+from raybio.core.interfaces import Collective, System
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mtb.loss import CENTER_TEMPERATURE
+from raybio.methods.mtb_mccl.mtb.system import build
+from raybio.training.collective import SingleProcess, sum_gradients
+from raybio.training.loop import fit
+from tests import relation_oracles
+from tests.methods.conformance_cases import tiny_config
+from tests.methods.test_conformance import assert_equal_gradients, gradients
+from tests.training.workers import run_workers
+
+FORMS = pytest.mark.parametrize("form", ["contrastive", "binary", "multi_center"])
+
+
+def system_of(form: str, store: str | Path, **more: object) -> System:
+    settings = {"objective.relation_loss": form, "plan.global_batch_rows": 12}
+    return build(tiny_config("mtb_pretrain", **settings | more), store)
+
+
+@FORMS
+@pytest.mark.parametrize("type_filter", [True, False])
+def test_the_loss_of_a_step_is_the_formula_over_the_pairs_of_the_batch(
+    form, type_filter, tiny_documents
+) -> None:
+    parts = {
+        "objective.self_weight": 0.0,
+        "objective.mlm_weight": 0.0,
+        "objective.type_filter": type_filter,
+    }
+    system = system_of(form, tiny_documents.path, **parts)
+    batch = system.batch_type.from_arrays(system.collate(2, 0, 1))
+    generator = torch.Generator().manual_seed(0)
+    embedding = torch.randn(batch.num_embeddings, 5, generator=generator, dtype=torch.float64)
+    pair, name, kind = embedding[: len(batch.id_N)], batch.id_N.tolist(), batch.type_N.tolist()
+
+    def is_positive(i: int, j: int) -> bool:
+        return name[i] == name[j]
+
+    def is_negative(i: int, j: int) -> bool:
+        return name[i] != name[j] and (not type_filter or kind[i] != kind[j])
+
+    report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    if form == "binary":
+        sides = relation_oracles.pair_equality(pair, is_positive, is_negative)
+        expected = sum(total / number for total, number in sides) / 2
+        assert report.terms["positive_pairs"] == sides[0][1] > 0
+    elif form == "contrastive":
+        temperature = system.objective.config.temperature
+        total, number = relation_oracles.contrast(
+            pair, is_positive, is_negative, temperature, by_anchor=False
+        )
+        expected = total / number
+        assert report.terms["positive_pairs"] == number > 0
+    else:
+        temperatures = (CENTER_TEMPERATURE, CENTER_TEMPERATURE)
+        total, number = relation_oracles.multi_center_contrast(
+            pair, name.__getitem__, is_positive, is_negative, *temperatures
+        )
+        expected = total / number
+        assert report.terms["positive_anchors"] == number > 0
+    assert float(report.loss) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("excludes_positives", [False, True])
+def test_the_own_twin_is_told_from_those_of_the_other_pairs(
+    excludes_positives, tiny_documents
+) -> None:
+    parts = {"objective.relation_weight": 0.0, "objective.mlm_weight": 0.0}
+    more = {"objective.self_exclude_positives": excludes_positives, "objective.temperature": 0.5}
+    system = system_of("contrastive", tiny_documents.path, **parts, **more)
+    batch = system.batch_type.from_arrays(system.collate(2, 0, 1))
+    embedding = torch.randn(
+        batch.num_embeddings, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    pair, twin = embedding.split(len(batch.id_N))
+    expected = relation_oracles.self_contrast(
+        pair, twin, batch.id_N.tolist(), 0.5, excludes_positives=excludes_positives
+    )
+    report = system.objective.embedding_loss(embedding, batch, SingleProcess())
+    assert (
+        float(report.loss) == float(report.terms["self_loss"]) == pytest.approx(expected, rel=1e-9)
+    )
+
+
+@FORMS
+def test_training_lowers_it(form: str, tiny_documents: DocumentStore) -> None:
+    more = {
+        "schedule.max_steps": 60,
+        "objective.self_weight": 0.0,
+        "objective.mlm_weight": 0.0,
+        "blanks.blank_rate": 0,
+    }
+    config = tiny_config("mtb_pretrain", **{"objective.relation_loss": form} | more)
+    losses = [
+        report.metrics["relation_loss"]
+        for report in fit(build(config, tiny_documents.path), config)
+    ]
+    assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+
+
+def save_gradients(rank: int, collective: Collective, folder: Path, form: str, store: str) -> None:
+    system = system_of(form, store)
+    gradients(system, collective, 3, gradient_caching=True, max_tokens=100)
+    sum_gradients(
+        [parameter for parameter in system.model.parameters() if parameter.requires_grad],
+        collective,
+    )
+    found = {
+        key: p.grad.clone() for key, p in system.model.named_parameters() if p.grad is not None
+    }
+    save_file(found, folder / f"{rank}.safetensors")
+
+
+@FORMS
+def test_two_workers_give_the_gradient_of_one_worker_with_the_whole_batch(
+    form, tiny_documents, tmp_path
+) -> None:
+    alone = gradients(system_of(form, tiny_documents.path), SingleProcess(), 3)
+    run_workers(partial(save_gradients, form=form, store=str(tiny_documents.path)), 2, tmp_path)
+    for rank in range(2):
+        assert_equal_gradients(load_file(tmp_path / f"{rank}.safetensors"), alone)
+
+
+def test_half_a_couple_is_refused() -> None:
+    with pytest.raises(
+        ConfigError,
+        match="plan.global_batch_rows: got 11, want a whole number >= 2, a multiple of 2",
+    ):
+        tiny_config("mtb_pretrain", **{"plan.global_batch_rows": 11})
+
+
+def test_another_form_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match="relation_loss.*contrastive.*binary.*multi_center"):
+        tiny_config("mtb_pretrain", **{"objective.relation_loss": "binry"})

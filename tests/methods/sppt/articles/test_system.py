@@ -1,1 +1,115 @@
 """SPPT on texts: what is its own beside SPPT on proteins."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from raybio.cli.prepare import app
+from raybio.core.errors import ConfigError
+from raybio.methods.sppt.articles.sampled_links import MEASURES, RANDOM, sampled_links
+from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.articles.system import build, check
+from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
+from tests.methods.conformance_cases import tiny_config
+
+SAMPLES = {"evaluation.test_graphs": 3, "evaluation.samples": 4, "evaluation.nodes_per_sample": 5}
+
+
+class OneOfTwo(SingleProcess):
+    """A worker that remembers what it brings to a sum."""
+
+    world = 2
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.brought = rank, []
+
+    def all_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.brought.append(tensor)
+        return tensor
+
+
+def test_samples_of_test_graphs_are_asked_as_the_command_for_other_models_asks_them(
+    tiny_citations: LinkedTextStore, tmp_path: Path
+) -> None:
+    system = build(tiny_config("sppt_mag", **SAMPLES), tiny_citations.path)
+    initial = str(system.export(tmp_path / "initial", {"name": "tiny"}))
+    with torch.no_grad():
+        for weight in system.model.parameters():
+            weight.add_(
+                0.1
+                * torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel()))
+            )
+    trained = str(system.export(tmp_path / "trained", {"name": "tiny"}))
+    final = system.final_evaluate(system.model, SingleProcess())
+    found = sampled_links([initial, trained], tiny_citations.path, trials=3, samples=4, nodes=5)
+    assert found[initial] != found[trained]
+    for name, wanted in {"random": RANDOM, "initial": initial, "trained": trained}.items():
+        for measure in MEASURES:
+            one = final["scores"][name]["samples"][measure]
+            assert one["value"] == pytest.approx(found[wanted][measure].mean, rel=1e-5)
+            assert one["low"] <= one["value"] <= one["high"]
+    units = final["unit_scores"]["samples"]
+    assert units.unit_U.tolist() == [0, 1, 2]
+    assert units.value_by_measure["lrap"].mean() == pytest.approx(
+        found[trained]["lrap"].mean, rel=1e-5
+    )
+    assert units.value_by_measure["lrap"].std(ddof=1) == pytest.approx(
+        found[trained]["lrap"].deviation, rel=1e-4
+    )
+
+
+def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
+    system = build(tiny_config("sppt_mag", **SAMPLES), tiny_citations.path)
+    judge = system.final_evaluate.__self__
+    embedding_ND = torch.randn(
+        tiny_citations.num_rows, 8, generator=torch.Generator().manual_seed(0)
+    )
+    alone = judge._on_samples(embedding_ND, SingleProcess())
+    workers = [OneOfTwo(rank) for rank in range(2)]
+    for worker in workers:
+        judge._on_samples(embedding_ND, worker)
+    ((first,), (second,)) = (worker.brought for worker in workers)
+    assert (first[1] == 0).all() and (second[[0, 2]] == 0).all() and (first[0] != 0).all()
+    np.testing.assert_allclose((first + second).T, list(alone.values()))
+
+
+def test_without_test_graphs_there_are_no_samples(tiny_citations: LinkedTextStore) -> None:
+    system = build(tiny_config("sppt_mag"), tiny_citations.path)
+    assert (
+        "samples" not in system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]
+    )
+
+
+def test_a_test_graph_that_is_no_larger_than_a_sample_is_told_before_training(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "nodes.tsv").write_text(
+        "id\ttitle\tabstract\n" + "".join(f"{n}\tt{n}\tabout {n}\n" for n in range(60))
+    )
+    links = "".join(f"{n}\t{n + 1}\n" for n in range(0, 60, 2))
+    (tmp_path / "edges.tsv").write_text(f"citing\tcited\n{links}")
+    files = ["--nodes", str(tmp_path / "nodes.tsv"), "--edges", str(tmp_path / "edges.tsv")]
+    done = CliRunner().invoke(
+        app, ["articles", *files, "--out", str(tmp_path / "store")], catch_exceptions=False
+    )
+    assert done.exit_code == 0
+    store = open_store(tmp_path / "store", LinkedTextStore)
+
+    def refusal(nodes: int) -> str:
+        with pytest.raises(
+            ConfigError, match="every sample of .* would be all of it; want fewer"
+        ) as refused:
+            check(
+                tiny_config("sppt_mag", **SAMPLES | {"evaluation.nodes_per_sample": nodes}), store
+            )
+        return str(refused.value)
+
+    # Some test graph is smaller than another, and that one is named.
+    found = {nodes: refusal(nodes) for nodes in range(8, 40)}
+    assert "number 1 of 3 has" in found[39]
+    assert any("number 2 of 3 has" in one or "number 3 of 3 has" in one for one in found.values())
+    check(tiny_config("sppt_mag", **SAMPLES | {"evaluation.nodes_per_sample": 1}), store)

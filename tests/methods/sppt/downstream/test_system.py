@@ -1,1 +1,255 @@
 """Fine-tuning on downstream tasks: what the conformance tests, which see classes of sequences alone, leave open."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raybio.core.batch import PaddedTokens
+from raybio.core.config import override_all
+from raybio.core.errors import ConfigError
+from raybio.methods import METHODS
+from raybio.methods.sppt.downstream.formats import read_task_files
+from raybio.methods.sppt.downstream.model import TokenHead
+from raybio.methods.sppt.downstream.scores import with_intervals
+from raybio.methods.sppt.downstream.system import MIN_NEW_ROWS
+from raybio.methods.sppt.downstream.tasks import prepare_task
+from raybio.store.store import Store
+from raybio.training.collective import SingleProcess
+from raybio.training.loop import fit
+from tests.methods.conformance_cases import tiny_config
+from tests.methods.test_conformance import assert_equal_gradients, gradients
+
+NAME = "finetune"
+
+
+def task_of(folder: Path, name: str) -> Store:
+    """Alanine is helix, tryptophan strand, all else coil; a number is the share of alanine."""
+    rng = np.random.default_rng(0)
+    endings = {
+        "train": "train",
+        "dev": "valid",
+        "test": "cb513" if name == "secondary_structure" else "test",
+    }
+    for split, ending in endings.items():
+        records = []
+        for _ in range(60 if split == "train" else 20):
+            letters = rng.choice(
+                list("AWGK"), int(rng.integers(10, 30)), p=rng.dirichlet(np.ones(4))
+            )
+            records.append(
+                {
+                    "primary": "".join(letters),
+                    "ss3": [{"A": 0, "W": 1}.get(letter, 2) for letter in letters],
+                    "stability_score": [float((letters == "A").mean())],
+                }
+            )
+        (folder / f"{name}_{ending}.json").write_text(json.dumps(records))
+    return prepare_task(folder / "store", name, *read_task_files(name, folder))
+
+
+@pytest.fixture(params=["secondary_structure", "stability"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return task_of(tmp_path, request.param)
+
+
+def test_residues_and_numbers_are_learned(store: Store) -> None:
+    config = tiny_config(NAME, **{"schedule.max_steps": 120, "schedule.evaluate_every_steps": 60})
+    system = METHODS[NAME].build(config, store.path)
+    list(fit(system, config))
+    final = system.final_evaluate(system.model, SingleProcess())
+    score = {who: row["test"]["score"]["value"] for who, row in final["scores"].items()}
+    assert score["trained"] > max(0.85, score["initial"] + 0.1), score
+    measure = {"secondary_structure": "accuracy", "stability": "spearman"}[store.task]
+    assert final["measure"] == measure
+    trained = final["scores"]["trained"]["test"]
+    assert trained[measure] == trained["score"]
+    assert final["unit_scores"]["test"].value_by_measure["score"].mean() == pytest.approx(
+        score["trained"]
+    )
+
+
+def test_no_dropout_lies_between_a_protein_and_its_head(store: Store) -> None:
+    """TAPE's heads have none; where sequences are nearly alike it is more than they differ by."""
+    system = METHODS[NAME].build(tiny_config(NAME, **{"encoder.dropout": 0.5}), store.path)
+    model = system.model.train()
+    model.encoder.eval()
+    tokens = system.batch_type.from_arrays(system.collate(0, 0, 1)).pad(
+        torch.arange(4), model.pad_id
+    )
+    assert torch.equal(model(tokens).embedding_RD, model(tokens).embedding_RD)
+
+
+def test_gradients_do_not_depend_on_micro_batches(store: Store) -> None:
+    system = METHODS[NAME].build(tiny_config(NAME), store.path)
+    small = gradients(system, SingleProcess(), 2, max_tokens=80)
+    system.model.zero_grad(set_to_none=True)
+    assert_equal_gradients(small, gradients(system, SingleProcess(), 2, max_tokens=100_000))
+
+
+def test_scores_of_a_token_do_not_depend_on_padding() -> None:
+    head = TokenHead(16, 3).eval()
+    hidden_RLD = torch.randn(1, 6, 16)
+    alone = head(hidden_RLD, torch.ones(1, 6, dtype=torch.bool))
+    padded = torch.cat([hidden_RLD, torch.randn(1, 4, 16)], 1)
+    mask = torch.arange(10)[None] < 6
+    torch.testing.assert_close(head(padded, mask)[:, :6], alone)
+
+
+def test_the_weights_of_the_best_evaluation_are_those_that_are_judged(tiny_task: Store) -> None:
+    config = tiny_config(NAME)
+    model = METHODS[NAME].build(config, tiny_task.path).model
+    best = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    model.keep_if_best(-1.0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(1.0)
+    model.keep_if_best(-2.0)
+    model.take_best()
+    assert all(
+        torch.equal(weight, best[name])
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+    )
+
+
+def numbers_of(folder: Path, test_sign: float) -> Store:
+    """Shares of alanine; those of test are turned round by a sign of -1."""
+    task_of(folder, "stability")
+    path = folder / "stability_test.json"
+    rows = [
+        row | {"stability_score": [test_sign * row["stability_score"][0]]}
+        for row in json.loads(path.read_text())
+    ]
+    path.write_text(json.dumps(rows))
+    return prepare_task(folder / "signed", "stability", *read_task_files("stability", folder))
+
+
+def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_judged(
+    tmp_path: Path,
+) -> None:
+    found = []
+    for sign in (1.0, -1.0):
+        (tmp_path / str(sign)).mkdir()
+        store = numbers_of(tmp_path / str(sign), sign)
+        # The rate is too high, so that the last weights are not the best.
+        settings = {
+            "schedule.max_steps": 30,
+            "schedule.evaluate_every_steps": 2,
+            "optim.peak_lr": 0.03,
+        }
+        config = tiny_config(NAME, **settings)
+        system = METHODS[NAME].build(config, store.path)
+        reports = [report.metrics for report in fit(system, config) if report.is_evaluation]
+        seen = [
+            {name: value for name, value in one.items() if name.startswith("val/")}
+            for one in reports
+        ]
+        with torch.no_grad():
+            for weight in system.model.parameters():
+                weight.zero_()
+        scores = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]
+        found.append(
+            (seen, {split: scores[split]["spearman"]["value"] for split in ("dev", "test")})
+        )
+    (seen, upright), (seen_again, turned) = found
+    assert seen == seen_again
+    assert turned["dev"] == upright["dev"] and turned["test"] == pytest.approx(-upright["test"])
+    likelihoods = [metrics["val/log_likelihood"] for metrics in seen]
+    best = int(np.argmax(likelihoods))
+    assert best < len(likelihoods) - 1
+    assert upright["dev"] == pytest.approx(seen[best]["val/spearman"])
+
+
+def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> None:
+    model = METHODS[NAME].build(tiny_config(NAME), tiny_task.path).model
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(1.0)
+    now = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    model.take_best()
+    assert all(torch.equal(weight, now[name]) for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize("num_new", [MIN_NEW_ROWS - 1, MIN_NEW_ROWS])
+def test_test_rows_that_training_has_not_are_scored_apart_if_they_are_enough(
+    tmp_path: Path, num_new: int
+) -> None:
+    new = [f"new {number}" for number in range(num_new)]
+    rows = {"train": ["a", "b", "c", "d"], "dev": ["e", "f"], "test": ["a", *new, "b"]}
+    for split, texts in rows.items():
+        lines = [
+            json.dumps({"text": f"text {text}", "label": "xy"[n % 2]})
+            for n, text in enumerate(texts)
+        ]
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines))
+    store = prepare_task(tmp_path / "store", "scicite", *read_task_files("scicite", tmp_path))
+    assert store.texts(store.new_rows("test")) == [f"text {text}" for text in new]
+    assert store.known_from_training() == {"dev": 0, "test": 2}
+    system = METHODS[NAME].build(tiny_config(NAME), store.path)
+    final = system.final_evaluate(system.model, SingleProcess())
+    measured = final["unit_scores"]
+    if num_new < MIN_NEW_ROWS:
+        assert set(measured) == set(final["scores"]["trained"]) == {"dev", "test"}
+        return
+    assert measured["new_test"].unit_U.tolist() == store.new_rows("test").tolist()
+    is_new = np.isin(measured["test"].unit_U, measured["new_test"].unit_U)
+    correct = {split: one.value_by_measure["accuracy"] for split, one in measured.items()}
+    assert correct["new_test"].tolist() == correct["test"][is_new].tolist()
+    assert final["scores"]["trained"]["new_test"]["accuracy"]["value"] == pytest.approx(
+        correct["new_test"].mean()
+    )
+
+
+def test_intervals_of_shares_end_at_none_and_all() -> None:
+    few = {"macro_f1": np.array([0.0] * 30 + [-0.4, 1.0]), "accuracy": np.array([1.0, 1.2, 0.7])}
+    plain, shares = (with_intervals(few, 0, are_shares=are) for are in (False, True))
+    assert plain["macro_f1"]["low"] < 0 == shares["macro_f1"]["low"]
+    assert plain["accuracy"]["high"] > 1 == shares["accuracy"]["high"]
+    assert plain["macro_f1"]["high"] == shares["macro_f1"]["high"]
+
+
+def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split, size in (("train", 60), ("dev", 20), ("test", 20)):
+        words = {"a": ["alpha", "amber", "apple"], "b": ["beta", "birch", "bread"]}
+        rows = [
+            (label, " ".join(rng.choice([*words[label], "the", "of"], 8)))
+            for label in rng.choice(["a", "b"], size)
+        ]
+        lines = (json.dumps({"text": text, "label": str(label)}) for label, text in rows)
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines))
+    store = prepare_task(tmp_path / "store", "scicite", *read_task_files("scicite", tmp_path))
+    config = tiny_config(NAME, **{"encoder.vocabulary_size": 200, "schedule.max_steps": 80})
+    system = METHODS[NAME].build(config, store.path)
+    list(fit(system, config))
+    scores = system.final_evaluate(system.model, SingleProcess())["scores"]
+    assert scores["trained"]["test"]["macro_f1"]["value"] > 0.9
+    with_dropout = METHODS[NAME].build(override_all(config, {"encoder.dropout": 0.25}), store.path)
+    assert with_dropout.model.dropout.p == 0.25  # before the head, as in the authors' code
+    folder = system.export(tmp_path / "export", {})
+    again = override_all(config, {"encoder.source": str(folder)})
+    tuned = METHODS[NAME].build(again, store.path).model.encoder
+    tokens = PaddedTokens(
+        torch.tensor([[2, 7, 8, 3]]), torch.ones(1, 4, dtype=torch.bool), torch.full((1, 4), -100)
+    )
+    with torch.no_grad():
+        pair = [one.eval()(tokens).embedding_RD for one in (tuned, system.model.encoder)]
+    torch.testing.assert_close(*pair)
+    # It reads no proteins, which is told before anything starts.
+    for name, proteins in ((NAME, tiny_task), ("sppt_protein", tiny_store)):
+        with pytest.raises(
+            ConfigError, match="is no protein encoder: .* Give one whose tokens are single residues"
+        ):
+            METHODS[name].check(tiny_config(name, **{"encoder.source": str(folder)}), proteins)
+
+
+@pytest.mark.parametrize(("kind", "on_tokens"), [("mlp", True), ("conv", False)])
+def test_heads_that_are_not_for_the_task_are_refused(
+    kind: str, on_tokens: bool, tiny_task: Store, tmp_path: Path
+) -> None:
+    store = task_of(tmp_path, "secondary_structure") if on_tokens else tiny_task
+    with pytest.raises(ConfigError, match=f"encoder.head: got {kind}, and the task is told of"):
+        METHODS[NAME].check(tiny_config(NAME, **{"encoder.head": kind}), store)

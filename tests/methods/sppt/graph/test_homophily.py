@@ -1,1 +1,207 @@
 """What neighbours tell, against loops; and what the paper's theory says of graphs and embeddings."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog, minimize
+from scipy.special import logsumexp
+
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.graph.homophily import (
+    edge_homophily,
+    homophily,
+    mean_of_neighbours,
+    vote_of_neighbours,
+)
+
+
+def random_graph(seed: int, num_nodes: int = 30, share: float = 0.12) -> Graph:
+    rng = np.random.default_rng(seed)
+    pairs = np.array(list(itertools.combinations(range(num_nodes), 2)))
+    return Graph.from_edges(pairs[rng.random(len(pairs)) < share], num_nodes)
+
+
+def neighbours(graph: Graph, node: int) -> list[int]:
+    return graph.indices[graph.indptr[node] : graph.indptr[node + 1]].tolist()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("num_classes", [1, 2, 5])
+def test_votes_are_those_of_a_loop(seed, num_classes):
+    graph, rng = random_graph(seed), np.random.default_rng(seed)
+    label_N = rng.integers(-1, num_classes, graph.num_nodes)
+    value_N = np.where(rng.random(graph.num_nodes) < 0.3, np.nan, rng.normal(size=graph.num_nodes))
+    chances, means, equal = [], [], []
+    for node in range(graph.num_nodes):
+        votes = Counter(label_N[other] for other in neighbours(graph, node) if label_N[other] >= 0)
+        most = [label for label, count in votes.items() if count == max(votes.values())]
+        chances.append(
+            (label_N[node] in most) / len(most) if votes and label_N[node] >= 0 else np.nan
+        )
+        values = [
+            value_N[other] for other in neighbours(graph, node) if not np.isnan(value_N[other])
+        ]
+        means.append(np.mean(values) if values else np.nan)
+        equal += [
+            label_N[node] == label_N[other]
+            for other in neighbours(graph, node)
+            if node < other and label_N[node] >= 0 and label_N[other] >= 0
+        ]
+    np.testing.assert_allclose(vote_of_neighbours(graph, label_N), chances)
+    np.testing.assert_allclose(mean_of_neighbours(graph, value_N), means)
+    assert homophily(graph, label_N) == pytest.approx(np.nanmean(chances))
+    assert edge_homophily(graph, label_N) == pytest.approx(np.mean(equal))
+
+
+def test_names_of_nodes_and_of_labels_do_not_matter():
+    graph, rng = random_graph(3), np.random.default_rng(0)
+    label_N = rng.integers(-1, 4, graph.num_nodes)
+    place_N = rng.permutation(graph.num_nodes)
+    edges = [
+        (place_N[node], place_N[other])
+        for node in range(graph.num_nodes)
+        for other in neighbours(graph, node)
+    ]
+    renamed = np.array([2, 0, 3, 1, -1])[label_N]
+    moved = np.empty_like(label_N)
+    moved[place_N] = renamed
+    again = vote_of_neighbours(Graph.from_edges(edges, graph.num_nodes), moved)
+    np.testing.assert_allclose(again[place_N], vote_of_neighbours(graph, label_N))
+
+
+def test_nothing_to_say_is_not_a_number():
+    graph = Graph.from_edges([(0, 1)], 3)
+    assert np.isnan(homophily(graph, np.array([-1, 2, 0]))) and np.isnan(
+        edge_homophily(graph, np.array([-1, 2, 0]))
+    )
+    assert np.isnan(mean_of_neighbours(graph, np.array([np.nan, 1.0, 2.0]))).tolist() == [
+        False,
+        True,
+        True,
+    ]
+    for wrong in (np.zeros(2, dtype=int), np.zeros(3), np.zeros((3, 1), dtype=int)):
+        with pytest.raises(ValueError, match=r"want integers, one a node: \(3,\)"):
+            homophily(graph, wrong)
+    with pytest.raises(ValueError, match="values have shape"):
+        mean_of_neighbours(graph, np.zeros(2))
+
+
+def margin(position_ND: np.ndarray, graph: Graph) -> float:
+    """By how much the nearest pair that is not linked is farther than the farthest that is: > 0 if it is optimal."""
+    distance_NN = np.linalg.norm(position_ND[:, None] - position_ND[None], axis=2)
+    linked_NN = graph.linked(np.arange(graph.num_nodes), np.arange(graph.num_nodes))
+    others_NN = ~linked_NN & ~np.eye(graph.num_nodes, dtype=bool)
+    return float(distance_NN[others_NN].min() - distance_NN[linked_NN].max())
+
+
+def in_one_less_dimension_than_nodes(graph: Graph) -> np.ndarray:
+    """Points with only two distances, the shorter one between linked nodes: Gram matrix c I + A / 2, centred."""
+    linked_NN = graph.linked(np.arange(graph.num_nodes), np.arange(graph.num_nodes)).astype(float)
+    gram_NN = graph.num_nodes * np.eye(graph.num_nodes) + linked_NN / 2
+    centre_NN = np.eye(graph.num_nodes) - 1 / graph.num_nodes
+    values, vectors = np.linalg.eigh(centre_NN @ gram_NN @ centre_NN)
+    return vectors[:, 1:] * np.sqrt(values[1:])
+
+
+@pytest.mark.parametrize("width", [1, 2, 5])
+def test_cliques_are_embedded_optimally_in_any_dimension(width):
+    clique_N = np.repeat(np.arange(4), [3, 5, 2, 4])
+    edges = [
+        pair
+        for pair in itertools.combinations(range(14), 2)
+        if clique_N[pair[0]] == clique_N[pair[1]]
+    ]
+    position_ND = np.repeat(np.eye(1, width), 14, axis=0) * clique_N[:, None]
+    assert margin(position_ND, Graph.from_edges(edges, 14)) > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_graph_is_embedded_optimally_in_one_dimension_less_than_nodes_and_there_the_vote_is_homophily(
+    seed,
+):
+    graph = random_graph(seed, num_nodes=18, share=0.25)
+    position_ND = in_one_less_dimension_than_nodes(graph)
+    assert position_ND.shape[1] == 17
+    assert margin(position_ND, graph) > 1e-6
+    distance_NN = np.linalg.norm(position_ND[:, None] - position_ND[None], axis=2)
+    linked_NN = graph.linked(np.arange(18), np.arange(18))
+    radius = (
+        distance_NN[linked_NN].max() + distance_NN[~linked_NN & ~np.eye(18, dtype=bool)].min()
+    ) / 2
+    label_N = np.random.default_rng(seed).integers(0, 3, 18)
+    found = []
+    for node in range(18):
+        votes = Counter(
+            label_N[other]
+            for other in range(18)
+            if other != node and distance_NN[node, other] < radius
+        )
+        most = [label for label, count in votes.items() if count == max(votes.values())]
+        if votes:
+            found.append((label_N[node] in most) / len(most))
+    assert np.mean(found) == pytest.approx(homophily(graph, label_N))
+
+
+def best_margin_on_a_line(graph: Graph) -> float:
+    """The best margin of points whose linked pairs are 1 apart at most: for each of their orders a linear program."""
+    found = []
+    for order in itertools.permutations(range(graph.num_nodes)):
+        rows, bounds = [], []
+        for first, second in itertools.combinations(range(graph.num_nodes), 2):
+            row = np.zeros(graph.num_nodes + 1)  # the points in order, and the margin
+            row[[first, second]] = -1, 1
+            if second == first + 1:
+                rows, bounds = [*rows, -row], [*bounds, 0]
+            if graph.has_edge(order[first], order[second]):
+                rows, bounds = [*rows, row], [*bounds, 1]
+            else:
+                rows, bounds = (
+                    [*rows, -row + np.eye(1, graph.num_nodes + 1, graph.num_nodes)[0]],
+                    [*bounds, -1],
+                )
+        goal = -np.eye(1, graph.num_nodes + 1, graph.num_nodes)[0]
+        limits = [(-10, 10)] * graph.num_nodes + [(-10, 10)]
+        solved = linprog(goal, A_ub=np.array(rows), b_ub=bounds, bounds=limits)
+        found.append(-solved.fun)
+    return max(found)
+
+
+def test_on_a_line_paths_have_an_optimal_embedding_and_k_2_2_has_none():
+    path = Graph.from_edges([(0, 1), (1, 2), (2, 3)], 4)
+    square = Graph.from_edges([(0, 2), (0, 3), (1, 2), (1, 3)], 4)  # K_{2,2}
+    assert best_margin_on_a_line(path) > 0.5
+    assert best_margin_on_a_line(square) <= 1e-9
+
+
+def largest_margin(num_nodes: int, width: int) -> float:
+    """Of K_{N,N}: shortest unlinked over longest linked distance, as large as a search from 12 starts makes it.
+
+    An embedding is optimal if it is above 1.
+    """
+    upper = np.triu_indices(num_nodes, 1)
+
+    def distances(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        one_ND, two_ND = np.split(flat.reshape(2 * num_nodes, width), 2)
+        apart = [np.linalg.norm(part[:, None] - part, axis=2)[upper] for part in (one_ND, two_ND)]
+        return np.linalg.norm(one_ND[:, None] - two_ND, axis=2).ravel(), np.concatenate(apart)
+
+    def loss(flat: np.ndarray) -> float:
+        linked, unlinked = distances(flat)
+        sharp = 3600 / linked.mean()  # near the longest and the shortest
+        return float(logsumexp(sharp * linked) + logsumexp(-sharp * unlinked))
+
+    rng = np.random.default_rng(0)
+    starts = (minimize(loss, rng.normal(size=2 * num_nodes * width)).x for _ in range(12))
+    return max(float(unlinked.min() / linked.max()) for linked, unlinked in map(distances, starts))
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_k_n_n_has_no_optimal_embedding_in_n_minus_1_dimensions(width):
+    assert 0.9 < largest_margin(width + 1, width) < 1 + 1e-6
+
+
+def test_the_same_search_finds_optimal_embeddings_where_there_are_some():
+    assert largest_margin(2, 2) == pytest.approx(2**0.5, abs=1e-3)  # a square
+    assert largest_margin(3, 4) > 1.2  # two triangles at right angles

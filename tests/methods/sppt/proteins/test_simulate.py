@@ -1,1 +1,121 @@
+import subprocess
+import sys
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus, write_tree_of_life
+
+SMALL = SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return default_corpus(tmp_path_factory.mktemp("corpus"), SMALL)
+
+
+def test_the_corpus_has_the_sizes_that_were_asked_for(small):
+    counts = small.manifest["counts"]
+    assert (counts["rows"], counts["groups"]) == (600, 6)
+    assert counts["links"] + counts["heldout_links"] == 2400
+    sizes = np.bincount(small.group_N)
+    assert 70 < sizes.min() <= sizes.max() < 130
+
+
+def test_the_files_have_the_layout_of_the_download_and_what_is_odd_in_it_is_set_aside(small):
+    raw = small.path.parent / "raw"
+    assert (raw / "interactomes" / "90000001.txt").read_bytes().count(b"\r\n") > 300
+    assert (raw / "interactomes" / "__MACOSX" / "._90000001.txt").exists()
+    assert (
+        (raw / "treeoflife.species.tsv")
+        .read_bytes()
+        .startswith(b"Species_ID\tCompact_name\tOfficial_NCBI_name\r\n")
+    )
+    assert (raw / "species" / "90000001.fa").read_bytes().startswith(b">90000001.SIM_00001\n")
+    assert set(small.manifest["quarantine"]) == {"duplicate link (merged)", "self pair (dropped)"}
+
+
+def test_one_fasta_file_gives_the_same_store(small, tmp_path):
+    source = write_tree_of_life(tmp_path / "raw", SMALL, one_fasta=True)
+    assert prepare_proteins(tmp_path / "store", source).manifest["files"] == small.manifest["files"]
+
+
+def test_the_corpus_is_prepared_once_and_found_again(small):
+    home = small.path.parents[1]
+    before = (small.path / "manifest.json").stat().st_mtime_ns
+    assert default_corpus(home, SMALL) is small
+    assert (small.path / "manifest.json").stat().st_mtime_ns == before
+    assert len(list(home.iterdir())) == 1
+
+
+def test_another_seed_is_another_corpus_and_another_hash_seed_is_not(small, tmp_path):
+    other = SMALL.model_copy(update={"seed": 4})
+    assert default_corpus(tmp_path, other).digest != small.digest
+    code = (
+        "from raybio.methods.sppt.proteins.demo import *; "
+        f"print(default_corpus({str(tmp_path / 'again')!r}, "
+        "SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3)).digest)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "77"},
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == small.digest
+
+
+def profiles(store):
+    """Unit vectors of 3-letter counts, one a protein."""
+    count = np.zeros((store.num_rows, 26**3), dtype=np.float32)
+    letter = store.residue_T.astype(np.int64) - ord("A")
+    word = letter[:-2] * 676 + letter[1:-1] * 26 + letter[2:]
+    row = np.searchsorted(store.indptr_N1, np.arange(len(word)), side="right") - 1
+    inside = np.arange(len(word)) + 2 < store.indptr_N1[row + 1]
+    np.add.at(count, (row[inside], word[inside]), 1.0)
+    return count / np.linalg.norm(count, axis=1, keepdims=True)
+
+
+def test_held_out_links_can_be_told_from_sequence_by_what_is_linked_in_other_species(small):
+    """The nearest sequences of two proteins in the other species vote: this is what an encoder has to learn."""
+    similar = profiles(small)
+    similar = similar @ similar.T
+    group_N, graph = small.group_N, small.graph
+    num_groups = len(small.group_names)
+    nearest = np.stack(
+        [
+            np.flatnonzero(group_N == g)[similar[:, group_N == g].argmax(axis=1)]
+            for g in range(num_groups)
+        ]
+    )
+    ranks, chance = [], []
+    for u, v in np.concatenate([small.heldout, small.heldout[:, ::-1]]):
+        others = np.flatnonzero(
+            (group_N == group_N[u]) & ~graph.has_edge(u, np.arange(small.num_rows))
+        )
+        others = others[others != u]
+        votes = np.zeros(len(others))
+        for group in set(range(num_groups)) - {int(group_N[u])}:
+            votes += graph.has_edge(nearest[group, u], nearest[group, others])
+        truth = votes[others == v][0]
+        ranks.append((votes > truth).sum() + ((votes == truth).sum() + 1) / 2)
+        chance.append((1 / np.arange(1, len(others) + 1)).mean())
+    reciprocal = (1 / np.array(ranks)).mean()
+    assert reciprocal > 4 * np.mean(chance)
+
+
+def test_interacting_proteins_are_of_different_families_as_well(small):
+    """Links are not merely similarity: most linked pairs share no more words than pairs at random."""
+    similar = profiles(small)
+    u = np.repeat(np.arange(small.num_rows), np.diff(small.graph.indptr))
+    linked = (similar[u] * similar[small.graph.indices]).sum(axis=1)
+    assert 0.5 < (linked < 0.1).mean() < 0.98
+
+
+def test_held_out_share_is_the_default(small):
+    counts = small.manifest["counts"]
+    assert abs(counts["heldout_links"] / 2400 - PrepareConfig().heldout_share) < 0.01

@@ -1,1 +1,145 @@
+import gzip
 
+import numpy as np
+import pytest
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.proteins.formats import NO_TAXID, read_links, read_proteins
+from raybio.store.quarantine import Quarantine
+
+HEADER = b"protein_id\tspecies_taxid\tsequence\n"
+
+
+def proteins(path, **options):
+    quarantine = Quarantine()
+    rows = [
+        row for batch in read_proteins(path, quarantine, **options) for row in batch.to_pylist()
+    ]
+    return [(row["key"], row["group"], row["sequence"], row["line"]) for row in rows], quarantine
+
+
+def test_every_kind_of_bad_line_is_set_aside_with_its_line_number(tmp_path):
+    (tmp_path / "p.tsv").write_bytes(
+        HEADER
+        + b"a\t1\tACD\r\n"
+        + b"b\t1\n"  # 3: too few columns
+        + b"c\t\tACD\n"  # 4: no species
+        + b"\n"  # 5: nothing
+        + b"\t1\tACD\n"  # 6: no id
+        + b"d\t1\t\n"  # 7: no sequence
+        + b"e\t1\tnull\n"  # 8: no sequence
+        + b"f\t1\tAC?\n"  # 9: illegal
+        + b"\xff\t1\tACD\n"  # 10: not text
+        + b"g\t1\tACD\textra\n"  # 11: too many columns
+        + b"h\t1\t"
+        + b"A" * 1_000_000
+        + b"\n"  # 12: 1 MB sequence
+        + b'"i"\t2\tacd\n'  # 13: quotes have no meaning
+        + b"j\tyeast\tACD\nk\t9606.0\tACD\nl\t09606\tACD\n"  # 14 to 16: no taxids
+    )
+    rows, quarantine = proteins(tmp_path / "p.tsv")
+    assert rows == [("a", "1", b"ACD", 2), ('"i"', "2", b"ACD", 13)]
+    lines = {
+        reason: [example.line for example in kept]
+        for reason, kept in quarantine.examples_by_reason.items()
+    }
+    assert lines == {
+        "line with too many or too few columns": [3, 11],
+        "no species": [4, 5],
+        "no id": [6],
+        "no sequence": [7, 8],
+        "letter that is not an amino acid": [9],
+        "id that is not UTF-8 text": [10],
+        "sequence longer than 100,000 letters": [12],
+        NO_TAXID: [14, 15, 16],
+    }
+    assert [example.detail for example in quarantine.examples_by_reason[NO_TAXID]] == [
+        "j yeast",
+        "k 9606.0",
+        "l 09606",
+    ]
+
+
+def test_line_numbers_stay_right_over_many_blocks_with_skipped_lines(tmp_path):
+    rng = np.random.default_rng(0)
+    lines, kept = [], []
+    for number in range(2, 3000):
+        if rng.random() < 0.1:
+            lines.append(b"only one column\n")
+        else:
+            lines.append(b"p%d\t1\tACDEF\n" % number)
+            kept.append(number)
+    (tmp_path / "p.tsv").write_bytes(HEADER + b"".join(lines))
+    rows, quarantine = proteins(tmp_path / "p.tsv", block_bytes=1000)
+    assert [row[3] for row in rows] == kept
+    assert [row[0] for row in rows] == [f"p{number}" for number in kept]
+    assert quarantine.count_by_reason == {"line with too many or too few columns": 2998 - len(kept)}
+
+
+def test_columns_may_stand_in_any_order_among_others(tmp_path):
+    (tmp_path / "p.tsv").write_bytes(b"note\tsequence\tprotein_id\tspecies_taxid\nx\tACD\ta\t7\n")
+    assert proteins(tmp_path / "p.tsv")[0] == [("a", "7", b"ACD", 2)]
+
+
+def test_gzip_is_read_alike(tmp_path):
+    (tmp_path / "p.tsv.gz").write_bytes(gzip.compress(HEADER + b"a\t1\tACD\n"))
+    assert proteins(tmp_path / "p.tsv.gz")[0] == [("a", "1", b"ACD", 2)]
+
+
+def test_links_without_an_id_are_set_aside(tmp_path):
+    (tmp_path / "e.tsv").write_bytes(b"protein_a\tprotein_b\na\tb\na\t\nNaN\tb\n")
+    quarantine = Quarantine()
+    rows = [
+        row for batch in read_links(tmp_path / "e.tsv", quarantine) for row in batch.to_pylist()
+    ]
+    assert rows == [{"a": "a", "b": "b", "line": 2}]
+    found = [
+        (example.line, example.detail)
+        for example in quarantine.examples_by_reason["link without an id"]
+    ]
+    assert found == [(3, "a "), (4, "NaN b")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"id\tspecies_taxid\tsequence\n",
+            "has no column 'protein_id'; found id, species_taxid, sequence; want protein_id",
+        ),
+        (
+            b"protein_id,species_taxid,sequence\n",
+            "has no column .* found protein_id,species_taxid,sequence; want",
+        ),
+        (b"", "is empty, want a header line with protein_id"),
+    ],
+)
+def test_a_table_with_other_columns_is_refused_with_what_was_found_and_wanted(
+    tmp_path, content, message
+):
+    (tmp_path / "p.tsv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        proteins(tmp_path / "p.tsv")
+
+
+def test_a_missing_table_is_named(tmp_path):
+    with pytest.raises(
+        DataError, match=r"p\.tsv: does not exist, want a table with the columns protein_id"
+    ):
+        proteins(tmp_path / "p.tsv")
+
+
+def test_a_torn_gzip_is_named(tmp_path):
+    letters = (
+        np.random.default_rng(0).choice(np.frombuffer(b"ACDE", dtype=np.uint8), 50_000).tobytes()
+    )
+    whole = gzip.compress(HEADER + b"a\t1\t" + letters + b"\n")
+    (tmp_path / "p.tsv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"p\.tsv\.gz: the gzip stream is torn"):
+        proteins(tmp_path / "p.tsv.gz")
+
+
+def test_a_line_longer_than_a_block_is_refused_with_the_reason(tmp_path):
+    (tmp_path / "p.tsv").write_bytes(HEADER + b"a\t1\t" + b"A" * 10_000 + b"\n")
+    with pytest.raises(DataError, match="a line is longer than"):
+        proteins(tmp_path / "p.tsv", block_bytes=1000)

@@ -1,1 +1,53 @@
 """Leave-one-out neighbours, against scikit-learn one node at a time."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from raybio.methods.sppt.synthetic.leave_one_out import leave_one_out
+
+
+def votes_one_by_one(embedding_ND: np.ndarray, label_N: np.ndarray) -> np.ndarray:
+    vote_NC = np.zeros((len(label_N), label_N.max() + 1))
+    for node in range(len(label_N)):
+        rest = np.delete(np.arange(len(label_N)), node)
+        fitted = KNeighborsClassifier(3, weights="distance").fit(embedding_ND[rest], label_N[rest])
+        vote_NC[node, fitted.classes_] = fitted.predict_proba(embedding_ND[[node]])[0]
+    return vote_NC
+
+
+@pytest.mark.parametrize("signal", [0.0, 1.0])
+def test_scores_are_those_of_a_classifier_fitted_without_each_node(signal: float) -> None:
+    rng = np.random.default_rng(0)
+    label_N = np.sort(rng.permutation(np.repeat(np.arange(5), [3, 7, 20, 30, 40])))
+    embedding_ND = rng.normal(size=(100, 6)) + signal * rng.normal(size=(5, 6))[label_N]
+    embedding_ND[1] = embedding_ND[0]  # at no distance
+    vote_NC, found = votes_one_by_one(embedding_ND, label_N), leave_one_out(embedding_ND, label_N)
+    each = [roc_auc_score(label_N == label, vote_NC[:, label]) for label in range(5)]
+    assert found.auroc_N.mean() == pytest.approx(np.mean(each))
+    assert found.accuracy_N.mean() == pytest.approx((vote_NC.argmax(axis=1) == label_N).mean())
+    interval = found.scores()["auroc"]
+    assert interval["value"] == pytest.approx(np.mean(each))
+    assert interval["low"] < interval["value"] < interval["high"]
+
+
+def test_equal_embeddings_tell_nothing() -> None:
+    # All neighbours are those that come first, whatever the node.
+    label_N = np.arange(60) % 3
+    assert leave_one_out(np.ones((60, 4)), label_N).auroc_N.mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_rounding_noise_of_a_collapsed_encoder_tells_nothing() -> None:
+    """Nodes of a class share their noise, as texts of one length do."""
+    label_N = np.arange(60) % 3
+    noise_ND = np.random.default_rng(0).normal(size=(3, 4))[label_N]
+    embedding_ND = (np.array([0.3, -1.7, 0.8, 2.5]) + 2e-7 * noise_ND).astype(np.float32)
+    assert leave_one_out(embedding_ND, label_N).auroc_N.mean() == pytest.approx(0.5, abs=0.05)
+    apart = (np.array([0.3, -1.7, 0.8, 2.5]) + 1e-3 * noise_ND).astype(np.float32)
+    assert leave_one_out(apart, label_N).auroc_N.mean() == 1.0
+
+
+def test_one_class_is_refused() -> None:
+    with pytest.raises(ValueError, match="all nodes have one class"):
+        leave_one_out(np.ones((4, 2)), np.zeros(4, int))

@@ -1,0 +1,26 @@
+"""BioSTransformers, for the table of methods."""
+
+from raybio.core.table_layout import TableLayout
+from raybio.methods.biostransformers.config import DEMO, Config
+from raybio.training.method import Method
+
+METHOD = Method(
+    name="biostransformers",
+    config=Config,
+    demo=DEMO,
+    system="raybio.methods.biostransformers.system",
+    table=TableLayout(
+        title="Term retrieval",
+        measures={
+            "recall_at_1": "recall@1",
+            "recall_at_10": "recall@10",
+            "recall_at_100": "recall@100",
+            "r_precision": "R-precision",
+        },
+        splits={
+            "text_to_term": "held-out texts to terms",
+            "term_to_text": "terms to held-out texts",
+        },
+    ),
+    step_metrics=("val/text_to_term_recall_at_10",),
+)

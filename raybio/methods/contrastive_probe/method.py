@@ -1,0 +1,24 @@
+"""Contrastive-Probe, for the table of methods."""
+
+from raybio.core.table_layout import TableLayout
+from raybio.methods.contrastive_probe.config import DEMO, Config
+from raybio.training.method import Method
+
+METHOD = Method(
+    name="contrastive_probe",
+    config=Config,
+    demo=DEMO,
+    system="raybio.methods.contrastive_probe.system",
+    table=TableLayout(
+        title="Probing",
+        measures={
+            "acc_at_1": "acc@1",
+            "acc_at_5": "acc@5",
+            "acc_at_10": "acc@10",
+            "micro_acc_at_1": "acc@1 (micro)",
+            "micro_acc_at_10": "acc@10 (micro)",
+        },
+        splits={"full": "full set", "hard": "hard set"},
+    ),
+    step_metrics=("val/acc_at_10", "val/hard_acc_at_10"),
+)

@@ -1,0 +1,24 @@
+"""CLDR, CLGS and CLNER, for the table of methods."""
+
+from raybio.core.table_layout import TableLayout
+from raybio.methods.relation_graphs.config import DEMO, Config
+from raybio.training.method import Method
+
+METHOD = Method(
+    name="relation_graphs",
+    config=Config,
+    demo=DEMO,
+    system="raybio.methods.relation_graphs.system",
+    table=TableLayout(
+        title="Entities and relations",
+        measures={
+            "ner_f1": "NER",
+            "re_f1": "RE (strict)",
+            "re_minus_f1": "RE-",
+            "probe_f1": "RE- (linear probe)",
+        },
+        splits={"dev": "validation sentences", "test": "test sentences"},
+        chance="every word is an entity of the most frequent type, every two words have the most frequent relation",
+    ),
+    step_metrics=("val/re_minus_f1", "val/ner_f1"),
+)

@@ -1,0 +1,15 @@
+"""SPPT on citation graphs of articles, for the table of methods."""
+
+from raybio.methods.sppt.articles.config import DEMO, Config
+from raybio.methods.sppt.table import LINK_RETRIEVAL
+from raybio.training.method import Method
+
+METHOD = Method(
+    name="sppt_mag",
+    config=Config,
+    demo=DEMO,
+    system="raybio.methods.sppt.articles.system",
+    table=LINK_RETRIEVAL,
+    step_metrics=("val/link_mrr",),
+    comparison="objective.lambda_spml=0",
+)

@@ -1,0 +1,20 @@
+"""SPPT on synthetic graphs, for the table of methods."""
+
+from raybio.core.table_layout import TableLayout
+from raybio.methods.sppt.synthetic.config import DEMO, Config
+from raybio.training.method import Method
+
+METHOD = Method(
+    name="sppt_synthetic",
+    config=Config,
+    demo=DEMO,
+    system="raybio.methods.sppt.synthetic.system",
+    table=TableLayout(
+        title="Classes of nodes by their neighbours",
+        measures={"auroc": "AUROC", "accuracy": "accuracy"},
+        splits={"nodes": "nodes of the graph, each left out"},
+        chance="AUROC of scores that are independent of the class, accuracy of the most frequent class",
+    ),
+    step_metrics=("nodes/auroc",),
+    comparison="objective.lambda_spml=0",
+)

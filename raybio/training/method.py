@@ -1,0 +1,69 @@
+"""The description of a published method that the layers above the methods work with."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from raybio.core.table_layout import TableLayout
+from raybio.training.settings import TrainingConfig
+
+if TYPE_CHECKING:
+    from raybio.core.interfaces import System
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A published method: its settings, and the module that wires it over a store.
+
+    Creating or reading a ``Method`` imports no torch. ``system`` is imported on first use of ``store``, ``check``,
+    ``input_lengths``, ``build`` or ``prepare_demo``.
+
+    Attributes:
+        name: key in ``raybio.methods.METHODS``; also the name of its search space, guide and MLflow experiment.
+        config: class of its settings; the defaults are the paper's.
+        demo: settings for the embedded default corpus on a laptop.
+        system: dotted path of the module that defines ``STORE``, ``check``, ``input_lengths``, ``build`` and
+            ``prepare_demo``.
+        table: how the scores of final evaluations are shown.
+        step_metrics: evaluation metrics that comparisons plot over steps.
+        comparison: setting and values that a run is compared with by default, as ``--compare`` takes them.
+    """
+
+    name: str
+    config: type[TrainingConfig]
+    demo: TrainingConfig
+    system: str
+    table: TableLayout
+    step_metrics: tuple[str, ...]
+    comparison: str | None = None
+
+    @property
+    def store(self) -> type[Any]:
+        """The class of the stores that it trains on."""
+        return self._module.STORE
+
+    def check(self, config: Any, store: Any) -> None:
+        """Refuse settings that do not fit the store, without loading weights.
+
+        Raises:
+            RaybioError: the error with which ``build`` would end.
+        """
+        self._module.check(config, store)
+
+    def input_lengths(self, config: Any, store: Any) -> list[Any]:
+        """Count the rows that are longer than what is read of them, without loading weights."""
+        return self._module.input_lengths(config, store)
+
+    def build(self, config: Any, store: str | Path) -> "System":
+        """Wire the method over the store at a path."""
+        return self._module.build(config, store)
+
+    def prepare_demo(self, folder: str | Path) -> Path:
+        """Return the path of the embedded default corpus, prepared inside ``folder`` on the first call."""
+        return self._module.prepare_demo(folder)
+
+    @property
+    def _module(self) -> ModuleType:
+        return importlib.import_module(self.system)
