@@ -11,17 +11,14 @@ import pytest
 import torch
 
 from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.encoder import build_relation_encoder, export_relation_encoder
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.methods.relation_graphs.encoder import build_word_encoder, export_word_encoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.encoder import (
-    build_protein_encoder,
-    export_encoder,
-    export_text_encoder,
-)
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder, export_encoder
 from tests.encoders.tiny_text import COUNT_BY_WORD, save_tiny
 from tests.methods.relation_graphs.test_word import characters
 

@@ -8,9 +8,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from raybio.core.digest import weights_digest
 from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import build_text_encoder
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.methods.sppt.proteins.encoder import export_text_encoder
 from tests.encoders.tiny_text import (
     COUNT_BY_WORD,
     SENTENCES,

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.model import TaskModel
@@ -23,7 +24,6 @@ from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,
     build_protein_encoder,
     export_encoder,
-    export_text_encoder,
 )
 from raybio.runtime import embed
 from raybio.runtime.embed import Model, embed_file, embed_inputs, load_encoder

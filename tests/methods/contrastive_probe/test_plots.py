@@ -7,7 +7,7 @@ from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.plots import plot_judgements, plot_probe
 from raybio.methods.contrastive_probe.report import ProbedSet, ProbeResult, report_data
 from tests.methods.contrastive_probe.small_questions import random_questions
-from tests.methods.contrastive_probe.test_probe import embeddings, search
+from tests.methods.contrastive_probe.test_accuracy import embeddings, search
 
 PNG = b"\x89PNG"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from raybio.core.errors import ClusterError
+from raybio.runtime.cluster import connection as cluster
 from raybio.runtime.cluster.connection import connected, ensure_token
-from raybio.runtime.cluster.connection import connection as cluster
 from raybio.runtime.cluster.room import DATA_CPUS_PER_WORKER, Node, check_resources
 
 
@@ -146,7 +146,7 @@ def test_a_local_cluster_that_starts_too_slowly_is_tried_for_again(
 ) -> None:
     import ray
 
-    from raybio.runtime.cluster.connection import connection as cluster
+    from raybio.runtime.cluster import connection as cluster
 
     failures = iter(["The current node timed out during startup."] * 2)
 
@@ -164,7 +164,7 @@ def test_a_cluster_that_cannot_be_reached_is_an_error_with_advice(
 ) -> None:
     import ray
 
-    from raybio.runtime.cluster.connection import connection as cluster
+    from raybio.runtime.cluster import connection as cluster
 
     def init(**options: object) -> None:
         raise ConnectionError("nobody there\nsecond line")
@@ -181,7 +181,7 @@ def test_what_a_cycle_holds_is_let_go_before_ray_shuts_down(
 ) -> None:
     import ray
 
-    from raybio.runtime.cluster.connection import connection as cluster
+    from raybio.runtime.cluster import connection as cluster
 
     class Held:
         """Stands for a reference to an object or an actor of Ray, in a cycle."""

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from raybio.core.errors import ConfigError
-from raybio.runtime.cluster.connection import machine
+from raybio.runtime.cluster import machine
 from raybio.runtime.cluster.machine import network_file_system
 from raybio.runtime.run.folder import RunFolder, write_json
 from raybio.runtime.run.metrics_log import MetricsLog
