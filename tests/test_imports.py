@@ -1,0 +1,155 @@
+"""The import rules of the tree, read from the syntax trees. ``raybio/README.md`` states them in words."""
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LEVEL = {
+    "core": 0,
+    "ops": 1,
+    "store": 2,
+    "encoders": 2,
+    "training": 3,
+    "evaluation": 3,
+    "methods": 4,
+    "runtime": 5,
+    "experiments": 6,
+    "cli": 7,
+}
+"""A layer imports those of lower levels. Layers of one level do not know each other."""
+
+KERNEL = {layer for layer, level in LEVEL.items() if level < LEVEL["methods"]}
+LIGHT = ["raybio.methods", "raybio.core.config", "raybio.core.search_space"]
+"""What listing methods, ``--help`` and a misspelt setting import."""
+
+
+NOT_YET = {"raybio.runtime.embed", "raybio.runtime.compare.choices"}
+"""Modules that still import one method."""
+
+
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module of raybio, by its name."""
+    trees = {}
+    for path in sorted((ROOT / "raybio").rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return trees
+
+
+def imports(tree: ast.AST, known: set[str]) -> Iterator[tuple[int, str]]:
+    """Yield (line, module) of every import, those inside functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative imports are not used"
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                yield node.lineno, whole if whole in known else str(node.module)
+
+
+def broken_rules(module: str, tree: ast.AST, known: set[str]) -> list[str]:
+    """Return what is wrong with the imports of a module."""
+    _, layer, *rest = [*module.split("."), "", ""]
+    problems = []
+    for line, target in imports(tree, known):
+        top, other, *other_rest = [*target.split("."), "", ""]
+        where = f"{module}:{line} imports {target}"
+        if top in ("ray", "mlflow") and layer != "runtime":
+            problems.append(f"{where}: only raybio.runtime imports ray and mlflow")
+        if top in ("tests", "benchmarks", "jobs"):
+            problems.append(f"{where}: the package does not import what stands around it")
+        if top != "raybio" or layer not in LEVEL or other not in LEVEL:
+            continue
+        if LEVEL[other] > LEVEL[layer]:
+            problems.append(f"{where}: imports only go down")
+        elif LEVEL[other] == LEVEL[layer] and other != layer:
+            problems.append(f"{where}: {layer} and {other} do not know each other")
+        if layer == other == "methods" and rest[0] and rest[0] != other_rest[0]:
+            problems.append(f"{where}: a method does not import another one")
+        if layer == "runtime" and other == "methods" and other_rest[0] and module not in NOT_YET:
+            problems.append(f"{where}: runtime imports the table raybio.methods alone")
+    return problems
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return groups of modules that import each other, by removing modules that nobody waits for."""
+    waiting = {module: set(targets) for module, targets in graph.items()}
+    while free := [module for module, targets in waiting.items() if not targets & waiting.keys()]:
+        for module in free:
+            del waiting[module]
+    return [sorted(waiting)] if waiting else []
+
+
+def test_imports_go_down_and_methods_do_not_know_each_other():
+    trees = modules()
+    known = set(trees)
+    problems = [
+        problem for name, tree in trees.items() for problem in broken_rules(name, tree, known)
+    ]
+    graph = {
+        name: {target for _, target in imports(tree, known) if target in known} - {name}
+        for name, tree in trees.items()
+    }
+    # Importing a module imports its packages, whose __init__ is empty but for the table of methods.
+    graph["raybio.methods"] = {name for name in graph["raybio.methods"] if name.endswith(".method")}
+    assert problems == []
+    assert cycles(graph) == []
+
+
+def test_a_module_of_the_kernel_serves_more_than_one_method():
+    trees = modules()
+    users = defaultdict(set)
+    for name, tree in trees.items():
+        for _, target in imports(tree, set(trees)):
+            users[target].add(name)
+    lonely = []
+    for name, tree in trees.items():
+        parts = name.split(".")
+        if len(parts) < 3 or parts[1] not in KERNEL or not tree.body:
+            continue
+        using = {tuple(user.split(".")[1:3]) for user in users[name]}
+        if len(using) == 1 and next(iter(using))[0] == "methods":
+            lonely.append(f"{name} serves {'.'.join(next(iter(using)))} alone: move it there")
+        if not using:
+            lonely.append(f"{name} serves nobody")
+    assert lonely == []
+
+
+def test_the_methods_and_their_settings_import_no_torch():
+    unwanted = {"torch", "transformers", "pyarrow", "ray", "mlflow", "matplotlib", "scipy", "faiss"}
+    imported = "; ".join(f"import {module}" for module in LIGHT)
+    code = f"import sys; {imported}; print(sorted({unwanted} & sys.modules.keys()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1500
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_rules_find_what_they_should():
+    wrong = {
+        "raybio.store.x": "def f():\n    from raybio.encoders import text",
+        "raybio.core.x": "from raybio.ops import vectors",
+        "raybio.training.x": "import ray.train",
+        "raybio.methods.sppt.x": "from raybio.methods.mtb_mccl.config import Config",
+        "raybio.runtime.x": "from raybio.methods.sppt.table import LINK_RETRIEVAL",
+        "raybio.cli.x": "from mlflow import MlflowClient",
+    }
+    right = {
+        "raybio.runtime.x": "import ray\nfrom raybio.methods import METHODS",
+        "raybio.methods.sppt.x": "from raybio.methods.sppt.config import PlanConfig",
+        "raybio.cli.x": "from raybio.runtime.run.folder import RunFolder",
+    }
+    for module, code in wrong.items():
+        assert broken_rules(module, ast.parse(code), set()), module
+    for module, code in right.items():
+        assert broken_rules(module, ast.parse(code), set()) == [], module
+    assert cycles({"a": {"b"}, "b": {"a"}, "c": {"a"}}) != []
+    assert cycles({"a": {"b"}, "b": set()}) == []
