@@ -1,3 +1,5 @@
+"""Map rows by Ray Data."""
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Names that corpora of relations share."""
+
 CALLED_NA = "relation called NA (no relation)"
 
 

@@ -1,3 +1,5 @@
+"""The typed batch of BioSTransformers."""
+
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Settings of BioSTransformers."""
+
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field

@@ -1,3 +1,5 @@
+"""The typed batch of Contrastive-Probe."""
+
 from dataclasses import dataclass
 
 from torch import Tensor

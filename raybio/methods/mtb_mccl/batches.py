@@ -1,3 +1,5 @@
+"""Typed batches of documents with entity pairs."""
+
 from dataclasses import dataclass
 
 from torch import Tensor

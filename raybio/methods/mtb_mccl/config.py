@@ -1,3 +1,5 @@
+"""Settings that MTB and MCCL share."""
+
 from typing import Literal
 
 from pydantic import Field

@@ -1,3 +1,5 @@
+"""Settings of CLDR, CLGS and CLNER."""
+
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator

@@ -1,3 +1,5 @@
+"""Typed batches of SPPT and its downstream tasks."""
+
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,3 +1,5 @@
+"""Settings that SPPT on proteins, articles and synthetic graphs share."""
+
 from typing import Literal
 
 from pydantic import Field

@@ -1,3 +1,5 @@
+"""Evaluation metrics over steps, averaged over the runs of a label."""
+
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""What a job is asked to train: arguments become a validated request, without Ray."""
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

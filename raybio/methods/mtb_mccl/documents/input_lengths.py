@@ -1,3 +1,5 @@
+"""Count the documents that are longer than what is read of them."""
+
 import numpy as np
 
 from raybio.encoders.input_lengths import InputLengths, counted_rows, token_lengths

@@ -1,3 +1,5 @@
+"""Settings of relation extraction: MCCL, cross entropy, SupCon."""
+
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator

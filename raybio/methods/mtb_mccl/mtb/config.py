@@ -1,3 +1,5 @@
+"""Settings of MTB pre-training."""
+
 from typing import Literal
 
 from pydantic import Field, model_validator

@@ -1,3 +1,5 @@
+"""Settings of SPPT on citation graphs."""
+
 from pydantic import Field, model_validator
 
 from raybio.encoders.config import ClsTextEncoderConfig

@@ -1,3 +1,5 @@
+"""Settings of downstream tasks."""
+
 from typing import Literal
 
 from pydantic import Field

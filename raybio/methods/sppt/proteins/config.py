@@ -1,3 +1,5 @@
+"""Settings of SPPT on protein interaction graphs."""
+
 from typing import Literal, Self
 
 from pydantic import Field, model_validator

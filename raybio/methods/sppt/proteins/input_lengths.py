@@ -1,3 +1,5 @@
+"""Count the proteins that are longer than what is read of them."""
+
 import numpy as np
 
 from raybio.encoders.input_lengths import InputLengths, with_alike

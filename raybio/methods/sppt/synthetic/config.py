@@ -1,3 +1,5 @@
+"""Settings of SPPT on synthetic graphs."""
+
 from typing import Literal
 
 from pydantic import Field, model_validator
