@@ -1,3 +1,5 @@
+"""Settings of the transformers that methods share."""
+
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
