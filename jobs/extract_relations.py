@@ -8,7 +8,7 @@ import typer
 from raybio.cli.app import run_app
 from raybio.cli.options import fraction
 from raybio.cli.prepared import matching
-from raybio.core.files import demand_file
+from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import model_folder
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
@@ -32,7 +32,7 @@ def extract(
     ] = 0.1,
 ) -> None:
     """Read PubTator, BioC or DocRED's JSON (.gz too) and write the relations that the model finds."""
-    demand_file(out)
+    check_writable_file(out)
     files = matching(source)
     # Only now: this imports torch and transformers, which takes seconds.
     from raybio.methods.mtb_mccl.mccl.predict import extract_relations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import demand_folder
+from raybio.core.files import check_writable_folder
 from raybio.runtime.run.folder import RUN
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def compare(
 
     Runs that differ in seed (or sentence set) alone are repetitions: their mean is compared.
     """
-    demand_folder(out)
+    check_writable_folder(out)
     if (out / RUN).exists():
         raise ConfigError(
             f"--out {out}: a run or a sweep is there, whose report would be lost; choose another folder"

@@ -9,7 +9,7 @@ import typer
 
 from raybio.cli.options import positive
 from raybio.core.errors import ConfigError
-from raybio.core.files import demand_file, demand_folder, demand_models
+from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
 from raybio.methods.biostransformers.zero_shot.tasks import DATA_SETS, task_names
 from raybio.runtime.run.folder import model_folder
 
@@ -57,7 +57,7 @@ def zero_shot(
 ) -> None:
     """Rank documents for queries by cosine alone; beside it TF-IDF, BM25, chance and the published figures."""
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
-    demand_folder(out)
+    check_writable_folder(out)
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.methods.biostransformers.zero_shot.evaluate import zero_shot as evaluate
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
@@ -95,7 +95,7 @@ def relations(
             f"--split: got {split!r}, want dev or test; training pairs are the model's own neighbours"
         )
     if out is not None:
-        demand_file(out)
+        check_writable_file(out)
     # Only now: these import pyarrow, torch and transformers, which takes seconds.
     from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
@@ -138,9 +138,9 @@ def relation_probe(
             f"--label-fraction: got {label_fraction:g}, want a number above 0 and up to 1"
         )
     if out is not None:
-        demand_file(out)
+        check_writable_file(out)
     model = model_folder(model, "--model")
-    demand_models([model])
+    check_model_sources([model])
     documents = _documents(store, ("train", "dev", "test"))
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.methods.mtb_mccl.mccl.frozen_pairs import cuts_of
@@ -176,9 +176,9 @@ def relation_map(
     ] = 0,
 ) -> None:
     """Draw t-SNE maps of pairs: the four most frequent relations, those without any in grey."""
-    demand_folder(out)
+    check_writable_folder(out)
     model = [model_folder(one, "--model") for one in model]
-    demand_models(model)
+    check_model_sources(model)
     from raybio.store.store import SPLITS
 
     if split not in SPLITS:
@@ -222,7 +222,7 @@ def entities_relations(
 ) -> None:
     """Find entities and relations in the test sentences of the models' fold: NER, strict RE, RE of pairs of words."""
     if out is not None:
-        demand_file(out)
+        check_writable_file(out)
     folders = model_folder(relations, "--relations"), model_folder(entities, "--entities")
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.methods.relation_graphs.evaluate import chance_of_fold, judge_together
@@ -309,7 +309,7 @@ def word_maps(
     seed: Annotated[int, typer.Option(min=0, help="which points are drawn; of t-SNE")] = 0,
 ) -> None:
     """Draw t-SNE maps of the fold's test sentences: pairs and words in the space of pairs, words in that of tags."""
-    demand_folder(out)
+    check_writable_folder(out)
     if relations is None and entities is None:
         raise ConfigError("--relations, --entities: got none of them; want at least one")
     models = {"--relations": relations, "--entities": entities}
@@ -318,7 +318,7 @@ def word_maps(
         for option, given in models.items()
     }
     for option, folder in folders.items():
-        demand_models([] if folder is None else [folder], option)
+        check_model_sources([] if folder is None else [folder], option)
     from raybio.methods.relation_graphs.store import WordStore
     from raybio.store.store import open_store
 
@@ -377,9 +377,9 @@ def link_samples(
     if pooling not in ("mean", "cls"):
         raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
     if out is not None:
-        demand_file(out)
+        check_writable_file(out)
     name_by_folder = {model_folder(one, "--model"): one for one in model}
-    demand_models(list(name_by_folder))
+    check_model_sources(list(name_by_folder))
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.core.markdown import markdown_table
     from raybio.methods.sppt.articles.sampled_links import MEASURES, cuts_of_models, sampled_links
@@ -425,7 +425,7 @@ def task_fit(
 ) -> None:
     """Does a task fit a graph? What neighbours tell of its labels, before anything is trained."""
     if out is not None:
-        demand_file(out)
+        check_writable_file(out)
     # Only now: scipy takes a second.
     from raybio.methods.sppt.graph_store import open_graph
     from raybio.methods.sppt.task_fit import (

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from raybio.cli.app import meanings, settings_of
-from raybio.core.files import demand_file, demand_folder
+from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.benchmark.build import MedlamaConfig, build_medlama
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
@@ -71,7 +71,7 @@ def hardness(
 ) -> None:
     """Which of MedLAMA's queries are hard: by the files' scores, as the authors' code reckons, and as it is meant."""
     if out is not None:
-        demand_file(out)
+        check_writable_file(out)
     judged = list(read_hardness(benchmark))
     disputed = [one for one in judged if one.is_disputed]
     for name in ("stored", "legacy", "clean"):
@@ -103,7 +103,7 @@ def statistics(
     ] = None,
 ) -> None:
     """What a benchmark is made of, beside the published ones: the MedLAMA paper's Table 6 and Figure 1."""
-    demand_folder(out)
+    check_writable_folder(out)
     full = read_benchmark(benchmark, "full")
     hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
     # Only now: matplotlib takes a second, transformers more.

@@ -28,7 +28,7 @@ def check_local(path: str | Path, option: str) -> None:
         )
 
 
-def demand_folder(path: Path, option: str = "--out") -> None:
+def check_writable_folder(path: Path, option: str = "--out") -> None:
     """Refuse a path at which no folder is and none can be made, before hours go into what is to be written there.
 
     Raises:
@@ -37,7 +37,7 @@ def demand_folder(path: Path, option: str = "--out") -> None:
     _demand(path, path, option, "folder")
 
 
-def demand_file(path: Path, option: str = "--out") -> None:
+def check_writable_file(path: Path, option: str = "--out") -> None:
     """Refuse a path at which no file can be written.
 
     Raises:
@@ -52,7 +52,7 @@ def demand_file(path: Path, option: str = "--out") -> None:
     _demand(path, path.absolute().parent, option, "file")
 
 
-def demand_models(models: Sequence[str], option: str = "--model") -> None:
+def check_model_sources(models: Sequence[str], option: str = "--model") -> None:
     """Refuse what can be neither a model's folder nor a hub id, before anything heavy is loaded.
 
     Raises:

@@ -16,7 +16,7 @@ from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.methods.sppt.downstream.tasks import TASKS, TaskConfig, prepare_task
 from raybio.runtime.run.request import Part, default_folder, parse_settings
 from raybio.store.demo_corpus import kept_store
-from raybio.store.sources import demand_files, describe_files
+from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SCHEMA_VERSION, open_store
 from raybio.training.settings import TrainingConfig
 
@@ -149,7 +149,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
         StoreError: if the store cannot be written.
     """
     files, examples = read_task_files(name, data)
-    demand_files(files)
+    check_readable_files(files)
     digest = fingerprint(TaskConfig())[:4] + describe_files(files)["sha256"][-8:]
     home = default_folder("stores", "RAYBIO_STORES") / f"{name}-{VERSION}.{SCHEMA_VERSION}-{digest}"
 

@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 from raybio.ops.positives import (
     ContrastSum,
     by_entity_pair,
+    check_temperature,
     contrast_sum,
-    demand_positive,
     with_others,
 )
 from raybio.ops.similarity import matmul, normalise
@@ -50,7 +50,7 @@ def info_nce(
         ValueError: for a temperature that is not positive, or shapes or positives that do not fit the candidates.
     """
     num_anchors, num_candidates = len(anchor_ND), len(candidate_MD)
-    demand_positive(temperature)
+    check_temperature(temperature)
     if positive_index_N.shape != (num_anchors,):
         raise ValueError(
             f"positive_index_N has shape {tuple(positive_index_N.shape)}, want ({num_anchors},)"

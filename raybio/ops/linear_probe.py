@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from raybio.ops.scores import demand_finite
+from raybio.ops.scores import check_finite
 from raybio.ops.similarity import at_least_fp32
 
 _ROWS_AT_ONCE = 1 << 16
@@ -56,7 +56,7 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
         )
     if not l2 > 0:
         raise ValueError(f"l2 is {l2}, want a number > 0")
-    demand_finite(row_ND, "embeddings")
+    check_finite(row_ND, "embeddings")
     row_ND = at_least_fp32(row_ND.detach())
     std_D, mean_D = torch.std_mean(row_ND, dim=0, correction=0)
     scale_D = torch.where(std_D > 1e-6 * mean_D.abs(), 1 / std_D, 0.0)

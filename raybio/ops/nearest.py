@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
-from raybio.ops.scores import Scorer, demand_finite, row_blocks, scorer
+from raybio.ops.scores import Scorer, check_finite, row_blocks, scorer
 from raybio.ops.similarity import normalise
 
 Metric = Literal["l2", "cosine"]
@@ -159,7 +159,7 @@ def _check(query_QD: Tensor, candidate_CD: Tensor, k: int, metric: str) -> None:
     ):
         # A sum with NaN or Inf in it is not finite: one pass, where looking at each entry takes four.
         if not bool(torch.isfinite(vector_ND.sum())):
-            demand_finite(vector_ND, what)
+            check_finite(vector_ND, what)
 
 
 def _vectors(embedding_ND: Tensor, metric: Metric) -> Tensor:

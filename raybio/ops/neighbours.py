@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
-from raybio.ops.scores import demand_finite
+from raybio.ops.scores import check_finite
 from raybio.ops.similarity import matmul, normalise
 
 _ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
@@ -179,5 +179,5 @@ def _check(query_QD: Tensor, bank_ND: Tensor, label_NR: Tensor, k: int) -> None:
             f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row for each of the "
             f"{len(bank_ND)} rows of the bank"
         )
-    demand_finite(query_QD, "queries")
-    demand_finite(bank_ND, "rows of the bank")
+    check_finite(query_QD, "queries")
+    check_finite(bank_ND, "rows of the bank")

@@ -62,7 +62,7 @@ def contrast_sum(
     Raises:
         ValueError: for a temperature that is not positive.
     """
-    demand_positive(temperature)
+    check_temperature(temperature)
     used_A = torch.nonzero(has_positive_N)[:, 0]
     rows = block_rows or max(1, _ENTRIES_AT_ONCE // max(len(other_MD), 1))
     query_AD = normalise(pair_ND)[used_A] / temperature
@@ -132,7 +132,7 @@ def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[
     return relate, (num_I[place_M] > 1) & (id_M >= 0)
 
 
-def demand_positive(temperature: float | Tensor) -> None:
+def check_temperature(temperature: float | Tensor) -> None:
     """Refuse a temperature that is not positive.
 
     Raises:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raybio.core.interfaces import Collective
 from raybio.ops.rank_counts import count_ranks
-from raybio.ops.scores import Metric, demand_finite, row_blocks, scorer
+from raybio.ops.scores import Metric, check_finite, row_blocks, scorer
 
 Integers = NDArray[np.integer[Any]]
 
@@ -227,8 +227,8 @@ def distance_scores(query_QD: Tensor, candidate_CD: Tensor) -> Scores:
 def _between(
     query_QD: Tensor, candidate_CD: Tensor, metric: Metric
 ) -> Callable[[int, int], Tensor]:
-    demand_finite(query_QD, "embeddings of queries")
-    demand_finite(candidate_CD, "embeddings of candidates")
+    check_finite(query_QD, "embeddings of queries")
+    check_finite(candidate_CD, "embeddings of candidates")
     if query_QD.shape[1] != candidate_CD.shape[1]:
         raise ValueError(
             f"queries are {query_QD.shape[1]} wide, candidates {candidate_CD.shape[1]}; want one encoder"

@@ -308,7 +308,7 @@ def row_blocks(
         yield start, min(start + rows, last)
 
 
-def demand_finite(vector_ND: Tensor, what: str) -> None:
+def check_finite(vector_ND: Tensor, what: str) -> None:
     """Refuse embeddings that cannot be ranked.
 
     Raises:

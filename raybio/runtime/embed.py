@@ -26,7 +26,7 @@ from transformers import AutoTokenizer
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.errors import ConfigError, DataError
-from raybio.core.files import demand_file
+from raybio.core.files import check_writable_file
 from raybio.encoders.checkpoints import load_pretrained
 from raybio.encoders.config import Pooling, TextEncoderConfig
 from raybio.encoders.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
@@ -242,7 +242,7 @@ def embed_file(
         DataError: if the input is missing, or not what the model reads.
         StoreError: if ``out`` comes from another model or input or is damaged, or its parts from another input.
     """
-    demand_file(out)
+    check_writable_file(out)
     if strip_stop and model.reads == "texts":
         raise ConfigError(
             f"--strip-stop is for proteins, and {model.folder} reads texts; leave the option out"

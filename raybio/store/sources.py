@@ -90,7 +90,7 @@ def read_lines(path: Path, wanted: str) -> Iterator[str]:
         ) from None
 
 
-def demand_files(files: Iterable[Path]) -> None:
+def check_readable_files(files: Iterable[Path]) -> None:
     """Refuse an input that is not there, before anything is read.
 
     Raises:

@@ -3,7 +3,12 @@ from pathlib import Path
 import pytest
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import demand_file, demand_folder, demand_models, whole_folder
+from raybio.core.files import (
+    check_model_sources,
+    check_writable_file,
+    check_writable_folder,
+    whole_folder,
+)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -76,29 +81,29 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to("nowhere")
-    demand_folder(tmp_path)
-    demand_folder(tmp_path / "deep" / "out")
-    demand_file(tmp_path / "file")
-    demand_file(tmp_path / "deep" / "out.tsv")
+    check_writable_folder(tmp_path)
+    check_writable_folder(tmp_path / "deep" / "out")
+    check_writable_file(tmp_path / "file")
+    check_writable_file(tmp_path / "deep" / "out.tsv")
     for refuse, place, message in [
-        (demand_folder, "file", "--out .*file: is a file; want a folder"),
-        (demand_folder, "file/deep/out", "--out .*out: .*file is a file; want a folder"),
-        (demand_file, ".", "--out .*: is a folder; want a file"),
-        (demand_file, "file/out.tsv", "--out .*out.tsv: .*file is a file; want a file"),
-        (demand_folder, "link", "link: is a file; want a folder"),
-        (demand_folder, "x" * 300, "cannot be written .*too long"),
+        (check_writable_folder, "file", "--out .*file: is a file; want a folder"),
+        (check_writable_folder, "file/deep/out", "--out .*out: .*file is a file; want a folder"),
+        (check_writable_file, ".", "--out .*: is a folder; want a file"),
+        (check_writable_file, "file/out.tsv", "--out .*out.tsv: .*file is a file; want a file"),
+        (check_writable_folder, "link", "link: is a file; want a folder"),
+        (check_writable_folder, "x" * 300, "cannot be written .*too long"),
     ]:
         with pytest.raises(ConfigError, match=message):
             refuse(tmp_path / place)
     if Path("/proc/self").is_dir():  # root may write there, says os.access
-        for refuse in (demand_folder, demand_file):
+        for refuse in (check_writable_folder, check_writable_file):
             with pytest.raises(ConfigError, match="--index /proc/new/x: /proc cannot be written"):
                 refuse(Path("/proc/new/x"), "--index")
     monkeypatch.setattr(
         "os.access", lambda *_: False
     )  # tests may run as root, who may write anywhere
     with pytest.raises(ConfigError, match="file: cannot be written; choose another file"):
-        demand_file(tmp_path / "file")
+        check_writable_file(tmp_path / "file")
     assert contents(tmp_path) == {"file": "mine"}
 
 
@@ -106,6 +111,6 @@ def test_a_runs_folder_is_no_model_and_the_error_names_the_one_that_it_has(tmp_p
     (tmp_path / "run" / "export").mkdir(parents=True)
     for name in ("run.json", "export/config.json"):
         (tmp_path / "run" / name).write_text("{}")
-    demand_models([str(tmp_path / "run" / "export"), "author/model"])
+    check_model_sources([str(tmp_path / "run" / "export"), "author/model"])
     with pytest.raises(ConfigError, match="is a run's folder; want its model, .*run/export"):
-        demand_models([str(tmp_path / "run")])
+        check_model_sources([str(tmp_path / "run")])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raybio.ops import scores as module
 from raybio.ops.rank_counts import count_ranks
-from raybio.ops.scores import demand_finite, scorer
+from raybio.ops.scores import check_finite, scorer
 from raybio.ops.similarity import normalise
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def test_a_bad_row_is_named_whatever_tile_it_is_in(monkeypatch) -> None:
     embedding = embeddings("normal", 30, 0)
     embedding[17, 3], embedding[29, 0] = torch.nan, torch.inf
     with pytest.raises(ValueError, match="2 of 30 vectors hold NaN or Inf .the first: row 17."):
-        demand_finite(embedding, "vectors")
+        check_finite(embedding, "vectors")
 
 
 MEASURE = """

@@ -9,7 +9,7 @@ import typer
 
 from raybio.cli.contrastive_probe.probe import POOLING_HELP, checked_pooling
 from raybio.core.errors import ConfigError
-from raybio.core.files import demand_folder
+from raybio.core.files import check_writable_folder
 
 if TYPE_CHECKING:
     from raybio.methods.contrastive_probe.probe import TextEmbedder
@@ -37,7 +37,7 @@ def ask(
         if one.count("[Y]") != 1:
             raise ConfigError(f"query {one!r}: want [Y] once, where the answer belongs")
     if index is not None:
-        demand_folder(index, "--index")
+        check_writable_folder(index, "--index")
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
     from raybio.methods.contrastive_probe.config import QUERY_TOKENS

@@ -11,7 +11,7 @@ from raybio.cli.contrastive_probe.probe import POOLING_HELP, QUERIES_HELP, check
 from raybio.cli.options import fraction
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
-from raybio.core.files import demand_folder
+from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import DecodeConfig, ProbeConfig
 
 METHODS = ("mask-average", "x-factr", "generative", "hybrid")
@@ -70,7 +70,7 @@ def baselines(
     if subset not in ("full", "hard"):
         raise ConfigError(f"--subset {subset}: want full or hard")
     if out is not None:
-        demand_folder(out)
+        check_writable_folder(out)
     pooled = checked_pooling(pooling)
     values = {"decode": decode, "refine": refine, "beam": beam, "max_masks": max_masks}
     values |= {"max_iterations": max_iterations, "rescore": rescore}

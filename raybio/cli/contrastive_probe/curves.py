@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from raybio.core.files import demand_folder
+from raybio.core.files import check_writable_folder
 from raybio.runtime.compare.curves import _unfinished, write_curves
 from raybio.runtime.run.folder import RunFolder
 
@@ -31,7 +31,7 @@ def curves(
     from raybio.runtime.run.request import default_folder
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
-    demand_folder(out)
+    check_writable_folder(out)
     names_by_label = _runs_by_label(run)
     written = write_curves(folder, names_by_label, metric, out)
     if out / "choice.md" not in written:

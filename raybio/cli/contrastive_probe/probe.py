@@ -11,7 +11,7 @@ import typer
 
 from raybio.core.config import BaseConfig, fields
 from raybio.core.errors import ConfigError
-from raybio.core.files import demand_folder
+from raybio.core.files import check_writable_folder
 from raybio.methods.contrastive_probe.config import ProbeConfig
 
 app = typer.Typer(
@@ -100,7 +100,7 @@ def probe(
     given = checked_pooling(pooling)
     if prompts not in ("human", "default", "released"):
         raise ConfigError(f"--prompts {prompts}: want human, default or released")
-    demand_folder(out)
+    check_writable_folder(out)
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.methods.contrastive_probe.accuracy import chance_scores
     from raybio.methods.contrastive_probe.expert_sheet import check_unscored
@@ -175,7 +175,7 @@ def sheet(
         raise ConfigError(
             f"--subset {subset}: want full or hard, the one from which the sheet was written"
         )
-    demand_folder(out)
+    check_writable_folder(out)
     config = ProbeConfig.from_mapping({"match": match})
     from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
     from raybio.methods.contrastive_probe.expert_sheet import SCORES, read_sheet, sheet_markdown

@@ -24,7 +24,7 @@ from raybio.methods.biostransformers.store import (
 )
 from raybio.methods.biostransformers.zero_shot.datasets import read_pubmedqa
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import demand_files, describe_files
+from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
 
 ARTICLES_AT_ONCE = 10_000
@@ -73,7 +73,7 @@ def prepare_medline(
         config or ArticleConfig(),
         Quarantine((config or ArticleConfig()).max_bad_share),
     )
-    demand_files(files)
+    check_readable_files(files)
     with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
         folder = parts or draft.path.with_name(f".{draft.path.name}.parts")
         try:
@@ -133,7 +133,7 @@ def prepare_pairs(
         config or ArticleConfig(),
         Quarantine((config or ArticleConfig()).max_bad_share),
     )
-    demand_files(files)
+    check_readable_files(files)
     with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
         for path in files:
             for batch in _read(path, quarantine):

@@ -11,7 +11,7 @@ from raybio.methods.contrastive_probe.sentences import read_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
 from raybio.store.demo_corpus import kept_store
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import demand_files, describe_files
+from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SCHEMA_VERSION, sha256_of
 from raybio.store.vocabulary_counts import count_words
 from raybio.store.writer import Draft
@@ -32,7 +32,7 @@ def kept_sentences(
         DataError: as ``prepare_sentences``.
         StoreError: if the directory cannot be written.
     """
-    demand_files(files)
+    check_readable_files(files)
     parts = [*files, *(() if benchmark is None else _files_of(benchmark))]
     digest = hashlib.sha256(
         "".join(f"{path.name}:{sha256_of(path)}\n" for path in parts).encode()
@@ -62,7 +62,7 @@ def prepare_sentences(
         DataError: if a file is missing, torn or without sentences, two have one name, or the benchmark is not sound.
         StoreError: if the store cannot be written.
     """
-    demand_files(files)
+    check_readable_files(files)
     names = [path.name for path in files]
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:

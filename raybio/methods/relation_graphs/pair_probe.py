@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from raybio.methods.relation_graphs.word_pairs import WordPairs
 from raybio.ops.linear_probe import descend
-from raybio.ops.scores import demand_finite
+from raybio.ops.scores import check_finite
 from raybio.ops.similarity import at_least_fp32, matmul
 
 
@@ -109,4 +109,4 @@ def _check(words: WordPairs, is_related_P: Tensor, l2: float, positive_weight: f
         )
     if not (l2 > 0 and positive_weight > 0):
         raise ValueError(f"l2 is {l2} and positive_weight {positive_weight}, want numbers > 0")
-    demand_finite(words.row_WD, "words")
+    check_finite(words.row_WD, "words")

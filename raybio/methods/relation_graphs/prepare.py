@@ -17,7 +17,7 @@ from raybio.methods.relation_graphs.formats import SENTENCE, WordSentence, read_
 from raybio.methods.relation_graphs.store import WordStore, commit_words
 from raybio.methods.relation_graphs.tags import tag_names, tags_of
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import demand_files, describe_files
+from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SPLITS
 from raybio.store.writer import Draft
 
@@ -59,7 +59,7 @@ def prepare_words(
     files_by_split = dict(zip(SPLITS, ([*files], [*dev], [*test]), strict=True))
     given = {"sentences": [*files], "splits": [splits]} if splits is not None else files_by_split
     for paths in given.values():
-        demand_files(paths)
+        check_readable_files(paths)
     quarantine = Quarantine(max_bad_share)
     with Draft(out, force=force) as draft:
         sources = {name: describe_files(paths) for name, paths in given.items() if paths}

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from raybio.ops.scores import demand_finite
+from raybio.ops.scores import check_finite
 
 _MOST_WORDS = 256
 """Query words compared with the whole bank at once, unless one sentence has more."""
@@ -379,5 +379,5 @@ def _check(query: WordPairs, bank: WordPairs, k: int) -> None:
         raise ValueError(
             f"query words are {query.row_WD.shape[1]} wide, those of the bank {bank.row_WD.shape[1]}; want one encoder"
         )
-    demand_finite(query.row_WD, "query words")
-    demand_finite(bank.row_WD, "words of the bank")
+    check_finite(query.row_WD, "query words")
+    check_finite(bank.row_WD, "words of the bank")

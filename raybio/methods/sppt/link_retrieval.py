@@ -31,7 +31,7 @@ from raybio.methods.sppt.config import LinkEvaluationConfig
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.ops.chance import expected_average_precision, expected_ndcg, expected_reciprocal_rank
 from raybio.ops.rank_counts import count_at_least, count_ranks
-from raybio.ops.scores import ENTRIES_AT_ONCE, Metric, demand_finite, row_blocks, scorer
+from raybio.ops.scores import ENTRIES_AT_ONCE, Metric, check_finite, row_blocks, scorer
 from raybio.ops.segments import expand
 from raybio.ops.significance import Interval
 
@@ -319,7 +319,7 @@ def _check(embedding_ND: Tensor, indptr: Integers, group_N: Integers) -> None:
             f"{num_nodes} embeddings do not fit indptr ({len(indptr)} entries, want {num_nodes + 1}) "
             f"and group_N ({len(group_N)} entries, want {num_nodes})"
         )
-    demand_finite(embedding_ND, "embeddings")
+    check_finite(embedding_ND, "embeddings")
 
 
 @dataclass(frozen=True)

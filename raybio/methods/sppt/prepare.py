@@ -15,7 +15,7 @@ from raybio.methods.sppt.proteins.residues import DEFAULT_MAX_LENGTH
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
-from raybio.store.sources import demand_files, describe_files
+from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
 
 
@@ -127,7 +127,7 @@ def _prepare(
 ) -> G:
     quarantine = Quarantine(config.max_bad_share)
     for files in source.files.values():
-        demand_files(files)
+        check_readable_files(files)
     with new as draft, Spool(draft.folder / "spool") as spool:
         before = _states(source)
         sources = {name: describe_files(files) for name, files in source.files.items()}

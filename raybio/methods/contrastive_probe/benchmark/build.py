@@ -29,7 +29,7 @@ from pydantic import Field
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError, StoreError
-from raybio.core.files import demand_folder, whole_folder
+from raybio.core.files import check_writable_folder, whole_folder
 from raybio.core.randomness import derive_seed
 from raybio.methods.contrastive_probe.benchmark.medlama import SEPARATOR, TABLE_5, write_prompts
 from raybio.methods.contrastive_probe.benchmark.statistics import Overlap, name_overlap
@@ -241,9 +241,9 @@ def _facts(
 def _refuse_what_is_there(out: Path, force: bool) -> None:
     """--force replaces a benchmark that was built here (or an empty folder), never a folder of something else."""
     if not out.exists():
-        demand_folder(out)
+        check_writable_folder(out)
         return
-    demand_folder(out.resolve().parent)  # in which the new one is written
+    check_writable_folder(out.resolve().parent)  # in which the new one is written
     if not out.is_dir() or (any(out.iterdir()) and not _is_benchmark(out)):
         raise StoreError(
             f"{out}: holds what is no benchmark that was built here. Choose another --out."

@@ -16,7 +16,7 @@ from raybio.methods.mtb_mccl.documents.writer import DocumentCollector
 from raybio.store.json import Record, read_json_object
 from raybio.store.quarantine import Quarantine
 from raybio.store.relation_labels import NO_RELATION
-from raybio.store.sources import demand_files, describe_files
+from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SPLITS
 from raybio.store.writer import Draft
 
@@ -107,7 +107,7 @@ def prepare_unlabelled(
         DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left.
         StoreError: if the store cannot be written.
     """
-    demand_files(files)
+    check_readable_files(files)
     quarantine = Quarantine(max_bad_share)
     with (
         Draft(out, force=False) as draft,
@@ -147,7 +147,7 @@ def _check_share(share: float | None, dev: Sequence[Path]) -> None:
 
 def _described(given: Mapping[str, list[Path]]) -> dict[str, Any]:
     for paths in given.values():
-        demand_files(paths)
+        check_readable_files(paths)
     return {name: describe_files(paths) for name, paths in given.items() if paths}
 
 

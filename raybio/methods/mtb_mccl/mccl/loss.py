@@ -27,7 +27,7 @@ from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
 from raybio.ops.contrastive import equal_rows, multi_label_contrast, supervised_contrast
-from raybio.ops.positives import ContrastSum, by_entity_pair, demand_positive, with_others
+from raybio.ops.positives import ContrastSum, by_entity_pair, check_temperature, with_others
 from raybio.ops.similarity import matmul, normalise
 from raybio.training.objectives import CouplingObjective
 
@@ -136,8 +136,8 @@ def multi_center_contrast(
     Raises:
         ValueError: for a temperature that is not positive, or rows that do not fit together.
     """
-    demand_positive(weight_temperature)
-    demand_positive(logit_temperature)
+    check_temperature(weight_temperature)
+    check_temperature(logit_temperature)
     other_MD, id_M, type_M = with_others(
         pair_ND,
         (entity_pair_id_N, type_N),

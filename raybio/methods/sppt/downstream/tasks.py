@@ -12,7 +12,7 @@ from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
 from raybio.methods.sppt.proteins.residues import LETTERS
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import demand_files, describe_files
+from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
 
 Labels = Literal["class", "number", "residues"]
@@ -110,7 +110,7 @@ def prepare_task(
     """
     config, task = config or TaskConfig(), TASKS[name]
     quarantine = Quarantine(config.max_bad_share)
-    demand_files(files)
+    check_readable_files(files)
     with Draft(out, force=force) as draft:
         good = [one for one in examples if _is_good(one, task, quarantine)]
         quarantine.check("row")

@@ -18,7 +18,7 @@ from pydantic import Field
 from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
-from raybio.store.sources import demand_files, describe_files, read_lines
+from raybio.store.sources import check_readable_files, describe_files, read_lines
 from raybio.store.store import Store
 from raybio.store.writer import Draft
 
@@ -107,7 +107,7 @@ def prepare_topics(
     from sklearn.feature_extraction.text import CountVectorizer
 
     config = config or TopicConfig()
-    demand_files(files)
+    check_readable_files(files)
     with Draft(out, force=force) as draft:
         quarantine = Quarantine()
         texts = list(_sentences(files, config.min_words, quarantine))
