@@ -27,7 +27,7 @@ LIGHT = ["raybio.methods", "raybio.core.config", "raybio.core.search_space"]
 """What listing methods, ``--help`` and a misspelt setting import."""
 
 
-NOT_YET = {"raybio.runtime.embed", "raybio.runtime.compare.choices"}
+NOT_YET = {"raybio.runtime.embed"}
 """Modules that still import one method."""
 
 

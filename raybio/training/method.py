@@ -1,6 +1,7 @@
 """The description of a published method that the layers above the methods work with."""
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +12,10 @@ from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from raybio.core.interfaces import System
+
+
+MetricsByStep = Mapping[int, Mapping[str, float]]
+"""Step -> name of a metric -> value, as a run logs them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +30,7 @@ class Method:
         config: class of its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
         system: dotted path of the module that defines ``STORE``, ``check``, ``input_lengths``, ``build`` and
-            ``prepare_demo``.
+            ``prepare_demo``, and optionally ``write_step_selection``.
         table: how the scores of final evaluations are shown.
         step_metrics: evaluation metrics that comparisons plot over steps.
         comparison: setting and values that a run is compared with by default, as ``--compare`` takes them.
@@ -63,6 +68,21 @@ class Method:
     def prepare_demo(self, folder: str | Path) -> Path:
         """Return the path of the embedded default corpus, prepared inside ``folder`` on the first call."""
         return self._module.prepare_demo(folder)
+
+    def write_step_selection(
+        self, runs_by_label: Mapping[str, Mapping[str, MetricsByStep]], metric: str, out: Path
+    ) -> list[Path]:
+        """Write which training steps the method's label-free rules select; return the files.
+
+        Methods without such rules write nothing.
+
+        Args:
+            runs_by_label: label -> name of a run -> its evaluation metrics by step.
+            metric: the metric by which the selection is evaluated.
+            out: an existing folder.
+        """
+        write = getattr(self._module, "write_step_selection", None)
+        return [] if write is None else write(runs_by_label, metric, out)
 
     @property
     def _module(self) -> ModuleType:

@@ -29,8 +29,8 @@ from raybio.encoders.text_checkpoint import read_checkpoint, read_sentence_folde
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.methods.contrastive_probe.accuracy import Questions, outcome, predict
 from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS, ProbeConfig
-from raybio.methods.contrastive_probe.label_free_selection import agreement_beyond_heads
 from raybio.methods.contrastive_probe.report import ProbeResult
+from raybio.methods.contrastive_probe.wording_agreement import agreement_beyond_heads
 from raybio.ops.nearest import nearest
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows

@@ -25,9 +25,9 @@ from raybio.methods.contrastive_probe.accuracy import (
 )
 from raybio.methods.contrastive_probe.label_free_selection import (
     Table,
-    choice_table,
-    choices,
     relation_table,
+    select_candidates,
+    selection_table,
 )
 
 REMARK = (
@@ -395,11 +395,11 @@ def _layer_choices(one: Mapping[str, Any]) -> dict[str, Table]:
                 )
             )
             rules, layers = (
-                choices(accuracy_SR, agreement_SR),
+                select_candidates(accuracy_SR, agreement_SR),
                 [_layer(result["layer"]) for result in mine],
             )
             heading = f"of {model}, {one['name']} set: acc@10, macro"
-            tables[f"Layer chosen without gold {heading}"] = choice_table(
+            tables[f"Layer chosen without gold {heading}"] = selection_table(
                 rules, accuracy_SR, layers
             )
             table = relation_table(rules, accuracy_SR, layers, list(mine[0]["agreement"]))

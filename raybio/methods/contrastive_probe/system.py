@@ -43,11 +43,21 @@ from raybio.methods.contrastive_probe.config import Config, EvaluationConfig
 from raybio.methods.contrastive_probe.demo import default_knowledge
 from raybio.methods.contrastive_probe.loss import ClozeContrast
 from raybio.methods.contrastive_probe.probe import TextEmbedder, agreement, probe_encoder
+from raybio.methods.contrastive_probe.step_selection import write_step_selection
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.ops.retrieval import retrieve, vector_scores
 from raybio.ops.scores import Metric
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
+
+__all__ = [
+    "STORE",
+    "build",
+    "check",
+    "input_lengths",
+    "prepare_demo",
+    "write_step_selection",
+]
 
 STORE = ClozeStore
 """The class of the stores that it trains on."""

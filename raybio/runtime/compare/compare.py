@@ -15,7 +15,7 @@ from typing import Any
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.report import Section, write_report
 from raybio.methods import METHODS
-from raybio.runtime.compare.curves import table as means_over_steps
+from raybio.runtime.compare.curves import means_over_steps
 from raybio.runtime.compare.plots import Row, plot_overlaid, plot_scores
 from raybio.runtime.compare.runs import GivenRun, Group, differing_settings, grouped
 from raybio.runtime.compare.table import UNDEFINED, ResultTable

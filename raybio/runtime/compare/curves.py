@@ -3,113 +3,152 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from raybio.core.errors import ConfigError
 from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.training.method import Method, MetricsByStep
 
 Curve = list[tuple[int, float]]
-"""(step, value), a point an evaluation."""
+"""(step, value) of each evaluation."""
+
+
+class CurvePoint(NamedTuple):
+    """The metric at one step, over the runs of a label that were evaluated there.
+
+    Attributes:
+        label: of the runs.
+        step: the training step.
+        num_runs: runs with a value at this step.
+        mean: over these runs.
+        deviation: sample standard deviation; 0 for one run.
+    """
+
+    label: str
+    step: int
+    num_runs: int
+    mean: float
+    deviation: float
 
 
 def write_curves(
-    folder: Path, names_by_label: Mapping[str, Sequence[str]], metric: str, out: Path
+    folder: Path,
+    names_by_label: Mapping[str, Sequence[str]],
+    metric: str,
+    out: Path,
+    method: Method,
 ) -> list[Path]:
-    """``curves.csv`` and ``curves.png``, and where there is what to choose by ``choice.csv`` and ``choice.md``.
+    """Write and print a metric over steps; return the files.
+
+    These are ``curves.csv``, ``curves.png``, and the files of ``method.write_step_selection``.
 
     Args:
-        folder: of runs.
-        names_by_label: the runs; those of a label are averaged.
+        folder: folder of runs.
+        names_by_label: names of runs; the runs of a label are averaged.
         metric: an evaluation metric.
-        out: the folder to write in; what is written is printed too.
+        out: folder to write in, created if missing.
+        method: the method of the runs.
 
     Raises:
-        ConfigError: for a run that is not there, or has not that metric.
+        ConfigError: if a run does not exist or does not log the metric.
     """
     from raybio.evaluation.plots import plot_curves
-    from raybio.runtime.compare.choices import run_choice, write_choices
 
-    by_label = {
-        label: [curve(folder, name, metric) for name in names]
+    curves_by_label = {
+        label: [read_curve(folder, name, metric) for name in names]
         for label, names in names_by_label.items()
     }
-    rows = table(by_label)
+    points = means_over_steps(curves_by_label)
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "curves.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("label", "step", "runs", "mean", "deviation"), *rows])
-    print(f"{metric} in percent; of several runs mean ± standard deviation")
-    for label, step, num, mean, deviation in rows:
-        spread = f" ± {100 * deviation:.2f} ({num} runs)" if num > 1 else ""
-        print(f"{label}  step {step:,}: {100 * mean:.2f}{spread}")
-    for label in by_label:
-        # A step that some runs have not reached yet would be judged by the others alone.
-        of_label = [(step, num, mean) for one, step, num, mean, _ in rows if one == label]
-        most = max(num for _, num, _ in of_label)
-        mean_by_step = {step: mean for step, num, mean in of_label if num == most}
-        print(
-            f"{label}  highest at step {max(mean_by_step, key=lambda step: mean_by_step[step]):,}"
-        )
-    written = [
-        out / "curves.csv",
-        plot_curves(by_label, out / "curves.png", title=metric, y_label=metric.rpartition("/")[2]),
-    ]
-    chosen = {
-        label: [run_choice(folder, name, metric) for name in names]
+    table_path = out / "curves.csv"
+    with table_path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("label", "step", "runs", "mean", "deviation"))
+        writer.writerows(points)
+    _print_points(points, metric)
+    y_label = metric.rpartition("/")[2]
+    plot_path = plot_curves(curves_by_label, out / "curves.png", title=metric, y_label=y_label)
+    runs_by_label = {
+        label: {name: _metrics_by_step(folder, name) for name in names}
         for label, names in names_by_label.items()
     }
-    whole = {label: [one for one in found if one] for label, found in chosen.items() if all(found)}
-    for earlier in (out / "choice.csv", out / "choice.md"):
-        earlier.unlink(missing_ok=True)  # of other runs, perhaps
-    written += write_choices(whole, metric, out) if whole else []
+    written = [table_path, plot_path, *method.write_step_selection(runs_by_label, metric, out)]
     print(f"written: {', '.join(map(str, written))}")
     return written
 
 
-def _unfinished(run: RunFolder) -> str:
-    """How a run stands that has not come to its end, or that was made longer since; empty for all others."""
-    result, step = read_json(run.result) or {}, read_reports(run.metrics)[-1]["step"]
-    status, max_steps = result.get("status", "not ended yet"), run.max_steps
+def _print_points(points: Sequence[CurvePoint], metric: str) -> None:
+    print(f"{metric} in percent; mean ± standard deviation over several runs")
+    for point in points:
+        spread = ""
+        if point.num_runs > 1:
+            spread = f" ± {100 * point.deviation:.2f} ({point.num_runs} runs)"
+        print(f"{point.label}  step {point.step:,}: {100 * point.mean:.2f}{spread}")
+    for label in dict.fromkeys(point.label for point in points):
+        of_label = [point for point in points if point.label == label]
+        # A step that some runs have not reached yet would compare different runs.
+        num_runs = max(point.num_runs for point in of_label)
+        complete = [point for point in of_label if point.num_runs == num_runs]
+        highest = max(complete, key=lambda point: point.mean)
+        print(f"{label}  highest at step {highest.step:,}")
+
+
+def unfinished_status(run: RunFolder) -> str:
+    """Return the status of a run with steps left to train; empty for a finished run."""
+    result = read_json(run.result) or {}
+    status = result.get("status", "not ended yet")
     if status not in COMPLETE:
+        step = read_reports(run.metrics)[-1]["step"]
         return f"{status}, at step {step:,}"
-    is_short = status == "finished" and max_steps is not None and result["step"] < max_steps
-    return f"at step {step:,} of {max_steps:,}" if is_short else ""
+    max_steps = run.max_steps
+    if status == "finished" and max_steps is not None and result["step"] < max_steps:
+        # ``schedule.max_steps`` was raised after the run had finished.
+        step = read_reports(run.metrics)[-1]["step"]
+        return f"at step {step:,} of {max_steps:,}"
+    return ""
 
 
-def curve(folder: Path, name: str, metric: str) -> Curve:
-    """The metric at each evaluated step of a run.
+def read_curve(folder: Path, name: str, metric: str) -> Curve:
+    """Return the metric at each evaluated step of a run, in ascending order.
 
     Raises:
-        ConfigError: if there is no such run, or it has not that metric.
+        ConfigError: if there is no such run, or it does not log the metric.
     """
-    log = RunFolder(folder, name).metrics
-    if not log.exists():
+    if not RunFolder(folder, name).metrics.exists():
         raise ConfigError(f"--run {name}: no run of that name in {folder}")
-    reports = read_reports(log)
-    found = {
-        report["step"]: report["metrics"][metric]
-        for report in reports
-        if metric in report["metrics"]
+    metrics_by_step = _metrics_by_step(folder, name)
+    value_by_step = {
+        step: metrics[metric] for step, metrics in metrics_by_step.items() if metric in metrics
     }
-    if not found:
-        has = sorted(
-            {key for report in reports for key in report["metrics"] if key.count("/") == 1}
+    if not value_by_step:
+        logged = sorted(
+            {key for metrics in metrics_by_step.values() for key in metrics if key.count("/") == 1}
         )
         raise ConfigError(
-            f"--metric {metric}: run {name} has none; want one of {', '.join(has) or 'no evaluation yet'}"
+            f"--metric {metric}: run {name} does not log it; "
+            f"want one of {', '.join(logged) or 'no evaluation yet'}"
         )
-    return sorted(found.items())
+    return sorted(value_by_step.items())
 
 
-def table(by_label: Mapping[str, Sequence[Curve]]) -> list[tuple[str, int, int, float, float]]:
-    """(label, step, runs, mean, standard deviation of a sample; 0 for one run), by label and step."""
-    rows = []
-    for label, of_label in by_label.items():
-        values: dict[int, list[float]] = {}
-        for step, value in (point for one in of_label for point in one):
-            values.setdefault(step, []).append(value)
-        for step in sorted(values):
-            deviation = float(np.std(values[step], ddof=1)) if len(values[step]) > 1 else 0.0
-            rows.append((label, step, len(values[step]), float(np.mean(values[step])), deviation))
-    return rows
+def _metrics_by_step(folder: Path, name: str) -> MetricsByStep:
+    reports = read_reports(RunFolder(folder, name).metrics)
+    return {report["step"]: report["metrics"] for report in reports}
+
+
+def means_over_steps(curves_by_label: Mapping[str, Sequence[Curve]]) -> list[CurvePoint]:
+    """Return the points of all labels, in order of label and step."""
+    points = []
+    for label, curves in curves_by_label.items():
+        values_by_step: dict[int, list[float]] = {}
+        for curve in curves:
+            for step, value in curve:
+                values_by_step.setdefault(step, []).append(value)
+        for step in sorted(values_by_step):
+            values = values_by_step[step]
+            deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            points.append(CurvePoint(label, step, len(values), float(np.mean(values)), deviation))
+    return points

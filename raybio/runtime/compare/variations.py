@@ -271,7 +271,13 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
         names_by_label[title] = [results[number].folder.name for number in numbers]
     out = results[0].folder.path / "over_steps"
     for metric in metrics:
-        write_curves(Path(first.runs), names_by_label, metric, out / metric.removeprefix("val/"))
+        write_curves(
+            Path(first.runs),
+            names_by_label,
+            metric,
+            out / metric.removeprefix("val/"),
+            METHODS[first.system],
+        )
     return [out] if metrics else []
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from raybio.methods.contrastive_probe.label_free_selection import agreement_beyond_heads
+from raybio.methods.contrastive_probe.wording_agreement import agreement_beyond_heads
 from tests import oracles
 
 

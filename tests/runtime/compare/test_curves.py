@@ -5,7 +5,7 @@ import pytest
 
 from raybio.cli.contrastive_probe.curves import curves
 from raybio.core.errors import ConfigError
-from raybio.runtime.compare.curves import curve
+from raybio.runtime.compare.curves import read_curve
 from raybio.runtime.run.folder import RunFolder, write_json
 from raybio.runtime.run.metrics_log import MetricsLog
 
@@ -60,8 +60,8 @@ def test_a_run_that_has_not_come_to_its_end_is_named(
     curves(run=["running", "stopped", "whole"], out=tmp_path / "out", runs=tmp_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if "is not finished" in line]
     assert lines == [
-        "running: is not finished (not ended yet, at step 51): more may be to come",
-        "stopped: is not finished (stopped, at step 51): more may be to come",
+        "running: is not finished (not ended yet, at step 51), more evaluations may follow",
+        "stopped: is not finished (stopped, at step 51), more evaluations may follow",
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_run_made_longer_is_not_finished_and_a_step_that_some_runs_lack_is_not
         write_json(run.identity, {"config": {"schedule": {"max_steps": max_steps}}})
     curves(run=["both=longer", "both=whole"], out=tmp_path / "out", runs=tmp_path)
     output = capsys.readouterr().out
-    assert "longer: is not finished (at step 61 of 100): more may be to come" in output
+    assert "longer: is not finished (at step 61 of 100), more evaluations may follow" in output
     assert "whole: is not finished" not in output
     assert "both  highest at step 50" in output
 
@@ -146,7 +146,7 @@ def test_choices_of_runs_of_a_label_are_averaged_and_runs_without_agreement_have
     assert not (tmp_path / "other" / "choice.md").exists()
 
 
-def test_held_out_sentences_alone_choose_a_step_and_what_is_missing_for_a_choice_is_said(
+def test_held_out_sentences_alone_choose_a_step_and_missing_metrics_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunFolder(tmp_path, "a").make()
@@ -166,7 +166,7 @@ def test_held_out_sentences_alone_choose_a_step_and_what_is_missing_for_a_choice
     assert "a  highest at step 100" in capsys.readouterr().out
     curves(run=["a"], metric="val/held_out_mrr", out=tmp_path / "other", runs=tmp_path)
     assert (
-        "no step is chosen without gold; that wants runs that log val/held_out_mrr by"
+        "no label-free step selection: want runs that log val/held_out_mrr by"
         in capsys.readouterr().out
     )
 
@@ -174,8 +174,8 @@ def test_held_out_sentences_alone_choose_a_step_and_what_is_missing_for_a_choice
 def test_a_run_or_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, "a", {0: 0.1})
     with pytest.raises(ConfigError, match="--run b: no run of that name"):
-        curve(tmp_path, "b", "val/acc_at_10")
+        read_curve(tmp_path, "b", "val/acc_at_10")
     with pytest.raises(
-        ConfigError, match="--metric val/f1: run a has none; want one of val/acc_at_10$"
+        ConfigError, match="--metric val/f1: run a does not log it; want one of val/acc_at_10$"
     ):
-        curve(tmp_path, "a", "val/f1")
+        read_curve(tmp_path, "a", "val/f1")

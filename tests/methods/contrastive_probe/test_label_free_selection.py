@@ -3,13 +3,13 @@ import pytest
 
 from raybio.methods.contrastive_probe.label_free_selection import (
     BEST,
+    BEST_BY_RELATION,
     BY_AGREEMENT,
     BY_HELD_OUT,
-    EACH_BEST,
-    EACH_BY_AGREEMENT,
+    BY_RELATION_AGREEMENT,
     LAST,
-    accuracy_of,
-    choices,
+    select_candidates,
+    selected_accuracy,
 )
 from tests import oracles
 
@@ -20,47 +20,47 @@ def test_choices_equal_the_loop_and_of_equals_the_earlier_is_taken(seed: int) ->
     accuracy, agreement = rng.integers(0, 4, (2, 6, 5)) / 4  # so coarse that there are ties
     agreement[:, 2], accuracy[:, 4] = np.nan, np.nan
     held_out = rng.integers(0, 3, 6) / 3
-    found = choices(accuracy, agreement, held_out, {"step 150": 2})
+    found = select_candidates(accuracy, agreement, held_out, {"step 150": 2})
     overall = oracles.first_of_the_highest_means(agreement.tolist())
     expected = {
         BY_HELD_OUT: [held_out.tolist().index(held_out.max())] * 5,
         BY_AGREEMENT: [overall] * 5,
-        EACH_BY_AGREEMENT: oracles.first_of_the_highest(agreement.tolist(), otherwise=overall),
+        BY_RELATION_AGREEMENT: oracles.first_of_the_highest(agreement.tolist(), otherwise=overall),
         LAST: [5] * 5,
         "step 150": [2] * 5,
         BEST: [oracles.first_of_the_highest_means(accuracy.tolist())] * 5,
     }
-    expected[EACH_BEST] = oracles.first_of_the_highest(
+    expected[BEST_BY_RELATION] = oracles.first_of_the_highest(
         accuracy.tolist(), otherwise=expected[BEST][0]
     )
     assert {rule: chosen.tolist() for rule, chosen in found.items()} == expected
     assert list(found) == list(expected)
     each = [
         accuracy[place, relation]
-        for relation, place in enumerate(expected[EACH_BY_AGREEMENT])
+        for relation, place in enumerate(expected[BY_RELATION_AGREEMENT])
         if relation != 4
     ]
-    assert accuracy_of(found[EACH_BY_AGREEMENT], accuracy) == pytest.approx(sum(each) / 4)
+    assert selected_accuracy(found[BY_RELATION_AGREEMENT], accuracy) == pytest.approx(sum(each) / 4)
 
 
 def test_rules_without_gold_do_not_look_at_it() -> None:
     rng = np.random.default_rng(0)
     agreement, held_out = rng.random((6, 5)), rng.random(6)
-    one, two = (choices(rng.random((6, 5)), agreement, held_out) for _ in range(2))
-    for rule in (BY_AGREEMENT, EACH_BY_AGREEMENT, BY_HELD_OUT):
+    one, two = (select_candidates(rng.random((6, 5)), agreement, held_out) for _ in range(2))
+    for rule in (BY_AGREEMENT, BY_RELATION_AGREEMENT, BY_HELD_OUT):
         assert one[rule].tolist() == two[rule].tolist()
-    assert one[EACH_BEST].tolist() != two[EACH_BEST].tolist()
+    assert one[BEST_BY_RELATION].tolist() != two[BEST_BY_RELATION].tolist()
 
 
 def test_without_held_out_sentences_there_is_no_such_rule_and_without_any_agreement_the_first_is_taken() -> (
     None
 ):
-    found = choices(np.random.default_rng(0).random((4, 2)), np.full((4, 2), np.nan))
+    found = select_candidates(np.random.default_rng(0).random((4, 2)), np.full((4, 2), np.nan))
     assert BY_HELD_OUT not in found
-    assert found[BY_AGREEMENT].tolist() == found[EACH_BY_AGREEMENT].tolist() == [0, 0]
-    assert list(choices(np.zeros((2, 1)), held_out_S=np.array([0.1, 0.2]))) == [
+    assert found[BY_AGREEMENT].tolist() == found[BY_RELATION_AGREEMENT].tolist() == [0, 0]
+    assert list(select_candidates(np.zeros((2, 1)), held_out_S=np.array([0.1, 0.2]))) == [
         BY_HELD_OUT,
         LAST,
         BEST,
-        EACH_BEST,
+        BEST_BY_RELATION,
     ]
