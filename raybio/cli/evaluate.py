@@ -382,14 +382,15 @@ def link_samples(
     check_model_sources(list(name_by_folder))
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.core.markdown import markdown_table
-    from raybio.methods.sppt.articles.sampled_links import MEASURES, cuts_of_models, sampled_links
+    from raybio.methods.sppt.articles.evaluate import evaluate_link_samples, truncation_remarks
+    from raybio.methods.sppt.articles.link_samples import MEASURES
 
-    cuts = cuts_of_models(list(name_by_folder), store, max_length)
+    cuts = truncation_remarks(list(name_by_folder), store, max_length)
     for folder, cut in cuts.items():
         print(f"{name_by_folder[folder]}: {cut}")
     sizes = {"trials": trials, "samples": samples, "nodes": nodes}
     settings = {"pooling": pooling, "max_length": max_length, "seed": seed} | sizes
-    found = sampled_links(list(name_by_folder), store, say=print, **settings)  # type: ignore[arg-type]
+    found = evaluate_link_samples(list(name_by_folder), store, report=print, **settings)  # type: ignore[arg-type]
     rows = [
         [
             name_by_folder.get(name, name),

@@ -10,8 +10,9 @@ from raybio.cli.app import meanings, settings_of
 from raybio.cli.options import fraction
 from raybio.cli.prepared import Force, Out, matching, show_store
 from raybio.core.errors import ConfigError
-from raybio.methods.sppt.articles.formats import Cane, LinkedTables
-from raybio.methods.sppt.articles.ogb_mag import OgbMag
+from raybio.methods.sppt.articles.formats.cane import Cane
+from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
+from raybio.methods.sppt.articles.formats.tables import LinkedTables
 from raybio.methods.sppt.prepare import LinkedTextConfig, TextSource, prepare_linked_texts
 from raybio.methods.sppt.synthetic.topics import TopicConfig, prepare_topics
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError
-from raybio.methods.sppt.articles import sampled_links as link_samples
+from raybio.methods.sppt.articles import evaluate as evaluation
 from raybio.methods.sppt.articles import system as structure_preserving_text
-from raybio.methods.sppt.articles.sampled_links import MEASURES, draw_link_samples
+from raybio.methods.sppt.articles.link_samples import MEASURES, draw_link_samples
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from tests.methods.conformance_cases import tiny_config
 
@@ -76,16 +76,16 @@ def test_wrong_arguments_are_refused_before_models_are_loaded(
 def test_links_that_training_does_not_have_are_asked_for_too(
     tiny_citations: LinkedTextStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    graphs = []
 
     def remembered(graph, **sizes):
-        asked.append(graph)
+        graphs.append(graph)
         return draw_link_samples(graph, **sizes)
 
-    monkeypatch.setattr(link_samples, "draw_link_samples", remembered)
-    link_samples.sampled_links([], tiny_citations.path, trials=1, samples=1, nodes=5)
+    monkeypatch.setattr(evaluation, "draw_link_samples", remembered)
+    evaluation.evaluate_link_samples([], tiny_citations.path, trials=1, samples=1, nodes=5)
     heldout = tiny_citations.heldout
     assert len(heldout) and not tiny_citations.graph.has_edge(heldout[:, 0], heldout[:, 1]).any()
-    (whole,) = asked
+    (whole,) = graphs
     assert whole.has_edge(heldout[:, 0], heldout[:, 1]).all()
     assert whole.num_edges == tiny_citations.graph.num_edges + len(heldout)

@@ -17,7 +17,7 @@ from raybio.methods.mtb_mccl.mtb import recurring_pairs as entity_pairs
 from raybio.methods.mtb_mccl.mtb.config import EntityPairConfig
 from raybio.methods.mtb_mccl.mtb.recurring_pairs import recurring_pairs
 from raybio.store.store import open_store
-from tests.methods.sppt.articles.citations import citation, deletion, write_medline
+from tests.methods.biostransformers.formats.medline_files import citation, deletion, write_medline
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 RATS = "<MeshHeading><DescriptorName MajorTopicYN='N'>Rats</DescriptorName></MeshHeading>"

@@ -15,7 +15,7 @@ from raybio.core.errors import ConfigError, DataError
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.tasks import TASK_NAMES
 from raybio.store.store import open_store
-from tests.methods.sppt.articles.citations import article_set, citation
+from tests.methods.biostransformers.formats.medline_files import article_set, citation
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"

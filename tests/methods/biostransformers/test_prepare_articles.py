@@ -14,7 +14,7 @@ from raybio.methods.biostransformers.prepare import prepare_medline, prepare_pai
 from raybio.methods.biostransformers.store import ENTRIES, ROWS, ArticleConfig, ArticleStore
 from raybio.store.quarantine import Quarantine
 from raybio.store.writer import Draft
-from tests.methods.sppt.articles.citations import citation, write_medline
+from tests.methods.biostransformers.formats.medline_files import citation, write_medline
 
 MEDLINE = Path(__file__).resolve().parents[3] / "shared" / "data" / "medline_xml"
 

@@ -14,21 +14,22 @@ from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
 class EvaluationConfig(LinkEvaluationConfig):
-    """How link retrieval of texts is measured."""
+    """Settings of link retrieval on texts."""
 
     test_graphs: int = Field(
         0,
         ge=0,
-        description="test graphs whose samples the final table asks too, 5 in the paper's Table 7; 0: none",
+        description="test graphs whose samples the final evaluation includes; 0: none; "
+        "the paper's Table 7 has 5",
     )
-    samples: int = Field(100, ge=1, description="of each test graph")
+    samples: int = Field(100, ge=1, description="samples of each test graph")
     nodes_per_sample: int = Field(
-        200, ge=1, description="drawn for a sample; their neighbours join them"
+        200, ge=1, description="nodes drawn for a sample, to which their neighbours are added"
     )
 
 
 class Config(TrainingConfig):
-    """Settings of SPPT on texts; the defaults are the paper's where it states them."""
+    """Settings of SPPT on texts. Defaults are the paper's where it states them."""
 
     encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
         source="allenai/scibert_scivocab_uncased", normalise=False, max_length=512
@@ -61,4 +62,4 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=400, checkpoint_every_steps=100, evaluate_every_steps=100),
     optim=OptimConfig(peak_lr=1e-3, num_warmup_steps=40, schedule="linear"),
 )
-"""Settings for the embedded simulated citation graph on two CPU cores: minutes."""
+"""Settings of the demo on the simulated citation graph: minutes on two CPU cores."""

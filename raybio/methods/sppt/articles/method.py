@@ -1,4 +1,4 @@
-"""SPPT on citation graphs of articles, for the table of methods."""
+"""Description of SPPT on citation graphs, for the table of methods."""
 
 from raybio.methods.sppt.articles.config import DEMO, Config
 from raybio.methods.sppt.table import LINK_RETRIEVAL

@@ -1,33 +1,26 @@
-"""The store of a graph of texts: articles that cite each other, for instance.
+"""Store of a graph of texts, such as articles that cite each other.
 
-Texts are stored as text, not as tokens: one store serves every encoder, and tokenising a batch costs a hundredth of a
-training step.
-
-Texts as tokens, for the collation of linked texts.
-
-Shape letters: R texts, T tokens of them end to end.
+The store holds texts, not tokens, so that one store serves every encoder. Tokenising a batch takes
+about a hundredth of a training step.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raybio.encoders.tokenization import Tokenise
 from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
 from raybio.store.vocabulary_counts import count_words
 from raybio.store.writer import Draft
 
 WORDS = "words.arrow"
 
+MAX_COUNTED_TEXTS = 200_000
+"""Words are counted in about this many texts, evenly spaced."""
 
-TEXTS_COUNTED = 200_000
-
-
-_TEXTS_AT_ONCE = 10_000
+TEXTS_PER_BLOCK = 10_000
 
 
 class LinkedTextStore(GraphStore):
@@ -36,14 +29,13 @@ class LinkedTextStore(GraphStore):
     kind = "linked texts"
 
     def texts(self, row_R: np.ndarray) -> list[str]:
-        """The texts of some rows."""
-        return [
-            text.decode() for text in self._rows.column("text").take(pa.array(row_R)).to_pylist()
-        ]
+        """Return the texts of these rows."""
+        column = self._rows.column("text").take(pa.array(row_R))
+        return [text.decode() for text in column.to_pylist()]
 
     @cached_property
     def count_by_word(self) -> dict[str, int]:
-        """How often the commonest words occur, for a tokenizer that is made from scratch."""
+        """Counts of the most frequent words, for a tokenizer trained from scratch."""
         words = self._batch(WORDS)
         return dict(
             zip(words.column("word").to_pylist(), words.column("count").to_pylist(), strict=True)
@@ -53,66 +45,30 @@ class LinkedTextStore(GraphStore):
 def commit_linked_texts(
     draft: Draft, rows: LinkedRows, provenance: dict[str, Any]
 ) -> LinkedTextStore:
-    """Write and commit a store of texts.
+    """Write and commit a store of texts, and return it open.
 
     Args:
-        draft: where it is made.
-        rows: texts; their content is UTF-8.
-        provenance: the manifest's account of the input: ``sources``, ``parameters``, ``quarantine``.
+        draft: the store to be written.
+        rows: texts as UTF-8 bytes, and their links.
+        provenance: what the manifest records of the input: ``sources``, ``parameters``,
+            ``quarantine``.
 
     Raises:
         StoreError: if the store cannot be written.
     """
     text = rows.content.to_arrow()
-    count_by_word = count_words(_some(text))
+    count_by_word = count_words(_evenly_spaced(text))
     words = {
         "word": pa.array(list(count_by_word), pa.string()),
         "count": pa.array(list(count_by_word.values()), pa.int64()),
     }
-    return draft.commit(
-        LinkedTextStore, rows.tables(text=text) | {WORDS: words}, rows.counts("bytes"), provenance
-    )
+    tables = rows.tables(text=text) | {WORDS: words}
+    return draft.commit(LinkedTextStore, tables, rows.counts("bytes"), provenance)
 
 
-def _some(text: pa.Array) -> Iterator[str]:
-    """A part of the texts, evenly spaced."""
-    chosen = np.arange(0, len(text), max(1, len(text) // TEXTS_COUNTED))
-    for start in range(0, len(chosen), _TEXTS_AT_ONCE):
-        yield from (
-            one.as_py().decode()
-            for one in text.take(pa.array(chosen[start : start + _TEXTS_AT_ONCE]))
-        )
-
-
-class HasTexts(Protocol):
-    """A store of texts, or whatever else has a text for each row; picklable."""
-
-    def texts(self, row_R: np.ndarray) -> list[str]:
-        """The texts of some rows."""
-        ...
-
-
-@dataclass(frozen=True)
-class TextRows:
-    """Texts as tokens, cut to their first ones; a ``collate.ReadRows``.
-
-    Attributes:
-        linked: has the texts.
-        tokenise: makes tokens of them, special ones included.
-        mask_id: token id of a masked word.
-        special_ids: token ids that are never masked.
-        ordinary_ids: token ids of all words.
-    """
-
-    linked: HasTexts
-    tokenise: Tokenise
-    mask_id: int
-    special_ids: tuple[int, ...]
-    ordinary_ids: np.ndarray
-
-    def __call__(
-        self, row_R: np.ndarray, chance_R: object = 0.0
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens, pointers and whether each token is a special one; nothing is left to chance."""
-        token_T, indptr_R1 = self.tokenise(self.linked.texts(row_R))
-        return token_T, indptr_R1, np.isin(token_T, self.special_ids)
+def _evenly_spaced(text: pa.Array) -> Iterator[str]:
+    """Yield about ``MAX_COUNTED_TEXTS`` texts, evenly spaced."""
+    chosen = np.arange(0, len(text), max(1, len(text) // MAX_COUNTED_TEXTS))
+    for start in range(0, len(chosen), TEXTS_PER_BLOCK):
+        block = text.take(pa.array(chosen[start : start + TEXTS_PER_BLOCK]))
+        yield from (content.as_py().decode() for content in block)

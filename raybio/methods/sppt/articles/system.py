@@ -28,19 +28,20 @@ from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.evaluation.evaluator import exact_scores, sampled
+from raybio.methods.sppt.articles.collate import HasTexts, TextRows
 from raybio.methods.sppt.articles.config import Config, EvaluationConfig
 from raybio.methods.sppt.articles.demo import default_citations
-from raybio.methods.sppt.articles.sampled_links import (
+from raybio.methods.sppt.articles.link_samples import (
     MEASURES,
     LinkSample,
     draw_link_samples,
-    linked_of_test_graph,
+    num_linked_test_nodes,
     random_vectors,
     sampled_link_chance,
     sampled_link_scores,
     whole_graph,
 )
-from raybio.methods.sppt.articles.store import HasTexts, LinkedTextStore, TextRows
+from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.config import ObjectiveConfig
 from raybio.methods.sppt.downstream.scores import with_intervals
 from raybio.methods.sppt.system import LinkJudge, link_system
@@ -69,7 +70,7 @@ def check(config: Config, store: LinkedTextStore) -> None:
     asked = config.evaluation
     graph = whole_graph(store) if asked.test_graphs else store.graph
     for trial in range(asked.test_graphs):
-        if (at_hand := linked_of_test_graph(graph, SAMPLES_SEED, trial)) <= asked.nodes_per_sample:
+        if (at_hand := num_linked_test_nodes(graph, SAMPLES_SEED, trial)) <= asked.nodes_per_sample:
             raise ConfigError(
                 f"evaluation.test_graphs: number {trial + 1} of {asked.test_graphs} has {at_hand:,} linked nodes in "
                 f"{store.path}, and every sample of {asked.nodes_per_sample} would be all of it; want fewer "

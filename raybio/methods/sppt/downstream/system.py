@@ -33,7 +33,7 @@ from raybio.encoders.input_lengths import (
 from raybio.encoders.text import TextEncoder, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.evaluation.evaluator import exact_scores
-from raybio.methods.sppt.articles.store import TextRows
+from raybio.methods.sppt.articles.collate import TextRows
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.collate import ReadRows, unmasked
 from raybio.methods.sppt.downstream.config import Config, HeadKind

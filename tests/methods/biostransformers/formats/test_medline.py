@@ -8,7 +8,12 @@ from lxml import etree
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.formats.medline import ARTICLE_SCHEMA, REASONS, read_medline
 from raybio.store.quarantine import Quarantine
-from tests.methods.sppt.articles.citations import article_set, citation, deletion, write_medline
+from tests.methods.biostransformers.formats.medline_files import (
+    article_set,
+    citation,
+    deletion,
+    write_medline,
+)
 
 MEDLINE = Path(__file__).resolve().parents[3] / "shared" / "data" / "medline_xml"
 needs_medline = pytest.mark.skipif(

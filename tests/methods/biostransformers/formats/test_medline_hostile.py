@@ -15,7 +15,7 @@ import pytest
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.formats.medline import read_medline
 from raybio.store.quarantine import Quarantine
-from tests.methods.sppt.articles.citations import (
+from tests.methods.biostransformers.formats.medline_files import (
     DOCTYPE,
     article_set,
     citation,

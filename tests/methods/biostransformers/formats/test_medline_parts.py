@@ -15,7 +15,7 @@ from raybio.methods.biostransformers.formats.medline_parts import (
     read_part,
 )
 from raybio.store.quarantine import Quarantine
-from tests.methods.sppt.articles.citations import citation, deletion, write_medline
+from tests.methods.biostransformers.formats.medline_files import citation, deletion, write_medline
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from raybio.cli.prepare import app
 from raybio.core.errors import ConfigError
-from raybio.methods.sppt.articles.sampled_links import MEASURES, RANDOM, sampled_links
+from raybio.methods.sppt.articles.evaluate import RANDOM, evaluate_link_samples
+from raybio.methods.sppt.articles.link_samples import MEASURES
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.articles.system import build, check
 from raybio.store.store import open_store
@@ -45,7 +46,9 @@ def test_samples_of_test_graphs_are_asked_as_the_command_for_other_models_asks_t
             )
     trained = str(system.export(tmp_path / "trained", {"name": "tiny"}))
     final = system.final_evaluate(system.model, SingleProcess())
-    found = sampled_links([initial, trained], tiny_citations.path, trials=3, samples=4, nodes=5)
+    found = evaluate_link_samples(
+        [initial, trained], tiny_citations.path, trials=3, samples=4, nodes=5
+    )
     assert found[initial] != found[trained]
     for name, wanted in {"random": RANDOM, "initial": initial, "trained": trained}.items():
         for measure in MEASURES:

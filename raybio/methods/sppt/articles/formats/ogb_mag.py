@@ -1,11 +1,11 @@
-"""OGB-MAG's papers: ``ogbn_mag/`` as it unpacks for nodes and citations, and MAG's abstracts as inverted indices.
+"""Reader of OGB-MAG: papers and citations of ``ogbn_mag/``, abstracts of MAG's inverted indices.
 
-    ogbn_mag/mapping/paper_entidx2name.csv.gz                   "ent idx,ent name": number of a node, its MAG id
-    ogbn_mag/raw/relations/paper___cites___paper/edge.csv.gz    "number,number" of the citing and the cited paper
-    PaperAbstractsInvertedIndex.txt[.1, .2]                     MAG id, tab, {"InvertedIndex": {word: [places]}, ...}
+    ogbn_mag/mapping/paper_entidx2name.csv.gz                 "ent idx,ent name": node, MAG id
+    ogbn_mag/raw/relations/paper___cites___paper/edge.csv.gz  "node,node": citing, cited paper
+    PaperAbstractsInvertedIndex.txt[.1, .2]    MAG id, tab, {"InvertedIndex": {word: [positions]}}
 
-The abstracts may also be the CSV ``ent idx,abstract`` that the authors of SPPT made of these. As in theirs, a leading
-word "abstract" is dropped, and papers without an abstract are left out.
+The abstracts may also be the CSV ``ent idx,abstract`` that the authors of SPPT made. As in the
+authors' code, a leading word "abstract" is dropped, and papers without an abstract are skipped.
 """
 
 import csv
@@ -23,36 +23,24 @@ import pyarrow as pa
 import pyarrow.csv
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.articles.formats import one_group
+from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
 from raybio.methods.sppt.graph_store import Corpus, LinkCollector
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source, plain_or_gzip
 
 MAPPING = "mapping/paper_entidx2name.csv"
-
-
 CITATIONS = "raw/relations/paper___cites___paper/edge.csv"
-
-
 MAPPING_HEADER = ("ent idx", "ent name")
-
-
 ABSTRACTS_HEADER = ("ent idx", "abstract")
 
-
-MAX_WORDS = 100_000
-
-
 BAD_LINE = "line that is no abstract (want a MAG id, a tab and an inverted index)"
-
-
 BAD_ROW = "row that is no abstract (want the number of a paper and its abstract)"
 
+MAX_WORDS = 100_000
+"""Upper bound of word positions in an inverted index."""
 
-TEXTS_AT_ONCE = 10_000
-
-
+TEXTS_PER_BLOCK = 10_000
 MAX_FIELD_BYTES = 1 << 22
 
 
@@ -62,7 +50,8 @@ class OgbMag:
 
     Attributes:
         folder: ``ogbn_mag/``.
-        abstracts: MAG's inverted indices, in any number of parts, or the authors' CSV; plain or gzip.
+        abstracts: MAG's inverted indices in any number of parts, or the authors' CSV; plain or
+            gzip.
     """
 
     folder: Path
@@ -78,17 +67,21 @@ class OgbMag:
         }
 
     def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
-        """Papers, then their abstracts, then the citations."""
+        """Read the papers, then their abstracts, then the citations.
+
+        Raises:
+            DataError: if a file is missing, damaged or has too many bad records.
+        """
         number_by_id = _read_mapping(self._file(MAPPING))
         num_papers = len(number_by_id)
         spooled_N = np.full(num_papers, -1, dtype=np.int64)
-        waiting: list[tuple[int, bytes]] = []
+        waiting: list[bytes] = []
         for path in self.abstracts:
             for number, text in _read_abstracts(Path(path), number_by_id, quarantine):
-                if spooled_N[number] < 0:  # the first of several counts
+                if spooled_N[number] < 0:  # keep the first of several abstracts
                     spooled_N[number] = spool.num_rows + len(waiting)
-                    waiting.append((number, text.encode()))
-                if len(waiting) == TEXTS_AT_ONCE:
+                    waiting.append(text.encode())
+                if len(waiting) == TEXTS_PER_BLOCK:
                     _spool(waiting, spool)
         _spool(waiting, spool)
         quarantine.check("abstract")
@@ -100,8 +93,8 @@ class OgbMag:
         is_unknown = (np.minimum(u_E, v_E) < 0) | (np.maximum(u_E, v_E) >= num_papers)
         line_E = np.arange(1, len(u_E) + 1)
         quarantine.saw("link", len(u_E))
-        first = np.flatnonzero(is_unknown)[: quarantine.num_examples]
-        examples = [(int(line_E[place]), f"{u_E[place]},{v_E[place]}") for place in first]
+        shown = np.flatnonzero(is_unknown)[: quarantine.num_examples]
+        examples = [(int(line_E[link]), f"{u_E[link]},{v_E[link]}") for link in shown]
         quarantine.add_many(
             "link",
             "link with a number that no paper has",
@@ -111,29 +104,29 @@ class OgbMag:
         )
         quarantine.check("link")
         links.add(u_E[~is_unknown], v_E[~is_unknown], line_E[~is_unknown], file.name)
-        return one_group(keys, spooled_N, links.merged(file.name))
+        return single_group_corpus(keys, spooled_N, links.merged(file.name))
 
     def _file(self, name: str) -> Path:
         return plain_or_gzip(Path(self.folder) / name)
 
 
 def abstract_of(inverted_index: dict[str, Any]) -> str:
-    """The text of one of MAG's inverted indices, without a leading word "abstract"; "" if it is none.
+    """Return the text of a MAG inverted index, without a leading word "abstract".
 
     Raises:
         ValueError: if it is no inverted index.
     """
     try:
-        words = {
-            int(place): word
-            for word, places in inverted_index["InvertedIndex"].items()
-            for place in places
-        }
+        word_by_position: dict[int, str] = {}
+        for word, positions in inverted_index["InvertedIndex"].items():
+            for position in positions:
+                word_by_position[int(position)] = word
     except (KeyError, TypeError, AttributeError, OverflowError):
         raise ValueError("is no inverted index") from None
-    if words and not 0 <= min(words) <= max(words) < MAX_WORDS:
-        raise ValueError(f"has places outside 0 to {MAX_WORDS:,}")
-    return _without_heading(" ".join(words[place] for place in sorted(words)))
+    if word_by_position and not (min(word_by_position) >= 0 and max(word_by_position) < MAX_WORDS):
+        raise ValueError(f"has positions outside 0 to {MAX_WORDS:,}")
+    words = [word_by_position[position] for position in sorted(word_by_position)]
+    return _without_heading(" ".join(words))
 
 
 def _without_heading(text: str) -> str:
@@ -141,6 +134,7 @@ def _without_heading(text: str) -> str:
 
 
 def _read_mapping(path: Path) -> dict[str, int]:
+    """Return the node number of each paper by its MAG id."""
     with open_source(path, "OGB's paper_entidx2name.csv") as file:
         rows = csv.reader(
             bounded_lines(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), path)
@@ -150,24 +144,26 @@ def _read_mapping(path: Path) -> dict[str, int]:
             raise DataError(
                 f"{path}: begins with {','.join(header)!r}, want {','.join(MAPPING_HEADER)!r}"
             )
-        found: dict[str, int] = {}
+        number_by_id: dict[str, int] = {}
         for row in rows:
-            if len(row) != 2 or row[0] != str(len(found)) or row[1] in found:
-                want = f"{len(found)},MAG id"
+            number = len(number_by_id)
+            if len(row) != 2 or row[0] != str(number) or row[1] in number_by_id:
                 raise DataError(
-                    f"{path}, line {rows.line_num}: got {','.join(row)!r}, want {want}: numbers in order"
+                    f"{path}, line {rows.line_num}: got {','.join(row)!r}, "
+                    f"want {number},MAG id: numbers in order, each MAG id once"
                 )
-            found[row[1]] = len(found)
-    if not found:
+            number_by_id[row[1]] = number
+    if not number_by_id:
         raise DataError(f"{path}: names no paper, want one a line")
-    return found
+    return number_by_id
 
 
 def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the node numbers (E,) of the citing and the cited papers."""
     options = pa.csv.ReadOptions(column_names=["citing", "cited"])
-    kinds = pa.csv.ConvertOptions(column_types={"citing": pa.int64(), "cited": pa.int64()})
+    types = pa.csv.ConvertOptions(column_types={"citing": pa.int64(), "cited": pa.int64()})
     try:
-        table = pa.csv.read_csv(str(path), read_options=options, convert_options=kinds)
+        table = pa.csv.read_csv(str(path), read_options=options, convert_options=types)
     except (OSError, pa.ArrowException, EOFError) as error:
         raise DataError(
             f"{path}: cannot be read as citations ({error}), want two numbers a line"
@@ -180,7 +176,7 @@ def _read_citations(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _read_abstracts(
     path: Path, number_by_id: dict[str, int], quarantine: Quarantine
 ) -> Iterator[tuple[int, str]]:
-    """Number and abstract of each paper of the mapping; MAG's files hold many others."""
+    """Yield node number and abstract of each paper of the mapping; MAG's files hold many others."""
     with open_source(
         path, "MAG's PaperAbstractsInvertedIndex.txt, or a CSV ent idx,abstract"
     ) as file:
@@ -220,19 +216,18 @@ def _from_csv(
     try:
         for row in rows:
             quarantine.saw("abstract", 1)
-            if (
-                len(row) != 2
-                or not (row[0].isascii() and row[0].isdigit())
-                or int(row[0]) >= num_papers
-            ):
+            is_row = len(row) == 2 and row[0].isascii() and row[0].isdigit()
+            if not is_row or int(row[0]) >= num_papers:
                 quarantine.add("abstract", BAD_ROW, path.name, rows.line_num, ",".join(row)[:60])
-            elif text := _without_heading(row[1]):
+                continue
+            text = _without_heading(row[1])
+            if text:
                 yield int(row[0]), text
     except csv.Error as error:
         raise DataError(f"{path}, line {rows.line_num}: is no CSV ({error})") from None
 
 
-def _spool(waiting: list[tuple[int, bytes]], spool: Spool) -> None:
+def _spool(waiting: list[bytes], spool: Spool) -> None:
     if waiting:
-        spool.append(pa.array([text for _, text in waiting], pa.large_binary()))
+        spool.append(pa.array(waiting, pa.large_binary()))
     waiting.clear()

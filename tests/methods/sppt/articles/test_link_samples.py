@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.methods.sppt.articles.sampled_links import (
+from raybio.methods.sppt.articles.link_samples import (
     OverTrials,
     draw_link_samples,
-    linked_of_test_graph,
-    nodes_of_test_graph,
+    draw_test_nodes,
+    num_linked_test_nodes,
     over_trials,
     sampled_link_scores,
 )
@@ -33,14 +33,14 @@ def cliques(num: int, size: int) -> Graph:
 
 def test_test_graphs_take_a_quarter_of_disjoint_pairs() -> None:
     pairs = cliques(4000, 2)
-    nodes = nodes_of_test_graph(pairs, np.random.default_rng(0))
+    nodes = draw_test_nodes(pairs, np.random.default_rng(0))
     assert len(nodes) / pairs.num_nodes == pytest.approx(0.25, abs=0.02)
     assert set((nodes ^ 1).tolist()) == set(nodes.tolist())  # partners are in the same part
 
 
 def test_ends_of_a_link_that_chose_stay_together_and_no_node_is_in_two_parts() -> None:
     triangles = cliques(500, 3)
-    nodes = nodes_of_test_graph(triangles, np.random.default_rng(1))
+    nodes = draw_test_nodes(triangles, np.random.default_rng(1))
     counts = np.bincount(nodes // 3, minlength=500)
     # Of a triangle the first link takes two; the third node finds only neighbours that are in a part already.
     assert set(counts.tolist()) == {0, 2}
@@ -64,9 +64,9 @@ def test_perfect_embeddings_score_one_and_random_ones_little() -> None:
 
 def test_what_samples_are_drawn_from_is_counted() -> None:
     graph = cliques(40, 4)
-    nodes = nodes_of_test_graph(graph, np.random.default_rng((4, 0)))
+    nodes = draw_test_nodes(graph, np.random.default_rng((4, 0)))
     members = np.bincount(nodes // 4, minlength=40)
-    assert linked_of_test_graph(graph, 4) == members[members > 1].sum() > 0
+    assert num_linked_test_nodes(graph, 4) == members[members > 1].sum() > 0
 
 
 def test_every_model_gets_the_same_samples() -> None:
@@ -93,7 +93,7 @@ def test_a_sample_is_some_nodes_and_their_neighbours_and_the_deviation_is_that_o
         assert one.deviation == pytest.approx(abs(first - second) / 2**0.5)
     # The first trial by hand: of each triangle of the test graph two nodes are left, and a node's partner comes along.
     rng = np.random.default_rng((3, 0))
-    nodes = nodes_of_test_graph(graph, rng)
+    nodes = draw_test_nodes(graph, rng)
     partners = [
         one
         for one in nodes.tolist()

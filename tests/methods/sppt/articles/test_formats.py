@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.articles.formats import Cane, LinkedTables
-from raybio.methods.sppt.articles.ogb_mag import OgbMag, abstract_of
+from raybio.methods.sppt.articles.formats.cane import Cane
+from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag, abstract_of
+from raybio.methods.sppt.articles.formats.tables import LinkedTables
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.prepare import LinkedTextConfig, prepare_linked_texts
 from raybio.store.store import open_store
@@ -188,7 +189,7 @@ def test_ogb_mag_with_the_authors_csv(tmp_path: Path) -> None:
     [
         ("17\t{broken", "line that is no abstract"),
         ("no tab", "line that is no abstract"),
-        ('17\t{"InvertedIndex": {"a": [-1]}}', "places outside"),
+        ('17\t{"InvertedIndex": {"a": [-1]}}', "positions outside"),
     ],
 )
 def test_broken_abstracts_are_refused_with_their_line(

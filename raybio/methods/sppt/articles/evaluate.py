@@ -1,0 +1,134 @@
+"""Evaluation of finished text encoders by link retrieval on samples of test graphs."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.core.errors import DataError
+from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.input_lengths import text_lengths
+from raybio.encoders.text import build_text_encoder, text_reader
+from raybio.encoders.text_checkpoint import read_checkpoint
+from raybio.encoders.tokenization import TokenizerSource, read_texts
+from raybio.methods.sppt.articles.link_samples import (
+    OverTrials,
+    draw_link_samples,
+    num_linked_test_nodes,
+    over_trials,
+    random_vectors,
+    sampled_link_scores,
+    whole_graph,
+)
+from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.store.store import open_store
+from raybio.training.collective import SingleProcess
+from raybio.training.embed import embed_rows
+
+RANDOM = "random vectors"
+"""Name of the random baseline among the models."""
+
+MAX_TOKENS_PER_BATCH = 16_384
+
+
+def evaluate_link_samples(
+    models: Sequence[str],
+    store_path: Path,
+    *,
+    pooling: Literal["mean", "cls"] = "cls",
+    max_length: int = 512,
+    trials: int = 5,
+    samples: int = 100,
+    nodes: int = 200,
+    seed: int = 0,
+    report: Callable[[str], None] = lambda _: None,
+) -> dict[str, dict[str, OverTrials]]:
+    """Return the scores of random vectors and of each model, by its name.
+
+    All links of the store count, held-out links included.
+
+    Args:
+        models: folders or hub ids of text encoders.
+        store_path: store of linked texts.
+        pooling: pooling of models whose checkpoint does not state one.
+        max_length: maximum number of tokens of a text, limited by the model's positions.
+        trials: number of test graphs.
+        samples: samples of each test graph.
+        nodes: nodes drawn for a sample.
+        seed: seed of test graphs, samples and random vectors.
+        report: called with progress messages.
+
+    Raises:
+        ConfigError: for a model that cannot be loaded.
+        StoreError: for a store that cannot be read.
+        DataError: for a graph that is too small.
+    """
+    store = open_store(store_path, LinkedTextStore)
+    graph = whole_graph(store)
+    try:
+        drawn = draw_link_samples(graph, trials=trials, samples=samples, nodes=nodes, seed=seed)
+    except ValueError as error:
+        raise DataError(f"{store_path}: {error}") from None
+
+    def score(embedding_ND: Tensor) -> dict[str, OverTrials]:
+        return over_trials([sampled_link_scores(trial, embedding_ND) for trial in drawn])
+
+    scores = {RANDOM: score(random_vectors(graph.num_nodes, seed))}
+    num_linked = num_linked_test_nodes(graph, seed)
+    if num_linked <= nodes:
+        report(
+            f"a test graph has {num_linked:,} linked nodes: each sample of {nodes} is the whole "
+            "test graph, which is easier than the paper's protocol"
+        )
+    for model in models:
+        report(f"embedding {store.num_rows:,} texts by {model}")
+        scores[model] = score(_embed(model, store, pooling, max_length))
+    return scores
+
+
+def truncation_remarks(
+    models: Sequence[str], store_path: Path, max_length: int = 512
+) -> dict[str, str]:
+    """Return a remark for each model that truncates texts of the store. No weights are loaded.
+
+    Raises:
+        ConfigError: for a model that cannot be loaded.
+        StoreError: for a store that cannot be read.
+    """
+    store = open_store(store_path, LinkedTextStore)
+    rows = np.arange(store.num_rows)
+    remarks = {}
+    for model in models:
+        config = TextEncoderConfig(source=model, max_length=max_length)
+        reader = text_reader(config, count_by_word={})
+        lengths = text_lengths("texts", store.texts, rows, reader, wanted=max_length)
+        if lengths.remark:
+            remarks[model] = lengths.remark
+    return remarks
+
+
+def _embed(
+    model: str, store: LinkedTextStore, pooling: Literal["mean", "cls"], max_length: int
+) -> Tensor:
+    states_pooling = read_checkpoint(model, "main", with_head=True).head is not None
+    config = TextEncoderConfig(
+        source=model,
+        max_length=max_length,
+        pooling="auto" if states_pooling else pooling,
+        normalise=False,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    encoder = build_text_encoder(config, seed=0).to(device)
+    source = TokenizerSource.of(encoder.tokenizer)
+    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    return embed_rows(
+        encoder,
+        lambda row_R: read_texts(store.texts(row_R), tokenise),
+        np.arange(store.num_rows),
+        SingleProcess(),
+        max_tokens=MAX_TOKENS_PER_BATCH,
+    )

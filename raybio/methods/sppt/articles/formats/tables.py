@@ -1,0 +1,110 @@
+"""Reader of articles and citations as two tab-separated tables with a header, plain or ``.gz``.
+
+The tables have the columns ``id title abstract`` and ``citing cited``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
+from raybio.methods.sppt.graph_store import Corpus, LinkCollector, concatenated, find, first_of_each
+from raybio.methods.sppt.proteins.formats import BLOCK_BYTES, read_columns, set_aside_rows
+from raybio.methods.sppt.proteins.residues import is_missing
+from raybio.store.quarantine import Quarantine
+from raybio.store.ragged import Spool
+
+ARTICLE_COLUMNS = ("id", "title", "abstract")
+CITATION_COLUMNS = ("citing", "cited")
+
+
+@dataclass(frozen=True)
+class LinkedTables:
+    """A table of articles and a table of citations.
+
+    An article's text is its title and its abstract, joined by a blank. One of the two may be empty.
+    """
+
+    articles: Path
+    citations: Path
+
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The two tables."""
+        return {"articles": [Path(self.articles)], "citations": [Path(self.citations)]}
+
+    def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
+        """Read the articles, then look up the citations among them.
+
+        Raises:
+            DataError: if a table is missing, empty or has too many bad rows.
+        """
+        keys, spooled_N = self._read_articles(spool, quarantine)
+        links = LinkCollector(quarantine, keys)
+        file = Path(self.citations).name
+        types = (pa.string(), pa.string())
+        blocks = read_columns(
+            self.citations, CITATION_COLUMNS, types, "link", quarantine, BLOCK_BYTES
+        )
+        for citing, cited, line in blocks:
+            quarantine.saw("link", len(citing))
+            u_E = find(citing, keys)
+            v_E = find(cited, keys)
+            is_unknown = (u_E < 0) | (v_E < 0)
+            reason = "link with an id that is not among the articles"
+            set_aside_rows(is_unknown, reason, "link", file, line, [citing, cited], quarantine)
+            links.add(u_E[~is_unknown], v_E[~is_unknown], line.to_numpy()[~is_unknown], file)
+        quarantine.check("link")
+        return single_group_corpus(keys, spooled_N, links.merged(file))
+
+    def _read_articles(self, spool: Spool, quarantine: Quarantine) -> tuple[pa.Array, np.ndarray]:
+        """Return the distinct ids (N,) and the spool row of each article's text (N,)."""
+        key_blocks = []
+        line_blocks = []
+        for block_key, text, block_line in self._articles(quarantine):
+            spool.append(text)
+            key_blocks.append(block_key)
+            line_blocks.append(block_line)
+        key = concatenated(key_blocks, pa.large_string())
+        line = concatenated(line_blocks, pa.int64())
+        is_first = first_of_each(key)
+        repeated = pa.array(np.flatnonzero(~is_first)[: quarantine.num_examples])
+        examples = zip(line.take(repeated).to_pylist(), key.take(repeated).to_pylist(), strict=True)
+        quarantine.add_many(
+            "article", "duplicate id", Path(self.articles).name, int((~is_first).sum()), examples
+        )
+        quarantine.check("article")
+        if not len(key):
+            raise DataError(
+                f"{self.articles}: holds no article with a text, want one a line below the header"
+            )
+        return key.filter(pa.array(is_first)), np.flatnonzero(is_first)
+
+    def _articles(self, quarantine: Quarantine) -> Iterator[tuple[pa.Array, pa.Array, pa.Array]]:
+        """Yield id, text and line of each valid article, block by block."""
+        types = (pa.string(), pa.large_string(), pa.large_string())
+        blocks = read_columns(
+            self.articles, ARTICLE_COLUMNS, types, "article", quarantine, BLOCK_BYTES
+        )
+        empty = pa.scalar("", pa.large_string())
+        blank = pa.scalar(" ", pa.large_string())
+        for key, title, abstract, line in blocks:
+            quarantine.saw("article", len(key))
+            parts = [
+                pc.if_else(pa.array(is_missing(part)), empty, part) for part in (title, abstract)
+            ]
+            text = pc.utf8_trim_whitespace(pc.binary_join_element_wise(*parts, blank))
+            without_key = is_missing(key)
+            without_text = np.asarray(pc.binary_length(text)) == 0
+            for is_bad, reason in (
+                (without_key, "article without an id"),
+                (without_text & ~without_key, "article without a text"),
+            ):
+                set_aside_rows(is_bad, reason, "article", self.articles, line, [key], quarantine)
+            kept = pa.array(~(without_key | without_text))
+            yield key.filter(kept), text.filter(kept).cast(pa.large_binary()), line.filter(kept)
