@@ -10,7 +10,13 @@ import typer
 from raybio.cli.options import non_negative, positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
-from raybio.core.search_space import STEPS, SearchSpace, load_search_space, outside_base, short
+from raybio.core.search_space import (
+    STEPS,
+    SearchSpace,
+    base_values_outside,
+    format_value,
+    load_search_space,
+)
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder, read_json
 from raybio.runtime.run.request import (
@@ -194,7 +200,7 @@ def _tell_both(space: SearchSpace, config: Path | None) -> None:
 
 
 def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
-    for described in outside_base(space, base):
+    for described in base_values_outside(space, base):
         print(f"warning: {described}", file=sys.stderr)
 
 
@@ -241,7 +247,7 @@ def _show(swept: "Swept") -> None:
         table.add_column(name, overflow="fold")
     for number, place in enumerate(swept.places[:SHOWN_PLACES], start=1):
         interval = "" if place.low is None else f" [{place.low:.4f}, {place.high:.4f}]"
-        chosen = [short(place.settings.get(path, "")) for path in space.space]
+        chosen = [format_value(place.settings.get(path, "")) for path in space.space]
         table.add_row(str(number), *chosen, f"{place.mean:.4f}{interval}", f"{place.best_step:,}")
     console.print(table)
     ways: dict[str, int] = {}

@@ -1,7 +1,6 @@
-"""Typed, frozen batches: what the data floor hands to the training floor.
+"""Typed, frozen batches of token sequences, as the loader hands them to the training step.
 
-Shape letters: R sequences of a batch, T tokens of all sequences end to end, L padded length, G sequences of the
-*global* batch (all workers). In documents: M mentions, E entities, C links between them, P pairs of entities.
+Shape letters: R sequences of a batch, T tokens of all sequences end to end, M selected sequences, L padded length.
 """
 
 import dataclasses
@@ -14,22 +13,24 @@ import torch
 from torch import Tensor
 
 IGNORED_LABEL = -100
+"""Label of a token that is not predicted."""
 
 
 PADDING_MULTIPLE = 8
+"""Padded lengths are rounded up to a multiple of this."""
 
 
 class Batch:
-    """Base of batches: flat fields, each one array, so that any of them travels through Arrow unchanged."""
+    """Base class of batches: flat fields, one array each, so that a batch travels through Arrow unchanged."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
-        """Build from named numpy arrays; fields keep their dtypes except that integers widen to int64."""
+        """Build a batch from named numpy arrays; fields keep their dtypes except that integers widen to int64."""
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         return cls(**{name: _tensor(arrays[name]) for name in names})
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on ``device``."""
+        """Return the same batch on ``device``."""
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in self._tensors()}
         return type(self)(**moved)
 
@@ -74,21 +75,22 @@ class TokenBatch(Batch):
 
     @property
     def length_R(self) -> Tensor:
-        """Tokens of each sequence."""
+        """Number of tokens of each sequence."""
         return self.indptr_R1.diff()
 
     @property
     def num_embeddings(self) -> int:
-        """Embeddings that an encoder makes of the whole batch."""
+        """Number of embeddings that an encoder returns for the whole batch."""
         return self.num_rows
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
-        """Numbers, among the embeddings of the whole batch, of those that an encoder makes of sequences ``row_M``."""
+        """Return which embeddings of the whole batch belong to sequences ``row_M``."""
         return row_M
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedTokens:
-        """Sequences ``row_M`` as a rectangle whose length is rounded up to ``PADDING_MULTIPLE``."""
-        start_M, length_M = self.indptr_R1[row_M], self.length_R[row_M]
+        """Return sequences ``row_M`` as a rectangle; its length is a multiple of ``PADDING_MULTIPLE``."""
+        start_M = self.indptr_R1[row_M]
+        length_M = self.length_R[row_M]
         longest = int(length_M.max())
         padded_length = -(-longest // PADDING_MULTIPLE) * PADDING_MULTIPLE
         offset_L = torch.arange(padded_length, device=self.token_T.device)
@@ -101,30 +103,14 @@ class TokenBatch(Batch):
         )
 
 
-def ranges_of(indptr_R1: Tensor, row_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices of all that rows ``row_M`` hold, row after row, and the place in ``row_M`` of each one's row."""
-    size_M = indptr_R1.diff()[row_M]
-    place_K = torch.repeat_interleave(torch.arange(len(row_M), device=row_M.device), size_M)
-    offset_K = (
-        torch.arange(len(place_K), device=row_M.device) - (size_M.cumsum(0) - size_M)[place_K]
-    )
-    return indptr_R1[row_M][place_K] + offset_K, place_K
-
-
-def starts_of(indptr_R1: Tensor, row_M: Tensor) -> Tensor:
-    """Where each of rows ``row_M`` begins, if these alone lay end to end."""
-    size_M = indptr_R1.diff()[row_M]
-    return size_M.cumsum(0) - size_M
+def shard(rows: np.ndarray, rank: int, world: int) -> np.ndarray:
+    """Return the rows of a step that worker ``rank`` of ``world`` handles, a contiguous part."""
+    return rows[len(rows) * rank // world : len(rows) * (rank + 1) // world]
 
 
 def _tensor(array: np.ndarray) -> Tensor:
     array = np.asarray(array)
     if array.dtype.kind in "iu" and array.dtype != np.int64:
         array = array.astype(np.int64)
-    # Arrow hands out read-only views; torch cannot mark a tensor read-only, so it gets its own bytes.
+    # Arrow returns read-only views. torch cannot mark a tensor read-only, so those are copied.
     return torch.from_numpy(array if array.flags.writeable else array.copy())
-
-
-def shard(rows: np.ndarray, rank: int, world: int) -> np.ndarray:
-    """A worker's part of a step's documents."""
-    return rows[len(rows) * rank // world : len(rows) * (rank + 1) // world]

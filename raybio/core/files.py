@@ -113,7 +113,7 @@ def _is_there(path: Path) -> bool:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``path`` when the block ends well; an older ``path`` is replaced.
 
     After an error or a kill, ``path`` is what it was before (at worst, for an instant between two renames, absent with

@@ -2,7 +2,7 @@
 
 Everything is checked when the file is read: that the system exists, that each path is one of its settings, and that
 each end of a range is a value that the setting takes. A range may exclude the base configuration's own value, which
-``outside_base`` reports. A setting that means nothing without another one's value is drawn
+``base_values_outside`` reports. A setting that means nothing without another one's value is drawn
 ``when`` that one has it:
 
     optim.schedule: {choice: [constant, cosine]}
@@ -51,7 +51,7 @@ Settings = dict[str, Any]
 """Path -> value, of the settings that a trial changes."""
 
 
-def short(value: object) -> str:
+def format_value(value: object) -> str:
     """A setting's value, with three digits of a number."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
@@ -317,7 +317,7 @@ def _checked(
     return found, problems + (_misfits(found) if distributions else [])
 
 
-def outside_base(space: SearchSpace, base: BaseConfig) -> list[str]:
+def base_values_outside(space: SearchSpace, base: BaseConfig) -> list[str]:
     """Describe each setting whose value in ``base`` no draw can give: the sweep cannot find it again."""
     settings = {path: value_at(base, path) for path in (field.path for field in fields(type(base)))}
     described = []

@@ -1,4 +1,4 @@
-"""How the scores of a method's final evaluation are shown."""
+"""Titles and headings of the tables that show a method's final scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TableLayout:
-    """How the scores of a final evaluation are shown.
+    """How the tables of a final evaluation present its scores.
 
     Attributes:
-        title: what the scores measure.
-        measures: name of a score -> its heading.
-        splits: name of a split -> its heading; one table each.
-        chance: how the scores of the row "chance" are computed.
-        plain: scores that are shown as they are; all others in percent.
-        beside: splits that repeat or refine another one; shown in tables, but neither tested nor plotted.
+        title: name of the evaluation.
+        measures: name of a score -> its column heading.
+        splits: name of a split -> its table heading; one table per split.
+        chance: how the scores in the row "chance" are computed.
+        plain: scores shown as raw numbers; all others are shown in percent.
+        secondary: splits that repeat or refine another one; shown in tables, but neither tested nor plotted.
     """
 
     title: str
@@ -22,9 +22,9 @@ class TableLayout:
     splits: Mapping[str, str]
     chance: str = "candidates in random order, exactly"
     plain: frozenset[str] = frozenset()
-    beside: frozenset[str] = frozenset()
+    secondary: frozenset[str] = frozenset()
 
     @property
-    def judged(self) -> list[str]:
+    def compared(self) -> list[str]:
         """Splits on which runs are compared; the last one counts most."""
-        return [split for split in self.splits if split not in self.beside]
+        return [split for split in self.splits if split not in self.secondary]

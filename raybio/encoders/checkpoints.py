@@ -33,7 +33,7 @@ from transformers.utils.logging import (
 )
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.core.files import check_local, whole_folder
+from raybio.core.files import atomic_folder, check_local
 from raybio.encoders.config import SCRATCH
 
 logger = logging.getLogger(__name__)
@@ -258,7 +258,7 @@ def convert_bin_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
     tensors = {
         _torch_name(name): tensor.clone() for name, tensor in read_tensors(source / WEIGHTS).items()
     }
-    with whole_folder(Path(out_dir)) as folder:
+    with atomic_folder(Path(out_dir)) as folder:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         for file in source.iterdir():
             if file.is_file() and file.suffix not in LEFT_OUT and not file.name.startswith("."):

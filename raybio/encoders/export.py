@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 
-from raybio.core.files import whole_folder
+from raybio.core.files import atomic_folder
 from raybio.encoders.text import MASK_HEAD_FILE, TextEncoder
 from raybio.encoders.text_checkpoint import write_sentence_files
 
@@ -65,7 +65,7 @@ def export_text_encoder(
     Returns:
         ``directory``.
     """
-    with whole_folder(Path(directory)) as folder:
+    with atomic_folder(Path(directory)) as folder:
         encoder.model.save_pretrained(folder)
         _plain_tokenizer(encoder).save_pretrained(folder)
         if encoder.mask_head is not None:

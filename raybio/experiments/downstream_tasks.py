@@ -15,7 +15,7 @@ from raybio.methods.sppt.downstream.formats import read_task_files
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.methods.sppt.downstream.tasks import TASKS, TaskConfig, prepare_task
 from raybio.runtime.run.request import Part, default_folder, parse_settings
-from raybio.store.demo_corpus import kept_store
+from raybio.store.demo_corpus import cached_store
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SCHEMA_VERSION, open_store
 from raybio.training.settings import TrainingConfig
@@ -179,7 +179,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
             )
         return store
 
-    return kept_store(home, TaskStore, make)
+    return cached_store(home, TaskStore, make)
 
 
 def published_settings(store: TaskStore, given: TrainingConfig | None) -> dict[str, object]:

@@ -1,7 +1,6 @@
-"""InfoNCE: an anchor's positive against all other candidates; and its kin with several positives of an anchor.
+"""InfoNCE: each anchor's positive against all other candidates, in blocks of anchors.
 
-N anchors, M candidates, D embedding width, B anchors of a block. Where positives are told by ids or labels, the anchors
-are rows of the candidates: A of them are used, R classes.
+Shape letters: N anchors, M candidates, D embedding width, B anchors of a block.
 """
 
 from typing import Any
@@ -10,13 +9,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.ops.positives import (
-    ContrastSum,
-    by_entity_pair,
-    check_temperature,
-    contrast_sum,
-    with_others,
-)
 from raybio.ops.similarity import matmul, normalise
 
 _ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
@@ -70,6 +62,26 @@ def info_nce(
         query_ND, normalise(candidate_MD), positive_index_N, ignore_NM, rows
     )
     return loss
+
+
+def equal_rows(row_ND: Tensor) -> Tensor:
+    """Return as many rows (N, 1), all equal: what a contrastive loss makes of them is its chance level.
+
+    Where all cosines are equal, the loss of an anchor is the logarithm of the number of its candidates: ln M for
+    ``info_nce`` with M of them.
+    """
+    return row_ND.new_ones(len(row_ND), 1)
+
+
+def check_temperature(temperature: float | Tensor) -> None:
+    """Refuse a temperature that is not positive.
+
+    Raises:
+        ValueError: naming it.
+    """
+    value = temperature.item() if isinstance(temperature, Tensor) else temperature
+    if not value > 0:
+        raise ValueError(f"temperature is {value}, want a number > 0")
 
 
 class _BlockedCrossEntropy(torch.autograd.Function):
@@ -128,124 +140,3 @@ class _BlockedCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
-
-
-def equal_rows(row_ND: Tensor) -> Tensor:
-    """Return as many rows (N, 1), all equal: what a contrastive loss makes of them is its chance level.
-
-    Where all cosines are equal, the loss of an anchor is the logarithm of the number of its candidates: ln M for
-    ``info_nce`` with M of them.
-    """
-    return row_ND.new_ones(len(row_ND), 1)
-
-
-def matching_the_blanks(
-    pair_ND: Tensor,
-    entity_pair_id_N: Tensor,
-    type_N: Tensor,
-    *,
-    temperature: float | Tensor,
-    type_filter: bool = True,
-    other_MD: Tensor | None = None,
-    other_entity_pair_id_M: Tensor | None = None,
-    other_type_M: Tensor | None = None,
-    offset: int = 0,
-    block_rows: int | None = None,
-) -> ContrastSum:
-    """Occurrences of an entity pair together, pairs of other types apart (L_rel of Zhou et al., 2023, facts §4.4).
-
-    A term is an ordered pair (i, j) of rows with the same entity pair, i one of the anchors, with cosines s:
-
-        -log( e^(s_ij / tau) / (e^(s_ij / tau) + sum over k in negatives of i of e^(s_ik / tau)) )
-
-    Negatives of i are the rows of other entity pairs whose type differs; other positives of i, and other entity pairs
-    of its type, are neither. Without negatives a term is 0. In blocks, like ``info_nce``, and only for the anchors that
-    have a positive. It can be differentiated once.
-
-    Args:
-        pair_ND: anchors; their length does not matter.
-        entity_pair_id_N: int64, the same for occurrences of the same entity pair; -1: the positive of none, not even of
-            another -1.
-        type_N: int64, the same for the same (subject type, object type).
-        temperature: tau > 0; may be a learned scalar.
-        type_filter: False makes negatives of all other entity pairs, of the same type too (the paper's ablation).
-        other_MD: on several workers the pairs of all of them, gathered with gradient; None: the anchors themselves.
-        other_entity_pair_id_M: their entity pairs.
-        other_type_M: their types.
-        offset: the anchors are ``other_MD[offset : offset + N]``.
-        block_rows: anchors scored at once; None chooses.
-
-    Raises:
-        ValueError: for a temperature that is not positive, or rows that do not fit together.
-    """
-    other_MD, id_M, type_M = with_others(
-        pair_ND,
-        (entity_pair_id_N, type_N),
-        other_MD,
-        (other_entity_pair_id_M, other_type_M),
-        offset,
-    )
-    relate, has_positive_M = by_entity_pair(id_M, type_M, type_filter=type_filter)
-    has_positive_N = has_positive_M[offset : offset + len(pair_ND)]
-    return contrast_sum(
-        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=False
-    )
-
-
-def supervised_contrast(
-    pair_ND: Tensor,
-    label_N: Tensor,
-    *,
-    temperature: float | Tensor,
-    other_MD: Tensor | None = None,
-    other_label_M: Tensor | None = None,
-    offset: int = 0,
-    block_rows: int | None = None,
-) -> ContrastSum:
-    """Rows of the same class together, all others apart (SupCon in the form of L_rel; facts §5.2).
-
-    The term of an anchor is the mean over its positives, the rows of its class, of the terms of
-    ``matching_the_blanks``, with all rows of other classes as negatives. Anchors without a positive have none. Unlike
-    Khosla et al. (2020), an anchor's other positives are not in the denominator. Arguments as there; ``label_N`` int64.
-    """
-    other_MD, label_M = with_others(pair_ND, (label_N,), other_MD, (other_label_M,), offset)
-
-    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
-        is_same_BM = label_M[row_B, None] == label_M
-        return is_same_BM, ~is_same_BM
-
-    _, place_M, num_I = torch.unique(label_M, return_inverse=True, return_counts=True)
-    has_positive_N = (num_I[place_M] > 1)[offset : offset + len(pair_ND)]
-    return contrast_sum(
-        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=True
-    )
-
-
-def multi_label_contrast(
-    pair_ND: Tensor,
-    label_NR: Tensor,
-    *,
-    temperature: float | Tensor,
-    other_MD: Tensor | None = None,
-    other_label_MR: Tensor | None = None,
-    offset: int = 0,
-    block_rows: int | None = None,
-) -> ContrastSum:
-    """``supervised_contrast`` for rows with several labels: positives share a label, negatives share none.
-
-    Ours; the paper leaves SupCon undefined there. With one label each it is the same. Give pairs without a relation the
-    label NA: a row without any label is a negative of all.
-
-    Arguments as for ``matching_the_blanks``; ``label_NR`` bool.
-    """
-    other_MD, label_MR = with_others(pair_ND, (label_NR,), other_MD, (other_label_MR,), offset)
-    wide_MR = label_MR.float()  # counts of labels that are shared: exact up to 2**24
-
-    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
-        is_shared_BM = matmul(wide_MR[row_B], wide_MR.T) > 0
-        return is_shared_BM, ~is_shared_BM
-
-    has_positive_N = (label_MR & (label_MR.sum(0) > 1)).any(1)[offset : offset + len(pair_ND)]
-    return contrast_sum(
-        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=True
-    )

@@ -78,12 +78,14 @@ def fit_linear(row_ND: Tensor, label_NR: Tensor, row_loss: RowLoss, *, l2: float
         standard_BD = (row_BD - mean_D) * scale_D
         covariance_DD += standard_BD.T @ standard_BD / len(row_ND)
     share_R = (label_NR.sum(0) + 1).to(row_ND.dtype) / (len(row_ND) + 2)
-    weight_RD, bias_R = descend(mean_loss, covariance_DD, share_R, l2=l2)
+    weight_RD, bias_R = minimize_regularized(mean_loss, covariance_DD, share_R, l2=l2)
     weight_RD = weight_RD * scale_D
     return LinearMap(weight_RD, bias_R - weight_RD @ mean_D)
 
 
-def descend(mean_loss: MeanLoss, covariance_DD: Tensor, share_R: Tensor, *, l2: float) -> LinearMap:
+def minimize_regularized(
+    mean_loss: MeanLoss, covariance_DD: Tensor, share_R: Tensor, *, l2: float
+) -> LinearMap:
     """The map with the least ``mean_loss`` + l2 / 2 |weight|^2, by L-BFGS from zero in at most 300 steps.
 
     Embeddings differ a thousand times more along some directions than along others, and a loss bends less for a rare

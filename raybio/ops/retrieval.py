@@ -125,15 +125,15 @@ def retrieve(
 ) -> Retrieval:
     """Rank the gold candidates of each query; a block of queries without gold is never scored.
 
-    As ``retrieve_each``, by one kind of scores.
+    As ``retrieve_by_each``, by one kind of scores.
     """
-    (retrieval,) = retrieve_each(
+    (retrieval,) = retrieve_by_each(
         [scores], indptr, indices, block_rows=block_rows, collective=collective
     )
     return retrieval
 
 
-def retrieve_each(
+def retrieve_by_each(
     several: Sequence[Scores],
     indptr: Integers,
     indices: Integers,
@@ -177,7 +177,7 @@ def retrieve_each(
     return [Retrieval(indptr, rank_P, num_candidates) for rank_P in all_rank_SP.numpy()]
 
 
-def remembered(scores: Scores) -> Scores:
+def cached_scores(scores: Scores) -> Scores:
     """The same scores, whose last block is kept for the next that asks for it: several scores may be made of them."""
     last: dict[tuple[int, int], Tensor] = {}
 

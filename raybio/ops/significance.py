@@ -24,7 +24,7 @@ class PairedTest(NamedTuple):
     p: float
 
 
-class Spread(NamedTuple):
+class SeedMean(NamedTuple):
     """Mean over repetitions that differ in their seed, and their standard deviation (n - 1); NaN for one alone."""
 
     mean: float
@@ -37,7 +37,7 @@ class Spread(NamedTuple):
         return mean if self.num == 1 else f"{mean} ± {scale * self.deviation:.{digits}f}"
 
 
-def over_seeds(value_S: Sequence[float]) -> Spread:
+def mean_over_seeds(value_S: Sequence[float]) -> SeedMean:
     """Mean and standard deviation of one number over repetitions.
 
     Raises:
@@ -47,7 +47,7 @@ def over_seeds(value_S: Sequence[float]) -> Spread:
     if len(values) == 0:
         raise ValueError("there are no repetitions to take a mean of")
     deviation = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-    return Spread(float(values.mean()), deviation, len(values))
+    return SeedMean(float(values.mean()), deviation, len(values))
 
 
 class Interval(NamedTuple):

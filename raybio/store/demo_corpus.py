@@ -13,7 +13,7 @@ from raybio.core.errors import StoreError
 from raybio.store.store import S, open_store
 
 
-def kept_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> S:
+def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> S:
     """The store ``home / "store"``, made by ``make(folder of source files, folder of the store)`` if it is not there.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 from raybio.core.errors import DataError
 from raybio.store.sources import open_source
 
-HALF_LETTER = re.compile("[\ud800-\udfff]")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def is_text(value: Any) -> TypeGuard[str]:
     r"""Whether it is a text that UTF-8 can hold: JSON may name half a letter (``"\ud800"``)."""
-    return isinstance(value, str) and not HALF_LETTER.search(value)
+    return isinstance(value, str) and not LONE_SURROGATE.search(value)
 
 
 @dataclass(frozen=True)

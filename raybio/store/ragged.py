@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.store.store import Store
-from raybio.store.writer import small
+from raybio.store.writer import compact_int
 
 POINTERS = "pointers.arrow"
 
 
-class PartedStore(Store):
+class RaggedStore(Store):
     """An open store of parts: each is a file of columns, for all N rows end to end."""
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -40,7 +40,7 @@ class PartedStore(Store):
         return arrays
 
 
-def part_tables(
+def ragged_tables(
     parts: Mapping[str, tuple[str, ...]],
     indptr_by_part: Mapping[str, np.ndarray],
     columns: Mapping[str, np.ndarray],
@@ -58,7 +58,7 @@ def part_tables(
         }
     }
     for part, names in parts.items():
-        tables[_file(part)] = {name: pa.array(small(columns[name])) for name in names}
+        tables[_file(part)] = {name: pa.array(compact_int(columns[name])) for name in names}
     return tables
 
 

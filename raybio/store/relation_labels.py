@@ -1,9 +1,9 @@
 """Names that corpora of relations share."""
 
-CALLED_NA = "relation called NA (no relation)"
+NAMED_NA = "relation called NA (no relation)"
 
 
-WITH_ITSELF = "relation of an entity with itself"
+SELF_RELATION = "relation of an entity with itself"
 
 
 NO_RELATION = "NA"

@@ -173,7 +173,7 @@ class Draft:
             )
 
 
-def small(array: np.ndarray) -> np.ndarray:
+def compact_int(array: np.ndarray) -> np.ndarray:
     """Int32 where the numbers fit, else int64."""
     fits = len(array) == 0 or (array.max() < 2**31 and array.min() >= -(2**31))
     return array.astype(np.int32 if fits else np.int64, copy=False)

@@ -4,10 +4,10 @@ import pytest
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import (
+    atomic_folder,
     check_model_sources,
     check_writable_file,
     check_writable_folder,
-    whole_folder,
 )
 
 
@@ -21,12 +21,12 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def write(out: Path, text: str) -> None:
-    with whole_folder(out) as folder:
+    with atomic_folder(out) as folder:
         (folder / text).write_text(text)
 
 
 def test_a_folder_appears_whole_and_replaces_an_older_one(tmp_path: Path) -> None:
-    with whole_folder(tmp_path / "deep" / "out") as folder:
+    with atomic_folder(tmp_path / "deep" / "out") as folder:
         (folder / "first").write_text("first")
         assert not (tmp_path / "deep" / "out").exists()
     assert contents(tmp_path) == {"deep/out/first": "first"}
@@ -36,7 +36,7 @@ def test_a_folder_appears_whole_and_replaces_an_older_one(tmp_path: Path) -> Non
 
 def test_after_an_error_the_older_folder_is_there(tmp_path: Path) -> None:
     write(tmp_path / "out", "old")
-    with pytest.raises(KeyError), whole_folder(tmp_path / "out") as folder:
+    with pytest.raises(KeyError), atomic_folder(tmp_path / "out") as folder:
         (folder / "new").write_text("half")
         raise KeyError
     assert contents(tmp_path) == {"out/old": "old"}

@@ -12,9 +12,9 @@ from pydantic import Field, model_validator
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
-from raybio.core.search_space import Distribution, load_search_space, outside_base
+from raybio.core.search_space import Distribution, base_values_outside, load_search_space
 
-SPACES = Path(__file__).parents[1] / "search_spaces"
+SPACES = Path(__file__).parents[2] / "search_spaces"
 
 
 class Optim(BaseConfig):
@@ -236,7 +236,7 @@ def test_a_base_value_outside_its_range_is_described_and_not_refused(
 ):
     config = Example.from_mapping(base)
     found = load(tmp_path, space, configs={"example": lambda: config})
-    lines = outside_base(found, config)
+    lines = base_values_outside(found, config)
     assert len(lines) == len(described)
     assert all(line.startswith(start) for line, start in zip(lines, described, strict=True))
 

@@ -211,7 +211,7 @@ def test_a_uri_in_an_environment_variable_is_refused(
 
 
 def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from raybio.core.files import whole_folder
+    from raybio.core.files import atomic_folder
     from raybio.encoders.checkpoints import check_source
     from raybio.runtime.run.folder import RunFolder
     from raybio.store.store import open_store
@@ -222,7 +222,7 @@ def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.Monk
         for make in (lambda one: RunFolder(one, "name"), Draft, open_store):
             with pytest.raises(ConfigError, match="object storage is not supported yet"):
                 make(path)
-    with pytest.raises(ConfigError, match="object storage"), whole_folder(Path(URI)):
+    with pytest.raises(ConfigError, match="object storage"), atomic_folder(Path(URI)):
         pass
     with pytest.raises(ConfigError, match="^encoder.source: got the URI"):
         check_source(URI, "main")

@@ -7,11 +7,11 @@ from raybio.ops.nearest import nearest
 from raybio.ops.retrieval import (
     Retrieval,
     Scores,
+    cached_scores,
     cosine_scores,
     distance_scores,
-    remembered,
     retrieve,
-    retrieve_each,
+    retrieve_by_each,
     vector_scores,
 )
 from tests import oracles
@@ -217,10 +217,10 @@ def test_several_scores_are_ranked_as_each_alone_and_what_they_share_is_computed
     counted = Scores(
         lambda first, end: asked.append((first, end)) or plain.block(first, end), 17, 40
     )
-    shared = remembered(counted)
+    shared = cached_scores(counted)
     # What it gives is overwritten.
     negative = Scores(lambda first, end: shared.block(first, end).neg_(), 17, 40)
-    found = retrieve_each([negative, shared, negative], indptr, indices, block_rows=5)
+    found = retrieve_by_each([negative, shared, negative], indptr, indices, block_rows=5)
     assert asked == [(0, 5), (5, 10), (10, 15), (15, 17)]
     upside_down = Scores(lambda first, end: -plain.block(first, end), 17, 40)
     for one, alone in zip(found, (upside_down, plain, upside_down), strict=True):
@@ -233,4 +233,4 @@ def test_scores_of_unlike_shape_and_none_at_all_are_refused():
     both = [distance_scores(query, candidate), distance_scores(query, candidate[:9])]
     for several in (both, []):
         with pytest.raises(ValueError, match="want one kind at least, all of one shape"):
-            retrieve_each(several, indptr, indices)
+            retrieve_by_each(several, indptr, indices)

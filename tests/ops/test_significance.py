@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 
 from raybio.ops import significance
-from raybio.ops.significance import holm, mean_interval, over_seeds, paired_test, ratio_interval
+from raybio.ops.significance import (
+    holm,
+    mean_interval,
+    mean_over_seeds,
+    paired_test,
+    ratio_interval,
+)
 from tests import oracles
 
 
@@ -144,7 +150,7 @@ def test_numbers_that_mean_nothing_are_refused():
 
 def test_repetitions_have_a_mean_and_a_standard_deviation_of_a_sample():
     values = [0.61, 0.615, 0.62, 0.59]
-    spread = over_seeds(values)
+    spread = mean_over_seeds(values)
     mean = sum(values) / 4
     assert spread == pytest.approx((mean, math.sqrt(sum((v - mean) ** 2 for v in values) / 3), 4))
     assert spread.text() == "60.9 ± 1.3"
@@ -152,7 +158,7 @@ def test_repetitions_have_a_mean_and_a_standard_deviation_of_a_sample():
 
 
 def test_one_repetition_has_no_deviation_and_none_no_mean():
-    assert math.isnan(over_seeds([0.5]).deviation)
-    assert over_seeds([0.5]).text() == "50.0"
+    assert math.isnan(mean_over_seeds([0.5]).deviation)
+    assert mean_over_seeds([0.5]).text() == "50.0"
     with pytest.raises(ValueError, match="no repetitions"):
-        over_seeds([])
+        mean_over_seeds([])

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raybio.core.errors import StoreError
-from raybio.core.files import whole_folder
+from raybio.core.files import atomic_folder
 from raybio.runtime.embed_parts import Parts, check_output, join
 from raybio.training.durable import commit_folder, copy_file, write_json
 
@@ -207,7 +207,7 @@ def test_all_of_a_whole_folder_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched = Watched(monkeypatch)
-    with whole_folder(tmp_path / "out") as folder:
+    with atomic_folder(tmp_path / "out") as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "file").write_text("content")
     out = tmp_path / "out"

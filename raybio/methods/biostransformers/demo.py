@@ -16,7 +16,7 @@ from pydantic import Field
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.biostransformers.prepare import prepare_medline
 from raybio.methods.biostransformers.store import ArticleConfig, ArticleStore
-from raybio.store.demo_corpus import InventedWords, kept_store
+from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 2
@@ -70,7 +70,7 @@ def default_literature(
             store, write_literature(raw, config), ArticleConfig(validation_share=0.1)
         )
 
-    return kept_store(home, ArticleStore, make)
+    return cached_store(home, ArticleStore, make)
 
 
 def write_literature(directory: str | Path, config: LiteratureConfig) -> list[Path]:

@@ -29,8 +29,8 @@ from raybio.methods.biostransformers.config import FIELDS
 from raybio.ops.segments import expand
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.store import PREPARE_AGAIN, Store
-from raybio.store.vocabulary_counts import count_words
-from raybio.store.writer import Draft, small
+from raybio.store.word_counts import count_words
+from raybio.store.writer import Draft, compact_int
 
 ROWS, TERMS, INDPTR, ENTRIES, WORDS = (
     "rows.arrow",
@@ -148,7 +148,7 @@ def commit_articles(
             "vernacular_title": vernacular_title.to_arrow(),
         },
         TERMS: {"name": pa.array(term_names, pa.string())},
-        INDPTR: {"indptr": pa.array(small(term_indptr_N1))},
+        INDPTR: {"indptr": pa.array(compact_int(term_indptr_N1))},
         ENTRIES: {
             "term": pa.array(term_E.astype(np.int32)),
             "is_major": pa.array(is_major_E.astype(np.uint8)),

@@ -17,7 +17,7 @@ from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.contrastive_probe.benchmark.build import COLUMNS
 from raybio.methods.contrastive_probe.prepare import prepare_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore
-from raybio.store.demo_corpus import InventedWords, kept_store
+from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
@@ -78,7 +78,7 @@ def default_knowledge(directory: str | Path, config: KnowledgeConfig | None = No
         sentences, benchmark = write_knowledge(raw, config)
         return prepare_sentences(store, [sentences], benchmark)
 
-    return kept_store(home, ClozeStore, make)
+    return cached_store(home, ClozeStore, make)
 
 
 def write_knowledge(directory: str | Path, config: KnowledgeConfig) -> tuple[Path, Path]:

@@ -9,11 +9,11 @@ from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.benchmark.medlama import medlama_files, read_medlama
 from raybio.methods.contrastive_probe.sentences import read_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
-from raybio.store.demo_corpus import kept_store
+from raybio.store.demo_corpus import cached_store
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SCHEMA_VERSION, sha256_of
-from raybio.store.vocabulary_counts import count_words
+from raybio.store.word_counts import count_words
 from raybio.store.writer import Draft
 
 PROMPTS = "prompts.csv"
@@ -41,7 +41,7 @@ def kept_sentences(
     def make(_: Path, store: Path) -> ClozeStore:
         return prepare_sentences(store, files, benchmark)
 
-    return kept_store(
+    return cached_store(
         Path(directory) / f"sentences-{VERSION}.{SCHEMA_VERSION}-{digest[:16]}", ClozeStore, make
     )
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from raybio.methods.contrastive_probe.benchmark.medlama import ProbeBenchmark
 from raybio.store.store import Store
-from raybio.store.writer import Draft, small
+from raybio.store.writer import Draft, compact_int
 
 ROWS, SETS, WORDS = "rows.arrow", "sets.arrow", "words.arrow"
 
@@ -149,16 +149,16 @@ def _benchmark_tables(benchmark: ProbeBenchmark) -> dict[str, dict[str, pa.Array
     return {
         RELATIONS: {"name": pa.array(benchmark.relations), "prompt": pa.array(benchmark.prompts)},
         QUERIES: {
-            "relation": pa.array(small(benchmark.relation_Q)),
-            "head": pa.array(small(benchmark.head_Q)),
+            "relation": pa.array(compact_int(benchmark.relation_Q)),
+            "head": pa.array(compact_int(benchmark.head_Q)),
             "num_answers": pa.array(np.diff(benchmark.indptr_Q1)),
         },
-        ANSWERS: {"name": pa.array(small(benchmark.answer_P))},
+        ANSWERS: {"name": pa.array(compact_int(benchmark.answer_P))},
         NAMES: {
             "name": pa.array(benchmark.names, pa.large_string()),
             "is_tail": pa.array(benchmark.is_tail_C.astype(np.uint8)),
             "num_cuis": pa.array(np.diff(benchmark.cui_indptr_C1)),
         },
-        NAME_CUIS: {"cui": pa.array(small(benchmark.cui_E))},
+        NAME_CUIS: {"cui": pa.array(compact_int(benchmark.cui_E))},
         CUIS: {"cui": pa.array(benchmark.cuis, pa.string())},
     }

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from raybio.core.batch import PaddedTokens, TokenBatch, ranges_of, starts_of
+from raybio.core.batch import PaddedTokens, TokenBatch
+from raybio.ops.grouped import gather_segments, segment_starts
 
 
 @dataclass(frozen=True)
@@ -67,17 +68,17 @@ class DocumentBatch(TokenBatch):
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
         """Numbers of the pairs of documents ``row_M``."""
-        return ranges_of(self.pair_indptr_R1, row_M)[0]
+        return gather_segments(self.pair_indptr_R1, row_M)[0]
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedDocuments:
         """Documents ``row_M`` as a rectangle, with what lies in them."""
         tokens = super().pad(row_M, pad_id)
-        mentions, row_of_mention = ranges_of(self.mention_indptr_R1, row_M)
-        links, row_of_link = ranges_of(self.link_indptr_R1, row_M)
-        pairs, row_of_pair = ranges_of(self.pair_indptr_R1, row_M)
+        mentions, row_of_mention = gather_segments(self.mention_indptr_R1, row_M)
+        links, row_of_link = gather_segments(self.link_indptr_R1, row_M)
+        pairs, row_of_pair = gather_segments(self.pair_indptr_R1, row_M)
         first_mention_M, first_entity_M = (
-            starts_of(self.mention_indptr_R1, row_M),
-            starts_of(self.entity_indptr_R1, row_M),
+            segment_starts(self.mention_indptr_R1, row_M),
+            segment_starts(self.entity_indptr_R1, row_M),
         )
         return PaddedDocuments(
             token_RL=tokens.token_RL,

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.errors import ConfigError
-from raybio.core.files import whole_folder
+from raybio.core.files import atomic_folder
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
@@ -37,7 +37,7 @@ from raybio.methods.mtb_mccl.long_documents import (
     remember_attention,
     states_and_rows,
 )
-from raybio.ops.groups import log_sum_exp_by, mean_by
+from raybio.ops.grouped import grouped_logsumexp, grouped_mean
 from raybio.ops.similarity import at_least_fp32
 
 PARTS = "relation.safetensors"
@@ -85,8 +85,8 @@ class RelationEncoder(Encoder):
         state_RLD = at_least_fp32(found.hidden_RLD)
         entity_C, num_entities = tokens.entity_C, tokens.num_entities
         state_MD = state_RLD[tokens.row_M, tokens.position_M]
-        state_ED = log_sum_exp_by(state_MD[tokens.mention_C], entity_C, num_entities)
-        attention_EHL = mean_by(
+        state_ED = grouped_logsumexp(state_MD[tokens.mention_C], entity_C, num_entities)
+        attention_EHL = grouped_mean(
             found.rows(tokens.row_M, tokens.position_M)[tokens.mention_C], entity_C, num_entities
         )
         context_PD = _contexts(attention_EHL, state_RLD, tokens)
@@ -247,7 +247,7 @@ def export_relation_encoder(
         + (_RELATIONS if "relations" in settings else "")
         + "."
     )
-    with whole_folder(Path(directory)) as folder:
+    with atomic_folder(Path(directory)) as folder:
         export_text_encoder(encoder.text, folder, card={**card, "Pairs of entities": told})
         own = {
             name: weight

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raybio.core.batch import PaddedTokens, TokenBatch, ranges_of, starts_of
+from raybio.core.batch import PaddedTokens, TokenBatch
+from raybio.ops.grouped import gather_segments, segment_starts
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,16 @@ class WordBatch(TokenBatch):
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
         """Numbers of the words of sentences ``row_M``."""
-        return ranges_of(self.word_indptr_R1, row_M)[0]
+        return gather_segments(self.word_indptr_R1, row_M)[0]
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedWords:
         """Sentences ``row_M`` as a rectangle, with the words that its tokens are of."""
         tokens = super().pad(row_M, pad_id)
-        token_K, row_K = ranges_of(self.indptr_R1, row_M)
+        token_K, row_K = gather_segments(self.indptr_R1, row_M)
         word_K = self.word_T[token_K]
         word_RL = torch.full_like(tokens.token_RL, -1)
         word_RL[tokens.mask_RL] = torch.where(
-            word_K < 0, -1, word_K + starts_of(self.word_indptr_R1, row_M)[row_K]
+            word_K < 0, -1, word_K + segment_starts(self.word_indptr_R1, row_M)[row_K]
         )
         num_words = int(self.word_indptr_R1.diff()[row_M].sum())
         return PaddedWords(tokens.token_RL, tokens.mask_RL, tokens.label_RL, word_RL, num_words)

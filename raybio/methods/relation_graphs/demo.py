@@ -19,7 +19,7 @@ from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.relation_graphs.formats import TEST_SET, TRAIN_SET
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.store.demo_corpus import InventedWords, kept_store
+from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
@@ -95,7 +95,7 @@ def default_words(directory: str | Path, config: WordsConfig | None = None) -> W
         sentences, splits = write_words(raw, config)
         return prepare_words(store, [sentences], splits=splits)
 
-    return kept_store(home, WordStore, make)
+    return cached_store(home, WordStore, make)
 
 
 def write_words(directory: str | Path, config: WordsConfig) -> tuple[Path, Path]:

@@ -24,7 +24,7 @@ from transformers import PreTrainedConfig
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.errors import ConfigError
-from raybio.core.files import whole_folder
+from raybio.core.files import atomic_folder
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.export import export_text_encoder, model_card
@@ -44,7 +44,7 @@ from raybio.methods.relation_graphs.character_bert.model import (
     save_character_bert,
 )
 from raybio.methods.relation_graphs.config import WordEncoderConfig
-from raybio.ops.groups import mean_by
+from raybio.ops.grouped import grouped_mean
 from raybio.ops.similarity import at_least_fp32
 
 HEADS = "word_heads.safetensors"
@@ -89,7 +89,7 @@ class WordEncoder(Encoder):
         else:
             hidden_RLD = self.body(tokens.token_RL, tokens.mask_RL)
         is_word_RL = tokens.word_RL >= 0
-        word_WD = mean_by(
+        word_WD = grouped_mean(
             at_least_fp32(hidden_RLD)[is_word_RL], tokens.word_RL[is_word_RL], tokens.num_words
         )
         return Encoded(hidden_RLD, word_WD)
@@ -260,7 +260,7 @@ def export_word_encoder(
     Returns:
         ``directory``.
     """
-    with whole_folder(Path(directory)) as folder:
+    with atomic_folder(Path(directory)) as folder:
         if isinstance(encoder.body, TextEncoder):
             export_text_encoder(encoder.body, folder, card=card)
         else:

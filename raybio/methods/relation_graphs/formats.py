@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from raybio.core.errors import DataError
 from raybio.store.json import is_text, read_json_object, stream_records
 from raybio.store.quarantine import Quarantine
-from raybio.store.relation_labels import CALLED_NA, NO_RELATION, WITH_ITSELF
+from raybio.store.relation_labels import NAMED_NA, NO_RELATION, SELF_RELATION
 
 SENTENCE = "sentence"
 
@@ -135,9 +135,9 @@ def _sentence(value: Any) -> WordSentence:
                 f"{_name(fields)}{kind} of {head} and {tail}, of {len(entities)} entities",
             )
         if head == tail:
-            raise _SentenceError(WITH_ITSELF, f"{_name(fields)}{kind} of {head} and {tail}")
+            raise _SentenceError(SELF_RELATION, f"{_name(fields)}{kind} of {head} and {tail}")
         if kind == NO_RELATION:
-            raise _SentenceError(CALLED_NA, f"{_name(fields)}{kind} of {head} and {tail}")
+            raise _SentenceError(NAMED_NA, f"{_name(fields)}{kind} of {head} and {tail}")
     return WordSentence(tuple(words), entities, relations, _orig_id(fields))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raybio.evaluation.evaluator import UnitScores, exact_scores
 from raybio.methods.relation_graphs.config import NeighbourConfig, Rule
+from raybio.methods.relation_graphs.majority_vote import majority_vote
 from raybio.methods.relation_graphs.pair_probe import fit_pair_classifier, pair_logits
 from raybio.methods.relation_graphs.scores import (
     EntityRelationScores,
@@ -22,7 +23,6 @@ from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import chunks, gold_pairs, tag_names, tags_of
 from raybio.methods.relation_graphs.word_pairs import WordPairs, nearest_pairs
 from raybio.ops.nearest import nearest
-from raybio.ops.neighbours import majority_vote
 
 SEED = 0
 """Of the bootstrap."""

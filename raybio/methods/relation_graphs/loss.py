@@ -16,7 +16,7 @@ from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.config import GraphObjectiveConfig, Model
 from raybio.ops.contrastive import equal_rows
-from raybio.ops.groups import log_sum_exp_by, mean_by
+from raybio.ops.grouped import grouped_logsumexp, grouped_mean
 from raybio.ops.similarity import at_least_fp32, normalise
 from raybio.training.objectives import CouplingObjective
 
@@ -41,7 +41,7 @@ def true_graph_loss(
     num_anchors = int(anchor_G[-1]) + 1 if len(anchor_G) else 0
     is_first_G = torch.ones_like(anchor_G, dtype=torch.bool)
     is_first_G[1:] = anchor_G[1:] != anchor_G[:-1]
-    total_A = log_sum_exp_by(logit_G[:, None], anchor_G, num_anchors)[:, 0]
+    total_A = grouped_logsumexp(logit_G[:, None], anchor_G, num_anchors)[:, 0]
     if more_AN is not None:
         total_A = torch.logsumexp(
             torch.cat([total_A[:, None], at_least_fp32(more_AN) / temperature], dim=1), dim=1
@@ -233,7 +233,7 @@ class RelationGraphs(CouplingObjective):
     ) -> Tensor:
         """Mean over a sentence's anchors; then mean or sum over the sentences of all workers that have one."""
         num_sentences = len(batch.word_indptr_R1) - 1
-        of_sentence_S = mean_by(of_anchor_A[:, None], batch.sentence_A, num_sentences)
+        of_sentence_S = grouped_mean(of_anchor_A[:, None], batch.sentence_A, num_sentences)
         if self.config.reduction == "sum":
             return of_sentence_S.sum()
         has_anchor_S = torch.bincount(batch.sentence_A, minlength=num_sentences) > 0
@@ -272,7 +272,7 @@ def _pooled(row_ND: Tensor, indptr_G1: Tensor, pooling: str) -> Tensor:
     size_G = indptr_G1.diff()
     group_N = torch.repeat_interleave(torch.arange(len(size_G), device=row_ND.device), size_G)
     if pooling == "mean":
-        return mean_by(row_ND, group_N, len(size_G))
+        return grouped_mean(row_ND, group_N, len(size_G))
     lowest_GD = row_ND.new_zeros(len(size_G), row_ND.shape[1])
     return lowest_GD.scatter_reduce(
         0, group_N[:, None].expand_as(row_ND), row_ND, "amax", include_self=False

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from raybio.methods.relation_graphs.word_pairs import WordPairs
-from raybio.ops.linear_probe import descend
+from raybio.ops.linear_probe import minimize_regularized
 from raybio.ops.scores import check_finite
 from raybio.ops.similarity import at_least_fp32, matmul
 
@@ -65,7 +65,7 @@ def fit_pair_classifier(
     # Only steers the steps, so that the two words of a pair may pass for independent.
     covariance_DD = row_WD.new_zeros(2 * width, 2 * width)
     covariance_DD[:width, :width], covariance_DD[width:, width:] = first_DD, second_DD
-    fitted = descend(mean_loss, covariance_DD, share_1, l2=l2)
+    fitted = minimize_regularized(mean_loss, covariance_DD, share_1, l2=l2)
     weight_2D = fitted.weight_RD[0] * torch.cat([first_scale_D, second_scale_D])
     return weight_2D, fitted.bias_R[0] - weight_2D @ torch.cat([first_mean_D, second_mean_D])
 

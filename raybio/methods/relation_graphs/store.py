@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.formats import WordSentence
-from raybio.store.ragged import PartedStore, part_tables
+from raybio.store.ragged import RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
-from raybio.store.vocabulary_counts import count_words
-from raybio.store.writer import Draft, small
+from raybio.store.word_counts import count_words
+from raybio.store.writer import Draft, compact_int
 
 ROWS, WORDS, WORD_COUNTS = "rows.arrow", "words.arrow", "word_counts.arrow"
 
@@ -36,7 +36,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 """What a sentence has several of -> the columns of its file; ``pointers.arrow`` says which rows are whose."""
 
 
-class WordStore(PartedStore):
+class WordStore(RaggedStore):
     """An open store of sentences, divided into the folds of a cross-validation or into a single one."""
 
     kind = "words"
@@ -185,8 +185,8 @@ def commit_words(
         TYPES: {"name": pa.array(types, pa.string())},
         RELATION_NAMES: {"name": pa.array([NO_RELATION, *labels], pa.string())},
         FOLD_POINTERS: {"indptr": pa.array(_pointers([len(rows) for rows in parts]))},
-        FOLD_ROWS: {"row": pa.array(small(np.concatenate(parts)))},
-        **part_tables(PARTS, indptr_by_part, columns),
+        FOLD_ROWS: {"row": pa.array(compact_int(np.concatenate(parts)))},
+        **ragged_tables(PARTS, indptr_by_part, columns),
     }
     counts = _counts(sentences, types) | {"words": len(words), "folds": len(folds)}
     counts["sentences_in_no_fold"] = len(sentences) - len(np.unique(np.concatenate(parts)))

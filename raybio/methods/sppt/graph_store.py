@@ -28,7 +28,7 @@ from raybio.methods.sppt.graph.splits import hold_out_links
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.store import Store, open_store
-from raybio.store.writer import Draft, small
+from raybio.store.writer import Draft, compact_int
 
 ROWS, GROUPS, INDPTR, INDICES, HELDOUT = (
     "rows.arrow",
@@ -133,17 +133,17 @@ class LinkedRows:
         return {
             ROWS: {
                 "key": self.keys.cast(pa.large_string()),
-                "group": pa.array(small(self.group_N)),
+                "group": pa.array(compact_int(self.group_N)),
                 **content,
             },
             GROUPS: {
                 "name": pa.array(self.group_names, strings),
                 "label": pa.array(self.group_labels, strings),
             },
-            INDPTR: {"indptr": pa.array(small(self.graph.indptr))},
-            INDICES: {"indices": pa.array(small(self.graph.indices))},
+            INDPTR: {"indptr": pa.array(compact_int(self.graph.indptr))},
+            INDICES: {"indices": pa.array(compact_int(self.graph.indices))},
             HELDOUT: {
-                "heldout": pa.array(small(np.ascontiguousarray(self.heldout_E2).reshape(-1)))
+                "heldout": pa.array(compact_int(np.ascontiguousarray(self.heldout_E2).reshape(-1)))
             },
         }
 

@@ -11,5 +11,5 @@ LINK_RETRIEVAL = TableLayout(
         "samples": "samples of test graphs",
     },
     plain=frozenset({"mrr"}),
-    beside=frozenset({"samples"}),
+    secondary=frozenset({"samples"}),
 )

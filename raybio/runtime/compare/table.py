@@ -13,7 +13,7 @@ from typing import Any
 from raybio.core.markdown import markdown_table
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison, plot_table
-from raybio.ops.significance import Spread, over_seeds
+from raybio.ops.significance import SeedMean, mean_over_seeds
 from raybio.runtime.compare.labels import label_of, shown
 from raybio.runtime.compare.plots import plot_against
 from raybio.runtime.run.folder import RunFolder, write_json
@@ -102,7 +102,9 @@ class ResultTable:
         if math.isnan(score["value"]):
             return UNDEFINED
         if "num_runs" in score:
-            spread = Spread(score["value"], score["high"] - score["value"], int(score["num_runs"]))
+            spread = SeedMean(
+                score["value"], score["high"] - score["value"], int(score["num_runs"])
+            )
             return spread.text(digits=digits, scale=scale)
         if "low" not in score:
             return f"{scale * score['value']:.{digits}f}"
@@ -136,7 +138,7 @@ def over_repetitions(of_runs: Sequence[Scores]) -> Scores:
 
 
 def _spread(values: Sequence[float]) -> Score:
-    mean, deviation, num_runs = over_seeds(values)
+    mean, deviation, num_runs = mean_over_seeds(values)
     return {"value": mean, "low": mean - deviation, "high": mean + deviation, "num_runs": num_runs}
 
 
@@ -243,7 +245,7 @@ def write_against(judged: Sequence[Judged], layout: TableLayout, folder: RunFold
     """
     for earlier in (*folder.path.glob("against-*.csv"), *folder.plots.glob("against-*.png")):
         earlier.unlink()
-    splits = [split for split in layout.judged if all(split in one.scores for one in judged)]
+    splits = [split for split in layout.compared if all(split in one.scores for one in judged)]
     paths = []
     for setting in _numeric(judged) if splits else []:
         score_by_line = _lines(judged, setting, splits[-1])

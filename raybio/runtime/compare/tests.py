@@ -64,7 +64,7 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
     notes = _untested([run for group in groups for run in group.runs])
     tests = []
     for one, two in combinations(groups, 2):
-        for split in layout.judged:
+        for split in layout.compared:
             if not all(split in run.unit_scores for run in (*one.runs, *two.runs)):
                 continue
             sides = [[run.unit_scores[split] for run in group.runs] for group in (one, two)]
@@ -92,7 +92,7 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
         draws = sorted(by_draw[0].keys() & by_draw[1].keys(), key=str)
         if len(draws) < MIN_SEEDS:
             continue
-        for split in layout.judged:
+        for split in layout.compared:
             if all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
                 of_seeds = [
                     [of_group[draw].scores[split] for draw in draws] for of_group in by_draw

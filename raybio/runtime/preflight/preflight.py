@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from raybio.core.errors import ClusterError, ConfigError
-from raybio.core.search_space import Budget, SearchSpace, load_search_space, outside_base
+from raybio.core.search_space import Budget, SearchSpace, base_values_outside, load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -160,7 +160,7 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
     found = f"{system}: those of {len(configs)} trials are valid" if space else f"{system}: valid"
     yield Finding("settings", OK, found)
     if space is not None:
-        for described in outside_base(space, base):
+        for described in base_values_outside(space, base):
             yield Finding("settings", WARNING, described)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.tune import Callback
 
-from raybio.core.search_space import short
+from raybio.core.search_space import format_value
 from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.run.goal import Goal, MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -271,5 +271,5 @@ def _told_errors(trial: Any) -> str:
 def shown(trial: Trial) -> str:
     """A trial's settings, short."""
     return ", ".join(
-        f"{path.rsplit('.', 1)[-1]} {short(value)}" for path, value in trial.settings.items()
+        f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in trial.settings.items()
     )

@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from raybio.core.search_space import Distribution, SearchSpace, short
+from raybio.core.search_space import Distribution, SearchSpace, format_value
 from raybio.evaluation.plots import COLOURS, save
 from raybio.runtime.tune.leaderboard import TrialRecord
 from raybio.runtime.tune.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED
@@ -192,7 +192,7 @@ def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D
 
 def _name(place: int, one: TrialRecord) -> str:
     settings = ", ".join(
-        f"{path.rsplit('.', 1)[-1]} {short(value)}" for path, value in one.settings.items()
+        f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in one.settings.items()
     )
     return f"{place + 1}: {settings}"
 
@@ -208,7 +208,7 @@ def _axis(axes: Axes, distribution: Distribution) -> None:
     if distribution.kind == "choice":
         axes.set_xticks(
             range(len(distribution.values)),
-            [short(value) for value in distribution.values],
+            [format_value(value) for value in distribution.values],
             fontsize=8,
         )
         axes.margins(x=0.15)
@@ -231,4 +231,6 @@ def _height(distribution: Distribution, value: object) -> float:
 def _ticks(axes: Axes, place: int, distribution: Distribution) -> None:
     for value in distribution.values:
         at = (place, _height(distribution, value))
-        axes.annotate(short(value), at, xytext=(4, 2), textcoords="offset points", fontsize=8)
+        axes.annotate(
+            format_value(value), at, xytext=(4, 2), textcoords="offset points", fontsize=8
+        )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raybio.core.search_space import SearchSpace, short
+from raybio.core.search_space import SearchSpace, format_value
 from raybio.evaluation.report import Section, write_report
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.tune.leaderboard import Place, TrialRecord
@@ -140,7 +140,9 @@ def _summary(
         rows.append(
             [f"best {space.metric}", f"{_score(places[0])} at step {places[0].best_step:,}"]
         )
-        rows += [[f"best {path}", short(value)] for path, value in places[0].settings.items()]
+        rows += [
+            [f"best {path}", format_value(value)] for path, value in places[0].settings.items()
+        ]
     return [["", ""], *rows]
 
 
@@ -170,7 +172,8 @@ def _leaderboard(space: SearchSpace, places: Sequence[Place]) -> list[list[str]]
     rows = []
     for number, place in enumerate(places, start=1):
         chosen = [
-            short(place.settings[path]) if path in place.settings else "–" for path in space.space
+            format_value(place.settings[path]) if path in place.settings else "–"
+            for path in space.space
         ]
         where = [f"{place.best_step:,}", str(len(place.trials)), place.trials[0].name]
         rows.append([str(number), *chosen, _score(place), *where])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from raybio.methods.relation_graphs.loss import pairwise_cosine, same_tag_loss, true_graph_loss
-from raybio.ops.groups import log_sum_exp_by, mean_by
+from raybio.ops.grouped import grouped_logsumexp, grouped_mean
 from tests import graph_oracles
 
 
@@ -73,8 +73,8 @@ def test_cosine_of_pairs_and_of_a_zero_vector():
 def test_groups_need_not_stand_together_and_may_be_empty():
     value_CD, group_C = torch.tensor([[1.0, 5.0], [2.0, 7.0], [3.0, 9.0]]), torch.tensor([2, 0, 2])
     torch.testing.assert_close(
-        mean_by(value_CD, group_C, 3), torch.tensor([[2.0, 7.0], [0.0, 0.0], [2.0, 7.0]])
+        grouped_mean(value_CD, group_C, 3), torch.tensor([[2.0, 7.0], [0.0, 0.0], [2.0, 7.0]])
     )
-    found = log_sum_exp_by(value_CD, group_C, 3)
+    found = grouped_logsumexp(value_CD, group_C, 3)
     torch.testing.assert_close(found[2], torch.logsumexp(value_CD[[0, 2]], 0))
     torch.testing.assert_close(found[:2], torch.tensor([[2.0, 7.0], [0.0, 0.0]]))

@@ -13,7 +13,7 @@ from raybio.methods.relation_graphs.formats import (
     read_spert,
 )
 from raybio.store.quarantine import Quarantine
-from raybio.store.relation_labels import CALLED_NA, WITH_ITSELF
+from raybio.store.relation_labels import NAMED_NA, SELF_RELATION
 from tests.methods.relation_graphs.spert_files import ADVERSE_EFFECT, folds, sentence, write
 
 SOUND = sentence("Aspirin gave fatal pain", "Drug:0:1 Adverse-Effect:2:4", "1:0", orig_id=7)
@@ -68,8 +68,8 @@ def test_a_sentence_is_read_as_it_is_written_plain_or_gzip(tmp_path, name):
         (changed(entities=["Drug"]), NOT_OF_THE_FORM, "one with 'start' and 'end' is a str, want an object"),
         (relation(tail=2), NO_ENTITY, "7: Adverse-Effect of 1 and 2, of 2 entities"),
         (relation(head=-1), NO_ENTITY, "7: Adverse-Effect of -1 and 0, of 2 entities"),
-        (relation(head=0), WITH_ITSELF, "7: Adverse-Effect of 0 and 0"),
-        (relation(type="NA"), CALLED_NA, "7: NA of 1 and 0"),
+        (relation(head=0), SELF_RELATION, "7: Adverse-Effect of 0 and 0"),
+        (relation(type="NA"), NAMED_NA, "7: NA of 1 and 0"),
         (changed(relations=[{"type": "x", "head": 0}]), NOT_OF_THE_FORM, "one with 'head' and 'tail' is without"),
         (changed(orig_id=7.5), NOT_OF_THE_FORM, "orig_id 7.5, want a whole number or a text"),
         (changed(orig_id=False), NOT_OF_THE_FORM, "orig_id False, want a whole number or a text"),

@@ -42,7 +42,7 @@ from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.benchmark.medlama import ProbeBenchmark, Subset
 from raybio.methods.contrastive_probe.config import DecodeConfig
 from raybio.methods.contrastive_probe.probe import TextEmbedder, embed_benchmark, load_embedder
-from raybio.ops.retrieval import Retrieval, Scores, distance_scores, remembered, retrieve_each
+from raybio.ops.retrieval import Retrieval, Scores, cached_scores, distance_scores, retrieve_by_each
 
 Method = Literal["mask-average", "x-factr", "generative", "hybrid"]
 
@@ -250,8 +250,8 @@ def _hybrid(
     """The language model, the encoder and both together, on each block of queries in turn."""
     name, encoder_name = names
     say(f"{encoder_name}, {embed.encoder.pooling} pooling: {len(asked.benchmark.names):,} names")
-    mask = remembered(_mask_scores(model, asked))
-    encoder = remembered(distance_scores(*embed_benchmark(embed, asked.benchmark)))
+    mask = cached_scores(_mask_scores(model, asked))
+    encoder = cached_scores(distance_scores(*embed_benchmark(embed, asked.benchmark)))
     both = hybrid_scores(encoder, mask, _is_single(model, asked), weight)
     scores = {
         (name, "mask average"): mask,
@@ -301,7 +301,7 @@ def _ranked(
     told = [replace(first_scores, block=block), *several[1:]]
     found = map(
         first_of_ranked,
-        retrieve_each(told, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256),
+        retrieve_by_each(told, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256),
     )
     remark = f"candidates: {candidates}{_cut(model, asked, _query_tokens(model))}"
     return [

@@ -29,7 +29,7 @@ from pydantic import Field
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError, StoreError
-from raybio.core.files import check_writable_folder, whole_folder
+from raybio.core.files import atomic_folder, check_writable_folder
 from raybio.core.randomness import derive_seed
 from raybio.methods.contrastive_probe.benchmark.medlama import SEPARATOR, TABLE_5, write_prompts
 from raybio.methods.contrastive_probe.benchmark.statistics import Overlap, name_overlap
@@ -262,7 +262,7 @@ def _is_benchmark(folder: Path) -> bool:
 
 
 def _write(out: Path, queries: dict[str, list[_Query]], manifest: dict[str, Any]) -> None:
-    with whole_folder(out) as folder:
+    with atomic_folder(out) as folder:
         for relation, full in queries.items():
             hard = [query for query in full if query.overlap.is_hard]
             _write_rows(folder / f"{relation}_{len(full)}.csv", full)

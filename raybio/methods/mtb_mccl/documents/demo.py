@@ -15,7 +15,7 @@ from pydantic import Field
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.store.demo_corpus import InventedWords, kept_store
+from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION, SPLITS
 
 VERSION = 1
@@ -100,7 +100,7 @@ def default_documents(
         train, dev, test = write_documents(raw, config)
         return prepare_documents(store, [train], [dev], [test], min_type_pair_relations=1)
 
-    return kept_store(home, DocumentStore, make)
+    return cached_store(home, DocumentStore, make)
 
 
 def write_documents(directory: str | Path, config: DocumentsConfig) -> tuple[Path, Path, Path]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raybio.store.quarantine import Quarantine
-from raybio.store.relation_labels import CALLED_NA, NO_RELATION, WITH_ITSELF
+from raybio.store.relation_labels import NAMED_NA, NO_RELATION, SELF_RELATION
 
 TYPES = ("Gene", "Disease", "Chemical", "Species", "Variant", "CellLine")
 """The types that corpora share, in the order in which a pair's head comes before its tail; others follow by name."""
@@ -235,9 +235,9 @@ def _resolved(
         labels = labels_by_pair.setdefault((head, tail), [])
         reason = ""
         if label == NO_RELATION:
-            reason = CALLED_NA
+            reason = NAMED_NA
         elif head == tail:
-            reason = WITH_ITSELF
+            reason = SELF_RELATION
         elif label in labels:
             reason = REPEATED
         elif labels and not raw.is_docred:

@@ -31,7 +31,7 @@ from raybio.methods.mtb_mccl.documents.entities import (
     fault_of,
     split_ids,
 )
-from raybio.store.json import HALF_LETTER, Record, stream_records
+from raybio.store.json import LONE_SURROGATE, Record, stream_records
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import open_source, read_lines
 
@@ -246,7 +246,7 @@ def read_documents(path: str | Path, quarantine: Quarantine) -> Iterator[RawDocu
     for raw in _reader_of(path)(path, quarantine):
         quarantine.saw(DOCUMENT, 1)
         reason = "" if raw.text.strip() else NO_TEXT
-        if HALF_LETTER.search("".join(_strings(raw))):
+        if LONE_SURROGATE.search("".join(_strings(raw))):
             reason = NO_UTF8
         if reason:
             quarantine.add(DOCUMENT, reason, path.name, raw.line, ascii(raw.document_id))

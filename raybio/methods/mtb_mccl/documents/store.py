@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.store.ragged import PartedStore, Ragged, part_tables
+from raybio.store.ragged import Ragged, RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
-from raybio.store.writer import Draft, small
+from raybio.store.writer import Draft, compact_int
 
 ROWS, WORDS = "rows.arrow", "words.arrow"
 
@@ -40,7 +40,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 """What a document has several of -> the columns of its file; ``pointers.arrow`` says which rows are whose."""
 
 
-class DocumentStore(PartedStore):
+class DocumentStore(RaggedStore):
     """An open store of documents.
 
     Entities of a document are numbered in the order of their first mentions, and mentions in that of the text.
@@ -243,10 +243,10 @@ def commit_documents(
         KEYS: {"key": pa.array(entity_keys, pa.large_string())},
         RELATION_NAMES: {"name": pa.array([NO_RELATION, *relation_names], pa.string())},
         TYPE_PAIRS: {"head": pa.array(head_types), "tail": pa.array(tail_types)},
-        KEY_POINTERS: {"indptr": pa.array(small(key_indptr))},
-        KEY_DOCUMENTS: {"row": pa.array(small(key_document_L))},
+        KEY_POINTERS: {"indptr": pa.array(compact_int(key_indptr))},
+        KEY_DOCUMENTS: {"row": pa.array(compact_int(key_document_L))},
         WORDS: _word_columns(count_by_word),
-        **part_tables(PARTS, indptr_by_part, columns),
+        **ragged_tables(PARTS, indptr_by_part, columns),
     }
     counts = _counts(split_N, columns)
     counts |= {"entity_keys": len(entity_keys), "relation_names": len(relation_names) + 1}

@@ -26,7 +26,7 @@ from raybio.methods.mtb_mccl.documents.store import PARTS, DocumentStore, commit
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.store import SPLITS
-from raybio.store.vocabulary_counts import count_words
+from raybio.store.word_counts import count_words
 from raybio.store.writer import Draft
 
 DOCUMENTS_AT_ONCE = 1000

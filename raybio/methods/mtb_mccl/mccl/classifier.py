@@ -17,10 +17,10 @@ from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs, embed_pairs
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
 from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs, classes
+from raybio.methods.mtb_mccl.mccl.classwise_knn import classwise_means
 from raybio.methods.mtb_mccl.mccl.config import LINEAR, Rule
 from raybio.methods.mtb_mccl.mccl.loss import RelationHead, above_threshold
 from raybio.methods.mtb_mccl.mccl.scores import Facts, RelationScores, score_facts, told_in_training
-from raybio.ops.neighbours import classwise_means
 
 
 class KnownPairs(NamedTuple):

@@ -28,13 +28,13 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
     judged_constant,
     predicted_by,
 )
+from raybio.methods.mtb_mccl.mccl.classwise_knn import class_centroids
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig, Rule
 from raybio.methods.mtb_mccl.mccl.frozen_pairs import load_frozen
 from raybio.methods.mtb_mccl.mccl.loss import RelationHead, adaptive_threshold
 from raybio.methods.mtb_mccl.mccl.report import SEED
 from raybio.methods.mtb_mccl.mccl.scores import RelationScores
 from raybio.ops.linear_probe import fit_linear
-from raybio.ops.neighbours import class_centroids
 
 L2 = (0.1, 0.01, 0.001, 0.0001)
 

@@ -26,8 +26,14 @@ from torch.utils.checkpoint import checkpoint
 from raybio.core.interfaces import Collective, LossReport
 from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
-from raybio.ops.contrastive import equal_rows, multi_label_contrast, supervised_contrast
-from raybio.ops.positives import ContrastSum, by_entity_pair, check_temperature, with_others
+from raybio.methods.mtb_mccl.pair_contrast import (
+    ContrastSum,
+    by_entity_pair,
+    multi_label_contrast,
+    supervised_contrast,
+    with_others,
+)
+from raybio.ops.contrastive import check_temperature, equal_rows
 from raybio.ops.similarity import matmul, normalise
 from raybio.training.objectives import CouplingObjective
 

@@ -23,8 +23,13 @@ from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
 from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.mccl.loss import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.config import BlanksObjectiveConfig
-from raybio.ops.contrastive import equal_rows, info_nce, matching_the_blanks
-from raybio.ops.positives import ContrastSum, by_entity_pair, with_others
+from raybio.methods.mtb_mccl.pair_contrast import (
+    ContrastSum,
+    by_entity_pair,
+    matching_the_blanks,
+    with_others,
+)
+from raybio.ops.contrastive import equal_rows, info_nce
 from raybio.ops.similarity import at_least_fp32, matmul
 from raybio.training.objectives import count_labels, masked_language_model
 

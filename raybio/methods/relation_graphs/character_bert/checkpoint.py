@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from raybio.core.errors import ConfigError
-from raybio.core.files import whole_folder
+from raybio.core.files import atomic_folder
 from raybio.encoders.checkpoints import fetch_file, need_file
 from raybio.encoders.config import SCRATCH
 from raybio.methods.relation_graphs.character_bert.characters import MAX_CHARACTERS, NUM_CHARACTERS
@@ -207,7 +207,7 @@ def write_checkpoint(model: BertModel, config: BertConfig, directory: Path) -> P
     tensors = {
         name: weight.detach().cpu().contiguous() for name, weight in model.state_dict().items()
     }
-    with whole_folder(directory) as folder:
+    with atomic_folder(directory) as folder:
         save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
         (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return directory

@@ -20,7 +20,7 @@ from raybio.methods.sppt.articles.formats.tables import (
 )
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.prepare import LinkedTextConfig, prepare_linked_texts
-from raybio.store.demo_corpus import InventedWords, kept_store
+from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
@@ -63,7 +63,7 @@ def default_citations(
             store, write_citations(raw, config), LinkedTextConfig(heldout_share=0.15)
         )
 
-    return kept_store(home, LinkedTextStore, make)
+    return cached_store(home, LinkedTextStore, make)
 
 
 def write_citations(directory: str | Path, config: CitationsConfig) -> LinkedTables:

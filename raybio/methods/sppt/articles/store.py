@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
-from raybio.store.vocabulary_counts import count_words
+from raybio.store.word_counts import count_words
 from raybio.store.writer import Draft
 
 WORDS = "words.arrow"

@@ -14,7 +14,7 @@ from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.sppt.downstream.formats import read_task_files
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.downstream.tasks import prepare_task
-from raybio.store.demo_corpus import kept_store
+from raybio.store.demo_corpus import cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
@@ -59,7 +59,7 @@ def default_task(directory: str | Path, config: FoldsConfig | None = None) -> Ta
         files, examples = read_task_files("remote_homology", write_folds(raw, config))
         return prepare_task(store, "remote_homology", files, examples)
 
-    return kept_store(home, TaskStore, make)
+    return cached_store(home, TaskStore, make)
 
 
 def write_folds(directory: str | Path, config: FoldsConfig) -> Path:

@@ -18,7 +18,7 @@ METHOD = Method(
             "new_test": "test rows that training has not",
         },
         chance="the most frequent class, or the mean number, of the training rows",
-        beside=frozenset({"new_test"}),
+        secondary=frozenset({"new_test"}),
     ),
     step_metrics=("val/score",),
 )

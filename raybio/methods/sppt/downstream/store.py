@@ -22,7 +22,7 @@ from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.config import TaskPlanConfig
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store
-from raybio.store.vocabulary_counts import count_words
+from raybio.store.word_counts import count_words
 from raybio.store.writer import Draft
 
 ROWS, CLASSES, WORDS = "rows.arrow", "classes.arrow", "words.arrow"

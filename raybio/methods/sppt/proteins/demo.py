@@ -29,7 +29,7 @@ from raybio.methods.sppt.proteins.evolution import (
 )
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.proteins.tree_of_life import SPECIES_COLUMNS, TreeOfLife
-from raybio.store.demo_corpus import kept_store
+from raybio.store.demo_corpus import cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 2
@@ -106,7 +106,7 @@ def default_corpus(directory: str | Path, config: SimulationConfig | None = None
     def make(raw: Path, store: Path) -> ProteinStore:
         return prepare_proteins(store, write_tree_of_life(raw, config), PrepareConfig())
 
-    return kept_store(home, ProteinStore, make)
+    return cached_store(home, ProteinStore, make)
 
 
 def write_tree_of_life(

@@ -28,7 +28,7 @@ from transformers import (
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.errors import ConfigError, DataError
-from raybio.core.files import whole_folder
+from raybio.core.files import atomic_folder
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_complete, check_source, load_pretrained, load_weights
 from raybio.encoders.config import SCRATCH, Pooling
@@ -338,7 +338,7 @@ def export_encoder(
     length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
     tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
     settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalised": False}
-    with whole_folder(Path(directory)) as folder:
+    with atomic_folder(Path(directory)) as folder:
         encoder.model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / "README.md").write_text(_model_card(encoder, card, length), encoding="utf-8")

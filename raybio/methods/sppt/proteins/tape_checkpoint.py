@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
 from raybio.core.errors import DataError
-from raybio.core.files import whole_folder
+from raybio.core.files import atomic_folder
 from raybio.encoders.checkpoints import convert_command, read_tensors
 from raybio.methods.sppt.proteins.vocabulary import TAPE, build_tokenizer
 
@@ -76,7 +76,7 @@ def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path
     if not has_head:
         tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
     _fill(model, tensors, source)
-    with whole_folder(Path(out_dir)) as folder:
+    with atomic_folder(Path(out_dir)) as folder:
         model.save_pretrained(folder)
         build_tokenizer(TAPE, max_tokens=config.max_position_embeddings).save_pretrained(folder)
     return Path(out_dir)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.sppt.synthetic.topics import TopicConfig, TopicStore, prepare_topics
-from raybio.store.demo_corpus import InventedWords, kept_store
+from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
@@ -44,7 +44,7 @@ def default_topics(directory: str | Path, config: SentencesConfig | None = None)
         topics = TopicConfig(num_topics=config.num_topics, min_count=5)
         return prepare_topics(store, [write_sentences(raw, config)], topics)
 
-    return kept_store(home, TopicStore, make)
+    return cached_store(home, TopicStore, make)
 
 
 def write_sentences(directory: str | Path, config: SentencesConfig) -> Path:

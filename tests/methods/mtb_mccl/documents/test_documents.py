@@ -12,7 +12,7 @@ from raybio.methods.mtb_mccl.documents.entities import (
     type_rank,
 )
 from raybio.store.quarantine import Quarantine
-from raybio.store.relation_labels import CALLED_NA, WITH_ITSELF
+from raybio.store.relation_labels import NAMED_NA, SELF_RELATION
 
 TEXT = "BRAF V600E and Aspirin, aspirin or ASPIRIN in Melanoma"
 
@@ -153,7 +153,7 @@ def test_an_undirected_relation_goes_from_the_earlier_type_and_keeps_its_first_l
     relations += [("Bind", "9", "1"), ("Bind", "1", "1"), ("NA", "2", "C1")]
     found = entities(mentions, relations, quarantine=quarantine)
     assert found.relations_P == ((0, 2, "Bind"), (0, 1, "Bind"))
-    expected = {SECOND_LABEL: 1, REPEATED: 1, NO_ENTITY: 1, WITH_ITSELF: 1, CALLED_NA: 1}
+    expected = {SECOND_LABEL: 1, REPEATED: 1, NO_ENTITY: 1, SELF_RELATION: 1, NAMED_NA: 1}
     assert quarantine.count_by_reason == expected
     assert str(quarantine.examples_by_reason[NO_ENTITY][0]) == "file:7 (1: Bind 9 1)"
 

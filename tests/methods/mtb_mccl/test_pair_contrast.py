@@ -2,14 +2,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from raybio.ops.contrastive import matching_the_blanks, multi_label_contrast, supervised_contrast
+from raybio.methods.mtb_mccl.pair_contrast import (
+    matching_the_blanks,
+    multi_label_contrast,
+    supervised_contrast,
+)
 from tests import relation_oracles
 
 NUM = 14
 
 
 def problem(num=NUM, width=5, seed=0, dtype=torch.float64):
-    """Rows with entity pairs that recur (and one of two types, which is noise in the data), classes and label sets."""
+    """Rows with recurring entity pairs (one with two types, as in noisy data), classes and label sets."""
     generator = torch.Generator().manual_seed(seed)
     pair = torch.randn(num, width, generator=generator, dtype=torch.float64).to(dtype)
     entity_pair = torch.randint(-1, 5, (num,), generator=generator)
@@ -20,7 +24,7 @@ def problem(num=NUM, width=5, seed=0, dtype=torch.float64):
 
 
 def by_name(name, entity_pair, kind, label, labels):
-    """The loss as a function of pairs, of what is known of them and of the others; and its relations for the oracle."""
+    """Return the loss, its ids or labels, and the oracle's predicates of positives and of negatives."""
 
     def same_pair(i, j):
         return entity_pair[i] == entity_pair[j] and entity_pair[i] >= 0
@@ -152,7 +156,7 @@ def test_without_negatives_terms_count_and_are_zero(name):
     assert torch.equal(pair.grad, torch.zeros(5, 3))
 
 
-def test_rows_of_minus_one_are_negatives_of_others_and_positives_of_none():
+def test_an_id_of_minus_one_is_a_negative_of_others_and_a_positive_of_none():
     pair, _, _, _, _ = problem(4)
     entity_pair, kind = torch.tensor([0, 0, -1, -1]), torch.tensor([1, 1, 2, 1])
     found = matching_the_blanks(pair, entity_pair, kind, temperature=0.5)
@@ -164,7 +168,7 @@ def test_rows_of_minus_one_are_negatives_of_others_and_positives_of_none():
     assert found.total.item() == pytest.approx(expected.item())
 
 
-def test_the_form_for_several_labels_is_the_other_where_each_row_has_one():
+def test_multi_label_contrast_equals_supervised_contrast_with_one_label_each():
     pair, _, _, label, _ = problem()
     one = supervised_contrast(pair, label, temperature=0.1)
     several = multi_label_contrast(pair, F.one_hot(label).bool(), temperature=0.1)
@@ -193,7 +197,7 @@ def test_half_precision_is_computed_in_single(name):
         assert torch.equal(loss(pair, temperature=0.1, **codes).total, expected.total)
 
 
-def test_what_nobody_wants_a_gradient_of_gets_none():
+def test_tensors_without_requires_grad_get_no_gradient():
     pair, entity_pair, kind, _, _ = problem()
     assert not matching_the_blanks(pair, entity_pair, kind, temperature=0.1).total.requires_grad
     other = pair.clone().requires_grad_()
@@ -228,5 +232,5 @@ def test_wrong_arguments_are_refused(change, message):
 def test_anchors_that_are_not_the_rows_from_the_offset_on_are_refused():
     pair, _, _, label, _ = problem()
     others = {"other_MD": pair, "other_label_M": label.flip(0)}
-    with pytest.raises(ValueError, match="are not those of the others from row 0 on"):
+    with pytest.raises(ValueError, match="differ from those of the candidates from row 0 on"):
         supervised_contrast(pair[:7], label[:7], temperature=0.1, **others)

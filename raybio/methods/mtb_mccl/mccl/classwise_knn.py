@@ -1,0 +1,155 @@
+"""Classwise k-nearest-neighbor scores: how near the nearest members of each class are (Zhou et al., 2023).
+
+The nearest of *each* class are wanted, which would take one faiss index per class, and faiss's exact indices compute
+the same matrix products. So this module uses matrix products, and the reference set may stay on the GPU, divided over
+the workers.
+
+Shape letters: Q queries, N rows of the reference set, R classes, D width, K neighbors kept per class, B queries of a
+block, C members at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raybio.core.interfaces import Collective
+from raybio.ops.scores import check_finite
+from raybio.ops.similarity import matmul, normalise
+
+_ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
+
+
+_MAX_QUERIES = 1024
+
+
+@dataclass(frozen=True)
+class ClassNeighbors:
+    """The nearest members of each class in a reference set, or in a part of it.
+
+    Attributes:
+        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for each that a class lacks.
+    """
+
+    cosine_QRK: Tensor
+
+    def merge(self, *others: "ClassNeighbors") -> "ClassNeighbors":
+        """Merge the neighbors in several parts of a reference set: exactly those in the whole set."""
+        all_QRX = torch.cat([self.cosine_QRK, *(other.cosine_QRK for other in others)], dim=2)
+        return ClassNeighbors(all_QRX.topk(self.cosine_QRK.shape[2], dim=2).values)
+
+    def mean(self) -> Tensor:
+        """Return the mean cosine (Q, R) of the existing neighbors; -inf for a class without members."""
+        exists_QRK = self.cosine_QRK > -torch.inf
+        num_QR = exists_QRK.sum(2)
+        mean_QR = torch.where(exists_QRK, self.cosine_QRK, 0.0).sum(2) / num_QR.clamp(min=1)
+        return mean_QR.masked_fill(num_QR == 0, -torch.inf)
+
+
+def classwise_knn(
+    query_QD: Tensor,
+    reference_ND: Tensor,
+    label_NR: Tensor,
+    *,
+    k: int,
+    collective: Collective | None = None,
+) -> Tensor:
+    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class; -inf without members.
+
+    A reference row with several labels is a member of each class. Results are exact and without gradient. Only a
+    block of queries is scored against a block of members at once. To predict, add the classes' biases to the result.
+
+    Args:
+        query_QD: embeddings to classify.
+        reference_ND: embeddings with known labels.
+        label_NR: their labels, bool.
+        k: neighbors per class, >= 1.
+        collective: workers that each hold a part of the reference set, empty parts included, and the same queries;
+            every worker gets the result for the whole set.
+
+    Raises:
+        ValueError: if k < 1, shapes do not fit together, or embeddings are not finite.
+    """
+    return classwise_means(query_QD, reference_ND, label_NR, ks=(k,), collective=collective)[k]
+
+
+def classwise_means(
+    query_QD: Tensor,
+    reference_ND: Tensor,
+    label_NR: Tensor,
+    *,
+    ks: Sequence[int],
+    collective: Collective | None = None,
+) -> dict[int, Tensor]:
+    """Return ``classwise_knn`` for several numbers of neighbors; each result holds Q x R numbers.
+
+    Raises:
+        ValueError: as ``classwise_knn``.
+    """
+    means: dict[int, list[Tensor]] = {k: [] for k in ks}
+    # Blocks must be equal on all workers, so their size does not depend on the reference set.
+    for query_BD in torch.split(query_QD, _MAX_QUERIES):
+        neighbors = nearest_members(query_BD, reference_ND, label_NR, k=max(ks))
+        if collective is not None:
+            gathered = collective.all_gather(neighbors.cosine_QRK).row_MD
+            by_worker = gathered.view(collective.world, *neighbors.cosine_QRK.shape)
+            first, *others = map(ClassNeighbors, by_worker)
+            neighbors = first.merge(*others)
+        for k, mean in means.items():
+            # Neighbors are sorted, so the first k are the k nearest.
+            mean.append(ClassNeighbors(neighbors.cosine_QRK[:, :, :k]).mean())
+    return {k: torch.cat(mean) for k, mean in means.items()}
+
+
+def nearest_members(
+    query_QD: Tensor, reference_ND: Tensor, label_NR: Tensor, *, k: int
+) -> ClassNeighbors:
+    """Return the nearest min(k, members) of each class; holds Q x R x k numbers. Arguments as ``classwise_knn``."""
+    _check(query_QD, reference_ND, label_NR, k)
+    query_QD = normalise(query_QD.detach())
+    reference_ND = normalise(reference_ND.detach())
+    num_queries = len(query_QD)
+    num_classes = label_NR.shape[1]
+    max_entries = _ENTRIES_AT_ONCE.get(query_QD.device.type, _ENTRIES_AT_ONCE["cuda"])
+    block_rows = max(1, min(num_queries, _MAX_QUERIES))
+    cosine_QRK = query_QD.new_full((num_queries, num_classes, k), -torch.inf)
+    for number in range(num_classes):
+        member_X = torch.nonzero(label_NR[:, number])[:, 0]
+        if not len(member_X):
+            continue
+        for member_C in torch.split(member_X, max(k, max_entries // block_rows)):
+            member_CD = reference_ND[member_C]
+            for start in range(0, num_queries, block_rows):
+                kept_BK = cosine_QRK[start : start + block_rows, number]
+                score_BC = matmul(query_QD[start : start + block_rows], member_CD.T)
+                best_BK = score_BC.topk(min(k, len(member_C)), dim=1).values
+                kept_BK.copy_(torch.cat([kept_BK, best_BK], dim=1).topk(k, dim=1).values)
+    return ClassNeighbors(cosine_QRK)
+
+
+def class_centroids(reference_ND: Tensor, label_NR: Tensor) -> Tensor:
+    """Return the mean (R, D) of each class's rows, scaled to length 1 beforehand; 0 for a class without rows.
+
+    A nearest centroid classifier scores a query by its cosine to each centroid.
+    """
+    _check(reference_ND, reference_ND, label_NR, 1)
+    reference_ND = normalise(reference_ND.detach())
+    member_NR = label_NR.to(reference_ND.dtype)
+    return matmul(member_NR.T, reference_ND) / member_NR.sum(0).clamp(min=1)[:, None]
+
+
+def _check(query_QD: Tensor, reference_ND: Tensor, label_NR: Tensor, k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k is {k}, want at least 1 neighbor")
+    if query_QD.shape[1:] != reference_ND.shape[1:]:
+        raise ValueError(
+            f"queries are {query_QD.shape[1]} wide, reference rows {reference_ND.shape[1]}; want one encoder"
+        )
+    if label_NR.ndim != 2 or len(label_NR) != len(reference_ND) or label_NR.dtype != torch.bool:
+        raise ValueError(
+            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row for each of the "
+            f"{len(reference_ND)} rows of the reference set"
+        )
+    check_finite(query_QD, "queries")
+    check_finite(reference_ND, "reference rows")

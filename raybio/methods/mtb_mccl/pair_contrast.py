@@ -1,0 +1,317 @@
+"""Contrastive losses with any number of positives per anchor.
+
+Each positive is contrasted with the negatives alone, not with the other positives. A term is an ordered pair (i, j)
+of an anchor and one of its positives; with cosines s and temperature tau it is
+
+    -log( e^(s_ij / tau) / (e^(s_ij / tau) + sum over negatives k of i of e^(s_ik / tau)) )
+
+which is L_rel of Zhou et al., 2023. The three losses differ in what positives and negatives are.
+
+Shape letters: N anchors, M candidates, of which the anchors are rows, A anchors with a positive, D embedding width,
+R classes, I distinct ids, B anchors of a block.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from raybio.ops.contrastive import check_temperature
+from raybio.ops.similarity import matmul, normalise
+
+_ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
+
+
+Relate = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Rows (B,) of the candidates -> masks of the positives and of the negatives of each row, bool (B, M)."""
+
+
+class ContrastSum(NamedTuple):
+    """The sum of the terms of this worker's anchors, and the number of terms (int64).
+
+    Sums, counts and gradients add up over workers to those of one worker with all rows. A worker's share of the mean
+    is ``total / collective.all_sum(num_terms).clamp(min=1)``.
+    """
+
+    total: Tensor
+    num_terms: Tensor
+
+    def mean(self) -> Tensor:
+        """Return the mean over the terms of a single worker; 0 without terms."""
+        return self.total / self.num_terms.clamp(min=1)
+
+
+def matching_the_blanks(
+    pair_ND: Tensor,
+    entity_pair_id_N: Tensor,
+    type_N: Tensor,
+    *,
+    temperature: float | Tensor,
+    type_filter: bool = True,
+    other_MD: Tensor | None = None,
+    other_entity_pair_id_M: Tensor | None = None,
+    other_type_M: Tensor | None = None,
+    offset: int = 0,
+    block_rows: int | None = None,
+) -> ContrastSum:
+    """Pull occurrences of an entity pair together and push pairs of other types apart (L_rel of Zhou et al., 2023).
+
+    Positives are rows with the same entity pair. Negatives are rows of other entity pairs whose type differs; other
+    entity pairs of the same type are neither. A term without negatives is 0. Only anchors with a positive are scored,
+    in blocks as in ``info_nce``. It can be differentiated once.
+
+    Args:
+        pair_ND: anchors; their length does not matter.
+        entity_pair_id_N: int64, equal for occurrences of the same entity pair; -1 is no one's positive, not even of
+            another -1.
+        type_N: int64, equal for the same (subject type, object type).
+        temperature: tau > 0; may be a learned scalar.
+        type_filter: False makes all other entity pairs negatives, of the same type too (the paper's ablation).
+        other_MD: candidates: with several workers the pairs of all of them, gathered with gradient; None: the anchors.
+        other_entity_pair_id_M: entity pairs of the candidates.
+        other_type_M: types of the candidates.
+        offset: the anchors are ``other_MD[offset : offset + N]``.
+        block_rows: anchors scored at once; None chooses.
+
+    Raises:
+        ValueError: for a temperature that is not positive, or rows that do not fit together.
+    """
+    other_MD, id_M, type_M = with_others(
+        pair_ND,
+        (entity_pair_id_N, type_N),
+        other_MD,
+        (other_entity_pair_id_M, other_type_M),
+        offset,
+    )
+    relate, has_positive_M = by_entity_pair(id_M, type_M, type_filter=type_filter)
+    has_positive_N = has_positive_M[offset : offset + len(pair_ND)]
+    return contrast_sum(
+        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=False
+    )
+
+
+def supervised_contrast(
+    pair_ND: Tensor,
+    label_N: Tensor,
+    *,
+    temperature: float | Tensor,
+    other_MD: Tensor | None = None,
+    other_label_M: Tensor | None = None,
+    offset: int = 0,
+    block_rows: int | None = None,
+) -> ContrastSum:
+    """Pull rows of one class together and push all others apart (SupCon in the form of Zhou et al., 2023).
+
+    The term of an anchor is the mean over its positives, the rows of its class, with all rows of other classes as
+    negatives. Anchors without a positive have no term. Unlike Khosla et al. (2020), an anchor's other positives are
+    not in the denominator. Arguments as for ``matching_the_blanks``; ``label_N`` int64.
+    """
+    other_MD, label_M = with_others(pair_ND, (label_N,), other_MD, (other_label_M,), offset)
+
+    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
+        is_same_BM = label_M[row_B, None] == label_M
+        return is_same_BM, ~is_same_BM
+
+    _, index_M, count_I = torch.unique(label_M, return_inverse=True, return_counts=True)
+    has_positive_N = (count_I[index_M] > 1)[offset : offset + len(pair_ND)]
+    return contrast_sum(
+        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=True
+    )
+
+
+def multi_label_contrast(
+    pair_ND: Tensor,
+    label_NR: Tensor,
+    *,
+    temperature: float | Tensor,
+    other_MD: Tensor | None = None,
+    other_label_MR: Tensor | None = None,
+    offset: int = 0,
+    block_rows: int | None = None,
+) -> ContrastSum:
+    """Compute ``supervised_contrast`` for rows with several labels: positives share a label, negatives share none.
+
+    Not in the paper, which leaves SupCon undefined there; with one label per row it equals ``supervised_contrast``.
+    Give pairs without a relation the label NA: a row without any label is a negative of all.
+
+    Arguments as for ``matching_the_blanks``; ``label_NR`` bool.
+    """
+    other_MD, label_MR = with_others(pair_ND, (label_NR,), other_MD, (other_label_MR,), offset)
+    wide_MR = label_MR.float()  # counts of shared labels are exact up to 2**24
+
+    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
+        is_shared_BM = matmul(wide_MR[row_B], wide_MR.T) > 0
+        return is_shared_BM, ~is_shared_BM
+
+    has_positive_N = (label_MR & (label_MR.sum(0) > 1)).any(1)[offset : offset + len(pair_ND)]
+    return contrast_sum(
+        pair_ND, other_MD, relate, has_positive_N, offset, temperature, block_rows, by_anchor=True
+    )
+
+
+def contrast_sum(
+    pair_ND: Tensor,
+    other_MD: Tensor,
+    relate: Relate,
+    has_positive_N: Tensor,
+    offset: int,
+    temperature: float | Tensor,
+    block_rows: int | None,
+    *,
+    by_anchor: bool,
+) -> ContrastSum:
+    """Sum the terms of all anchors and their positives, as defined at the top of this module.
+
+    Blocks of anchors are scored and their gradient is taken at once, as in ``info_nce``. It can be differentiated once.
+
+    Args:
+        pair_ND: anchors.
+        other_MD: candidates; the anchors are its rows from ``offset`` on, and no candidates of themselves.
+        relate: returns positives and negatives.
+        has_positive_N: bool; anchors without a positive add nothing and are not scored.
+        offset: of the anchors among the candidates.
+        temperature: tau > 0; may be a learned scalar.
+        block_rows: anchors scored at once; None chooses.
+        by_anchor: a term is an anchor's mean over its positives, not each of them.
+
+    Raises:
+        ValueError: for a temperature that is not positive.
+    """
+    check_temperature(temperature)
+    used_A = torch.nonzero(has_positive_N)[:, 0]
+    rows = block_rows or max(1, _ENTRIES_AT_ONCE // max(len(other_MD), 1))
+    query_AD = normalise(pair_ND)[used_A] / temperature
+    return ContrastSum(
+        *_BlockedContrast.apply(  # type: ignore[no-untyped-call]
+            query_AD, normalise(other_MD), used_A + offset, relate, by_anchor, rows
+        )
+    )
+
+
+def with_others(
+    pair_ND: Tensor,
+    code_N: tuple[Tensor, ...],
+    other_MD: Tensor | None,
+    code_M: tuple[Tensor | None, ...],
+    offset: int,
+) -> tuple[Tensor, ...]:
+    """Return the candidates and their ids or labels: the given ones, or the anchors' own.
+
+    Raises:
+        ValueError: if only some of them are given, or the anchors are not the rows from ``offset`` on.
+    """
+    num_given = sum(given is not None for given in (other_MD, *code_M))
+    if num_given not in (0, 1 + len(code_M)):
+        raise ValueError(
+            "other_MD and the candidates' ids or labels go together; give all of them or none"
+        )
+    candidates: tuple[Tensor, ...] = (pair_ND, *code_N)
+    if num_given:
+        candidates = tuple(given for given in (other_MD, *code_M) if given is not None)
+    num_anchors = len(pair_ND)
+    num_candidates = len(candidates[0])
+    if not 0 <= offset <= num_candidates - num_anchors:
+        raise ValueError(
+            f"offset is {offset}, want it in [0, {num_candidates - num_anchors}]: anchors are rows of other_MD"
+        )
+    for code, other in zip(code_N, candidates[1:], strict=True):
+        if len(code) != num_anchors or len(other) != num_candidates:
+            raise ValueError(
+                f"{len(code)} and {len(other)} ids or labels for {num_anchors} anchors and {num_candidates} candidates; "
+                "want one each"
+            )
+        if not torch.equal(other[offset : offset + num_anchors], code):
+            raise ValueError(
+                f"the anchors' ids or labels differ from those of the candidates from row {offset} on; gather pairs and "
+                "labels in the same order"
+            )
+    return candidates
+
+
+def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[Relate, Tensor]:
+    """Return the relation of rows by their entity pairs, and which rows have a positive (bool, (M,)).
+
+    Args:
+        id_M: int64, equal for occurrences of the same entity pair; -1 is no one's positive, not even of another -1.
+        type_M: int64, equal for the same (subject type, object type).
+        type_filter: negatives are of another type; False: they are all other entity pairs.
+    """
+
+    def relate(row_B: Tensor) -> tuple[Tensor, Tensor]:
+        id_B1 = id_M[row_B, None]
+        positive_BM = (id_B1 == id_M) & (id_B1 >= 0)
+        negative_BM = ~positive_BM
+        if type_filter:
+            negative_BM &= type_M[row_B, None] != type_M
+        return positive_BM, negative_BM
+
+    _, index_M, count_I = torch.unique(id_M, return_inverse=True, return_counts=True)
+    return relate, (count_I[index_M] > 1) & (id_M >= 0)
+
+
+class _BlockedContrast(torch.autograd.Function):
+    """Sum of log(1 + exp(n_i - s_ij)), n_i = log of the sum over negatives; its gradient is made along with it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_AD: Tensor,
+        key_MD: Tensor,
+        own_A: Tensor,
+        relate: Relate,
+        by_anchor: bool,
+        block_rows: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The sum and its number of terms; the gradients by queries and keys are kept for ``backward``."""
+        wants_query, wants_key = ctx.needs_input_grad[:2]
+        query_gradient_AD = torch.empty_like(query_AD) if wants_query else None
+        key_gradient_MD = torch.zeros_like(key_MD) if wants_key else None
+        total, num_terms = query_AD.new_zeros(()), own_A.new_zeros(())
+        for start in range(0, len(query_AD), block_rows):
+            rows = slice(start, start + block_rows)
+            positive_BM, negative_BM = relate(own_A[rows])
+            positive_BM.scatter_(1, own_A[rows, None], False)
+            negative_BM.scatter_(1, own_A[rows, None], False)
+            score_BM = matmul(query_AD[rows], key_MD.T)
+            push_BM = score_BM.masked_fill(~negative_BM, -torch.inf)
+            all_push_B1 = push_BM.logsumexp(1, keepdim=True)
+            excess_BM = (all_push_B1 - score_BM).masked_fill_(~positive_BM, -torch.inf)
+            num_B1 = positive_BM.sum(1, keepdim=True)
+            num_terms += (num_B1 > 0).sum() if by_anchor else num_B1.sum()
+            weight_B1 = (
+                num_B1.clamp(min=1).to(score_BM.dtype).reciprocal()
+                if by_anchor
+                else score_BM.new_ones(())
+            )
+            total += (torch.logaddexp(excess_BM, excess_BM.new_zeros(())) * weight_B1).sum()
+            if not (wants_query or wants_key):
+                continue
+            pull_BM = excess_BM.sigmoid_().mul_(weight_B1)
+            # Without negatives the pull is 0, and -inf - -inf must not come up.
+            push_BM.sub_(all_push_B1.clamp(min=torch.finfo(score_BM.dtype).min)).exp_()
+            gradient_BM = push_BM.mul_(pull_BM.sum(1, keepdim=True)).sub_(pull_BM)
+            if query_gradient_AD is not None:
+                torch.mm(gradient_BM, key_MD, out=query_gradient_AD[rows])
+            if key_gradient_MD is not None:
+                key_gradient_MD.addmm_(gradient_BM.T, query_AD[rows])
+        ctx.save_for_backward(query_gradient_AD, key_gradient_MD)
+        ctx.mark_non_differentiable(num_terms)
+        return total, num_terms
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(
+        ctx: Any, gradient: Tensor, _: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+        """The kept gradients, times that of the sum."""
+        query_gradient_AD, key_gradient_MD = ctx.saved_tensors
+        return (
+            None if query_gradient_AD is None else query_gradient_AD * gradient,
+            None if key_gradient_MD is None else key_gradient_MD * gradient,
+            None,
+            None,
+            None,
+            None,
+        )
