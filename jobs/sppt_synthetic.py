@@ -12,7 +12,7 @@ from raybio.cli import options
 from raybio.cli.app import run_app
 from raybio.cli.train import help_of
 from raybio.core.errors import ConfigError
-from raybio.methods.sppt.synthetic.graphs import KINDS
+from raybio.methods.sppt.synthetic.config import KINDS
 from raybio.runtime.run.request import Arguments
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.biostransformers.store import ArticleCollector, ArticleConfig, ArticleStore
+from raybio.methods.biostransformers.store import ArticleCollector, ArticleStore
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, default_knowledge
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
@@ -22,9 +23,10 @@ from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.sppt.articles.demo import CitationsConfig, default_citations
 from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats import Tables
 from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
 from raybio.methods.sppt.synthetic.topics import TopicStore

@@ -10,7 +10,7 @@ import typer
 from raybio.cli.options import positive
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
-from raybio.methods.biostransformers.zero_shot.tasks import DATA_SETS, task_names
+from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
 from raybio.runtime.run.folder import model_folder
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from raybio.cli.prepare_benchmarks import benchmarks
 from raybio.cli.prepare_graphs import graphs
 from raybio.cli.prepared import Force, Out, matching, show_store
 from raybio.core.errors import ConfigError
+from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.download import download_pubmed
 from raybio.methods.biostransformers.formats.medline_parts import FileReport, parse_file
 from raybio.methods.biostransformers.prepare import parse_here, prepare_medline, prepare_pairs
-from raybio.methods.biostransformers.store import ArticleConfig
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
@@ -30,7 +30,8 @@ from raybio.methods.relation_graphs.prepare import (
     word_statistics_markdown,
 )
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats import Tables
 from raybio.methods.sppt.proteins.tree_of_life import TreeOfLife
 from raybio.runtime.map_rows import map_rows

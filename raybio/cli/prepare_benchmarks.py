@@ -10,7 +10,8 @@ import typer
 from raybio.cli.app import meanings, settings_of
 from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
-from raybio.methods.contrastive_probe.benchmark.build import MedlamaConfig, build_medlama
+from raybio.methods.contrastive_probe.benchmark.build import build_medlama
+from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from raybio.methods.contrastive_probe.benchmark.statistics import (
     benchmark_statistics,

@@ -13,8 +13,10 @@ from raybio.core.errors import ConfigError
 from raybio.methods.sppt.articles.formats.cane import Cane
 from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
 from raybio.methods.sppt.articles.formats.tables import LinkedTables
-from raybio.methods.sppt.prepare import LinkedTextConfig, TextSource, prepare_linked_texts
-from raybio.methods.sppt.synthetic.topics import TopicConfig, prepare_topics
+from raybio.methods.sppt.config import LinkedTextConfig
+from raybio.methods.sppt.prepare import TextSource, prepare_linked_texts
+from raybio.methods.sppt.synthetic.config import TopicConfig
+from raybio.methods.sppt.synthetic.topics import prepare_topics
 
 graphs = typer.Typer()
 

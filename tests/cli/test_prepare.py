@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raybio.cli.prepare import _parse_by_ray_data, app
+from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.prepare import prepare_medline
-from raybio.methods.biostransformers.store import ArticleConfig
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb import recurring_pairs as entity_pairs
 from raybio.methods.mtb_mccl.mtb.config import EntityPairConfig

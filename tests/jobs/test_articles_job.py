@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from raybio.cli.prepare import app
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.methods.biostransformers.zero_shot.tasks import TASK_NAMES
+from raybio.methods.biostransformers.zero_shot.names import TASK_NAMES
 from raybio.store.store import open_store
 from tests.methods.biostransformers.formats.medline_files import article_set, citation
 

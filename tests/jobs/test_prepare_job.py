@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from jobs import prepare
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
-from raybio.methods.sppt.prepare import PrepareConfig
+from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.store.store import open_store
 

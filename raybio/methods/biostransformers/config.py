@@ -9,6 +9,16 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
+class ArticleConfig(BaseConfig):
+    """How a store of articles is prepared."""
+
+    validation_share: float = Field(
+        0.05, ge=0, lt=1, description="share of articles kept out of training"
+    )
+    seed: int = Field(0, ge=0, description="chooses the articles kept out")
+    max_bad_share: float = Field(0.1, ge=0, le=1, description="maximum fraction of invalid records")
+
+
 class TextConfig(BaseConfig):
     """How a stored text becomes what the tokenizer sees."""
 

@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import Field
 
 from raybio.core.config import BaseConfig, fingerprint
+from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.prepare import prepare_medline
-from raybio.methods.biostransformers.store import ArticleConfig, ArticleStore
+from raybio.methods.biostransformers.store import ArticleStore
 from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import DataError, StoreError
+from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
     add_to_quarantine,
@@ -16,12 +17,7 @@ from raybio.methods.biostransformers.formats.medline_parts import (
     read_part,
 )
 from raybio.methods.biostransformers.formats.tables import Article, read_pair_table, to_batch
-from raybio.methods.biostransformers.store import (
-    ARTICLE_COLUMNS,
-    ArticleCollector,
-    ArticleConfig,
-    ArticleStore,
-)
+from raybio.methods.biostransformers.store import ARTICLE_COLUMNS, ArticleCollector, ArticleStore
 from raybio.methods.biostransformers.zero_shot.datasets import read_pubmedqa
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files

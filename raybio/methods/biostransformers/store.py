@@ -20,12 +20,10 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field
 
-from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError, StoreError
 from raybio.core.randomness import derive_seed, hash_uniform
-from raybio.methods.biostransformers.config import FIELDS
+from raybio.methods.biostransformers.config import FIELDS, ArticleConfig
 from raybio.ops.segments import expand
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.store import PREPARE_AGAIN, Store
@@ -178,18 +176,6 @@ WORDS_FROM_ARTICLES = 200_000
 
 
 ROWS_PER_BLOCK = 1 << 20
-
-
-class ArticleConfig(BaseConfig):
-    """How a store of articles is prepared."""
-
-    validation_share: float = Field(
-        0.05, ge=0, lt=1, description="share of articles kept out of training"
-    )
-    seed: int = Field(0, ge=0, description="chooses the articles kept out")
-    max_bad_share: float = Field(
-        0.1, ge=0, le=1, description="share of bad records that is put up with"
-    )
 
 
 class ArticleCollector:

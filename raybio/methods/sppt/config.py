@@ -159,3 +159,28 @@ def check_sampling(plan: PlanConfig, objective: ObjectiveConfig) -> None:
             f"num_positives_per_anchor {plan.num_positives_per_anchor} and num_negatives_per_anchor "
             f"{plan.num_negatives_per_anchor}: want equal numbers"
         )
+
+
+DEFAULT_MAX_LENGTH = 100_000
+"""Longest protein sequence that is kept, in residues."""
+
+
+class LinkedTextConfig(BaseConfig):
+    """How raw files become a store of linked texts; all of it stands in the store's manifest."""
+
+    heldout_share: float = Field(
+        0.05, ge=0, lt=1, description="share of each group's links kept out of training"
+    )
+    seed: int = Field(0, ge=0, description="which links are held out")
+    max_bad_share: float = Field(
+        0.1, ge=0, le=1, description="share of bad records beyond which the input is refused"
+    )
+
+
+class PrepareConfig(LinkedTextConfig):
+    """How raw files become a store of proteins; all of it stands in the store's manifest."""
+
+    strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
+    max_length: int = Field(
+        DEFAULT_MAX_LENGTH, ge=1, description="longer sequences are set aside, in letters"
+    )

@@ -5,39 +5,15 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import Field
-
-from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.store import LinkedTextStore, commit_linked_texts
+from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
 from raybio.methods.sppt.graph_store import Commit, Corpus, G, assemble
-from raybio.methods.sppt.proteins.residues import DEFAULT_MAX_LENGTH
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
-
-
-class LinkedTextConfig(BaseConfig):
-    """How raw files become a store of linked texts; all of it stands in the store's manifest."""
-
-    heldout_share: float = Field(
-        0.05, ge=0, lt=1, description="share of each group's links kept out of training"
-    )
-    seed: int = Field(0, ge=0, description="which links are held out")
-    max_bad_share: float = Field(
-        0.1, ge=0, le=1, description="share of bad records beyond which the input is refused"
-    )
-
-
-class PrepareConfig(LinkedTextConfig):
-    """How raw files become a store of proteins; all of it stands in the store's manifest."""
-
-    strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
-    max_length: int = Field(
-        DEFAULT_MAX_LENGTH, ge=1, description="longer sequences are set aside, in letters"
-    )
 
 
 class Source(Protocol):

@@ -6,10 +6,10 @@ import pytest
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.biostransformers.collate import PairCollate, has_term
-from raybio.methods.biostransformers.config import PairPlanConfig, TextConfig
+from raybio.methods.biostransformers.config import ArticleConfig, PairPlanConfig, TextConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.biostransformers.plan import CHECK_TAGS, PairPlan, fill_window
-from raybio.methods.biostransformers.store import ArticleCollector, ArticleConfig
+from raybio.methods.biostransformers.store import ArticleCollector
 from raybio.store.writer import Draft
 
 TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]

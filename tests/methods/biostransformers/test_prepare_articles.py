@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from raybio.core.errors import DataError, StoreError
+from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.medline import read_medline
 from raybio.methods.biostransformers.prepare import prepare_medline, prepare_pairs
-from raybio.methods.biostransformers.store import ENTRIES, ROWS, ArticleConfig, ArticleStore
+from raybio.methods.biostransformers.store import ENTRIES, ROWS, ArticleStore
 from raybio.store.quarantine import Quarantine
 from raybio.store.writer import Draft
 from tests.methods.biostransformers.formats.medline_files import citation, write_medline

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ConfigError, DataError, StoreError
 from raybio.core.interfaces import Collective
-from raybio.methods.biostransformers.config import Config
+from raybio.methods.biostransformers.config import ArticleConfig, Config
 from raybio.methods.biostransformers.demo import LiteratureConfig, default_literature
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.biostransformers.store import ArticleCollector, ArticleConfig, ArticleStore
+from raybio.methods.biostransformers.store import ArticleCollector, ArticleStore
 from raybio.methods.biostransformers.system import build, check
 from raybio.store.store import Store
 from raybio.store.writer import Draft

@@ -260,7 +260,8 @@ def test_changed_settings_are_refused_before_anything_starts(
 def test_another_store_is_refused_before_anything_starts(
     unbroken: Result, request_two: TrainRequest, tmp_path: Path
 ) -> None:
-    from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+    from raybio.methods.sppt.config import PrepareConfig
+    from raybio.methods.sppt.prepare import prepare_proteins
     from raybio.methods.sppt.proteins.formats import Tables
 
     (tmp_path / "proteins.tsv").write_text(
@@ -333,7 +334,8 @@ def test_workers_of_a_start_that_was_given_up_leave_the_run_alone(
 def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
     request_two: TrainRequest, tiny_training: TrainingConfig, tmp_path: Path
 ) -> None:
-    from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+    from raybio.methods.sppt.config import PrepareConfig
+    from raybio.methods.sppt.prepare import prepare_proteins
     from tests.conftest import write_tables
 
     tables = write_tables(tmp_path / "raw", num_groups=7, rows_per_group=143)

@@ -18,6 +18,7 @@ from raybio.encoders.input_lengths import text_lengths
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.biostransformers.zero_shot.names import task_names
 from raybio.methods.biostransformers.zero_shot.scores import (
     BASELINES,
     Embed,
@@ -26,7 +27,7 @@ from raybio.methods.biostransformers.zero_shot.scores import (
     encoder_scorer,
     judge,
 )
-from raybio.methods.biostransformers.zero_shot.tasks import read_tasks, task_names
+from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raybio.core.markdown import markdown_table
+from raybio.methods.biostransformers.zero_shot.names import DATA_SETS
 from raybio.methods.biostransformers.zero_shot.scores import TaskResult
-from raybio.methods.biostransformers.zero_shot.tasks import DATA_SETS
 from raybio.ops.significance import Interval
 
 PUBLISHED_ZERO_SHOT: Mapping[str, Mapping[str, float]] = {

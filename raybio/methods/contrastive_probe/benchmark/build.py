@@ -25,12 +25,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-from pydantic import Field
 
-from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError, StoreError
 from raybio.core.files import atomic_folder, check_writable_folder
 from raybio.core.randomness import derive_seed
+from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 from raybio.methods.contrastive_probe.benchmark.medlama import SEPARATOR, TABLE_5, write_prompts
 from raybio.methods.contrastive_probe.benchmark.statistics import Overlap, name_overlap
 from raybio.store.quarantine import Quarantine
@@ -49,19 +48,6 @@ COLUMNS = (
     "head_cui", "head_name", "rel", "tail_cuis_list", "tail_names_list", "tail_names", "tail_cuis", "tail_cuis_len",
     "tail_names_len", "avg_match", "avg_rouge_l",
 )  # fmt: skip
-
-
-class MedlamaConfig(BaseConfig):
-    """How a benchmark is drawn from UMLS; all of it stands in the benchmark's manifest."""
-
-    per_relation: int = Field(1000, ge=1, description="queries of a relation, at most")
-    seed: int = Field(2021, ge=0, description="which queries are drawn")
-    max_answers: int = Field(
-        10, ge=1, description="queries with more distinct names among their answers are left out"
-    )
-    legacy: bool = Field(
-        False, description="judge hardness as the authors' code does, oddities included"
-    )
 
 
 class _Head(NamedTuple):

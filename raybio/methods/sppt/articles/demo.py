@@ -19,7 +19,8 @@ from raybio.methods.sppt.articles.formats.tables import (
     LinkedTables,
 )
 from raybio.methods.sppt.articles.store import LinkedTextStore
-from raybio.methods.sppt.prepare import LinkedTextConfig, prepare_linked_texts
+from raybio.methods.sppt.config import LinkedTextConfig
+from raybio.methods.sppt.prepare import prepare_linked_texts
 from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 

@@ -19,7 +19,8 @@ from pydantic import Field
 
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.core.randomness import derive_seed, hash_uniform
-from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.evolution import (
     LETTERS,
     Proteome,

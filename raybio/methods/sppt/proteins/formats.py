@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from raybio.core.errors import DataError
+from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH
 from raybio.methods.sppt.graph_store import (
     Corpus,
     LinkCollector,
@@ -28,12 +29,7 @@ from raybio.methods.sppt.graph_store import (
     first_of_each,
     number_groups,
 )
-from raybio.methods.sppt.proteins.residues import (
-    DEFAULT_MAX_LENGTH,
-    PROTEIN_SCHEMA,
-    clean,
-    is_missing,
-)
+from raybio.methods.sppt.proteins.residues import PROTEIN_SCHEMA, clean, is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import open_source

@@ -13,9 +13,6 @@ import pyarrow.compute as pc
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged
 
-DEFAULT_MAX_LENGTH = 100_000
-
-
 STOP = ord("*")
 
 

@@ -1,6 +1,6 @@
 """Settings of SPPT on synthetic graphs."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,26 @@ HEIGHT = 1.5**0.5
 GraphKind = Literal[
     "cliques", "plane", "moebius", "sphere", "torus", "homophily", "motif", "structural"
 ]
+KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
+
+
+NUM_KEPT = 3
+"""Topics of a sentence that are stored, the strongest first."""
+
+
+class TopicConfig(BaseConfig):
+    """How topics are found; the defaults are the paper's where it states them."""
+
+    num_topics: int = Field(100, ge=NUM_KEPT, description="topics")
+    max_share: float = Field(
+        0.7, gt=0, le=1, description="words in more than this share of the sentences are left out"
+    )
+    min_count: int = Field(100, ge=1, description="words in fewer sentences are left out")
+    min_words: int = Field(
+        5, ge=1, description="sentences with fewer words, or fewer that count, are left out"
+    )
+    num_passes: int = Field(5, ge=1, description="times that all sentences are looked at")
+    seed: int = Field(1, ge=0, description="of the topics' beginning")
 
 
 class SyntheticConfig(BaseConfig):

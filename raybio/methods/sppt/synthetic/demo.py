@@ -7,7 +7,8 @@ import numpy as np
 from pydantic import Field
 
 from raybio.core.config import BaseConfig, fingerprint
-from raybio.methods.sppt.synthetic.topics import TopicConfig, TopicStore, prepare_topics
+from raybio.methods.sppt.synthetic.config import TopicConfig
+from raybio.methods.sppt.synthetic.topics import TopicStore, prepare_topics
 from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 

@@ -9,7 +9,7 @@ N nodes, E edges.
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,12 @@ from numpy.typing import NDArray
 from raybio.core.errors import DataError
 from raybio.core.randomness import derive_seed
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.synthetic.config import GraphKind, SyntheticConfig
+from raybio.methods.sppt.synthetic.config import SyntheticConfig
 from raybio.methods.sppt.synthetic.graphlets import graphlet_degrees
 from raybio.methods.sppt.synthetic.simplicial import SURFACES, Floats, geodesic_distances, surface
 from raybio.methods.sppt.synthetic.topics import TopicStore
 from raybio.ops.segments import Integers, Positions, expand
 from raybio.store.store import open_store
-
-KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
-
 
 NUM_NODES = {"cliques": 50, "plane": 100, "moebius": 300, "sphere": 300, "torus": 300}
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
-from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError
+from raybio.methods.sppt.synthetic.config import NUM_KEPT, TopicConfig
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files, read_lines
 from raybio.store.store import Store
@@ -33,24 +32,6 @@ ROWS_PER_BLOCK = 1 << 16
 
 FEW_TOLD = "few words that are neither rare nor everywhere"
 """Why a sentence is set aside that is long enough; its number among those read stands for its line."""
-
-
-NUM_KEPT = 3
-
-
-class TopicConfig(BaseConfig):
-    """How topics are found; the defaults are the paper's where it states them."""
-
-    num_topics: int = Field(100, ge=NUM_KEPT, description="topics")
-    max_share: float = Field(
-        0.7, gt=0, le=1, description="words in more than this share of the sentences are left out"
-    )
-    min_count: int = Field(100, ge=1, description="words in fewer sentences are left out")
-    min_words: int = Field(
-        5, ge=1, description="sentences with fewer words, or fewer that count, are left out"
-    )
-    num_passes: int = Field(5, ge=1, description="times that all sentences are looked at")
-    seed: int = Field(1, ge=0, description="of the topics' beginning")
 
 
 class TopicStore(Store):

@@ -14,14 +14,12 @@ from raybio.methods.biostransformers.zero_shot.datasets import (
     PubMedQuestion,
     Snippet,
 )
+from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, TASK_NAMES, task_names
 from raybio.methods.biostransformers.zero_shot.scores import BASELINES, judge
 from raybio.methods.biostransformers.zero_shot.tasks import (
-    DATA_SETS,
     HALLMARK_DESCRIPTIONS,
-    TASK_NAMES,
     hallmark_task,
     read_tasks,
-    task_names,
 )
 from tests.methods.biostransformers.zero_shot.test_hallmarks import archive
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import ConfigError, DataError, StoreError
-from raybio.methods.contrastive_probe.benchmark.build import COLUMNS, MedlamaConfig, build_medlama
+from raybio.methods.contrastive_probe.benchmark.build import COLUMNS, build_medlama
+from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from tests.methods.contrastive_probe.benchmark.umls_files import (
     RELATIONS,

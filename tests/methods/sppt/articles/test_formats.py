@@ -12,7 +12,8 @@ from raybio.methods.sppt.articles.formats.cane import Cane
 from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag, abstract_of
 from raybio.methods.sppt.articles.formats.tables import LinkedTables
 from raybio.methods.sppt.articles.store import LinkedTextStore
-from raybio.methods.sppt.prepare import LinkedTextConfig, prepare_linked_texts
+from raybio.methods.sppt.config import LinkedTextConfig
+from raybio.methods.sppt.prepare import prepare_linked_texts
 from raybio.store.store import open_store
 
 ALL = LinkedTextConfig(heldout_share=0)

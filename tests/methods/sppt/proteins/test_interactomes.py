@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.tree_of_life import (
     TreeOfLife,
     list_interactomes,

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raybio.methods.sppt.prepare import PrepareConfig, prepare_proteins
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus, write_tree_of_life
 
 SMALL = SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3)

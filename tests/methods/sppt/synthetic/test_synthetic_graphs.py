@@ -6,10 +6,9 @@ from sklearn.cluster import KMeans
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.graph.homophily import homophily
-from raybio.methods.sppt.synthetic.config import SyntheticConfig
+from raybio.methods.sppt.synthetic.config import KINDS, SyntheticConfig
 from raybio.methods.sppt.synthetic.graphlets import graphlet_degrees
 from raybio.methods.sppt.synthetic.graphs import (
-    KINDS,
     NUM_NODES,
     SyntheticGraph,
     chances,

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.synthetic.topics import FEW_TOLD, TopicConfig, TopicStore, prepare_topics
+from raybio.methods.sppt.synthetic.config import TopicConfig
+from raybio.methods.sppt.synthetic.topics import FEW_TOLD, TopicStore, prepare_topics
 from raybio.store.store import open_store
 
 WORDS = [[f"{letter}{number}" for number in range(8)] for letter in "abcd"]
