@@ -49,19 +49,17 @@ from raybio.methods.relation_graphs.collate import WordReader, WordTokens, fold_
 from raybio.methods.relation_graphs.graph_accuracy import embed_words
 from raybio.methods.relation_graphs.knn import Spaces, gold_of, probe
 from raybio.methods.relation_graphs.store import WordStore
+from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph_store import open_graph
-
-# link_retrieval takes embeddings only. These are the parts of it that take any scores.
 from raybio.methods.sppt.link_retrieval import (
+    GroupRanking,
     LinkRetrieval,
-    _pairs,
-    _retrieve,
-    _Work,
-    link_questions,
-    scores_with_intervals,
+    group_pairs,
+    rank_group,
 )
 from raybio.methods.sppt.proteins.store import ProteinStore
+from raybio.methods.sppt.scores import scores_with_intervals
 from raybio.methods.sppt.synthetic import system as synthetic_graphs
 from raybio.methods.sppt.synthetic.config import GraphKind
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
@@ -118,21 +116,18 @@ def rank_links(score: ScoreBlock, links: Graph, known: Graph | None = None) -> L
     parts = []
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         node_G = row_N[first:end]
-        row_P, column_P = _pairs(links.indptr, links.indices, node_G, row_N, first)
+        row_P, column_P = group_pairs(links.indptr, links.indices, node_G, row_N, first)
         ignored = (
-            None if known is None else _pairs(known.indptr, known.indices, node_G, row_N, first)
+            None
+            if known is None
+            else group_pairs(known.indptr, known.indices, node_G, row_N, first)
         )
         if not len(row_P):
             continue
         table = TableScorer(score, first, end - first)
-        work = _Work(table, row_P, column_P, ignored, BLOCK_ROWS, None)
-        parts.append(_retrieve(work, node_G, int(links.group_N[first])))
-    if not parts:
-        raise ValueError("there is no link to retrieve")
-    names = LinkRetrieval.__dataclass_fields__
-    return LinkRetrieval(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    )
+        ranking = GroupRanking(table, row_P, column_P, ignored, BLOCK_ROWS, None)
+        parts.append(rank_group(ranking, node_G, int(links.group_N[first])))
+    return LinkRetrieval.concatenate(parts)
 
 
 def degree_scores(training: Graph) -> ScoreBlock:
@@ -226,7 +221,7 @@ def link_table(name: str, found: dict[str, LinkRetrieval]) -> str:
 
 def run_degree(arguments: argparse.Namespace) -> str:
     store = open_graph(arguments.store)
-    asked = link_questions(store.graph, store.heldout, 0, seed=0)
+    asked = draw_link_queries(store.graph, store.heldout, 0, seed=0)
     return link_table(
         "degree", retrieve_links(degree_scores(asked.training), asked.training, asked.heldout)
     )
@@ -234,7 +229,7 @@ def run_degree(arguments: argparse.Namespace) -> str:
 
 def run_homology(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, ProteinStore)
-    asked = link_questions(store.graph, store.heldout, 0, seed=0)
+    asked = draw_link_queries(store.graph, store.heldout, 0, seed=0)
     near_NN = near_copies(
         store, k=arguments.k, residues=arguments.residues, threshold=arguments.threshold
     )

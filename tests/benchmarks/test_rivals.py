@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.methods.sppt.link_retrieval import link_questions, link_retrieval
+from raybio.methods.sppt.evaluate import draw_link_queries
+from raybio.methods.sppt.link_retrieval import link_retrieval
 from tests.script_process import run_script
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rivals.py"
@@ -26,7 +27,7 @@ def rivals():
 
 
 def links_of(store):
-    return link_questions(store.graph, store.heldout, 0, seed=0)
+    return draw_link_queries(store.graph, store.heldout, 0, seed=0)
 
 
 def neighbours(graph, node):

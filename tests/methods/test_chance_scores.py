@@ -10,7 +10,7 @@ from raybio.methods.contrastive_probe.accuracy import NUM_PREDICTED, chance_scor
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.mtb_mccl.mtb.evaluate import pair_chance, pair_metrics
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import link_chance
+from raybio.methods.sppt.scores import link_chance
 from raybio.ops.retrieval import Retrieval
 from tests import oracles
 

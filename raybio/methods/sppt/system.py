@@ -16,17 +16,15 @@ from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
 from raybio.methods.sppt.config import LinkEvaluationConfig, MaskConfig, ObjectiveConfig
-from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import (
-    LinkQuestions,
-    ask,
-    chance_scores,
+from raybio.methods.sppt.evaluate import (
+    LinkQueries,
+    draw_link_queries,
     evaluate_links,
-    link_questions,
-    node_scores,
-    scores_with_intervals,
+    retrieve_links,
 )
+from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.loss import StructurePreserving
+from raybio.methods.sppt.scores import chance_scores, link_unit_scores, scores_with_intervals
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
 from raybio.training.settings import TrainingConfig
@@ -118,15 +116,15 @@ class LinkJudge:
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """Metrics ``train/link_*`` and ``val/link_*`` on the sampled nodes."""
-        questions = self._sampled_questions
-        embedding_SD = self.embed(model, collective, questions.node_S)
-        links = evaluate_links(questions, embedding_SD, self.evaluation, collective)
+        queries = self._sampled_queries
+        embedding_SD = self.embed(model, collective, queries.node_S)
+        links = evaluate_links(queries, embedding_SD, self.evaluation, collective)
         return links | spread_metrics(embedding_SD)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
         """Random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
         num_nodes = self.evaluation.num_nodes_per_group_at_the_end
-        questions = link_questions(self.linked.graph, self.linked.heldout, num_nodes, seed=0)
+        queries = draw_link_queries(self.linked.graph, self.linked.heldout, num_nodes, seed=0)
         device = next(model.parameters()).device
         generator = torch.Generator().manual_seed(
             derive_seed(self.config.seed, "random-vectors") % 2**63
@@ -135,31 +133,31 @@ class LinkJudge:
 
         def score(embedding_SD: Tensor) -> dict[str, Any]:
             return scores_with_intervals(
-                *ask(questions, embedding_SD, self.evaluation, collective), rng
+                *retrieve_links(queries, embedding_SD, self.evaluation, collective), rng
             )
 
         # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
-        noise_SD = torch.randn(len(questions.node_S), model.width, generator=generator).to(device)
-        scores: dict[str, Any] = {"chance": chance_scores(questions), "random": score(noise_SD)}
+        noise_SD = torch.randn(len(queries.node_S), model.width, generator=generator).to(device)
+        scores: dict[str, Any] = {"chance": chance_scores(queries), "random": score(noise_SD)}
         del noise_SD
-        embedding_SD = self.embed(self.fresh().to(device), collective, questions.node_S)
+        embedding_SD = self.embed(self.fresh().to(device), collective, queries.node_S)
         scores["initial"] = score(embedding_SD)
         spread = {"initial": spread_metrics(embedding_SD)}
         del embedding_SD
-        embedding_SD = self.embed(model, collective, questions.node_S)
+        embedding_SD = self.embed(model, collective, queries.node_S)
         spread["trained"] = spread_metrics(embedding_SD)
-        trained = ask(questions, embedding_SD, self.evaluation, collective)
+        trained = retrieve_links(queries, embedding_SD, self.evaluation, collective)
         scores["trained"] = scores_with_intervals(*trained, rng)
         positions = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.linked.group_labels
         return {
             "scores": scores,
             "spread": spread,
-            "unit_scores": node_scores(*trained),
-            "nodes_asked": len(questions.node_S),
+            "unit_scores": link_unit_scores(*trained),
+            "nodes_asked": len(queries.node_S),
             "embedding_map": {
                 "positions": positions.position_S2.tolist(),
-                "groups": [labels[group] for group in questions.group_S[positions.row_S]],
+                "groups": [labels[group] for group in queries.group_S[positions.row_S]],
             },
         }
 
@@ -171,8 +169,8 @@ class LinkJudge:
         )
 
     @cached_property
-    def _sampled_questions(self) -> LinkQuestions:
+    def _sampled_queries(self) -> LinkQueries:
         """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
-        return link_questions(
+        return draw_link_queries(
             self.linked.graph, self.linked.heldout, self.evaluation.num_nodes_per_group, seed=0
         )

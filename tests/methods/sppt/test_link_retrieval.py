@@ -1,90 +1,316 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import (
+    average_precision_score,
+    label_ranking_average_precision_score,
+    ndcg_score,
+)
 
-from raybio.methods.sppt.config import LinkEvaluationConfig
+from raybio.methods.sppt import link_retrieval as ranking
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import ask, evaluate_links, link_questions, node_scores
+from raybio.methods.sppt.link_retrieval import CUTOFFS, link_retrieval
+from raybio.ops import rank_counts
+from tests import oracles
+from tests.ops.threads import in_threads
+
+METRICS = ("lrap", "ndcg", "mrr", "average_precision")
 
 
-def random_graph(
-    num_nodes: int = 60, num_edges: int = 150, num_groups: int = 3, seed: int = 0
-) -> Graph:
+def scores(embedding, metric):
+    wide = np.asarray(embedding, dtype=np.float64)
+    if metric == "euclidean":
+        # Minus the squared distance by differences: exact for small integers, symmetric, and ordered as the distance.
+        return -((wide[:, None, :] - wide[None, :, :]) ** 2).sum(axis=2)
+    if metric == "cosine":
+        length = np.linalg.norm(wide, axis=1, keepdims=True)
+        wide = np.concatenate([wide / np.where(length, length, 1), length == 0], axis=1)
+    return np.einsum("id,jd->ij", wide, wide)
+
+
+def embeddings(kind, num=60, seed=0):
     rng = np.random.default_rng(seed)
-    group_N = np.sort(rng.integers(num_groups, size=num_nodes)).astype(np.int32)
-    edge_E2 = rng.integers(num_nodes, size=(num_edges, 2))
-    return Graph.from_edges(
-        edge_E2[group_N[edge_E2[:, 0]] == group_N[edge_E2[:, 1]]], num_nodes, group_N
+    if kind == "normal":
+        return rng.normal(size=(num, 8)).astype(np.float32)
+    if kind == "grid":  # many equal distances between unequal points
+        return rng.integers(0, 3, (num, 2)).astype(np.float32)
+    if kind == "copies":
+        return (rng.normal(size=(num // 4, 300)).astype(np.float32) * 30)[
+            rng.integers(0, num // 4, num)
+        ]
+    if kind == "constant":
+        return np.full((num, 5), 0.1, dtype=np.float32)
+    if kind == "far from the origin":
+        return (rng.normal(size=(num, 4)) + 100).astype(np.float32)
+    if kind == "one giant":
+        vectors = rng.normal(size=(num, 4)).astype(np.float32)
+        vectors[3] *= 1e6
+        return vectors
+    raise AssertionError(kind)
+
+
+def problem(num=60, num_groups=3, num_links=200, seed=0, scattered=False):
+    rng = np.random.default_rng(seed)
+    group = np.sort(rng.integers(0, num_groups, num)) * 7
+    if scattered:
+        group = rng.permutation(group)
+    edge = rng.integers(0, num - 4, (num_links, 2))  # the last nodes have no link
+    return Graph.from_edges(edge, num, group), group
+
+
+def matrices(graph, group, score, ignored=None):
+    nodes = np.arange(len(group))
+    linked = graph.has_edge(nodes[:, None], nodes)
+    members = [np.flatnonzero(group == number) for number in np.unique(group)]
+    ignore = None if ignored is None else ignored.has_edge(nodes[:, None], nodes)
+    parts = [[matrix[np.ix_(m, m)] for m in members] for matrix in (score, linked)]
+    return *parts, None if ignore is None else [ignore[np.ix_(m, m)] for m in members]
+
+
+def assert_equal(found, expected, tolerance=1e-9):
+    for name in METRICS:
+        assert getattr(found, name) == pytest.approx(expected[name], abs=tolerance), name
+    for k in CUTOFFS:
+        assert found.recall_at[k] == pytest.approx(expected[f"recall_at_{k}"], abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    "kind", ["normal", "grid", "copies", "constant", "far from the origin", "one giant"]
+)
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
+@pytest.mark.parametrize("block_rows", [1024, 7])
+def test_retrieval_equals_the_loop(kind, metric, block_rows):
+    embedding = embeddings(kind)
+    graph, group = problem()
+    score = scores(embedding, metric)
+    if metric == "cosine":
+        score = np.round(score, 13)  # ties that the oracle's own noise would break
+    found = link_retrieval(
+        torch.from_numpy(embedding),
+        graph.indptr,
+        graph.indices,
+        group_N=group,
+        metric=metric,
+        block_rows=block_rows,
+    )
+    assert_equal(found, oracles.link_retrieval(*matrices(graph, group, score)))
+
+
+@pytest.mark.parametrize("compare_at_most", [0, 1000])
+@pytest.mark.parametrize("kind", ["normal", "grid"])
+def test_counting_by_comparing_and_by_sorting_agree_with_the_loop(
+    monkeypatch, compare_at_most, kind
+):
+    monkeypatch.setattr(rank_counts, "_compare_at_most", lambda _: compare_at_most)
+    monkeypatch.setattr(rank_counts, "_ENTRIES_AT_ONCE", 100)
+    graph, group = problem(scattered=True)
+    embedding = embeddings(kind)
+    found = link_retrieval(torch.from_numpy(embedding), graph.indptr, graph.indices, group_N=group)
+    assert_equal(
+        found, oracles.link_retrieval(*matrices(graph, group, scores(embedding, "euclidean")))
     )
 
 
-def edges(graph: Graph, node_S: np.ndarray) -> set[tuple[int, int]]:
-    source = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
-    return {(int(node_S[u]), int(node_S[v])) for u, v in zip(source, graph.indices, strict=True)}
-
-
-def test_the_sample_holds_all_neighbours_of_the_drawn_nodes_and_all_links_among_its_nodes() -> None:
-    graph, heldout = random_graph(), np.array([[0, 1], [2, 5]])
-    questions = link_questions(graph, heldout, 4, seed=1)
-    chosen = set(questions.node_S.tolist())
-    every = edges(graph, np.arange(graph.num_nodes))
-    assert edges(questions.training, questions.node_S) == {
-        (u, v) for u, v in every if u in chosen and v in chosen
-    }
-    whole = [u for u in chosen if {v for a, v in every if a == u} <= chosen]
-    per_group = np.bincount(graph.group_N[whole], minlength=3)
-    assert (per_group >= np.minimum(4, np.bincount(graph.group_N, minlength=3))).all()
-
-
-def test_zero_nodes_per_group_asks_everything() -> None:
-    graph = random_graph()
-    questions = link_questions(graph, np.array([[0, 1]]), 0, seed=0)
-    assert len(questions.node_S) == graph.num_nodes
-    assert questions.heldout.num_edges == 1
-
-
-def test_training_links_do_not_hide_heldout_ones() -> None:
-    group_N = np.zeros(12, dtype=np.int32)
-    cliques = np.repeat(np.arange(3), 4)
-    pairs = np.array([(u, v) for u in range(12) for v in range(u) if cliques[u] == cliques[v]])
-    heldout = pairs[::6]
-    graph = Graph.from_edges(np.delete(pairs, np.s_[::6], axis=0), 12, group_N)
-    embedding = torch.tensor(
-        cliques[:, None] * 10.0 + np.arange(12)[:, None] * 1e-3, dtype=torch.float32
+@pytest.mark.parametrize("kind", ["normal", "copies", "grid"])
+def test_ignored_pairs_are_neither_candidates_nor_links(kind):
+    embedding = embeddings(kind)
+    graph, group = problem()
+    ignored, _ = problem(seed=1)
+    found = link_retrieval(
+        torch.from_numpy(embedding),
+        graph.indptr,
+        graph.indices,
+        group_N=group,
+        ignore=(ignored.indptr, ignored.indices),
+        block_rows=11,
     )
-    questions = link_questions(graph, heldout, 0, seed=0)
-    seen, kept_out = ask(questions, embedding, LinkEvaluationConfig(num_nodes_per_group=0))
-    assert kept_out is not None
-    assert kept_out.mrr == 1.0
-    assert kept_out.average_precision == 1.0
-    # The held-out mates of a node stand among its candidates when training links are asked for.
-    assert 0.5 < seen.lrap < 1.0
+    expected = oracles.link_retrieval(
+        *matrices(graph, group, scores(embedding, "euclidean"), ignored)
+    )
+    assert_equal(found, expected)
 
 
-def test_metrics_have_the_names_that_search_spaces_use() -> None:
-    graph = random_graph()
-    questions = link_questions(graph, np.array([[0, 1]]), 0, seed=0)
-    found = evaluate_links(questions, torch.randn(len(questions.node_S), 4), LinkEvaluationConfig())
-    assert {
-        "train/link_average_precision",
-        "val/link_average_precision",
-        "val/link_mrr",
-    } <= found.keys()
+@pytest.mark.parametrize("kind", ["normal", "copies", "grid"])
+def test_retrieval_equals_scikit_learn(kind):
+    num = 80
+    embedding = embeddings(kind, num)
+    edge = np.random.default_rng(2).integers(0, num, (400, 2))
+    graph = Graph.from_edges(
+        np.concatenate([edge, [[u, (u + 1) % num] for u in range(num)]]), num, None
+    )
+    linked = graph.has_edge(np.arange(num)[:, None], np.arange(num))
+    off_diagonal = ~np.eye(num, dtype=bool)
+    score = np.sqrt(-scores(embedding, "euclidean"))
+    truth, score = (
+        linked[off_diagonal].reshape(num, num - 1),
+        -score[off_diagonal].reshape(num, num - 1),
+    )
+    found = link_retrieval(torch.from_numpy(embedding), graph.indptr, graph.indices)
+    assert found.lrap == pytest.approx(
+        label_ranking_average_precision_score(truth, score), abs=1e-6
+    )
+    assert found.average_precision == pytest.approx(
+        average_precision_score(truth.ravel(), score.ravel()), abs=1e-6
+    )
+    if kind == "normal":  # scikit-learn breaks ties in another way
+        assert found.ndcg == pytest.approx(ndcg_score(truth, score - score.min()), abs=1e-6)
 
 
-def test_without_heldout_links_only_training_links_are_asked() -> None:
-    questions = link_questions(random_graph(), np.empty((0, 2), dtype=np.int64), 0, seed=0)
-    found = evaluate_links(questions, torch.randn(len(questions.node_S), 4), LinkEvaluationConfig())
-    assert not any(name.startswith("val/") for name in found)
+def test_all_ties_give_the_density_as_precision():
+    graph, _ = problem(num=60, num_links=300)
+    nodes = np.unique(graph.indices)
+    graph = Graph.from_edges(np.searchsorted(nodes, _edges(graph)), len(nodes), None)
+    num = len(nodes)
+    found = link_retrieval(torch.full((num, 3), 7.3), graph.indptr, graph.indices)
+    density = 2 * graph.num_edges / (num * (num - 1))
+    assert found.lrap == pytest.approx(density, abs=1e-12)
+    assert found.average_precision == pytest.approx(density, abs=1e-12)
+    assert found.mrr == pytest.approx(2 / num, abs=1e-12)
 
 
-def test_the_mean_over_nodes_is_the_score_also_where_groups_differ_in_nodes_and_links() -> None:
-    graph = random_graph(num_nodes=40, num_edges=70, num_groups=4, seed=3)
-    questions = link_questions(graph, np.array([[0, 1], [0, 2], [38, 39]]), 0, seed=0)
-    embedding = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 3)))
-    retrievals = ask(questions, embedding, LinkEvaluationConfig())
-    for scores, retrieval in zip(node_scores(*retrievals).values(), retrievals, strict=True):
-        assert scores.unit_U.tolist() == retrieval.anchor_A.tolist()
-        assert len(set(retrieval.num_links_A.tolist())) > 1
-        for measure, value_U in scores.value_by_measure.items():
-            assert value_U.mean() == pytest.approx(getattr(retrieval, measure)), measure
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
+def test_the_rounding_noise_of_a_collapsed_encoder_is_not_ranked(metric):
+    """Linked nodes share their noise, as texts of one length do: ranked, it would retrieve them perfectly."""
+    group_size, num = 5, 60
+    edge = [[u, v] for u in range(num) for v in range(u) if u // group_size == v // group_size]
+    graph = Graph.from_edges(edge, num, None)
+    noise = torch.randn(
+        num // group_size, 8, generator=torch.Generator().manual_seed(0)
+    ).repeat_interleave(group_size, 0)
+    point = torch.tensor([0.3, -1.7, 0.8, 2.5, -0.1, 0.0, 1.1, -0.6])
+    found = link_retrieval(point + 2e-7 * noise, graph.indptr, graph.indices, metric=metric)
+    density = (group_size - 1) / (num - 1)
+    assert found.lrap == pytest.approx(density, abs=1e-12)
+    assert found.average_precision == pytest.approx(density, abs=1e-12)
+    assert found.mrr == pytest.approx(2 / num, abs=1e-12)
+    apart = link_retrieval(point + 1e-3 * noise, graph.indptr, graph.indices, metric=metric)
+    assert apart.lrap > 2 * density  # small differences that are no noise are ranked
+    if metric != "dot":
+        assert apart.lrap == 1.0
+
+
+def test_cliques_on_points_are_retrieved_perfectly():
+    group_size, num = 5, 20
+    edge = [[u, v] for u in range(num) for v in range(u) if u // group_size == v // group_size]
+    graph = Graph.from_edges(edge, num, None)
+    found = link_retrieval(
+        torch.eye(4).repeat_interleave(group_size, 0), graph.indptr, graph.indices
+    )
+    assert (found.lrap, found.average_precision, found.recall_at[5]) == (1.0, 1.0, 1.0)
+    assert found.ndcg == 1.0
+
+
+def test_single_precision_is_the_same_where_nothing_ties():
+    graph, group = problem()
+    embedding = torch.from_numpy(embeddings("normal"))
+    wide, single = (
+        link_retrieval(embedding, graph.indptr, graph.indices, group_N=group, score_dtype=dtype)
+        for dtype in (torch.float64, torch.float32)
+    )
+    for name in METRICS:
+        assert getattr(single, name) == pytest.approx(getattr(wide, name), abs=1e-6)
+
+
+def test_renumbering_the_nodes_changes_nothing_where_nothing_ties():
+    graph, group = problem()
+    embedding = torch.from_numpy(embeddings("normal"))
+    order = np.random.default_rng(3).permutation(60)
+    place = np.argsort(order)
+    moved = Graph.from_edges(place[_edges(graph)], 60, group[order])
+    one = link_retrieval(embedding, graph.indptr, graph.indices, group_N=group)
+    two = link_retrieval(embedding[order], moved.indptr, moved.indices, group_N=group[order])
+    for name in METRICS:
+        assert getattr(two, name) == pytest.approx(getattr(one, name), abs=1e-12)
+
+
+def test_per_anchor_results_name_their_anchors():
+    graph, group = problem(scattered=True)
+    found = link_retrieval(
+        torch.from_numpy(embeddings("normal")), graph.indptr, graph.indices, group_N=group
+    )
+    own_links = [
+        sum(group[v] == group[u] for v in graph.indices[graph.indptr[u] : graph.indptr[u + 1]])
+        for u in range(60)
+    ]
+    assert found.num_links_A.tolist() == [own_links[u] for u in found.anchor_A]
+    assert found.group_A.tolist() == group[found.anchor_A].tolist()
+    assert sorted(found.anchor_A.tolist()) == [u for u in range(60) if own_links[u]]
+
+
+@pytest.mark.parametrize("world", [2, 3, 20])
+@pytest.mark.parametrize("kind", ["normal", "copies"])
+def test_rows_divided_over_workers_give_exactly_the_result_of_one(world, kind):
+    graph, group = problem()
+    embedding = torch.from_numpy(embeddings(kind))
+    ignored, _ = problem(seed=1, num_links=30)
+    settings = {"group_N": group, "ignore": (ignored.indptr, ignored.indices), "block_rows": 5}
+    alone = link_retrieval(embedding, graph.indptr, graph.indices, **settings)
+    results = in_threads(
+        world,
+        lambda collective: link_retrieval(
+            embedding, graph.indptr, graph.indices, collective=collective, **settings
+        ),
+    )
+    for result in results:
+        for name in vars(alone):
+            assert np.array_equal(getattr(result, name), getattr(alone, name)), name
+
+
+def test_memory_stays_within_some_blocks(monkeypatch):
+    largest = []
+    plain = ranking.count_ranks
+    monkeypatch.setattr(
+        ranking,
+        "count_ranks",
+        lambda block, *args: largest.append(block.numel()) or plain(block, *args),
+    )
+    graph, _ = problem(num=500, num_links=3000)
+    link_retrieval(
+        torch.randn(500, 4, generator=torch.Generator().manual_seed(0)),
+        graph.indptr,
+        graph.indices,
+        block_rows=16,
+    )
+    assert max(largest) == 16 * 500
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_embeddings_that_are_not_finite_are_refused(bad):
+    graph, group = problem()
+    embedding = torch.from_numpy(embeddings("normal"))
+    embedding[4, 2] = bad
+    with pytest.raises(
+        ValueError, match=r"1 of 60 embeddings hold NaN or Inf \(the first: row 4\)"
+    ):
+        link_retrieval(embedding, graph.indptr, graph.indices, group_N=group)
+
+
+def test_questions_without_an_answer_are_refused():
+    graph, group = problem()
+    embedding = torch.from_numpy(embeddings("normal"))
+    with pytest.raises(ValueError, match="no link to retrieve"):
+        link_retrieval(embedding, graph.indptr, graph.indices, ignore=(graph.indptr, graph.indices))
+    with pytest.raises(ValueError, match="no link to retrieve"):
+        link_retrieval(embedding, graph.indptr, graph.indices, group_N=np.arange(60))
+    with pytest.raises(ValueError, match="do not fit"):
+        link_retrieval(embedding[:-1], graph.indptr, graph.indices, group_N=group)
+    with pytest.raises(ValueError, match="'euclidean', 'cosine' or 'dot'"):
+        link_retrieval(embedding, graph.indptr, graph.indices, metric="l1")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", ["normal", "grid", "copies", "constant"])
+def test_a_gpu_gives_the_result_of_the_cpu(kind):
+    graph, group = problem()
+    embedding = torch.from_numpy(embeddings(kind))
+    one, two = (
+        link_retrieval(embedding.to(device), graph.indptr, graph.indices, group_N=group)
+        for device in ("cpu", "cuda")
+    )
+    for name in METRICS:
+        assert getattr(two, name) == pytest.approx(getattr(one, name), abs=1e-12)
+
+
+def _edges(graph):
+    return np.stack([np.repeat(np.arange(graph.num_nodes), graph.degree_N), graph.indices], axis=1)

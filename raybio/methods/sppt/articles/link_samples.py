@@ -19,7 +19,9 @@ from torch import Tensor
 from raybio.core.randomness import derive_seed
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import induced, link_chance, link_retrieval, neighbours_of
+from raybio.methods.sppt.graph.subgraphs import induced_subgraph, neighbors_of
+from raybio.methods.sppt.link_retrieval import link_retrieval
+from raybio.methods.sppt.scores import link_chance
 
 MEASURES = ("lrap", "ndcg", "average_precision", "mrr")
 
@@ -143,7 +145,7 @@ def draw_test_nodes(graph: Graph, rng: np.random.Generator) -> np.ndarray:
 def num_linked_test_nodes(graph: Graph, seed: int, trial: int = 0) -> int:
     """Return the number of nodes with a link in a trial's test graph: those samples draw from."""
     node_S = draw_test_nodes(graph, np.random.default_rng((seed, trial)))
-    test_graph = induced(graph, node_S, np.zeros(len(node_S), np.int32))
+    test_graph = induced_subgraph(graph, node_S, np.zeros(len(node_S), np.int32))
     return int((test_graph.degree_N > 0).sum())
 
 
@@ -151,14 +153,14 @@ def _draw_trial(
     graph: Graph, samples: int, nodes: int, rng: np.random.Generator
 ) -> list[LinkSample]:
     node_S = draw_test_nodes(graph, rng)
-    test_graph = induced(graph, node_S, np.zeros(len(node_S), np.int32))
+    test_graph = induced_subgraph(graph, node_S, np.zeros(len(node_S), np.int32))
     linked = np.flatnonzero(test_graph.degree_N > 0)
     if not len(linked):
         raise ValueError(f"a test graph of {len(node_S)} nodes has no link, want a larger graph")
     drawn_samples = []
     for _ in range(samples):
         drawn = rng.choice(linked, min(nodes, len(linked)), replace=False)
-        members = np.unique(np.concatenate([drawn, neighbours_of(test_graph, drawn)]))
-        links = induced(test_graph, members, np.zeros(len(members), np.int32))
+        members = np.unique(np.concatenate([drawn, neighbors_of(test_graph, drawn)]))
+        links = induced_subgraph(test_graph, members, np.zeros(len(members), np.int32))
         drawn_samples.append(LinkSample(node_S[members], links))
     return drawn_samples

@@ -31,8 +31,8 @@ from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.articles.system import text_rows, with_head
 from raybio.methods.sppt.collate import unmasked
 from raybio.methods.sppt.config import LinkEvaluationConfig
+from raybio.methods.sppt.evaluate import draw_link_queries, evaluate_links
 from raybio.methods.sppt.graph.homophily import edge_homophily, homophily
-from raybio.methods.sppt.link_retrieval import evaluate_links, link_questions
 from raybio.methods.sppt.synthetic.config import Config, GraphKind
 from raybio.methods.sppt.synthetic.demo import default_topics
 from raybio.methods.sppt.synthetic.graphs import NUM_NODES, SyntheticGraph, synthetic_graph
@@ -177,13 +177,13 @@ class _Judge:
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """Metrics ``nodes/auroc`` and ``nodes/accuracy``, and ``train/link_*``."""
         embedding_ND = _embed(self.config, self.nodes, model, collective)  # type: ignore[arg-type]
-        questions = link_questions(self.nodes.graph, self.nodes.heldout, 0, seed=0)
+        queries = draw_link_queries(self.nodes.graph, self.nodes.heldout, 0, seed=0)
         found = self._left_out(embedding_ND)
         means = {
             "nodes/auroc": float(found.auroc_N.mean()),
             "nodes/accuracy": float(found.accuracy_N.mean()),
         }
-        means |= evaluate_links(questions, embedding_ND, LinkEvaluationConfig(), collective)
+        means |= evaluate_links(queries, embedding_ND, LinkEvaluationConfig(), collective)
         return means | spread_metrics(embedding_ND)
 
     def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:

@@ -3,7 +3,8 @@ import pytest
 import torch
 
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import LinkRetrieval, bootstrap_intervals, link_retrieval
+from raybio.methods.sppt.link_retrieval import LinkRetrieval, link_retrieval
+from raybio.methods.sppt.scores import bootstrap_intervals
 
 
 def retrieval(num=400, seed=0):

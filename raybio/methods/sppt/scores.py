@@ -1,0 +1,152 @@
+"""Scores of link retrieval for the final report: bootstrap intervals, chance values and scores of single nodes.
+
+Scores of a stage are ``{"train" | "val": {measure: {"value", "low", "high"}}}``: "train" for training links, "val" for
+held-out links.
+
+Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raybio.evaluation.evaluator import UnitScores, exact_scores, sampled
+from raybio.methods.sppt.evaluate import LinkQueries
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.link_retrieval import LinkRetrieval
+from raybio.ops.chance import expected_average_precision, expected_ndcg, expected_reciprocal_rank
+from raybio.ops.significance import Interval
+
+
+def scores_with_intervals(
+    training: LinkRetrieval, heldout: LinkRetrieval | None, rng: np.random.Generator
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the scores of both retrievals with 95 % bootstrap intervals over anchors."""
+    scores = {}
+    for split, retrieval in _by_split(training, heldout).items():
+        intervals = bootstrap_intervals(retrieval, rng)
+        scores[split] = {name: interval._asdict() for name, interval in intervals.items()}
+    return scores
+
+
+def link_unit_scores(
+    training: LinkRetrieval, heldout: LinkRetrieval | None
+) -> dict[str, UnitScores]:
+    """Return, by split, each anchor's contribution to ``scores_with_intervals``, by the same names."""
+    retrievals = _by_split(training, heldout)
+    return {split: _unit_scores(retrieval) for split, retrieval in retrievals.items()}
+
+
+def chance_scores(queries: LinkQueries) -> dict[str, dict[str, dict[str, float]]]:
+    """Return ``{"train" | "val": {measure: {"value"}}}`` of candidates in random order, exactly."""
+    scores = {"train": exact_scores(link_chance(queries.training, queries.group_S))}
+    if queries.heldout.num_edges:
+        chance = link_chance(queries.heldout, queries.group_S, ignored=queries.training)
+        scores["val"] = exact_scores(chance)
+    return scores
+
+
+def link_chance(
+    links: Graph, group_S: np.ndarray, ignored: Graph | None = None
+) -> dict[str, float]:
+    """Return the expected scores of link retrieval where all orders of the candidates are equally likely.
+
+    A node with R links among its M candidates, the other nodes of its group that are not ignored, expects
+    ``expected_average_precision(R, M)`` as LRAP, and so on. For the average precision all pairs of a group are one
+    list, in which a link and its reverse tie: the pairs count once.
+
+    Args:
+        links: links among the nodes; those between groups do not count.
+        group_S: group of each node.
+        ignored: pairs that are neither candidates nor links.
+    """
+    num_nodes = links.num_nodes
+    source_E = np.repeat(np.arange(num_nodes), links.degree_N)
+    is_inside_E = group_S[source_E] == group_S[links.indices]
+    _, number_S = np.unique(group_S, return_inverse=True)
+    candidates_S = np.bincount(number_S)[number_S] - 1
+    if ignored is not None:
+        is_inside_E &= ~ignored.has_edge(source_E, links.indices)
+        ignored_E = np.repeat(np.arange(num_nodes), ignored.degree_N)
+        is_candidate_E = group_S[ignored_E] == group_S[ignored.indices]
+        candidates_S = candidates_S - np.bincount(ignored_E[is_candidate_E], minlength=num_nodes)
+    links_S = np.bincount(source_E[is_inside_E], minlength=num_nodes)
+    is_anchor_S = links_S > 0
+    anchors_G = np.bincount(number_S, is_anchor_S)
+    pairs_G = np.bincount(number_S, candidates_S) / 2
+    links_G = np.bincount(number_S, links_S) / 2
+    has_links_G = links_G > 0
+    precision_G = expected_average_precision(links_G[has_links_G], pairs_G[has_links_G])
+    links_A = links_S[is_anchor_S]
+    candidates_A = candidates_S[is_anchor_S]
+    return {
+        "lrap": float(expected_average_precision(links_A, candidates_A).mean()),
+        "ndcg": float(expected_ndcg(links_A, candidates_A).mean()),
+        "average_precision": float(np.average(precision_G, weights=anchors_G[has_links_G])),
+        "mrr": float(expected_reciprocal_rank(links_A, candidates_A).mean()),
+    }
+
+
+def bootstrap_intervals(
+    retrieval: LinkRetrieval, rng: np.random.Generator, *, num_resamples: int = 1000
+) -> dict[str, Interval]:
+    """Return 95 % percentile intervals of ``lrap``, ``ndcg``, ``average_precision`` and ``mrr``.
+
+    Anchors are drawn with replacement within their group, so groups keep their weights. Candidates stay fixed. For the
+    average precision the precision at each link's score stays fixed too: a resample's value is a ratio (sum of
+    precisions / number of links, per group), and no pair is ranked anew. So the intervals cover the choice of anchors
+    only: neither training seeds nor the dependence of anchors that share links.
+
+    Args:
+        retrieval: result of ``link_retrieval``.
+        rng: draws the resamples.
+        num_resamples: number of resamples.
+    """
+    start_G = np.flatnonzero(np.diff(retrieval.group_A, prepend=retrieval.group_A[0] - 1))
+    size_G = np.diff(np.append(start_G, len(retrieval.group_A)))
+    first_A = np.repeat(start_G, size_G)
+    size_A = np.repeat(size_G, size_G)
+    means_A3 = np.stack([retrieval.lrap_A, retrieval.ndcg_A, retrieval.reciprocal_rank_A], axis=1)
+    ratio_A2 = np.stack(
+        [retrieval.precision_sum_A, retrieval.num_links_A.astype(np.float64)], axis=1
+    )
+    resampled = np.empty((num_resamples, 4))
+    for number in range(num_resamples):
+        # One draw an anchor: float64 uniforms times sizes below 2**31 pick members evenly.
+        drawn_A = first_A + (rng.random(len(first_A)) * size_A).astype(np.int64)
+        resampled[number, :3] = means_A3[drawn_A].mean(axis=0)
+        resampled[number, 3] = _average_precision(ratio_A2[drawn_A], start_G, size_G)
+    low, high = np.percentile(resampled, [2.5, 97.5], axis=0)
+    values = {
+        "lrap": retrieval.lrap,
+        "ndcg": retrieval.ndcg,
+        "mrr": retrieval.mrr,
+        "average_precision": retrieval.average_precision,
+    }
+    return {
+        name: Interval(value, float(low[column]), float(high[column]))
+        for column, (name, value) in enumerate(values.items())
+    }
+
+
+def _average_precision(
+    ratio_A2: NDArray[np.float64], start_G: NDArray[np.int64], size_G: NDArray[np.int64]
+) -> float:
+    sum_G2 = np.add.reduceat(ratio_A2, start_G, axis=0)
+    return float(np.average(sum_G2[:, 0] / sum_G2[:, 1], weights=size_G))
+
+
+def _unit_scores(retrieval: LinkRetrieval) -> UnitScores:
+    _, group_A, size_G = np.unique(retrieval.group_A, return_inverse=True, return_counts=True)
+    links_G = np.bincount(group_A, retrieval.num_links_A)
+    values = {
+        "lrap": retrieval.lrap_A,
+        "ndcg": retrieval.ndcg_A,
+        "mrr": retrieval.reciprocal_rank_A,
+        # A group's precision is a ratio of sums over its links, and groups weigh as many anchors as they have.
+        "average_precision": retrieval.precision_sum_A * (size_G / links_G)[group_A],
+    }
+    return sampled(retrieval.anchor_A, values)
+
+
+def _by_split(training: LinkRetrieval, heldout: LinkRetrieval | None) -> dict[str, LinkRetrieval]:
+    return {"train": training} if heldout is None else {"train": training, "val": heldout}

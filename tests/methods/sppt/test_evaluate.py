@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+import torch
+
+from raybio.methods.sppt.config import LinkEvaluationConfig
+from raybio.methods.sppt.evaluate import draw_link_queries, evaluate_links, retrieve_links
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.scores import link_unit_scores
+
+
+def random_graph(
+    num_nodes: int = 60, num_edges: int = 150, num_groups: int = 3, seed: int = 0
+) -> Graph:
+    rng = np.random.default_rng(seed)
+    group_N = np.sort(rng.integers(num_groups, size=num_nodes)).astype(np.int32)
+    edge_E2 = rng.integers(num_nodes, size=(num_edges, 2))
+    return Graph.from_edges(
+        edge_E2[group_N[edge_E2[:, 0]] == group_N[edge_E2[:, 1]]], num_nodes, group_N
+    )
+
+
+def edges(graph: Graph, node_S: np.ndarray) -> set[tuple[int, int]]:
+    source = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
+    return {(int(node_S[u]), int(node_S[v])) for u, v in zip(source, graph.indices, strict=True)}
+
+
+def test_the_sample_holds_all_neighbours_of_the_drawn_nodes_and_all_links_among_its_nodes() -> None:
+    graph, heldout = random_graph(), np.array([[0, 1], [2, 5]])
+    queries = draw_link_queries(graph, heldout, 4, seed=1)
+    chosen = set(queries.node_S.tolist())
+    every = edges(graph, np.arange(graph.num_nodes))
+    assert edges(queries.training, queries.node_S) == {
+        (u, v) for u, v in every if u in chosen and v in chosen
+    }
+    whole = [u for u in chosen if {v for a, v in every if a == u} <= chosen]
+    per_group = np.bincount(graph.group_N[whole], minlength=3)
+    assert (per_group >= np.minimum(4, np.bincount(graph.group_N, minlength=3))).all()
+
+
+def test_zero_nodes_per_group_asks_everything() -> None:
+    graph = random_graph()
+    queries = draw_link_queries(graph, np.array([[0, 1]]), 0, seed=0)
+    assert len(queries.node_S) == graph.num_nodes
+    assert queries.heldout.num_edges == 1
+
+
+def test_training_links_do_not_hide_heldout_ones() -> None:
+    group_N = np.zeros(12, dtype=np.int32)
+    cliques = np.repeat(np.arange(3), 4)
+    pairs = np.array([(u, v) for u in range(12) for v in range(u) if cliques[u] == cliques[v]])
+    heldout = pairs[::6]
+    graph = Graph.from_edges(np.delete(pairs, np.s_[::6], axis=0), 12, group_N)
+    embedding = torch.tensor(
+        cliques[:, None] * 10.0 + np.arange(12)[:, None] * 1e-3, dtype=torch.float32
+    )
+    queries = draw_link_queries(graph, heldout, 0, seed=0)
+    seen, kept_out = retrieve_links(queries, embedding, LinkEvaluationConfig(num_nodes_per_group=0))
+    assert kept_out is not None
+    assert kept_out.mrr == 1.0
+    assert kept_out.average_precision == 1.0
+    # The held-out mates of a node stand among its candidates when training links are asked for.
+    assert 0.5 < seen.lrap < 1.0
+
+
+def test_metrics_have_the_names_that_search_spaces_use() -> None:
+    graph = random_graph()
+    queries = draw_link_queries(graph, np.array([[0, 1]]), 0, seed=0)
+    found = evaluate_links(queries, torch.randn(len(queries.node_S), 4), LinkEvaluationConfig())
+    assert {
+        "train/link_average_precision",
+        "val/link_average_precision",
+        "val/link_mrr",
+    } <= found.keys()
+
+
+def test_without_heldout_links_only_training_links_are_asked() -> None:
+    queries = draw_link_queries(random_graph(), np.empty((0, 2), dtype=np.int64), 0, seed=0)
+    found = evaluate_links(queries, torch.randn(len(queries.node_S), 4), LinkEvaluationConfig())
+    assert not any(name.startswith("val/") for name in found)
+
+
+def test_the_mean_over_nodes_is_the_score_also_where_groups_differ_in_nodes_and_links() -> None:
+    graph = random_graph(num_nodes=40, num_edges=70, num_groups=4, seed=3)
+    queries = draw_link_queries(graph, np.array([[0, 1], [0, 2], [38, 39]]), 0, seed=0)
+    embedding = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 3)))
+    retrievals = retrieve_links(queries, embedding, LinkEvaluationConfig())
+    for scores, retrieval in zip(link_unit_scores(*retrievals).values(), retrievals, strict=True):
+        assert scores.unit_U.tolist() == retrieval.anchor_A.tolist()
+        assert len(set(retrieval.num_links_A.tolist())) > 1
+        for measure, value_U in scores.value_by_measure.items():
+            assert value_U.mean() == pytest.approx(getattr(retrieval, measure)), measure
