@@ -59,14 +59,15 @@ def embed(
             "--pooling is for --model; a run's model says how it pools. Leave the option out"
         )
     from raybio.runtime.embed import (  # brings Ray's heavier parts; not needed for --help
-        Model,
         embed_file,
+        model_of_folder,
+        model_of_run,
     )
 
     if run is not None:
-        chosen = Model.of_run(default_folder("runs", "RAYBIO_RUNS") if runs is None else runs, run)
+        chosen = model_of_run(default_folder("runs", "RAYBIO_RUNS") if runs is None else runs, run)
     else:
-        chosen = Model.of_folder(model_folder(str(model), "--model"), pooling)  # type: ignore[arg-type]
+        chosen = model_of_folder(model_folder(str(model), "--model"), pooling)  # type: ignore[arg-type]
     print(chosen)
     summary = embed_file(
         chosen,

@@ -27,10 +27,6 @@ LIGHT = ["raybio.methods", "raybio.core.config", "raybio.core.search_space"]
 """What listing methods, ``--help`` and a misspelt setting import."""
 
 
-NOT_YET = {"raybio.runtime.embed"}
-"""Modules that still import one method."""
-
-
 def modules() -> dict[str, ast.Module]:
     """Return the syntax tree of every module of raybio, by its name."""
     trees = {}
@@ -73,7 +69,7 @@ def broken_rules(module: str, tree: ast.AST, known: set[str]) -> list[str]:
             problems.append(f"{where}: {layer} and {other} do not know each other")
         if layer == other == "methods" and rest[0] and rest[0] != other_rest[0]:
             problems.append(f"{where}: a method does not import another one")
-        if layer == "runtime" and other == "methods" and other_rest[0] and module not in NOT_YET:
+        if layer == "runtime" and other == "methods" and other_rest[0]:
             problems.append(f"{where}: runtime imports the table raybio.methods alone")
     return problems
 

@@ -5,13 +5,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raybio.core.table_layout import TableLayout
 from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from raybio.core.interfaces import System
+    from raybio.encoders.config import Pooling
+    from raybio.training.embedding_model import EmbeddingModel
+
+
+class PartEncoder(NamedTuple):
+    """An encoder that embeds parts of an input in their context, never whole inputs.
+
+    Attributes:
+        settings: name of the file in its export that only such encoders have.
+        parts: what it embeds, in the plural.
+    """
+
+    settings: str
+    parts: str
 
 
 MetricsByStep = Mapping[int, Mapping[str, float]]
@@ -22,18 +36,24 @@ MetricsByStep = Mapping[int, Mapping[str, float]]
 class Method:
     """A published method: its settings, and the module that wires it over a store.
 
-    Creating or reading a ``Method`` imports no torch. ``system`` is imported on first use of ``store``, ``check``,
-    ``input_lengths``, ``build`` or ``prepare_demo``.
+    Creating or reading a ``Method`` imports no torch. ``system`` is imported on first use of
+    ``store``, ``check``, ``input_lengths``, ``build`` or ``prepare_demo``.
 
     Attributes:
-        name: key in ``raybio.methods.METHODS``; also the name of its search space, guide and MLflow experiment.
+        name: key in ``raybio.methods.METHODS``; also the name of its search space, guide and MLflow
+            experiment.
         config: class of its settings; the defaults are the paper's.
         demo: settings for the embedded default corpus on a laptop.
-        system: dotted path of the module that defines ``STORE``, ``check``, ``input_lengths``, ``build`` and
-            ``prepare_demo``, and optionally ``write_step_selection``.
+        system: dotted path of the module that defines ``STORE``, ``check``, ``input_lengths``,
+            ``build`` and ``prepare_demo``, and optionally ``write_step_selection``.
         table: how the scores of final evaluations are shown.
         step_metrics: evaluation metrics that comparisons plot over steps.
-        comparison: setting and values that a run is compared with by default, as ``--compare`` takes them.
+        comparison: setting and values that a run is compared with by default, as ``--compare``
+            takes them.
+        part_encoder: how exports are recognised whose encoder embeds parts of inputs; None if it
+            embeds whole inputs.
+        embedding: dotted path of the module that defines ``read_embedding_model``; None for
+            encoders of texts.
     """
 
     name: str
@@ -43,6 +63,8 @@ class Method:
     table: TableLayout
     step_metrics: tuple[str, ...]
     comparison: str | None = None
+    part_encoder: PartEncoder | None = None
+    embedding: str | None = None
 
     @property
     def store(self) -> type[Any]:
@@ -66,7 +88,7 @@ class Method:
         return self._module.build(config, store)
 
     def prepare_demo(self, folder: str | Path) -> Path:
-        """Return the path of the embedded default corpus, prepared inside ``folder`` on the first call."""
+        """Return the path of the embedded default corpus, prepared on the first call."""
         return self._module.prepare_demo(folder)
 
     def write_step_selection(
@@ -83,6 +105,18 @@ class Method:
         """
         write = getattr(self._module, "write_step_selection", None)
         return [] if write is None else write(runs_by_label, metric, out)
+
+    def read_embedding_model(
+        self, folder: Path, pooling: "Pooling | None"
+    ) -> "EmbeddingModel | None":
+        """Read how an encoder of inputs other than texts embeds; None if it is of another kind.
+
+        Raises:
+            ConfigError: if the folder is malformed, or its pooling is neither stated nor given.
+        """
+        if self.embedding is None:
+            return None
+        return importlib.import_module(self.embedding).read_embedding_model(folder, pooling)
 
     @property
     def _module(self) -> ModuleType:

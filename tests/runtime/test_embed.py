@@ -26,7 +26,8 @@ from raybio.methods.sppt.proteins.encoder import (
     export_encoder,
 )
 from raybio.runtime import embed
-from raybio.runtime.embed import Model, embed_file, embed_inputs, load_encoder
+from raybio.runtime.embed import embed_file, model_of_folder, model_of_run
+from raybio.training.embedding_model import EmbeddingModel
 from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, save_tiny, tiny_model
 from tests.encoders.tiny_text import embed as embed_texts
 from tests.methods.conformance_cases import CASES, tiny_config
@@ -69,10 +70,10 @@ def protein_encoder(seed: int = 0, **settings: object) -> ProteinEncoder:
     return build_protein_encoder(EncoderConfig(**SIZES | settings), seed=seed).eval()
 
 
-def exported(folder: Path, seed: int = 0) -> Model:
+def exported(folder: Path, seed: int = 0) -> EmbeddingModel:
     """A mean over residues, of at most 40 of the 48 tokens that it has positions for."""
     export_encoder(protein_encoder(seed, pooling="mean"), folder, card={}, max_tokens=40)
-    return Model.of_folder(folder)
+    return model_of_folder(folder)
 
 
 def one_by_one(encoder: ProteinEncoder, sequences: list[str], max_tokens: int) -> np.ndarray:
@@ -107,14 +108,14 @@ def test_a_model_embeds_as_it_was_trained_whatever_the_system(
     folder = tmp_path / name / "export"
     system.export(folder, {})
     if name in EMBEDS_PARTS_OF_INPUTS:
-        for read in (lambda: Model.of_run(tmp_path, name), lambda: Model.of_folder(folder)):
+        for read in (lambda: model_of_run(tmp_path, name), lambda: model_of_folder(folder)):
             with pytest.raises(
                 ConfigError, match=r"embeds .* in their context .*want an encoder of whole proteins"
             ):
                 read()
         return
-    model = Model.of_folder(folder)
-    assert model == Model.of_run(tmp_path, name)
+    model = model_of_folder(folder)
+    assert model == model_of_run(tmp_path, name)
     encoder = (system.model.encoder if isinstance(system.model, TaskModel) else system.model).eval()
     if isinstance(encoder, TextEncoder):
         expected, contents = embed_texts(encoder, TEXTS), TEXTS
@@ -122,9 +123,7 @@ def test_a_model_embeds_as_it_was_trained_whatever_the_system(
         assert isinstance(encoder, ProteinEncoder)
         length = 24 if name == "sppt_protein" else config.encoder.max_length  # type: ignore[attr-defined]
         expected, contents = one_by_one(encoder, sequences, length), sequences
-    found = embed_inputs(
-        load_encoder(model), [content.encode() for content in contents], model.max_tokens
-    )
+    found = model.embed(model.load(), [content.encode() for content in contents])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert model.reads == ("texts" if isinstance(encoder, TextEncoder) else "proteins")
 
@@ -133,8 +132,8 @@ def test_an_encoder_without_positions_reads_as_much_as_it_was_trained_on(tmp_pat
     long = 6000
     encoder = protein_encoder(vocabulary="esm", pooling="mean", max_positions=long)
     export_encoder(encoder, tmp_path, card={})
-    model = Model.of_folder(tmp_path)
-    assert (model.max_tokens, load_encoder(model).max_tokens) == (long, long)
+    model = model_of_folder(tmp_path)
+    assert (model.max_tokens, model.load().max_tokens) == (long, long)
 
 
 @pytest.mark.parametrize("reads", ["proteins", "texts"])
@@ -156,20 +155,20 @@ def test_a_folder_that_does_not_say_how_it_pools_is_refused_and_an_option_says_i
         ConfigError,
         match="does not say how its tokens are pooled; give --model .* and --pooling mean",
     ):
-        Model.of_folder(tmp_path)
-    model = Model.of_folder(tmp_path, "mean")
+        model_of_folder(tmp_path)
+    model = model_of_folder(tmp_path, "mean")
     assert (model.reads, model.pooling, model.is_normalised) == (reads, "mean", False)
     if reads == "proteins":
         assert model.max_tokens == 40  # of 48 positions: what the tokenizer says
     np.testing.assert_allclose(
-        embed_inputs(load_encoder(model), [b"MKTAYI"]), expected, rtol=1e-5, atol=1e-5
+        model.embed(model.load(), [b"MKTAYI"]), expected, rtol=1e-5, atol=1e-5
     )
 
 
 def test_an_option_that_contradicts_the_folder_is_refused(tmp_path: Path) -> None:
-    assert exported(tmp_path) == Model.of_folder(tmp_path, "mean")
+    assert exported(tmp_path) == model_of_folder(tmp_path, "mean")
     with pytest.raises(ConfigError, match="--pooling cls: .* says mean; leave the option out"):
-        Model.of_folder(tmp_path, "cls")
+        model_of_folder(tmp_path, "cls")
 
 
 def test_a_cased_tokenizer_of_texts_is_not_taken_for_one_of_residues(tmp_path: Path) -> None:
@@ -196,7 +195,7 @@ def test_a_cased_tokenizer_of_texts_is_not_taken_for_one_of_residues(tmp_path: P
         tmp_path
     )
     tiny_model("bert", len(words)).save_pretrained(tmp_path)
-    assert Model.of_folder(tmp_path, "mean").reads == "texts"
+    assert model_of_folder(tmp_path, "mean").reads == "texts"
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -236,7 +235,7 @@ def test_every_text_gets_the_embedding_that_its_encoder_gives(tmp_path: Path) ->
         seed=0,
         count_by_word=COUNT_BY_WORD,
     )
-    model = Model.of_folder(export_text_encoder(encoder, tmp_path / "model", card={}))
+    model = model_of_folder(export_text_encoder(encoder, tmp_path / "model", card={}))
     source, out = tmp_path / "texts.tsv", tmp_path / "embeddings.parquet"
     source.write_text("".join(f"t{number}\t{text}\n" for number, text in enumerate(TEXTS)) + "\n")
     with pytest.raises(ConfigError, match="--strip-stop is for proteins"):
@@ -262,10 +261,12 @@ class StoppedError(Exception):
 
 
 @pytest.fixture
-def stop_before_join(monkeypatch: pytest.MonkeyPatch) -> Callable[[Model, Path, Path], Path]:
+def stop_before_join(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[EmbeddingModel, Path, Path], Path]:
     """Embed all parts and end; returns their folder."""
 
-    def stop(model: Model, fasta: Path, out: Path) -> Path:
+    def stop(model: EmbeddingModel, fasta: Path, out: Path) -> Path:
         def end(*_: object, **__: object) -> int:
             raise StoppedError
 
@@ -286,7 +287,7 @@ def flip(path: Path, place: int | None = None) -> None:
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_parts_that_are_damaged_are_embedded_again_and_the_result_is_the_same(
-    fasta: Path, tmp_path: Path, stop_before_join: Callable[[Model, Path, Path], Path]
+    fasta: Path, tmp_path: Path, stop_before_join: Callable[[EmbeddingModel, Path, Path], Path]
 ) -> None:
     model, whole, out = (
         exported(tmp_path / "model"),
@@ -320,7 +321,7 @@ def test_parts_that_are_damaged_are_embedded_again_and_the_result_is_the_same(
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_parts_of_a_model_that_was_overwritten_are_not_used(
-    fasta: Path, tmp_path: Path, stop_before_join: Callable[[Model, Path, Path], Path]
+    fasta: Path, tmp_path: Path, stop_before_join: Callable[[EmbeddingModel, Path, Path], Path]
 ) -> None:
     """Nor are inputs whose bytes have changed."""
     out, whole = tmp_path / "embeddings.parquet", tmp_path / "whole.parquet"
@@ -342,7 +343,7 @@ def test_parts_of_a_model_that_was_overwritten_are_not_used(
 def test_after_a_kill_only_the_missing_parts_are_embedded(
     fasta: Path,
     tmp_path: Path,
-    stop_before_join: Callable[[Model, Path, Path], Path],
+    stop_before_join: Callable[[EmbeddingModel, Path, Path], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
@@ -361,15 +362,17 @@ def test_a_model_that_is_overwritten_while_it_embeds_gives_no_output(
     fasta: Path, tmp_path: Path
 ) -> None:
     model, out = exported(tmp_path / "model"), tmp_path / "embeddings.parquet"
-    digest = Model.digest
+    digest = EmbeddingModel.digest
 
-    def overwrite_then(self: Model) -> str:
+    def overwrite_then(self: EmbeddingModel) -> str:
         found = digest(self)
         exported(tmp_path / "model", seed=1)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Model, "digest", overwrite_then)  # the driver's; workers have the real one
+        patch.setattr(
+            EmbeddingModel, "digest", overwrite_then
+        )  # the driver's; workers have the real one
         with pytest.raises(
             StoreError, match="comes from another model, although it was just embedded"
         ):
@@ -396,11 +399,11 @@ def test_a_missing_input_or_model_is_named(fasta: Path, tmp_path: Path) -> None:
         )
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no safetensors"):
-        Model.of_folder(tmp_path / "empty")
+        model_of_folder(tmp_path / "empty")
     with pytest.raises(ConfigError, match="no such folder"):
-        Model.of_folder(tmp_path / "nothing")
+        model_of_folder(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="--run nothing"):
-        Model.of_run(tmp_path, "nothing")
+        model_of_run(tmp_path, "nothing")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model", "proteins.fasta"]
 
 

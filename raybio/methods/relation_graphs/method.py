@@ -2,7 +2,7 @@
 
 from raybio.core.table_layout import TableLayout
 from raybio.methods.relation_graphs.config import DEMO, Config
-from raybio.training.method import Method
+from raybio.training.method import Method, PartEncoder
 
 METHOD = Method(
     name="relation_graphs",
@@ -21,4 +21,5 @@ METHOD = Method(
         chance="every word is an entity of the most frequent type, every two words have the most frequent relation",
     ),
     step_metrics=("val/re_minus_f1", "val/ner_f1"),
+    part_encoder=PartEncoder(settings="words.json", parts="words"),
 )

@@ -2,7 +2,7 @@
 
 from raybio.core.table_layout import TableLayout
 from raybio.methods.mtb_mccl.mccl.config import DEMO, Config
-from raybio.training.method import Method
+from raybio.training.method import Method, PartEncoder
 
 METHOD = Method(
     name="relation_finetune",
@@ -16,4 +16,5 @@ METHOD = Method(
         chance="every pair has the most frequent relation of the training pairs",
     ),
     step_metrics=("val/f1",),
+    part_encoder=PartEncoder(settings="relation.json", parts="pairs of entities"),
 )

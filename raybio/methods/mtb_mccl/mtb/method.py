@@ -2,7 +2,7 @@
 
 from raybio.core.table_layout import TableLayout
 from raybio.methods.mtb_mccl.mtb.config import DEMO, Config
-from raybio.training.method import Method
+from raybio.training.method import Method, PartEncoder
 
 METHOD = Method(
     name="mtb_pretrain",
@@ -16,4 +16,5 @@ METHOD = Method(
         plain=frozenset({"mrr"}),
     ),
     step_metrics=("val/pair_mrr",),
+    part_encoder=PartEncoder(settings="relation.json", parts="pairs of entities"),
 )

@@ -11,5 +11,6 @@ METHOD = Method(
     system="raybio.methods.sppt.proteins.system",
     table=LINK_RETRIEVAL,
     step_metrics=("val/link_mrr",),
+    embedding="raybio.methods.sppt.proteins.embedding_model",
     comparison="objective.lambda_spml=0",
 )

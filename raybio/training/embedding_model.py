@@ -1,0 +1,164 @@
+"""A trained encoder in a folder, and how it turns the inputs of a file into embeddings.
+
+Shape letters: R inputs, M some of them, D embedding width.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.core.batch import TokenBatch
+from raybio.core.errors import ConfigError, DataError
+from raybio.core.interfaces import Encoder
+from raybio.encoders.config import Pooling
+from raybio.encoders.input_lengths import InputLengths
+from raybio.store.quarantine import Quarantine
+from raybio.training.collective import SingleProcess
+from raybio.training.durable import file_sha256
+from raybio.training.embed import embed_rows
+
+MAX_TOKENS_AT_ONCE = 16_384
+
+_CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class EmbeddingModel(ABC):
+    """An encoder's folder and how it embeds whole inputs, as the folder itself says.
+
+    Attributes:
+        folder: as ``save_pretrained`` writes it.
+        pooling: "cls" or "mean"; of proteins the mean over residues, of texts the mean over all
+            tokens.
+        max_tokens: tokens of an input, special ones included; longer inputs are cut. None: the
+            encoder's own limit.
+        is_normalised: whether embeddings have length 1.
+    """
+
+    reads: ClassVar[Literal["proteins", "texts"]]
+    """Kind of input that the encoder was trained on."""
+
+    unit: ClassVar[str]
+    """What an input is made of, in the plural."""
+
+    folder: str
+    pooling: Pooling
+    max_tokens: int | None
+    is_normalised: bool
+
+    @abstractmethod
+    def read_file(
+        self, source: Path, quarantine: Quarantine, *, strip_stop: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield columns ``key`` and ``content`` (bytes) of the good records of a file.
+
+        Args:
+            source: FASTA for proteins, ``text_lines`` for texts; plain or gzip.
+            quarantine: collects the records that are skipped.
+            strip_stop: remove one ``*`` at the end of a protein.
+
+        Raises:
+            DataError: if the file is missing, or not of the kind that the model reads.
+        """
+
+    @abstractmethod
+    def load(self) -> Encoder:
+        """Load the encoder, in evaluation mode.
+
+        Raises:
+            ConfigError: if it cannot be loaded.
+        """
+
+    @abstractmethod
+    def reader(self, encoder: Encoder, contents: list[bytes]) -> Callable[[np.ndarray], TokenBatch]:
+        """Return a function from rows of ``contents`` (M,) to their tokens."""
+
+    @abstractmethod
+    def input_lengths(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> InputLengths:
+        """Count the inputs that are longer than what is read of them.
+
+        Of many texts an even sample is counted.
+
+        Args:
+            contents: blocks of inputs.
+            num_contents: number of blocks.
+        """
+
+    def embed(self, encoder: Encoder, contents: list[bytes]) -> np.ndarray:
+        """Return the embeddings (R, D) of inputs, float32.
+
+        Args:
+            encoder: from ``load``.
+            contents: upper-case residue letters, or texts in UTF-8.
+        """
+        read = self.reader(encoder, contents)
+        rows = np.arange(len(contents))
+        embedding_RD = embed_rows(
+            encoder, read, rows, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE
+        )
+        return embedding_RD.cpu().numpy()
+
+    def digest(self) -> str:
+        """Return 64 hex digits that change with anything that changes an embedding."""
+        folder = Path(self.folder)
+        settings = asdict(self) | {"reads": self.reads}
+        del settings["folder"]
+        names = sorted(
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+        )
+        files = {name: digest_of_file(folder / name) for name in names if name != _CARD}
+        return digest_of({"settings": settings, "files": files})
+
+    def __str__(self) -> str:
+        """Describe in a line what is done with an input."""
+        pooled = "[CLS] state" if self.pooling == "cls" else f"mean over {self.unit}"
+        length = (
+            "the encoder's own limit" if self.max_tokens is None else f"{self.max_tokens:,} tokens"
+        )
+        scaled = "length 1" if self.is_normalised else "not normalised"
+        return f"{self.folder} ({self.reads}): {pooled}, inputs cut to {length}, {scaled}"
+
+
+def settled_pooling(folder: Path, stated: Pooling | None, given: Pooling | None) -> Pooling:
+    """Return the pooling that a folder states, or the one given by the user if it states none.
+
+    Raises:
+        ConfigError: if there is neither, or both and they differ.
+    """
+    if stated is None and given is None:
+        raise ConfigError(
+            f"{folder} does not say how its tokens are pooled; give --model {folder} and --pooling "
+            "mean or cls"
+        )
+    if stated is not None and given is not None and stated != given:
+        raise ConfigError(
+            f"--pooling {given}: {folder} says {stated}; leave the option out, or choose another "
+            "folder"
+        )
+    pooling = stated or given
+    assert pooling is not None
+    return pooling
+
+
+def digest_of(content: dict[str, Any]) -> str:
+    """Return the sha256 of JSON values, in hex; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """Return the sha256 of a file, in hex.
+
+    Raises:
+        DataError: if it cannot be read.
+    """
+    try:
+        return file_sha256(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
