@@ -9,22 +9,15 @@ encoder.source=A,B puts more encoders into the table, --seeds 3 their spread.
 import sys
 
 from raybio.cli.app import run_app
+from raybio.cli.finetune import with_tasks
+from raybio.cli.train import training_job
 
 
-def main() -> None:
-    """Prepare what was given, and train."""
-
-    def train() -> None:
-        # Only now: this imports torch and transformers, which takes seconds.
-        from raybio.experiments.downstream_tasks import with_tasks
-
-        sys.argv[1:], parts = with_tasks(sys.argv[1:])
-        from raybio.cli.train import training_job
-
-        training_job("finetune", __doc__ or "", parts)
-
-    run_app(train)
+def train() -> None:
+    """Prepare the stores of the tasks, and train."""
+    sys.argv[1:], parts = with_tasks(sys.argv[1:])
+    training_job("finetune", __doc__ or "", parts)
 
 
 if __name__ == "__main__":
-    main()
+    run_app(train)

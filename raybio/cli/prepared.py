@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,7 +14,9 @@ from rich.table import Table
 
 from raybio.core.errors import ConfigError
 from raybio.store.quarantine import Example
-from raybio.store.store import MANIFEST, Store
+
+if TYPE_CHECKING:
+    from raybio.store.store import Store
 
 Out = Annotated[Path, typer.Option(help="folder of the store")]
 
@@ -50,8 +52,10 @@ def matching(patterns: Sequence[str], option: str = "--input") -> list[Path]:
     return list(files)
 
 
-def show_store(store: Store, started: float) -> None:
+def show_store(store: "Store", started: float) -> None:
     """A table of what a store holds and what was set aside; ``started``: when its preparation began."""
+    from raybio.store.store import MANIFEST
+
     shown = Table(
         "what", "count", title=f"{escape(str(store.path))} ({time.perf_counter() - started:.1f} s)"
     )

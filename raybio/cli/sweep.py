@@ -26,6 +26,8 @@ from raybio.runtime.run.request import (
     settle,
     settled_config,
 )
+from raybio.runtime.tune.plan import planned
+from raybio.runtime.tune.trial import TrialOrder
 from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
@@ -114,7 +116,6 @@ def sweep(
         name = f"{space.stem}-{fingerprint(found, ignore=['tied'])[:4]}{fields['name'].removeprefix('sweep-')}"
         given = given.after(RunFolder(sweeps, name))
         wanted = found.with_budget(given.budget)
-    # Only now: these import Ray and MLflow, which takes seconds.
     from raybio.runtime.tune.driver import SweepRequest
     from raybio.runtime.tune.driver import sweep as run
 
@@ -206,10 +207,6 @@ def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
 
 def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     """The trials, checked as far as that needs no store that is not there."""
-    # Only now: these import Ray, which takes seconds.
-    from raybio.runtime.tune.search import planned
-    from raybio.runtime.tune.trial import TrialOrder
-
     store, base = settled_config(METHODS[space.system], arguments, Path("runs"))
     _warn_outside(space, base)
     trials = planned(space, TrialOrder(base, space, "" if store is None else str(store), "").check)

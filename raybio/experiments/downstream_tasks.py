@@ -1,20 +1,20 @@
 """Downstream tasks on the command line: their files become stores, and their published settings come first."""
 
-import argparse
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from raybio.core.config import did_you_mean, fingerprint, load, override_all
+from raybio.core.config import fingerprint
 from raybio.core.errors import ConfigError
-from raybio.methods.sppt.downstream.config import Config
+from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.formats import read_task_files
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
-from raybio.methods.sppt.downstream.tasks import TASKS, TaskConfig, prepare_task
-from raybio.runtime.run.request import Part, default_folder, parse_settings
+from raybio.methods.sppt.downstream.tasks import TaskConfig, prepare_task
+from raybio.runtime.run.request import Part, default_folder
 from raybio.store.demo_corpus import cached_store
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SCHEMA_VERSION, open_store
@@ -59,86 +59,30 @@ PUBLISHED: dict[str, TaskSettings] = {
 }
 
 
-class GivenTasks(NamedTuple):
-    """What a command line with tasks comes to.
+def task_parts(
+    names: Sequence[str], data: Sequence[Path], stores: Sequence[Path]
+) -> tuple[Part, ...]:
+    """Return the store and the published settings of each task.
 
-    Attributes:
-        arguments: of the training command, without the tasks and their files.
-        parts: each task's store, and settings of its own; none without a task.
-    """
-
-    arguments: list[str]
-    parts: tuple[Part, ...]
-
-
-def with_tasks(arguments: list[str]) -> GivenTasks:
-    """What ``TASK,TASK --data FILES --data FILES`` stands for; the stores are prepared if they are not there.
+    Args:
+        names: tasks.
+        data: files of each task; empty if there are stores.
+        stores: prepared store of each task; empty if there are files.
 
     Raises:
-        ConfigError: for an unknown task, or one without its files.
-        DataError: if the files are damaged, or none of the task.
-        StoreError: if a store cannot be written.
+        ConfigError: for a store of another task.
+        DataError: if the files are damaged, or belong to another task.
+        StoreError: if a store cannot be read or written.
     """
-    if not arguments or arguments[0].startswith("-"):
-        _check_name(arguments)
-        return GivenTasks(arguments, ())
-    names, rest = arguments[0].split(","), arguments[1:]
-    for name in names:
-        if name not in TASKS:
-            near = did_you_mean(name, list(TASKS))
-            raise ConfigError(
-                f"{name!r} is no task; want one of {', '.join(TASKS)}, or options alone.{near}"
-            )
-        if names.count(name) > 1:
-            raise ConfigError(f"{name}: is there twice, want each task once")
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--data", "--store"):
-        parser.add_argument(option, type=Path, action="append", default=[])
-    _check_settings(rest)
-    given, others = parser.parse_known_args(rest)
-    if bool(given.data) == bool(given.store) or len(given.data or given.store) != len(names):
-        raise ConfigError(
-            f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, want either --data "
-            "FILES (see docs/structure_preserving.md) or --store STORE"
-            f"{', once a task, in their order' * (len(names) > 1)}"
-        )
-    stores = [open_store(one, TaskStore) for one in given.store]
-    stores = stores or [kept_task(*one) for one in zip(names, given.data, strict=True)]
-    for name, store in zip(names, stores, strict=True):
+    opened = [open_store(path, TaskStore) for path in stores]
+    if not opened:
+        opened = [kept_task(name, files) for name, files in zip(names, data, strict=True)]
+    for name, store in zip(names, opened, strict=True):
         if store.task != name:
             raise ConfigError(f"--store {store.path}: is of {store.task}, want one of {name}")
-    return GivenTasks(
-        others, tuple(Part(one.task, one.path, partial(published_settings, one)) for one in stores)
+    return tuple(
+        Part(store.task, store.path, partial(published_settings, store)) for store in opened
     )
-
-
-def _check_name(arguments: list[str]) -> None:
-    """Refuse the name of a command with several tasks where it stands alone: no run is called so."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--name")
-    for option in ("--runs", "--store", "--config"):
-        parser.add_argument(option, type=Path)
-    given, _ = parser.parse_known_args(arguments)
-    if given.name is None or given.store or given.config:
-        return
-    runs = given.runs or default_folder("runs", "RAYBIO_RUNS")
-    if (runs / given.name).exists():
-        return
-    if tasks := [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]:
-        raise ConfigError(
-            f"--name {given.name}: no run is called so, but there are runs of {', '.join(tasks)} beginning with it; "
-            f"want the whole command again, or one of them alone, such as --name {given.name}-{tasks[0]}"
-        )
-
-
-def _check_settings(arguments: list[str]) -> None:
-    """Refuse settings that are wrong before files are read, which takes long."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--config", type=Path)
-    given, _ = parser.parse_known_args(arguments)
-    base = Config() if given.config is None else load(Config, given.config)
-    override_all(base, parse_settings(given.set))
 
 
 def kept_task(name: str, data: Path) -> TaskStore:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from raybio.cli.finetune import with_tasks
 from raybio.cli.train import _train as _train_and_show
 from raybio.core.errors import ConfigError, DataError
-from raybio.experiments.downstream_tasks import PUBLISHED, with_tasks
+from raybio.experiments.downstream_tasks import PUBLISHED
 from raybio.methods import METHODS
-from raybio.methods.sppt.downstream.config import Config
+from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.downstream.tasks import TASKS
 from raybio.runtime.run.request import Arguments, Part, settled_config
 from tests.methods.conformance_cases import tiny_config
 

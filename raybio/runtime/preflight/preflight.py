@@ -28,6 +28,8 @@ from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
 from raybio.runtime.run.request import Arguments, base_configs, default_folder, settle
 from raybio.runtime.tracking.tracker import tracking_uri
+from raybio.runtime.tune.plan import planned
+from raybio.runtime.tune.trial import TrialOrder
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -165,10 +167,6 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
 
 
 def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[TrainingConfig, ...]:
-    # Only now: these import Ray Tune, which takes seconds.
-    from raybio.runtime.tune.search import planned
-    from raybio.runtime.tune.trial import TrialOrder
-
     order = TrialOrder(base, space, str(store), "")
     return tuple(order.config(settings) for settings in planned(space, order.check))
 

@@ -12,7 +12,6 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder, read_json
-from raybio.store.store import open_store
 from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig
 
@@ -94,6 +93,10 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
     use_gpu = _DEVICES[arguments.device]
     if store is None:
         store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
+    from raybio.store.store import (
+        open_store,
+    )  # reads Arrow files: wrong settings are refused without
+
     digest = open_store(store, entry.store).digest
     return {
         "system": system,

@@ -45,9 +45,10 @@ from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.runtime.tune.callback import FollowedTrials, earlier_trials
 from raybio.runtime.tune.leaderboard import Place, TrialRecord, repetitions, write_results
+from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.report import write_sweep_report
 from raybio.runtime.tune.run_trial import run_trial
-from raybio.runtime.tune.search import TRIAL, listed, planned, tune_config
+from raybio.runtime.tune.search import TRIAL, listed, tune_config
 from raybio.runtime.tune.trial import ENDED, NOTE, TrialOrder, has_ended, new_note
 from raybio.store.store import open_store
 from raybio.training.precision import Decision, decide_precision

@@ -2,14 +2,13 @@
 
 import itertools
 import json
-import logging
 import math
 import random
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining
@@ -17,59 +16,10 @@ from ray.tune.search import Searcher
 
 from raybio.core.errors import ConfigError
 from raybio.core.randomness import derive_seed
-from raybio.core.search_space import Distribution, SearchSpace, Settings
+from raybio.core.search_space import Settings
+from raybio.runtime.tune.plan import DRAWS_PER_TRIAL, distinct, new_study, optuna_settings, planned
 from raybio.runtime.tune.run_trial import OBJECTIVE
 from raybio.runtime.tune.trial import Trial, TrialOrder, has_ended
-
-Check = Callable[[Settings], None]
-"""Raises ConfigError for settings that do not fit each other."""
-
-
-DRAWS_PER_TRIAL = 100
-"""How often a new one is drawn before a space of few choices counts as exhausted."""
-
-
-def planned(space: SearchSpace, check: Check | None = None) -> list[Settings]:
-    """All trials of a grid or of a random search; what Optuna would try if it never learned anything.
-
-    Args:
-        space: what may be drawn.
-        check: refuses settings that do not fit each other; they are drawn again.
-
-    Raises:
-        ConfigError: for settings of a grid that do not fit each other, or if none that are drawn do.
-    """
-    if space.search.kind == "grid":
-        settings = space.grid()
-        for one in settings:
-            if check is not None:
-                check(one)
-        return settings
-    drawn = space.drawn() if space.search.kind == "random" else _asked(space)
-    return distinct(drawn, space.budget.num_trials, check)
-
-
-def distinct(settings: Iterable[Settings], num: int, check: Check | None = None) -> list[Settings]:
-    """The first ``num`` different ones that ``check`` lets pass; fewer, if many draws bring nothing new.
-
-    Raises:
-        ConfigError: if not one passes.
-    """
-    found: list[Settings] = []
-    refused: ConfigError | None = None
-    for one in islice(settings, DRAWS_PER_TRIAL * num):
-        if len(found) == num:
-            break
-        if one not in found:
-            try:
-                if check is not None:
-                    check(one)
-                found.append(one)
-            except ConfigError as error:
-                refused = error
-    if refused is not None and not found:
-        raise refused
-    return found
 
 
 def tune_config(
@@ -206,7 +156,7 @@ class LearningSearch(Searcher):
             earlier: trials that come first, in order.
         """
         super().__init__(metric=OBJECTIVE, mode=order.space.mode)
-        self._order, self._study = order, _study(order.space)
+        self._order, self._study = order, new_study(order.space)
         self._asked: dict[str, tuple[Trial, Any]] = {}
         self._given: list[Settings] = []
         for trial in earlier:
@@ -218,7 +168,7 @@ class LearningSearch(Searcher):
 
         for _ in range(DRAWS_PER_TRIAL):
             asked = self._study.ask()
-            settings = _settings(self._order.space, asked)
+            settings = optuna_settings(self._order.space, asked)
             if settings not in self._given and _fits(self._order, settings):
                 trial = Trial(settings)
                 self._given.append(settings)
@@ -255,32 +205,3 @@ def _fits(order: TrialOrder, settings: Settings) -> bool:
     except ConfigError:
         return False
     return True
-
-
-def _study(space: SearchSpace) -> Any:
-    import optuna
-
-    optuna.logging.set_verbosity(logging.WARNING)
-    direction: Literal["maximize", "minimize"] = "maximize" if space.mode == "max" else "minimize"
-    return optuna.create_study(
-        direction=direction, sampler=optuna.samplers.TPESampler(seed=space.search.seed)
-    )
-
-
-def _asked(space: SearchSpace) -> Iterator[Settings]:
-    study = _study(space)
-    while True:
-        yield _settings(space, study.ask())
-
-
-def _settings(space: SearchSpace, asked: Any) -> Settings:
-    return space.settings(lambda path, distribution: _suggest(asked, path, distribution))
-
-
-def _suggest(trial: Any, path: str, distribution: Distribution) -> Any:
-    if distribution.kind == "choice":
-        return trial.suggest_categorical(path, list(distribution.values))
-    low, high = distribution.values
-    if distribution.kind == "int_uniform":
-        return trial.suggest_int(path, low, high)
-    return trial.suggest_float(path, low, high, log=distribution.kind == "log_uniform")

@@ -12,7 +12,6 @@ from raybio.core.search_space import SearchSpace, Settings, quoted
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder, read_json
 from raybio.runtime.run.goal import Goal
-from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
 NOTE = "trial.json"
@@ -131,6 +130,8 @@ class TrialOrder:
         """
         config, entry = self.config(settings), METHODS[self.space.system]
         if self.store:
+            from raybio.store.store import open_store  # reads Arrow files: a dry run does without
+
             entry.check(config, open_store(self.store, entry.store))
 
     def folder(self, trial: Trial) -> RunFolder:

@@ -10,8 +10,9 @@ import pytest
 from raybio.core.config import override
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.run_trial import OBJECTIVE, run_trial
-from raybio.runtime.tune.search import TRIAL, LearningSearch, planned, scheduler, tune_config
+from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
 from raybio.runtime.tune.trial import NOTE, Trial, TrialOrder
 from tests.runtime.tune.sweep_folder import LAMBDA, RATE, leave, of, order_of, space_of
 

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from raybio.core.errors import DataError
+from raybio.methods.sppt.downstream.config import TASKS
 from raybio.methods.sppt.downstream.store import SPLITS
 from raybio.methods.sppt.downstream.tape_lmdb import lmdb_records
-from raybio.methods.sppt.downstream.tasks import TASKS, UNKNOWN, Example
+from raybio.methods.sppt.downstream.tasks import UNKNOWN, Example
 from raybio.store.json import stream_records
 from raybio.store.sources import MAX_LINE_LENGTH, open_source, plain_or_gzip, read_lines
 

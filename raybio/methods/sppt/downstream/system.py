@@ -36,7 +36,7 @@ from raybio.evaluation.evaluator import exact_scores
 from raybio.methods.sppt.articles.collate import TextRows
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.collate import ReadRows, unmasked
-from raybio.methods.sppt.downstream.config import Config, HeadKind
+from raybio.methods.sppt.downstream.config import TASKS, Config, HeadKind
 from raybio.methods.sppt.downstream.demo import default_task
 from raybio.methods.sppt.downstream.model import TaskLabels, TaskModel, build_head, settled_head
 from raybio.methods.sppt.downstream.scores import (
@@ -48,7 +48,6 @@ from raybio.methods.sppt.downstream.scores import (
     with_intervals,
 )
 from raybio.methods.sppt.downstream.store import TaskCollate, TaskStore, read_labelled
-from raybio.methods.sppt.downstream.tasks import TASKS
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,

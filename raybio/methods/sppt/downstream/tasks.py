@@ -2,51 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError
+from raybio.methods.sppt.downstream.config import TASKS, Task
 from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
 from raybio.methods.sppt.proteins.residues import LETTERS
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
-
-Labels = Literal["class", "number", "residues"]
-
-
-Measure = Literal["accuracy", "spearman", "macro_f1"]
-
-
-class Task(NamedTuple):
-    """What a task is.
-
-    Attributes:
-        on_texts: whether it reads texts, else proteins.
-        labels: a class or a number a row, or a class a residue.
-        measure: what is published of it.
-        dev_share: share of the training rows that become dev, where files have none.
-    """
-
-    on_texts: bool
-    labels: Labels
-    measure: Measure
-    dev_share: float = 0.1
-
-
-TASKS: dict[str, Task] = {
-    "remote_homology": Task(False, "class", "accuracy"),
-    "secondary_structure": Task(False, "residues", "accuracy"),
-    "stability": Task(False, "number", "spearman"),
-    "fluorescence": Task(False, "number", "spearman", dev_share=0.2),  # as TAPE's files have it
-    "paper_field": Task(True, "class", "macro_f1"),
-    "scicite": Task(True, "class", "macro_f1"),
-    "acl_arc": Task(True, "class", "macro_f1"),
-}
-
 
 UNKNOWN = "?"
 """Label of a residue that a reader does not know; such rows are set aside."""

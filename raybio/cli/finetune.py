@@ -1,0 +1,97 @@
+"""Tasks on the command line of ``jobs/finetune.py``: ``TASK,TASK --data FILES --data FILES``."""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+from raybio.core.config import did_you_mean, load, override_all
+from raybio.core.errors import ConfigError
+from raybio.methods.sppt.downstream.config import TASKS, Config
+from raybio.runtime.run.request import Part, default_folder, parse_settings
+
+
+class TasksAndOptions(NamedTuple):
+    """A command line with tasks, taken apart.
+
+    Attributes:
+        arguments: options of the training command, without the tasks and their files.
+        parts: store and published settings of each task; empty without a task.
+    """
+
+    arguments: list[str]
+    parts: tuple[Part, ...]
+
+
+def with_tasks(arguments: list[str]) -> TasksAndOptions:
+    """Take tasks and their files off a command line, and prepare the stores that do not exist yet.
+
+    Raises:
+        ConfigError: for an unknown task, or one without its files.
+        DataError: if the files are damaged, or belong to another task.
+        StoreError: if a store cannot be written.
+    """
+    if not arguments or arguments[0].startswith("-"):
+        _check_name(arguments)
+        return TasksAndOptions(arguments, ())
+    names = arguments[0].split(",")
+    rest = arguments[1:]
+    for name in names:
+        if name not in TASKS:
+            near = did_you_mean(name, list(TASKS))
+            raise ConfigError(
+                f"{name!r} is no task; want one of {', '.join(TASKS)}, or options alone.{near}"
+            )
+        if names.count(name) > 1:
+            raise ConfigError(f"{name}: is there twice, want each task once")
+    parser = _parser()
+    for option in ("--data", "--store"):
+        parser.add_argument(option, type=Path, action="append", default=[])
+    # Reading files takes long, so settings are checked first.
+    _check_settings(rest)
+    given, others = parser.parse_known_args(rest)
+    if bool(given.data) == bool(given.store) or len(given.data or given.store) != len(names):
+        each = ", once a task, in their order" if len(names) > 1 else ""
+        raise ConfigError(
+            f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, "
+            "want either --data FILES (see docs/structure_preserving.md) or --store STORE" + each
+        )
+    from raybio.experiments.downstream_tasks import task_parts  # reads and writes stores
+
+    return TasksAndOptions(others, task_parts(names, given.data, given.store))
+
+
+def _check_name(arguments: list[str]) -> None:
+    """Refuse the name of a command with several tasks where the tasks are missing.
+
+    The runs of such a command are called NAME-TASK, so no run has the name itself.
+    """
+    parser = _parser()
+    parser.add_argument("--name")
+    for option in ("--runs", "--store", "--config"):
+        parser.add_argument(option, type=Path)
+    given, _ = parser.parse_known_args(arguments)
+    if given.name is None or given.store or given.config:
+        return
+    runs = given.runs or default_folder("runs", "RAYBIO_RUNS")
+    if (runs / given.name).exists():
+        return
+    tasks = [task for task in TASKS if (runs / f"{given.name}-{task}").exists()]
+    if tasks:
+        raise ConfigError(
+            f"--name {given.name}: no run is called so, but there are runs of {', '.join(tasks)} "
+            "beginning with it; want the whole command again, or one of them alone, such as "
+            f"--name {given.name}-{tasks[0]}"
+        )
+
+
+def _check_settings(arguments: list[str]) -> None:
+    parser = _parser()
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--config", type=Path)
+    given, _ = parser.parse_known_args(arguments)
+    base = Config() if given.config is None else load(Config, given.config)
+    override_all(base, parse_settings(given.set))
+
+
+def _parser() -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(add_help=False, allow_abbrev=False)

@@ -1,0 +1,94 @@
+"""Which settings a sweep tries. Without Ray, so that a dry run costs a second."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Literal
+
+from raybio.core.errors import ConfigError
+from raybio.core.search_space import Distribution, SearchSpace, Settings
+
+Check = Callable[[Settings], Any]
+"""Raises ConfigError for settings that do not fit each other."""
+
+
+DRAWS_PER_TRIAL = 100
+"""Draws of one trial's settings before a space of few choices counts as exhausted."""
+
+
+def planned(space: SearchSpace, check: Check | None = None) -> list[Settings]:
+    """Return the settings of all trials of a grid or random search.
+
+    With Optuna, return what it would try if it never learned anything.
+
+    Args:
+        space: the search space.
+        check: refuses settings that do not fit each other; they are drawn again.
+
+    Raises:
+        ConfigError: for settings of a grid that do not fit each other, or if no draw fits.
+    """
+    if space.search.kind == "grid":
+        grid = space.grid()
+        for settings in grid:
+            if check is not None:
+                check(settings)
+        return grid
+    drawn = space.drawn() if space.search.kind == "random" else _drawn_by_optuna(space)
+    return distinct(drawn, space.budget.num_trials, check)
+
+
+def distinct(drawn: Iterable[Settings], num: int, check: Check | None = None) -> list[Settings]:
+    """Return the first ``num`` different settings that pass ``check``.
+
+    There are fewer if many draws bring nothing new.
+
+    Raises:
+        ConfigError: if none passes.
+    """
+    accepted: list[Settings] = []
+    refused: ConfigError | None = None
+    for settings in islice(drawn, DRAWS_PER_TRIAL * num):
+        if len(accepted) == num:
+            break
+        if settings in accepted:
+            continue
+        try:
+            if check is not None:
+                check(settings)
+            accepted.append(settings)
+        except ConfigError as error:
+            refused = error
+    if refused is not None and not accepted:
+        raise refused
+    return accepted
+
+
+def new_study(space: SearchSpace) -> Any:
+    """Return an Optuna study with the tree-structured Parzen estimator, seeded by the space."""
+    import optuna  # a third of a second, which grids and random searches do without
+
+    optuna.logging.set_verbosity(logging.WARNING)
+    direction: Literal["maximize", "minimize"] = "maximize" if space.mode == "max" else "minimize"
+    sampler = optuna.samplers.TPESampler(seed=space.search.seed)
+    return optuna.create_study(direction=direction, sampler=sampler)
+
+
+def optuna_settings(space: SearchSpace, trial: Any) -> Settings:
+    """Return the settings that a trial of an Optuna study suggests."""
+    return space.settings(lambda path, distribution: _suggest(trial, path, distribution))
+
+
+def _drawn_by_optuna(space: SearchSpace) -> Iterator[Settings]:
+    study = new_study(space)
+    while True:
+        yield optuna_settings(space, study.ask())
+
+
+def _suggest(trial: Any, path: str, distribution: Distribution) -> Any:
+    if distribution.kind == "choice":
+        return trial.suggest_categorical(path, list(distribution.values))
+    low, high = distribution.values
+    if distribution.kind == "int_uniform":
+        return trial.suggest_int(path, low, high)
+    return trial.suggest_float(path, low, high, log=distribution.kind == "log_uniform")
