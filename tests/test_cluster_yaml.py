@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from raybio.core.config import parse_yaml
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 CLUSTER_FILES = ["cluster.yaml", "deploy/gcp.yaml", "deploy/own_machines.yaml"]
 PLACES = {
     "RAYBIO_RUNS": "/shared/runs",

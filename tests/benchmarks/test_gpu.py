@@ -2,15 +2,16 @@
 
 import importlib
 import json
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.paths import ROOT
+
 
 @pytest.fixture
 def gpu(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module("gpu")
 
 

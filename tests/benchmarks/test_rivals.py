@@ -3,7 +3,6 @@
 import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,10 @@ import torch
 
 from raybio.methods.sppt.evaluate import draw_link_queries
 from raybio.methods.sppt.link_retrieval import link_retrieval
+from tests.paths import ROOT
 from tests.script_process import run_script
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "rivals.py"
+SCRIPT = ROOT / "benchmarks" / "rivals.py"
 
 
 @pytest.fixture(scope="module")

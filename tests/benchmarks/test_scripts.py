@@ -5,13 +5,13 @@ import json
 import math
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.script_process import run_script
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.mark.slow

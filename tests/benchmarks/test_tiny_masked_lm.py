@@ -1,11 +1,8 @@
-from pathlib import Path
-
 import pytest
 
 from raybio.methods.contrastive_probe.baselines.masked_lm import load_masked_lm
+from tests.paths import ROOT
 from tests.script_process import run_script
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow

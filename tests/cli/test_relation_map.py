@@ -21,8 +21,7 @@ from raybio.methods.mtb_mccl.mccl.plots import plot_relation_maps
 from raybio.methods.mtb_mccl.mccl.relation_map import shown_pairs
 from raybio.methods.mtb_mccl.mtb import system as matching_blanks
 from tests.methods.conformance_cases import tiny_config
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder, write_json
 from raybio.runtime.run.request import Arguments, default_folder, settle
 from raybio.store.store import Store
+from tests.paths import ROOT
 from tests.script_process import Done, run_script
 
-ROOT = Path(__file__).parents[2]
 NAME = "sppt_protein"
 
 

@@ -3,7 +3,6 @@
 import math
 import random
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -13,8 +12,9 @@ from pydantic import Field, model_validator
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
 from raybio.core.search_space import Distribution, base_values_outside, load_search_space
+from tests.paths import ROOT
 
-SPACES = Path(__file__).parents[2] / "search_spaces"
+SPACES = ROOT / "search_spaces"
 
 
 class Optim(BaseConfig):

@@ -12,8 +12,9 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.training.loop import fit
 from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
 from tests.methods.conformance_cases import CASES, tiny_config
+from tests.paths import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 CUT = [
     name
     for name, entry in METHODS.items()

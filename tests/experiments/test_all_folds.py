@@ -34,9 +34,10 @@ from raybio.runtime.run.tasks import work_off_here
 from raybio.store.store import open_store
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
+from tests.paths import ROOT
 from tests.runtime.run.test_damaged_runs import flip_a_byte
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = ROOT / "jobs"
 
 
 def config_of(**settings):

@@ -16,8 +16,8 @@ from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.names import TASK_NAMES
 from raybio.store.store import open_store
 from tests.methods.biostransformers.formats.medline_files import article_set, citation
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not SHARED.exists(), reason="real data is not at hand")
 

@@ -12,9 +12,10 @@ from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowled
 from raybio.runtime.run.folder import read_json
 from raybio.runtime.run.metrics_log import read_reports
 from tests.jobs.test_sppt_job import run
+from tests.paths import ROOT
 from tests.script_process import run_script
 
-JOB = Path(__file__).parents[2] / "jobs" / "contrastive_probe.py"
+JOB = ROOT / "jobs" / "contrastive_probe.py"
 SETTINGS = {
     "encoder.source": "scratch",
     "encoder.num_layers": 1,

@@ -13,8 +13,9 @@ from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
 from tests.methods.conformance_cases import tiny_config
+from tests.paths import ROOT
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = ROOT / "jobs"
 SETTINGS = {
     "encoder.max_length": 16,
     "encoder.pooling": "mean",

@@ -15,8 +15,9 @@ from raybio.methods.sppt.synthetic.topics import TopicStore
 from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
+from tests.paths import ROOT
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = ROOT / "jobs"
 ENCODER = {
     "encoder.num_layers": 1,
     "encoder.width": 16,

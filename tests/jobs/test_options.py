@@ -16,9 +16,10 @@ from raybio.cli.app import URI_OPTIONS, check_local_paths
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
 from raybio.methods import METHODS
+from tests.paths import ROOT
 from tests.script_process import run_script
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = ROOT / "jobs"
 URI = "s3://bucket/store"
 COMMANDS = {
     "biostransformers": ["--store", URI],

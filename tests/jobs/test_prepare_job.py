@@ -1,7 +1,6 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,8 +11,7 @@ from raybio.core.errors import ConfigError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
 from raybio.store.store import open_store
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 def test_help_lists_every_setting_with_meaning_and_default():

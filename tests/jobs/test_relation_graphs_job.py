@@ -13,8 +13,9 @@ from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
+from tests.paths import ROOT
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = ROOT / "jobs"
 SETTINGS = {
     "encoder.source": "scratch",
     "encoder.num_layers": 1,

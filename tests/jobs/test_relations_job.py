@@ -15,8 +15,9 @@ from raybio.methods.mtb_mccl.mtb import system as matching_blanks
 from raybio.runtime.run.folder import read_json
 from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
+from tests.paths import ROOT
 
-JOBS = Path(__file__).parents[2] / "jobs"
+JOBS = ROOT / "jobs"
 LR = 1e-3
 COMMON = {
     "optim.warmup_ratio": 0,

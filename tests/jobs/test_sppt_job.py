@@ -12,8 +12,8 @@ import yaml
 
 from raybio.runtime.run.folder import read_json
 from raybio.store.store import Store
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "encoder": {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 40},
     "input": {"max_length": 40},

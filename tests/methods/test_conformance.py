@@ -25,9 +25,9 @@ from raybio.training.loop import Report, fit
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import CASES, tiny_config
+from tests.paths import ROOT
 from tests.training.workers import run_workers
 
-ROOT = Path(__file__).parents[2]
 CONTRASTIVE_LOSSES = {
     "biostransformers": ["ranking"],
     "contrastive_probe": ["cloze"],

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +12,8 @@ from raybio.ops import scores as module
 from raybio.ops.rank_counts import count_ranks
 from raybio.ops.scores import check_finite, scorer
 from raybio.ops.similarity import normalise
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 METRICS = ("euclidean", "cosine", "dot")
 
 

@@ -19,7 +19,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
 RAY = Path(sys.executable).parent / "ray"
 RAY_START = (str(RAY), "start", "--block")
 HEAD_ADDRESS = "127.0.0.1"

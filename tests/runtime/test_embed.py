@@ -31,9 +31,10 @@ from raybio.training.embedding_model import EmbeddingModel
 from tests.encoders.tiny_text import COUNT_BY_WORD, SENTENCES, save_tiny, tiny_model
 from tests.encoders.tiny_text import embed as embed_texts
 from tests.methods.conformance_cases import CASES, tiny_config
+from tests.paths import ROOT
 from tests.script_process import run_script
 
-JOB = Path(__file__).parents[2] / "jobs" / "embed.py"
+JOB = ROOT / "jobs" / "embed.py"
 NUM_ROWS = 23
 SIZES = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 32, "max_positions": 48}
 TEXTS = [text for text in SENTENCES if text]

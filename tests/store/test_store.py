@@ -269,7 +269,7 @@ KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 import test_store
-from raybio.data import store_writer
+from raybio.store import writer as store_writer
 # Every sync marks a point of the writing: a child dies at each of them.
 really_sync = store_writer.sync
 for point in range(40):

@@ -14,6 +14,7 @@ import pytest
 
 from raybio.core.errors import CheckpointError
 from raybio.training.checkpoint import CheckpointStore
+from tests.paths import ROOT
 from tests.training.small_checkpoints import names, new_state, open_store, save_steps
 
 
@@ -85,7 +86,7 @@ except CheckpointError as error:
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.run(

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,9 @@ from raybio.methods.biostransformers.store import ENTRIES, ROWS, ArticleStore
 from raybio.store.quarantine import Quarantine
 from raybio.store.writer import Draft
 from tests.methods.biostransformers.formats.medline_files import citation, write_medline
+from tests.paths import SHARED_DATA
 
-MEDLINE = Path(__file__).resolve().parents[3] / "shared" / "data" / "medline_xml"
+MEDLINE = SHARED_DATA / "medline_xml"
 
 
 def heading(name, is_major, *qualifiers):

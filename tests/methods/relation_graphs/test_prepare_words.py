@@ -2,7 +2,6 @@ import json
 import pickle
 import shutil
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,8 +21,9 @@ from raybio.store.json import stream_records
 from raybio.store.store import open_store
 from tests.methods.relation_graphs.spert_files import ADVERSE_EFFECT, folds, sentence, write
 from tests.oracles import bio_tags
+from tests.paths import SHARED_DATA
 
-ADE = Path(__file__).resolve().parents[3] / "shared" / "data" / "ade"
+ADE = SHARED_DATA / "ade"
 real = pytest.mark.skipif(not ADE.exists(), reason="../shared/data/ade is not there")
 SENTENCES = [
     sentence("Aspirin gave fatal pain", "Adverse-Effect:2:4 Drug:0:1", "0:1", orig_id=10),

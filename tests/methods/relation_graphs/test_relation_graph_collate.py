@@ -23,9 +23,10 @@ from raybio.methods.relation_graphs.demo import WordsConfig, default_words, writ
 from raybio.methods.relation_graphs.prepare import prepare_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import tags_of
+from tests.paths import SHARED_DATA
 
 WIDTH = 5
-ADE = Path(__file__).parents[3] / "shared" / "data" / "ade"
+ADE = SHARED_DATA / "ade"
 
 
 @pytest.fixture(scope="module")

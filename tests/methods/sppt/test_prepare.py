@@ -3,7 +3,6 @@ import os
 import stat
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +15,9 @@ from raybio.methods.sppt.graph_store import first_of_each, group_order, number_g
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats import Tables
 from raybio.store.store import open_store
+from tests.paths import ROOT, SHARED_DATA
 
-SEVEN_SPECIES = (
-    Path(__file__).resolve().parents[3] / "shared" / "data" / "ppi_multispecies_normalised"
-)
+SEVEN_SPECIES = SHARED_DATA / "ppi_multispecies_normalised"
 needs_seven_species = pytest.mark.skipif(
     not SEVEN_SPECIES.exists(), reason="the folder of real data is not beside this repository"
 )
@@ -101,9 +99,7 @@ def test_the_same_command_gives_the_same_digest_whatever_the_hash_seed(tmp_path)
         ]
         command += ["--edges", str(tables.edges), "--proteins", str(tables.proteins)]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        subprocess.run(
-            command, check=True, capture_output=True, env=environment, cwd=Path(__file__).parents[2]
-        )
+        subprocess.run(command, check=True, capture_output=True, env=environment, cwd=ROOT)
         assert open_store(tmp_path / hash_seed).digest == here.digest
 
 

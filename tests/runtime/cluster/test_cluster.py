@@ -11,6 +11,7 @@ from raybio.core.errors import ClusterError
 from raybio.runtime.cluster import connection as cluster
 from raybio.runtime.cluster.connection import connected, ensure_token
 from raybio.runtime.cluster.room import DATA_CPUS_PER_WORKER, Node, check_resources
+from tests.paths import ROOT
 
 
 def test_one_worker_takes_whole_cpus_and_leaves_ray_data_its_share() -> None:
@@ -138,7 +139,7 @@ def test_a_temporary_folder_too_deep_for_sockets_is_refused(
 
 def test_checking_resources_needs_no_ray() -> None:
     code = "import sys, raybio.runtime.cluster.connection as c; c.check_plan(1); assert 'ray' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_a_local_cluster_that_starts_too_slowly_is_tried_for_again(

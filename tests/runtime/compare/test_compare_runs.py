@@ -31,9 +31,9 @@ from raybio.runtime.compare.tests import LEVEL, MIN_SEEDS
 from raybio.runtime.run.driver import Result, TrainRequest, train
 from raybio.runtime.run.folder import RunFolder, read_json, write_json
 from raybio.runtime.run.metrics_log import MetricsLog
+from tests.paths import ROOT
 from tests.script_process import run_script
 
-ROOT = Path(__file__).parents[2]
 SYSTEM = "sppt_protein"
 MEASURES = tuple(METHODS[SYSTEM].table.measures)
 CURVE = {0: 0.1, 10: 0.2}

@@ -22,10 +22,10 @@ from raybio.runtime.preflight.preflight import Intent, preflight
 from raybio.runtime.run.request import Arguments
 from raybio.store.store import Store
 from tests.cli.test_refusals import damaged_store, request_one
+from tests.paths import ROOT
 from tests.runtime.ray_nodes import free_port
 
 __all__ = ["request_one"]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

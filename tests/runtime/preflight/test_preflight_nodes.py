@@ -15,10 +15,9 @@ from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING
 from raybio.store.store import Store
+from tests.paths import ROOT
 from tests.runtime.ray_nodes import free_port
 from tests.script_process import Done, run_script
-
-ROOT = Path(__file__).parents[2]
 
 
 def states(findings: object) -> list[str]:

@@ -22,8 +22,7 @@ from raybio.runtime.run.folder import RunFolder, read_json, write_json
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 class Job:

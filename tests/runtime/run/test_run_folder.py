@@ -14,6 +14,7 @@ from raybio.core.errors import CheckpointError, ClusterError, ConfigError, Recor
 from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, with_nan, write_json
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.training.settings import TrainingConfig
+from tests.paths import ROOT
 
 CONFIG = TrainingConfig()
 
@@ -96,7 +97,7 @@ def test_the_lock_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
         f"with RunFolder({str(tmp_path)!r}, 'first').lock('driver', 1):\n"
         "    print('held', flush=True); sys.stdin.read()"
     )
-    root = Path(__file__).parents[2]
+    root = ROOT
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root
     ) as other:

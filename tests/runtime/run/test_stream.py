@@ -19,6 +19,7 @@ from raybio.runtime.run import stream
 from raybio.runtime.run.stream import _blocks, pack, stream_batches, unpack
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize("steps_per_block", [1, 2, 7, 32])
@@ -160,7 +161,7 @@ def test_a_stream_that_is_left_early_ends_its_thread(tmp_path: Path) -> None:
 def test_an_object_store_that_is_too_small_delays_the_stream_and_loses_nothing() -> None:
     script = Path(__file__).with_name("small_object_store.py")
     environment = os.environ | {
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PYTHONPATH": str(ROOT),
         "RAY_AUTH_MODE": "disabled",
     }
     done = subprocess.run(

@@ -20,6 +20,7 @@ from raybio.runtime.run.request import Arguments
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.tune.report import importance, write_sweep_report
 from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, Trial, TrialOrder
+from tests.paths import ROOT
 from tests.runtime.tune.sweep_folder import (
     LAMBDA,
     METRIC,
@@ -31,8 +32,6 @@ from tests.runtime.tune.sweep_folder import (
     space_of,
 )
 from tests.script_process import run_script
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

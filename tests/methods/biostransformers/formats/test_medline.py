@@ -1,5 +1,4 @@
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ from tests.methods.biostransformers.formats.medline_files import (
     deletion,
     write_medline,
 )
+from tests.paths import SHARED_DATA
 
-MEDLINE = Path(__file__).resolve().parents[3] / "shared" / "data" / "medline_xml"
+MEDLINE = SHARED_DATA / "medline_xml"
 needs_medline = pytest.mark.skipif(
     not MEDLINE.exists(), reason="the folder of real data is not beside this repository"
 )

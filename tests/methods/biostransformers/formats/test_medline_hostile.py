@@ -22,6 +22,7 @@ from tests.methods.biostransformers.formats.medline_files import (
     deletion,
     write_medline,
 )
+from tests.paths import ROOT
 
 MEBI = 1 << 20
 MESH = (
@@ -315,7 +316,7 @@ print(json.dumps([num_rows, int(peak.split()[1]) * 1024]))
 
 
 def peak_bytes(path, num_rows):
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(ROOT)
     command = [sys.executable, "-c", MEASURE, str(path)]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, check=True

@@ -1,15 +1,13 @@
 import gzip
-from pathlib import Path
 
 import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.formats.tables import read_pair_table
 from raybio.store.quarantine import Quarantine
+from tests.paths import SHARED_DATA
 
-SHARED = (
-    Path(__file__).parents[3] / "shared" / "data" / "biostransformers" / "validation_data_3M.csv.gz"
-)
+SHARED = SHARED_DATA / "biostransformers" / "validation_data_3M.csv.gz"
 
 
 def read(path, **settings):

@@ -1,14 +1,14 @@
 import gzip
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.zero_shot.datasets import Snippet, read_bioasq
+from tests.paths import SHARED_DATA
 
-BATCHES = Path(__file__).resolve().parents[3] / "shared" / "data" / "bioasq_7b"
+BATCHES = SHARED_DATA / "bioasq_7b"
 real = pytest.mark.skipif(not BATCHES.exists(), reason="../shared/data/bioasq_7b is not there")
 QUESTION = {
     "id": "5c58",

@@ -1,20 +1,14 @@
 import io
 import tarfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.zero_shot.datasets import HALLMARKS, TAXONOMY, read_hallmarks
+from tests.paths import SHARED_DATA
 
-CORPUS = (
-    Path(__file__).resolve().parents[3]
-    / "shared"
-    / "data"
-    / "hallmarks_of_cancer"
-    / "hoc_text_labels.tar.gz"
-)
+CORPUS = SHARED_DATA / "hallmarks_of_cancer" / "hoc_text_labels.tar.gz"
 real = pytest.mark.skipif(
     not CORPUS.exists(), reason="../shared/data/hallmarks_of_cancer is not there"
 )

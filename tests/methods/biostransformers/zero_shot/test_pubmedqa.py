@@ -1,14 +1,14 @@
 import gzip
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.zero_shot.datasets import read_pubmedqa
+from tests.paths import SHARED_DATA
 
-PQA_L = Path(__file__).resolve().parents[3] / "shared" / "data" / "pubmedqa" / "ori_pqal.json.gz"
+PQA_L = SHARED_DATA / "pubmedqa" / "ori_pqal.json.gz"
 real = pytest.mark.skipif(not PQA_L.exists(), reason="../shared/data/pubmedqa is not there")
 RECORD = {
     "QUESTION": "Does it help? ",

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -22,8 +20,8 @@ from raybio.methods.biostransformers.zero_shot.tasks import (
     read_tasks,
 )
 from tests.methods.biostransformers.zero_shot.test_hallmarks import archive
+from tests.paths import SHARED_DATA
 
-SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 HOC = SHARED_DATA / "hallmarks_of_cancer" / "hoc_text_labels.tar.gz"
 PUBMEDQA, BIOASQ = SHARED_DATA / "pubmedqa" / "ori_pqal.json.gz", SHARED_DATA / "bioasq_7b"
 real = pytest.mark.skipif(

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,9 @@ from raybio.methods.contrastive_probe.benchmark.statistics import (
     read_hardness,
     statistics_markdown,
 )
+from tests.paths import SHARED_DATA
 
-RELEASED = Path(__file__).resolve().parents[3] / "shared" / "data" / "medlama"
+RELEASED = SHARED_DATA / "medlama"
 real = pytest.mark.skipif(not RELEASED.exists(), reason="../shared/data/medlama is not there")
 EASY = ProbeQuery("may_treat", "Aspirin", ["Aspirin", "acute pain"], [("Aspirin", "C1")])
 HARD = ProbeQuery("may_treat", "Honey", ["acute pain"], [("Honey", "C2")])

@@ -1,13 +1,12 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.contrastive_probe.benchmark.medlama import TABLE_5, read_medlama
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
+from tests.paths import SHARED_DATA
 
-RELEASED = Path(__file__).resolve().parents[3] / "shared" / "data" / "medlama"
+RELEASED = SHARED_DATA / "medlama"
 real = pytest.mark.skipif(not RELEASED.exists(), reason="../shared/data/medlama is not there")
 HEADER = "head_cui,head_name,rel,tail_names,tail_cuis\n"
 ASPIRIN = 'C1,Aspirin,may_treat,"Pain, acute || Fièvre",C2 || C3\n'

@@ -1,7 +1,6 @@
 import dataclasses
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,9 @@ from raybio.methods.mtb_mccl.documents.formats import (
     read_documents,
 )
 from raybio.store.quarantine import Quarantine
+from tests.paths import SHARED_DATA
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = SHARED_DATA
 PUBTATOR = (
     "1|t|BRAF in melanoma.\r\n1|a|It binds.\r\n1\t0\t4\tBRAF\tGene\t673,7\r\n1\t8\t16\tmelanoma\tDisease\r\n"
     "1\tBind\t673\tc|DEL|1_2|\tNovel\r\n\r\n2|t|Nothing|here\r\n2|a|\r\n"

@@ -21,8 +21,7 @@ from tests.jobs.test_sppt_job import run
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.mtb_mccl.documents.test_prepare_documents import pubtator
 from tests.methods.mtb_mccl.documents.test_read_documents import DOCRED
-
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
 
 
 @pytest.fixture(scope="module", params=["mccl", "ce"])

@@ -27,9 +27,10 @@ from tests.methods.relation_graphs.character_bert.tiny_characters import (
     tiny,
     write_published,
 )
+from tests.paths import SHARED_DATA
 from tests.script_process import run_script
 
-PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "data"
+PUBLISHED = SHARED_DATA
 
 
 @pytest.fixture

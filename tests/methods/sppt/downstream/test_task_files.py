@@ -16,8 +16,9 @@ from raybio.methods.sppt.downstream.formats import GFP, read_task_files
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.downstream.tasks import TaskConfig, prepare_task
 from raybio.store.store import open_store
+from tests.paths import SHARED_DATA
 
-GENOTYPES = Path(__file__).parents[3] / "shared" / "data" / "protein_fluorescence"
+GENOTYPES = SHARED_DATA / "protein_fluorescence"
 GENOTYPES /= "amino_acid_genotypes_to_brightness.tsv.gz"
 
 

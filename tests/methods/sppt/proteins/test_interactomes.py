@@ -1,5 +1,4 @@
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +13,8 @@ from raybio.methods.sppt.proteins.tree_of_life import (
     read_species,
 )
 from raybio.store.quarantine import Quarantine
+from tests.paths import SHARED_DATA
 
-SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 SPECIES = (
     b"Species_ID\tCompact_name\tOfficial_NCBI_name\r\n"
     b"882\tD. vulgaris\tDesulfovibrio vulgaris\r\n"

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus, write_tree_of_life
+from tests.paths import ROOT
 
 SMALL = SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3)
 
@@ -65,7 +65,7 @@ def test_another_seed_is_another_corpus_and_another_hash_seed_is_not(small, tmp_
         text=True,
         check=True,
         env={"PYTHONHASHSEED": "77"},
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
     assert done.stdout.strip() == small.digest
 
