@@ -17,7 +17,8 @@ from raybio.runtime.run.folder import RunFolder, read_json
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
-from tests.runtime.ray_nodes import RAY, ROOT, Nodes, status_without_token
+from tests.paths import ROOT
+from tests.runtime.ray_nodes import RAY, Nodes, status_without_token
 
 pytestmark = pytest.mark.slow
 SECRET = "not-to-be-told-" + "7" * 20

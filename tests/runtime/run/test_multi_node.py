@@ -20,7 +20,8 @@ from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.checkpoint import committed, step_of
 from raybio.training.settings import TrainingConfig
-from tests.runtime.ray_nodes import ROOT, Nodes
+from tests.paths import ROOT
+from tests.runtime.ray_nodes import Nodes
 from tests.runtime.tune.test_sweep import LAMBDA, METRIC
 
 pytestmark = pytest.mark.slow
