@@ -122,7 +122,7 @@ def margin_contrastive(anchor, positive, negative, positive_margin, negative_mar
 def retrieval_of_group(
     score: np.ndarray, linked: np.ndarray, ignore: np.ndarray | None = None
 ) -> dict[int, dict]:
-    """Per anchor of one group: lrap, ndcg, reciprocal_rank, num_links, precision_sum and ranks (facts 6).
+    """Per anchor of one group: lrap, ndcg, reciprocal_rank, num_links, precision_sum and hits by cut-off.
 
     ``score`` and ``linked`` are (n, n); the diagonal and ``ignore`` are no candidates.
     """
@@ -138,6 +138,7 @@ def retrieval_of_group(
         if not links:
             continue
         precisions, reciprocal_ranks, ranks, pooled = [], [], [], []
+        hits = dict.fromkeys((1, 5, 10, 25, 100), 0.0)
         for j in links:
             mine = score[i][j]
             at_least = [k for k in candidates[i] if score[i][k] >= mine]
@@ -146,6 +147,8 @@ def retrieval_of_group(
             precisions.append(sum(1 for k in at_least if linked[i][k]) / len(at_least))
             reciprocal_ranks.append(1 / (above + (tied + 1) / 2))
             ranks.append(above + sum(1 for k in candidates[i] if score[i][k] == mine and k < j) + 1)
+            for k in hits:
+                hits[k] += sum(1 for rank in range(above + 1, above + tied + 1) if rank <= k) / tied
             reached = [is_link for value, is_link in pairs if value >= mine]
             pooled.append(sum(reached) / len(reached))
         ideal = sum(1 / math.log2(rank + 1) for rank in range(1, len(links) + 1))
@@ -155,7 +158,7 @@ def retrieval_of_group(
             "reciprocal_rank": max(reciprocal_ranks),
             "num_links": len(links),
             "precision_sum": sum(pooled),
-            "ranks": ranks,
+            "hits": hits,
         }
     return result
 
@@ -235,7 +238,6 @@ def link_retrieval(
     ignores = ignores or [None] * len(scores)
     groups = [retrieval_of_group(*group) for group in zip(scores, linkeds, ignores, strict=True)]
     anchors = [anchor for group in groups for anchor in group.values()]
-    ranks = [rank for anchor in anchors for rank in anchor["ranks"]]
     average_precision = sum(
         len(group)
         * sum(anchor["precision_sum"] for anchor in group.values())
@@ -249,8 +251,11 @@ def link_retrieval(
         "mrr": sum(anchor["reciprocal_rank"] for anchor in anchors) / len(anchors),
         "average_precision": average_precision / len(anchors),
     }
+    num_links = sum(anchor["num_links"] for anchor in anchors)
     for k in (1, 5, 10, 25, 100):
-        metrics[f"recall_at_{k}"] = sum(1 for rank in ranks if rank <= k) / len(ranks)
+        hits = sum(anchor["hits"][k] for anchor in anchors)
+        metrics[f"precision_at_{k}"] = hits / k / len(anchors)
+        metrics[f"recall_at_{k}"] = hits / num_links
     return metrics
 
 

@@ -32,7 +32,10 @@ def test_link_chance_is_the_mean_over_random_scores_of_pairs(
     ignored: list[tuple[int, int]],
 ) -> None:
     rng = np.random.default_rng(0)
-    sums = dict.fromkeys(("lrap", "ndcg", "average_precision", "mrr"), 0.0)
+    cutoffs = (1, 5, 10, 25, 100)
+    names = ["lrap", "ndcg", "average_precision", "mrr"]
+    names += [f"{name}_at_{k}" for name in ("precision", "recall") for k in cutoffs]
+    sums = dict.fromkeys(names, 0.0)
     for _ in range(1500):
         precision, anchors = [], []
         for group in (slice(0, 5), slice(5, 8)):
@@ -49,6 +52,11 @@ def test_link_chance_is_the_mean_over_random_scores_of_pairs(
         sums["ndcg"] += np.mean([one["ndcg"] for one in anchors]) / 1500
         sums["mrr"] += np.mean([one["reciprocal_rank"] for one in anchors]) / 1500
         sums["average_precision"] += np.mean(precision) / 1500
+        num_links = sum(one["num_links"] for one in anchors)
+        for k in cutoffs:
+            hits = sum(one["hits"][k] for one in anchors)
+            sums[f"precision_at_{k}"] += hits / k / len(anchors) / 1500
+            sums[f"recall_at_{k}"] += hits / num_links / 1500
     left_out_graph = Graph.from_edges(ignored, 8) if ignored else None
     found_chance = link_chance(Graph.from_edges(LINKS, 8), GROUP_S, left_out_graph)
     assert found_chance == pytest.approx(sums, rel=0.02)

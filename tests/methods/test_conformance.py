@@ -312,9 +312,10 @@ def test_the_final_table_has_a_chance_row_whatever_the_encoder(name: str, store:
         assert all(
             score.keys() == {"value"} and 0 <= score["value"] <= 1 for score in of_split.values()
         )
-    for measure, score in scores.get("random", {}).get("train", {}).items():
-        # One draw of vectors; held-out links of a tiny store are too few to be compared.
-        assert score["value"] == pytest.approx(
+    of_random = scores.get("random", {}).get("train", {})
+    for measure in METHODS[name].table.measures if of_random else ():
+        # One draw of vectors. Held-out links and the first few candidates of a tiny store are too few to be compared.
+        assert of_random[measure]["value"] == pytest.approx(
             scores["chance"]["train"][measure]["value"], rel=0.2
         ), measure
     table = ResultTable(scores, METHODS[name].table)

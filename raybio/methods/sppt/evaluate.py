@@ -120,10 +120,4 @@ def evaluate_links(
 
 def link_metrics(retrieval: LinkRetrieval, prefix: str) -> dict[str, float]:
     """Return the means of a retrieval under the names that logs and search spaces use."""
-    return {
-        f"{prefix}/link_lrap": retrieval.lrap,
-        f"{prefix}/link_ndcg": retrieval.ndcg,
-        f"{prefix}/link_average_precision": retrieval.average_precision,
-        f"{prefix}/link_mrr": retrieval.mrr,
-        f"{prefix}/link_recall_at_10": retrieval.recall_at[10],
-    }
+    return {f"{prefix}/link_{measure}": value for measure, value in retrieval.measures().items()}

@@ -47,7 +47,8 @@ class LinkRetrieval:
         reciprocal_rank_A: 1 / rank of the nearest link; ties share their average rank.
         precision_sum_A: sum over the anchor's links of the precision at their score, where all ordered pairs of the
             group form one list.
-        hits_AK: links among the first ``CUTOFFS[k]`` candidates; ties in order of candidate index.
+        hits_AK: expected number of links among the first ``CUTOFFS[k]`` candidates, where all orders of tied candidates
+            are equally likely (McSherry and Najork, 2008); a whole number where nothing ties across the cut-off.
     """
 
     anchor_A: Integers
@@ -57,7 +58,7 @@ class LinkRetrieval:
     ndcg_A: Floats
     reciprocal_rank_A: Floats
     precision_sum_A: Floats
-    hits_AK: Integers
+    hits_AK: Floats
 
     @classmethod
     def concatenate(cls, parts: Sequence["LinkRetrieval"]) -> "LinkRetrieval":
@@ -76,6 +77,17 @@ class LinkRetrieval:
                 for field in fields(cls)
             )
         )
+
+    def measures(self) -> dict[str, float]:
+        """Return all means by name: ``lrap``, ``ndcg``, ..., ``precision_at_1``, ..., ``recall_at_100``."""
+        return {
+            "lrap": self.lrap,
+            "ndcg": self.ndcg,
+            "mrr": self.mrr,
+            "average_precision": self.average_precision,
+            **{f"precision_at_{k}": value for k, value in self.precision_at.items()},
+            **{f"recall_at_{k}": value for k, value in self.recall_at.items()},
+        }
 
     @property
     def lrap(self) -> float:
@@ -102,12 +114,16 @@ class LinkRetrieval:
         return float(np.average(precision_G, weights=anchors_G))
 
     @property
+    def precision_at(self) -> dict[int, float]:
+        """Mean over anchors of (links among the first k) / k, for each k of ``CUTOFFS``."""
+        mean_K = self.hits_AK.mean(axis=0)
+        return {k: float(mean / k) for k, mean in zip(CUTOFFS, mean_K, strict=True)}
+
+    @property
     def recall_at(self) -> dict[int, float]:
         """Fraction of all directed links that are among the first k of their anchor, for each k of ``CUTOFFS``."""
-        return {
-            k: float(self.hits_AK[:, column].sum() / self.num_links_A.sum())
-            for column, k in enumerate(CUTOFFS)
-        }
+        recall_K = self.hits_AK.sum(axis=0) / self.num_links_A.sum()
+        return {k: float(recall) for k, recall in zip(CUTOFFS, recall_K, strict=True)}
 
 
 def link_retrieval(
@@ -292,7 +308,9 @@ def _per_anchor(link: _LinkRanks, node_N: Integers, group: int) -> LinkRetrieval
     precision_at_link_P = _links_at_least(link.row_P, link.score_P) / link.at_least_P
     # The average rank falls with the score, so the nearest link has the lowest one.
     reciprocal_rank_P = 2 / (link.above_P + link.at_least_P + 1)
-    is_hit_PK = (rank_P[:, None] <= np.array(CUTOFFS)).astype(np.int64)
+    # A link tied with T - 1 others behind A candidates has one of the ranks A + 1 to A + T, each as likely.
+    num_tied_P = link.at_least_P - link.above_P
+    hit_chance_PK = (np.array(CUTOFFS) - link.above_P[:, None]) / num_tied_P[:, None]
     return LinkRetrieval(
         anchor_A=node_N[link.row_P[start_A]],
         group_A=np.full(len(start_A), group),
@@ -301,7 +319,7 @@ def _per_anchor(link: _LinkRanks, node_N: Integers, group: int) -> LinkRetrieval
         ndcg_A=np.add.reduceat(1 / np.log2(rank_P + 1), start_A) / ideal[num_links_A - 1],
         reciprocal_rank_A=np.maximum.reduceat(reciprocal_rank_P, start_A),
         precision_sum_A=np.add.reduceat(link.precision_P, start_A),
-        hits_AK=np.add.reduceat(is_hit_PK, start_A, axis=0),
+        hits_AK=np.add.reduceat(hit_chance_PK.clip(0, 1), start_A, axis=0),
     )
 
 

@@ -3,8 +3,10 @@
 Scores of a stage are ``{"train" | "val": {measure: {"value", "low", "high"}}}``: "train" for training links, "val" for
 held-out links.
 
-Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links.
+Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links, K cut-offs.
 """
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +14,13 @@ from numpy.typing import NDArray
 from raybio.evaluation.evaluator import UnitScores, exact_scores, sampled
 from raybio.methods.sppt.evaluate import LinkQueries
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import LinkRetrieval
-from raybio.ops.chance import expected_average_precision, expected_ndcg, expected_reciprocal_rank
+from raybio.methods.sppt.link_retrieval import CUTOFFS, LinkRetrieval
+from raybio.ops.chance import (
+    expected_average_precision,
+    expected_ndcg,
+    expected_recall,
+    expected_reciprocal_rank,
+)
 from raybio.ops.significance import Interval
 
 
@@ -83,13 +90,21 @@ def link_chance(
         "ndcg": float(expected_ndcg(links_A, candidates_A).mean()),
         "average_precision": float(np.average(precision_G, weights=anchors_G[has_links_G])),
         "mrr": float(expected_reciprocal_rank(links_A, candidates_A).mean()),
+        **_chance_at_cutoffs(links_A, candidates_A),
     }
+
+
+def _chance_at_cutoffs(links_A: np.ndarray, candidates_A: np.ndarray) -> dict[str, float]:
+    """Return precision and recall at each cut-off k: R of M candidates give R min(k, M) / M expected hits."""
+    hits_AK = np.stack([links_A * expected_recall(k, candidates_A) for k in CUTOFFS], axis=1)
+    precision_K = hits_AK.mean(axis=0) / CUTOFFS
+    return _named_by_cutoff(precision_K, hits_AK.sum(axis=0) / links_A.sum())
 
 
 def bootstrap_intervals(
     retrieval: LinkRetrieval, rng: np.random.Generator, *, num_resamples: int = 1000
 ) -> dict[str, Interval]:
-    """Return 95 % percentile intervals of ``lrap``, ``ndcg``, ``average_precision`` and ``mrr``.
+    """Return 95 % percentile intervals of all ``LinkRetrieval.measures``.
 
     Anchors are drawn with replacement within their group, so groups keep their weights. Candidates stay fixed. For the
     average precision the precision at each link's score stays fixed too: a resample's value is a ratio (sum of
@@ -103,6 +118,7 @@ def bootstrap_intervals(
     """
     start_G = np.flatnonzero(np.diff(retrieval.group_A, prepend=retrieval.group_A[0] - 1))
     size_G = np.diff(np.append(start_G, len(retrieval.group_A)))
+    cutoff_K = np.array(CUTOFFS)
     first_A = np.repeat(start_G, size_G)
     size_A = np.repeat(size_G, size_G)
     means_A3 = np.stack([retrieval.lrap_A, retrieval.ndcg_A, retrieval.reciprocal_rank_A], axis=1)
@@ -110,22 +126,24 @@ def bootstrap_intervals(
         [retrieval.precision_sum_A, retrieval.num_links_A.astype(np.float64)], axis=1
     )
     resampled = np.empty((num_resamples, 4))
+    precision_RK = np.empty((num_resamples, len(CUTOFFS)))
+    recall_RK = np.empty_like(precision_RK)
     for number in range(num_resamples):
         # One draw an anchor: float64 uniforms times sizes below 2**31 pick members evenly.
         drawn_A = first_A + (rng.random(len(first_A)) * size_A).astype(np.int64)
         resampled[number, :3] = means_A3[drawn_A].mean(axis=0)
         resampled[number, 3] = _average_precision(ratio_A2[drawn_A], start_G, size_G)
-    low, high = np.percentile(resampled, [2.5, 97.5], axis=0)
-    values = {
-        "lrap": retrieval.lrap,
-        "ndcg": retrieval.ndcg,
-        "mrr": retrieval.mrr,
-        "average_precision": retrieval.average_precision,
-    }
-    return {
-        name: Interval(value, float(low[column]), float(high[column]))
-        for column, (name, value) in enumerate(values.items())
-    }
+        hits_K = retrieval.hits_AK[drawn_A].sum(axis=0)
+        precision_RK[number] = hits_K / (len(drawn_A) * cutoff_K)
+        recall_RK[number] = hits_K / ratio_A2[drawn_A, 1].sum()
+    low_M, high_M = np.percentile(
+        np.concatenate([resampled, precision_RK, recall_RK], axis=1), [2.5, 97.5], axis=0
+    )
+    # The columns are in the order of ``measures``.
+    intervals = {}
+    for column, (name, value) in enumerate(retrieval.measures().items()):
+        intervals[name] = Interval(value, float(low_M[column]), float(high_M[column]))
+    return intervals
 
 
 def _average_precision(
@@ -144,8 +162,19 @@ def _unit_scores(retrieval: LinkRetrieval) -> UnitScores:
         "mrr": retrieval.reciprocal_rank_A,
         # A group's precision is a ratio of sums over its links, and groups weigh as many anchors as they have.
         "average_precision": retrieval.precision_sum_A * (size_G / links_G)[group_A],
+        **_named_by_cutoff(
+            (retrieval.hits_AK / CUTOFFS).T,
+            (retrieval.hits_AK * (len(group_A) / retrieval.num_links_A.sum())).T,
+        ),
     }
     return sampled(retrieval.anchor_A, values)
+
+
+def _named_by_cutoff(precision_K: np.ndarray, recall_K: np.ndarray) -> dict[str, Any]:
+    """Return the entries of both arrays as ``precision_at_1`` ... ``recall_at_100``."""
+    named = {f"precision_at_{k}": value for k, value in zip(CUTOFFS, precision_K, strict=True)}
+    named |= {f"recall_at_{k}": value for k, value in zip(CUTOFFS, recall_K, strict=True)}
+    return named
 
 
 def _by_split(training: LinkRetrieval, heldout: LinkRetrieval | None) -> dict[str, LinkRetrieval]:

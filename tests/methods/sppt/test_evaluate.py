@@ -70,6 +70,8 @@ def test_metrics_have_the_names_that_search_spaces_use() -> None:
         "train/link_average_precision",
         "val/link_average_precision",
         "val/link_mrr",
+        "train/link_precision_at_10",
+        "val/link_recall_at_10",
     } <= found.keys()
 
 
@@ -87,5 +89,6 @@ def test_the_mean_over_nodes_is_the_score_also_where_groups_differ_in_nodes_and_
     for scores, retrieval in zip(link_unit_scores(*retrievals).values(), retrievals, strict=True):
         assert scores.unit_U.tolist() == retrieval.anchor_A.tolist()
         assert len(set(retrieval.num_links_A.tolist())) > 1
+        assert scores.value_by_measure.keys() == retrieval.measures().keys()
         for measure, value_U in scores.value_by_measure.items():
-            assert value_U.mean() == pytest.approx(getattr(retrieval, measure)), measure
+            assert value_U.mean() == pytest.approx(retrieval.measures()[measure]), measure

@@ -71,6 +71,7 @@ def assert_equal(found, expected, tolerance=1e-9):
     for name in METRICS:
         assert getattr(found, name) == pytest.approx(expected[name], abs=tolerance), name
     for k in CUTOFFS:
+        assert found.precision_at[k] == pytest.approx(expected[f"precision_at_{k}"], abs=tolerance)
         assert found.recall_at[k] == pytest.approx(expected[f"recall_at_{k}"], abs=tolerance)
 
 
@@ -166,6 +167,9 @@ def test_all_ties_give_the_density_as_precision():
     assert found.lrap == pytest.approx(density, abs=1e-12)
     assert found.average_precision == pytest.approx(density, abs=1e-12)
     assert found.mrr == pytest.approx(2 / num, abs=1e-12)
+    for k in (1, 5, 10, 25):
+        assert found.precision_at[k] == pytest.approx(density, abs=1e-12)
+        assert found.recall_at[k] == pytest.approx(k / (num - 1), abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
@@ -197,6 +201,7 @@ def test_cliques_on_points_are_retrieved_perfectly():
         torch.eye(4).repeat_interleave(group_size, 0), graph.indptr, graph.indices
     )
     assert (found.lrap, found.average_precision, found.recall_at[5]) == (1.0, 1.0, 1.0)
+    assert [found.precision_at[k] for k in (1, 5, 10)] == [1.0, 0.8, 0.4]
     assert found.ndcg == 1.0
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.link_retrieval import LinkRetrieval, link_retrieval
+from raybio.methods.sppt.link_retrieval import CUTOFFS, LinkRetrieval, link_retrieval
 from raybio.methods.sppt.scores import bootstrap_intervals
 
 
@@ -39,18 +39,24 @@ def test_intervals_equal_a_loop_over_resamples():
                 found.reciprocal_rank_A[drawn].mean(),
             ]
             + [precision / len(drawn)]
+            + list(found.hits_AK[drawn].mean(axis=0) / CUTOFFS)
+            + list(found.hits_AK[drawn].sum(axis=0) / found.num_links_A[drawn].sum())
         )
     low, high = np.percentile(rows, [2.5, 97.5], axis=0)
     names = ["lrap", "ndcg", "mrr", "average_precision"]
+    names += [f"{name}_at_{k}" for name in ("precision", "recall") for k in CUTOFFS]
+    assert list(intervals) == names
     assert [intervals[name].low for name in names] == pytest.approx(low.tolist(), abs=1e-12)
     assert [intervals[name].high for name in names] == pytest.approx(high.tolist(), abs=1e-12)
-    assert [intervals[name].value for name in names] == [getattr(found, name) for name in names]
+    assert [intervals[name].value for name in names] == list(found.measures().values())
 
 
 def test_values_lie_inside_and_equal_seeds_give_equal_intervals():
     found = retrieval()
     one, two = (bootstrap_intervals(found, np.random.default_rng(5)) for _ in range(2))
     assert one == two
+    # Groups have 100 nodes, so the first 100 candidates are all of them.
+    assert one.pop("recall_at_100") == (1.0, 1.0, 1.0)
     assert all(interval.low < interval.value < interval.high for interval in one.values())
 
 
@@ -80,5 +86,7 @@ def test_equal_anchors_give_an_interval_of_no_width():
         array,
         np.ones((5, 5), int),
     )
-    for interval in bootstrap_intervals(found, np.random.default_rng(0), num_resamples=10).values():
-        assert interval == (1.0, 1.0, 1.0)
+    intervals = bootstrap_intervals(found, np.random.default_rng(0), num_resamples=10)
+    for name, interval in intervals.items():
+        value = 1 / int(name.rpartition("_")[2]) if name.startswith("precision_at") else 1.0
+        assert interval == (value, value, value)
