@@ -39,11 +39,16 @@ from raybio.core.markdown import markdown_table
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import build_relation_encoder
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs
-from raybio.methods.mtb_mccl.mccl.classifier import Classifier, best_rule, judged, predicted_by
+from raybio.methods.mtb_mccl.mccl.classifier import (
+    Classifier,
+    choose_knn_settings,
+    predict_classes,
+    score_predictions,
+)
 from raybio.methods.mtb_mccl.mccl.config import LINEAR
 from raybio.methods.mtb_mccl.mccl.frozen_pairs import FrozenEncoder
-from raybio.methods.mtb_mccl.mccl.frozen_probe import L2, NEIGHBOURS, softmax_classifier
+from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_classifier
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.collate import WordReader, WordTokens, fold_of
 from raybio.methods.relation_graphs.graph_accuracy import embed_words
@@ -294,15 +299,17 @@ def run_relations(arguments: argparse.Namespace) -> str:
     softmax = [
         (f"L2 {l2:g}", softmax_classifier(train, store.is_multi_label, l2), (LINEAR,)) for l2 in L2
     ]
-    neighbours = [("", Classifier(None, train, store.is_multi_label), NEIGHBOURS)]
+    neighbours = [("", Classifier(None, train, store.is_multi_label), KNN_SETTINGS)]
     rows = []
     for name, fits in {"softmax": softmax, "classwise kNN": neighbours}.items():
         chosen = [
-            (best_rule(classifier, dev, rules), setting, classifier)
+            (choose_knn_settings(classifier, dev, rules), setting, classifier)
             for setting, classifier, rules in fits
         ]
         (rule, on_dev), setting, classifier = max(chosen, key=lambda one: one[0][1].values["f1"])
-        on_test = judged(test, predicted_by(classifier, rule, test.pairs.embedding_PD))
+        on_test = score_predictions(
+            test, predict_classes(classifier, rule, test.pairs.embedding_PD)
+        )
         value, low, high = on_test.intervals(np.random.default_rng(0))["f1"]
         cell = f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
         rows.append([name, setting or str(rule), f"{100 * on_dev.values['f1']:.1f}", cell])

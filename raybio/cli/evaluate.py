@@ -100,14 +100,14 @@ def relations(
     from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
 
-    judged = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
+    evaluation = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
     data = report_data(
-        judged.relations,
-        judged.scores,
-        str(judged.rule),
-        judged.confusion_CC,
-        chance=judged.chance,
-        cuts=judged.cuts,
+        evaluation.relations,
+        evaluation.scores,
+        str(evaluation.knn_settings),
+        evaluation.confusion_CC,
+        chance=evaluation.chance,
+        cuts=evaluation.cuts,
     )
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))
     _write(out, data)
@@ -143,14 +143,11 @@ def relation_probe(
     check_model_sources([model])
     documents = _documents(store, ("train", "dev", "test"))
     # Only now: these import torch and transformers, which takes seconds.
-    from raybio.methods.mtb_mccl.mccl.frozen_pairs import cuts_of
-    from raybio.methods.mtb_mccl.mccl.frozen_probe import (
-        probe_data,
-        probe_markdown,
-        probe_relations,
-    )
+    from raybio.methods.mtb_mccl.mccl.frozen_pairs import truncation_remarks
+    from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
+    from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 
-    cuts = cuts_of(model, documents)
+    cuts = truncation_remarks(model, documents)
     for cut in cuts:
         print(cut)
     probed = probe_relations(model, documents, label_fraction=label_fraction, seed=seed, say=print)
@@ -186,9 +183,9 @@ def relation_map(
     documents = _documents(store, (split,))
     # Only now: these import torch and transformers, which takes seconds.
     from raybio.methods.mtb_mccl.mccl.plots import plot_relation_maps, write_coordinates
-    from raybio.methods.mtb_mccl.mccl.relation_map import relation_maps, shown_pairs
+    from raybio.methods.mtb_mccl.mccl.relation_map import relation_maps, select_map_pairs
 
-    shown = shown_pairs(documents, split, seed)
+    shown = select_map_pairs(documents, split, seed)
     position_by_name = relation_maps(model, documents, shown, seed=seed, say=print)
     named = [
         (

@@ -23,7 +23,11 @@ from raybio.methods.biostransformers.prepare import parse_here, prepare_medline,
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import PairCountConfig
-from raybio.methods.mtb_mccl.mtb.recurring_pairs import PairCount, count_here, save_pairs
+from raybio.methods.mtb_mccl.mtb.recurring_pairs import (
+    PairCount,
+    count_in_process,
+    save_recurring_pairs,
+)
 from raybio.methods.relation_graphs.prepare import (
     prepare_words,
     statistics_of_words,
@@ -232,8 +236,8 @@ def recurring_pairs(
 ) -> None:
     """The pairs of entities that MTB trains on, counted once for all runs with these settings: for large corpora."""
     config, started = settings_of(PairCountConfig, locals()), time.perf_counter()
-    count_parts = partial(_count_by_ray_data, workers) if workers else count_here
-    pairs = save_pairs(open_store(store, DocumentStore), config, count_parts)
+    count_parts = partial(_count_by_ray_data, workers) if workers else count_in_process
+    pairs = save_recurring_pairs(open_store(store, DocumentStore), config, count_parts)
     print(
         f"{len(pairs):,} pairs in {pairs.count_K.min():,} to {pairs.count_K.max():,} documents each; left in {store} "
         f"({time.perf_counter() - started:.1f} s). Train with --set pairs.min_documents={min_documents} "

@@ -18,8 +18,8 @@ from raybio.core.errors import ConfigError, StoreError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import relation_map
 from raybio.methods.mtb_mccl.mccl.plots import plot_relation_maps
-from raybio.methods.mtb_mccl.mccl.relation_map import shown_pairs
-from raybio.methods.mtb_mccl.mtb import system as matching_blanks
+from raybio.methods.mtb_mccl.mccl.relation_map import select_map_pairs
+from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from tests.methods.conformance_cases import tiny_config
 from tests.paths import ROOT
 
@@ -30,7 +30,7 @@ def models(tiny_documents: DocumentStore, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("runs")
     for name, seed in (("mtb", 0), ("mccl", 1)):
         config = override_all(tiny_config("mtb_pretrain"), {"seed": seed})
-        matching_blanks.build(config, tiny_documents.path).export(folder / name / "export", {})
+        mtb_system.build(config, tiny_documents.path).export(folder / name / "export", {})
     return [folder / "mtb" / "export", folder / "mccl" / "export"]
 
 
@@ -53,7 +53,7 @@ def test_all_pairs_of_the_most_frequent_relations_are_shown_and_some_without_any
 ) -> None:
     monkeypatch.setattr(relation_map, "NUM_RELATIONS", 2)
     monkeypatch.setattr(relation_map, "MOST_UNRELATED", 7)
-    shown = shown_pairs(tiny_documents, "test", seed=0)
+    shown = select_map_pairs(tiny_documents, "test", seed=0)
     gold = gold_relations(tiny_documents, "test")
     frequent = Counter(gold.values()).most_common()
     assert len(frequent) > 2
@@ -67,7 +67,7 @@ def test_all_pairs_of_the_most_frequent_relations_are_shown_and_some_without_any
     assert len(set(pairs)) == len(pairs)
     for pair, group in zip(pairs, shown.group_S.tolist(), strict=True):
         assert gold.get(pair) == (*shown.relations, None)[group]
-    other = shown_pairs(tiny_documents, "test", seed=1)
+    other = select_map_pairs(tiny_documents, "test", seed=1)
     assert (other.group_S < 2).sum() == sum(counts)
     assert other.row_S.tolist() != shown.row_S.tolist()
 
@@ -77,7 +77,7 @@ def test_a_split_with_too_few_relations_is_refused(tiny_documents, monkeypatch) 
     with pytest.raises(
         ConfigError, match="0 test pairs have a relation; want at least 4 for a map"
     ):
-        shown_pairs(tiny_documents, "test", seed=0)
+        select_map_pairs(tiny_documents, "test", seed=0)
 
 
 def test_the_command_draws_each_model_and_writes_where_each_pair_lies(
@@ -89,7 +89,7 @@ def test_the_command_draws_each_model_and_writes_where_each_pair_lies(
         done = evaluate(*command, *both, "--out", tmp_path / folder)
         assert done.exit_code == 0
         assert str(tmp_path / folder / "relation_map.png") in done.output
-    shown = shown_pairs(tiny_documents, "test", seed=0)
+    shown = select_map_pairs(tiny_documents, "test", seed=0)
     with (tmp_path / "one" / "relation_map.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert [line["model"] for line in lines] == ["mtb"] * len(shown.row_S) + ["mccl"] * len(
@@ -117,7 +117,7 @@ def test_the_command_draws_each_model_and_writes_where_each_pair_lies(
 def test_pairs_of_one_document_that_a_model_lays_together_lie_together_in_its_map(
     models, tiny_documents
 ) -> None:
-    shown = shown_pairs(tiny_documents, "test", seed=0)
+    shown = select_map_pairs(tiny_documents, "test", seed=0)
     (position_S2,) = relation_map.relation_maps([str(models[0])], tiny_documents, shown).values()
     frozen = relation_map.load_frozen(str(models[0]))
     embedding_SD = relation_map.normalise(

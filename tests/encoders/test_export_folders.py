@@ -14,7 +14,8 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
-from raybio.methods.mtb_mccl.encoder import build_relation_encoder, export_relation_encoder
+from raybio.methods.mtb_mccl.encoder import build_relation_encoder
+from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.methods.relation_graphs.encoder import build_word_encoder, export_word_encoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
@@ -43,8 +44,10 @@ def text(folder: Path, source: str = "scratch", **settings: object) -> None:
 def relation(folder: Path) -> None:
     config = RelationEncoderConfig(source="scratch", max_length=32, **SIZES)
     encoder = build_relation_encoder(config, seed=0, count_by_word=COUNT_BY_WORD)
-    bank = {"pair_PD": torch.zeros(3, 16)}
-    export_relation_encoder(encoder, folder, card={}, settings={"relations": ["a"]}, bank=bank)
+    reference = {"pair_PD": torch.zeros(3, 16)}
+    export_relation_encoder(
+        encoder, folder, card={}, settings={"relations": ["a"]}, reference=reference
+    )
 
 
 def words(folder: Path) -> None:

@@ -11,7 +11,8 @@ from raybio.core.config import override_all
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import read_parts
 from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
-from raybio.methods.mtb_mccl.mtb import system as matching_blanks
+from raybio.methods.mtb_mccl.mtb import system as mtb_system
+from raybio.methods.mtb_mccl.mtb.config import DEMO
 from raybio.runtime.run.folder import read_json
 from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
@@ -55,8 +56,8 @@ def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
     tiny_documents: DocumentStore, tmp_path: Path, empty_database: Path
 ) -> None:
     shutil.copy(empty_database, tmp_path)
-    config = override_all(matching_blanks.DEMO, PRETRAINING)
-    system = matching_blanks.build(config, tiny_documents.path)
+    config = override_all(DEMO, PRETRAINING)
+    system = mtb_system.build(config, tiny_documents.path)
     list(fit(system, config))  # a run of it: test_a_corpus_is_pretrained_on
     pretrained = system.export(tmp_path / "mtb", {"name": "mtb"})
     command = [JOBS / "relation_finetune.py", "--store", tiny_documents.path, "--init", pretrained]

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from raybio.methods.mtb_mccl.mccl.loss import adaptive_threshold
+from raybio.methods.mtb_mccl.mccl.adaptive_threshold import adaptive_threshold
 from raybio.ops import linear_probe as linear
 from raybio.ops.linear_probe import fit_linear
 

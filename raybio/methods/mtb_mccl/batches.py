@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
 from raybio.core.batch import PaddedTokens, TokenBatch
 from raybio.ops.grouped import gather_segments, segment_starts
+
+Pairs = tuple[np.ndarray, np.ndarray]
+"""(head, tail): numbers of the entities of a document's pairs."""
 
 
 @dataclass(frozen=True)

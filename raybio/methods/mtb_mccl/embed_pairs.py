@@ -10,10 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from raybio.core.interfaces import Collective
-from raybio.methods.mtb_mccl.batches import DocumentBatch
+from raybio.methods.mtb_mccl.batches import DocumentBatch, Pairs
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
-from raybio.methods.mtb_mccl.mccl.batches import Pairs
 from raybio.training.embed import embed_rows
 
 

@@ -1,42 +1,29 @@
-"""Encoders of pairs of entities in documents (Zhou et al., 2023; the architecture is ATLOP's, Zhou et al., 2021).
+"""Encoder."""
 
-Markers stand around every mention. A mention is the last state at its opening marker, an entity the log-sum-exp of its
-mentions; the context of a pair is the mean of all states, weighed by how much both entities attend to them; the pair
-is a linear map of both entities and that context.
-
-Shape letters: R documents, L padded length, D width, H heads, M mentions, C links of mentions to entities, E entities,
-P pairs.
-
-A trained relation encoder as a folder: the transformer as any text encoder's, and what makes pairs of it beside.
-"""
-
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.errors import ConfigError
-from raybio.core.files import atomic_folder
 from raybio.core.interfaces import Encoded, Encoder
-from raybio.encoders.export import export_text_encoder
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.encoders.tokenization import ids_around
 from raybio.encoders.transformer import seeded_weights
+from raybio.methods.mtb_mccl.attention import (
+    StatesAndAttention,
+    encode_with_attention,
+    record_attention,
+)
 from raybio.methods.mtb_mccl.batches import PaddedDocuments
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
-from raybio.methods.mtb_mccl.long_documents import (
-    StatesAndRows,
-    read_in_windows,
-    remember_attention,
-    states_and_rows,
-)
+from raybio.methods.mtb_mccl.windows import read_in_windows
 from raybio.ops.grouped import grouped_logsumexp, grouped_mean
 from raybio.ops.similarity import at_least_fp32
 
@@ -73,7 +60,7 @@ class RelationEncoder(Encoder):
         )
         self.width = text.width if is_projected else 3 * text.width
         self.mask_head, self.head = None, None
-        remember_attention(text.model)
+        record_attention(text.model)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
         """Last hidden states (R, L, D), and embeddings of the pairs (P, ``width``), these in float32 or wider."""
@@ -114,8 +101,8 @@ class RelationEncoder(Encoder):
         ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in named.items()}
         return {"prefix_ids": prefix_ids, "suffix_ids": suffix_ids, **ids}
 
-    def _read(self, tokens: PaddedTokens) -> StatesAndRows:
-        return states_and_rows(self.text.model, tokens)
+    def _read(self, tokens: PaddedTokens) -> StatesAndAttention:
+        return encode_with_attention(self.text.model, tokens)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
         """Scores (K, V) of the vocabulary.
@@ -205,65 +192,3 @@ def _contexts(attention_EHL: Tensor, state_RLD: Tensor, tokens: PaddedDocuments)
         both_PL = torch.einsum("phl,phl->pl", attention_EHL[head_P], attention_EHL[tail_P])
         contexts.append((both_PL / (both_PL.sum(1, keepdim=True) + _EPSILON)) @ state_LD)
     return torch.cat(contexts)
-
-
-SETTINGS, BANK = "relation.json", "bank.safetensors"
-
-
-_PAIRS = f"""Trained were embeddings of pairs of entities in documents, and not of texts: the code above gives the plain
-transformer's. {PARTS} holds the projection that makes pairs of its states and attention, {SETTINGS} how documents are
-read. raybio goes on with this folder (`jobs/relation_finetune.py --init .`)"""
-
-
-_BANK = f"""; {BANK} holds the labelled pairs that others are compared with"""
-
-
-_RELATIONS = """. `jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv` finds relations"""
-
-
-def export_relation_encoder(
-    encoder: RelationEncoder,
-    directory: str | Path,
-    *,
-    card: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    bank: Mapping[str, Tensor] | None = None,
-) -> Path:
-    """Write transformer, tokenizer with the markers, projection, heads and settings; an older export is replaced.
-
-    Args:
-        encoder: what to export; not changed.
-        directory: the folder to write.
-        card: see ``export_text_encoder``.
-        settings: what whoever classifies with it has to know, as plain JSON.
-        bank: the labelled pairs that new ones are compared with, if there are any.
-
-    Returns:
-        ``directory``.
-    """
-    told = (
-        _PAIRS
-        + (_BANK if bank is not None else "")
-        + (_RELATIONS if "relations" in settings else "")
-        + "."
-    )
-    with atomic_folder(Path(directory)) as folder:
-        export_text_encoder(encoder.text, folder, card={**card, "Pairs of entities": told})
-        own = {
-            name: weight
-            for name, weight in encoder.state_dict().items()
-            if not name.startswith("text.")
-        }
-        save_file(
-            {name: weight.detach().cpu().contiguous() for name, weight in own.items()},
-            folder / PARTS,
-        )
-        (folder / SETTINGS).write_text(
-            json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
-        )
-        if bank is not None:
-            save_file(
-                {name: part.detach().cpu().contiguous() for name, part in bank.items()},
-                folder / BANK,
-            )
-    return Path(directory)

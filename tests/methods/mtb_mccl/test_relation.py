@@ -15,19 +15,12 @@ from transformers import (
 )
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.methods.mtb_mccl.attention import encode_with_attention, record_attention
 from raybio.methods.mtb_mccl.batches import DocumentBatch
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
-from raybio.methods.mtb_mccl.encoder import (
-    RelationEncoder,
-    build_relation_encoder,
-    export_relation_encoder,
-)
-from raybio.methods.mtb_mccl.long_documents import (
-    read_in_windows,
-    remember_attention,
-    states_and_rows,
-    window_spans,
-)
+from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder
+from raybio.methods.mtb_mccl.export import export_relation_encoder
+from raybio.methods.mtb_mccl.windows import read_in_windows, window_spans
 from tests.encoders.tiny_text import save_tiny, save_with_head
 
 SIZES = {
@@ -76,8 +69,8 @@ def test_attention_rows_are_those_of_the_model(model):
     whole = model(
         input_ids=given.token_RL, attention_mask=given.mask_RL.long(), output_attentions=True
     )
-    remember_attention(model)
-    hidden_RLD, rows = states_and_rows(model, given)
+    record_attention(model)
+    hidden_RLD, rows = encode_with_attention(model, given)
     row_K, place_K = torch.tensor([2, 0, 1, 0]), torch.tensor([3, 5, 2, 16])
     torch.testing.assert_close(
         rows(row_K, place_K), whole.attentions[-1][row_K, :, place_K], rtol=1e-4, atol=1e-6
@@ -125,21 +118,21 @@ def test_two_windows_are_put_together_as_in_atlop(length):
     model, given = BertModel(BertConfig(**SIZES)).eval(), tokens([length], 48)
     model.set_attn_implementation("eager")
     states, attention = atlop(model, given, 24)
-    remember_attention(model)
+    record_attention(model)
     both = PaddedTokens(
         *(
             torch.cat([own, other])
             for own, other in zip(parts(given), parts(tokens([7], 48)), strict=True)
         )
     )
-    hidden_RLD, rows = read_in_windows(lambda part: states_and_rows(model, part), both, 24)
+    hidden_RLD, rows = read_in_windows(lambda part: encode_with_attention(model, part), both, 24)
     torch.testing.assert_close(hidden_RLD[0, :length], states, rtol=1e-4, atol=1e-5)
     place_K = torch.tensor([1, length // 2, length - 2])
     found_KHL = rows(torch.zeros(3, dtype=torch.long), place_K)
     torch.testing.assert_close(
         found_KHL[..., :length], attention[:, place_K].transpose(0, 1), rtol=1e-4, atol=1e-6
     )
-    alone = read_in_windows(lambda part: states_and_rows(model, part), tokens([7], 48), 24)
+    alone = read_in_windows(lambda part: encode_with_attention(model, part), tokens([7], 48), 24)
     torch.testing.assert_close(hidden_RLD[1, :7], alone.hidden_RLD[0, :7], rtol=1e-4, atol=1e-5)
 
 

@@ -11,11 +11,12 @@ import torch
 
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs
-from raybio.methods.mtb_mccl.mccl.classifier import KnownPairs, predicted_by
-from raybio.methods.mtb_mccl.mccl.config import Rule
-from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations, load_relation_model
-from raybio.methods.mtb_mccl.mccl.predict import FoundRelation, extract_relations
+from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, predict_classes
+from raybio.methods.mtb_mccl.mccl.config import KnnSettings
+from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
+from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import Report, fit
 from tests.methods.conformance_cases import tiny_config
@@ -26,7 +27,7 @@ CHANGES = {
     "schedule.max_steps": 70,
     "optim.peak_lr": 6e-3,
     "plan.global_batch_rows": 24,
-    "evaluation.neighbours": [5],
+    "evaluation.num_neighbors": [5],
     "memory.max_tokens_per_micro_batch": 4096,
 }
 MEASURES = {"f1", "precision", "recall", "macro_f1", "ign_f1"}
@@ -98,12 +99,12 @@ def facts_in_train(raw: dict[str, list[dict]], split: str) -> set[tuple]:
 
 
 def found_by(
-    folder: Path, store: DocumentStore, split: str, rule: Rule
-) -> tuple[KnownPairs, np.ndarray, set[tuple]]:
+    folder: Path, store: DocumentStore, split: str, rule: KnnSettings
+) -> tuple[GoldPairs, np.ndarray, set[tuple]]:
     """The pairs of a split, their classes as an export tells them, and the facts that these are."""
     model = load_relation_model(folder)
     asked = model.frozen.known(LabelledPairs(store, split, 1.0, seed=0))
-    predicted_PC = predicted_by(model.classifier, rule, asked.pairs.embedding_PD)
+    predicted_PC = predict_classes(model.classifier, rule, asked.pairs.embedding_PD)
     facts = {
         (store.document_id(row), head, tail, store.relation_names[label])
         for pair, label in zip(*np.nonzero(predicted_PC), strict=True)
@@ -117,10 +118,10 @@ def test_an_export_writes_vertices_and_relations_from_head_to_tail(
 ) -> None:
     store, raw = told
     model = load_relation_model(trained.folder)
-    _, _, expected = found_by(trained.folder, store, "test", model.rule)
+    _, _, expected = found_by(trained.folder, store, "test", model.knn_settings)
     extract_relations(trained.folder, [store.path.parent / "test.json"], tmp_path / "relations.tsv")
     with (tmp_path / "relations.tsv").open(newline="", encoding="utf-8") as file:
-        found = [FoundRelation(**line) for line in csv.DictReader(file, dialect="excel-tab")]
+        found = [ExtractedRelation(**line) for line in csv.DictReader(file, dialect="excel-tab")]
     assert {
         (one.document, int(one.head_id), int(one.tail_id), one.relation) for one in found
     } == expected
@@ -155,7 +156,7 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
     trained: Trained, told
 ) -> None:
     store, raw = told
-    rule = Rule(**trained.final["rules"]["trained"])
+    rule = KnnSettings(**trained.final["rules"]["trained"])
     for split in ("dev", "test"):
         _, _, facts = found_by(trained.folder, store, split, rule)
         in_train = facts_in_train(raw, split)
@@ -173,7 +174,7 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
 def test_the_export_judged_again_gives_all_of_the_runs_own_scores(trained: Trained, told) -> None:
     for split in ("dev", "test"):
         found = evaluate_relations(trained.folder, told[0].path, split)
-        assert found.rule._asdict() == trained.final["rules"]["trained"]
+        assert found.knn_settings._asdict() == trained.final["rules"]["trained"]
         assert found.scores.values.keys() == MEASURES
         for measure, value in found.scores.values.items():
             assert value == pytest.approx(trained.value("trained", split, measure), abs=1e-6), (
@@ -184,7 +185,7 @@ def test_the_export_judged_again_gives_all_of_the_runs_own_scores(trained: Train
 
 
 def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) -> None:
-    rule = Rule(**trained.final["rules"]["trained"])
+    rule = KnnSettings(**trained.final["rules"]["trained"])
     asked, predicted_PC, _ = found_by(trained.folder, told[0], "test", rule)
     has_both_P = asked.label_PC[:, 1:].all(1)
     assert has_both_P.sum() >= 5
@@ -196,7 +197,7 @@ def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) ->
 def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained, told) -> None:
     model = load_relation_model(trained.folder)
     asked = model.frozen.known(LabelledPairs(told[0], "test", 1.0, seed=0))
-    rule = Rule(**trained.final["rules"]["trained"])._replace(
+    rule = KnnSettings(**trained.final["rules"]["trained"])._replace(
         bias_weight=float(trained.kind == "mccl")
     )
     with torch.no_grad():
@@ -214,5 +215,5 @@ def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained
         moved_C = head.bias_C if trained.kind == "mccl" else head.classifier.bias
         for shift, holds in ((100.0, False), (-200.0, True)):
             moved_C[0] += shift
-            told_PC = predicted_by(model.classifier, rule, asked.pairs.embedding_PD)
+            told_PC = predict_classes(model.classifier, rule, asked.pairs.embedding_PD)
             assert (told_PC[:, 1:] == holds).all()

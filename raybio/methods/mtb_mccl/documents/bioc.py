@@ -13,7 +13,7 @@ from raybio.methods.mtb_mccl.documents.entities import (
     RELATION,
     Mention,
     RawDocument,
-    fault_of,
+    mention_fault,
     split_ids,
 )
 from raybio.store.json import Record, stream_records
@@ -195,7 +195,7 @@ def _mention(
     ):
         start = places[0].fields["offset"]
         end = start + places[0].fields["length"]
-        reason = fault_of(text, start, end, str(name)) or ""
+        reason = mention_fault(text, start, end, str(name)) or ""
     if reason:
         quarantine.add(
             MENTION, reason, path.name, line, f"{document_id}: {name!r} at {start}-{end}"

@@ -131,7 +131,7 @@ class EntityDocument:
     relations_P: tuple[tuple[int, int, str], ...]
 
 
-def to_entities(raw: RawDocument, quarantine: Quarantine, file: str) -> EntityDocument:
+def resolve_entities(raw: RawDocument, quarantine: Quarantine, file: str) -> EntityDocument:
     """Group mentions into entities and resolve the relations' ids.
 
     Mentions of one type and id are one entity; a mention with several ids belongs to several. Without a known id, those
@@ -191,21 +191,21 @@ def split_ids(column: str) -> dict[str, str]:
     if ATTRIBUTE.search(column):
         rs_number = RS_NUMBER.search(column)
         variant_id = f"rs{rs_number[1]}" if rs_number else column.split(";")[0]
-        written_by_id = {normal_id(variant_id): column.strip()}
+        written_by_id = {normalized_id(variant_id): column.strip()}
     else:
         written_by_id = {}
         for part in re.split("[,;]", column):
-            written_by_id.setdefault(normal_id(part), part.strip())
+            written_by_id.setdefault(normalized_id(part), part.strip())
     return {one: written for one, written in written_by_id.items() if one not in UNKNOWN_IDS}
 
 
-def normal_id(text: str) -> str:
+def normalized_id(text: str) -> str:
     """An id as corpora agree on it."""
     plain = SPECIES_SUFFIX.sub("", PREFIX.sub("", text.strip(), count=1)).strip()
     return plain.replace("OMIM_", "OMIM:", 1) if plain.startswith("OMIM_") else plain
 
 
-def fault_of(text: str, start: int, end: int, name: str) -> str | None:
+def mention_fault(text: str, start: int, end: int, name: str) -> str | None:
     """Why a mention called ``name`` cannot stand there in a text; None if it can."""
     if not 0 <= start < end <= len(text):
         return OUTSIDE
@@ -222,7 +222,7 @@ def _resolved(
     quarantine.saw(RELATION, len(raw.relations))
     labels_by_pair: dict[tuple[int, int], list[str]] = {}
     for label, *ids in raw.relations:
-        found = [numbers_by_id.get(normal_id(one), []) for one in ids]
+        found = [numbers_by_id.get(normalized_id(one), []) for one in ids]
         detail = f"{raw.document_id}: {label} {ids[0]} {ids[1]}"
         if not all(found):
             quarantine.add(RELATION, NO_ENTITY, file, raw.line, detail)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.methods.mtb_mccl.documents.entities import DOCUMENT, MENTION, RELATION, to_entities
+from raybio.methods.mtb_mccl.documents.entities import DOCUMENT, MENTION, RELATION, resolve_entities
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.documents.writer import DocumentCollector
@@ -116,7 +116,7 @@ def prepare_unlabelled(
         for path in files:
             for raw in read_documents(path, quarantine):
                 unlabelled = replace(raw, relations=())
-                entities = to_entities(unlabelled, quarantine, path.name)
+                entities = resolve_entities(unlabelled, quarantine, path.name)
                 as_written = replace(entities, keys_E=entities.written_ids_E)
                 collector.add(unlabelled, as_written, "train", path.name)
         for kind in (DOCUMENT, MENTION):
@@ -157,7 +157,7 @@ def _collect(
     for split, paths in files.items():
         for path in paths:
             for raw in read_documents(path, quarantine):
-                collector.add(raw, to_entities(raw, quarantine, path.name), split, path.name)
+                collector.add(raw, resolve_entities(raw, quarantine, path.name), split, path.name)
     for kind in (DOCUMENT, MENTION, RELATION):
         quarantine.check(kind)
 

@@ -38,7 +38,7 @@ WORDS_FROM_DOCUMENTS = 200_000
 HELD_OUT = "training document that is held out (dev, test or --exclude)"
 
 
-TWICE = "document that is there twice (the one with the most mentions is kept)"
+DUPLICATE = "document that is there twice (the one with the most mentions is kept)"
 
 
 COLUMNS = tuple(column for columns in PARTS.values() for column in columns)
@@ -225,7 +225,7 @@ class DocumentCollector:
         order = rest[np.lexsort((-fact_D5[rest, NUM_MENTIONS], number_D[rest], split_D[rest]))]
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = (np.diff(number_D[order]) != 0) | (np.diff(split_D[order]) != 0)
-        self._leave_out(np.sort(order[~is_first]), TWICE, ids, fact_D5, quarantine)
+        self._leave_out(np.sort(order[~is_first]), DUPLICATE, ids, fact_D5, quarantine)
         kept = np.sort(order[is_first])
         return kept[np.argsort(split_D[kept], kind="stable")]
 

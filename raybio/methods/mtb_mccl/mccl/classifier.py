@@ -1,6 +1,6 @@
 """Pairs of entities to relations: by a trained classifier, or by the nearest labelled pairs (facts §6).
 
-Shape letters: P pairs, B pairs of the bank, C classes ("none" first), D width.
+Shape letters: P pairs, B pairs of the reference, C classes ("none" first), D width.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,16 @@ from raybio.core.interfaces import Collective
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs, embed_pairs
 from raybio.methods.mtb_mccl.encoder import RelationEncoder
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs, classes
+from raybio.methods.mtb_mccl.mccl.adaptive_threshold import above_threshold
 from raybio.methods.mtb_mccl.mccl.classwise_knn import classwise_means
-from raybio.methods.mtb_mccl.mccl.config import LINEAR, Rule
-from raybio.methods.mtb_mccl.mccl.loss import RelationHead, above_threshold
-from raybio.methods.mtb_mccl.mccl.scores import Facts, RelationScores, score_facts, told_in_training
+from raybio.methods.mtb_mccl.mccl.config import LINEAR, KnnSettings
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs, pair_labels
+from raybio.methods.mtb_mccl.mccl.objective import RelationHead
+from raybio.methods.mtb_mccl.mccl.scores import Facts, RelationScores, score_facts
+from raybio.methods.mtb_mccl.mccl.training_facts import is_in_training_facts
 
 
-class KnownPairs(NamedTuple):
+class GoldPairs(NamedTuple):
     """Pairs with their gold classes.
 
     Attributes:
@@ -58,7 +60,7 @@ class KnownPairs(NamedTuple):
         return Facts.of_labels(self.pairs.row_P, self.pairs.head_P, self.pairs.tail_P, is_fact_PC)
 
 
-def known_pairs(
+def embed_gold_pairs(
     model: RelationEncoder,
     reader: DocumentReader,
     asked: LabelledPairs,
@@ -66,14 +68,14 @@ def known_pairs(
     max_tokens: int,
     *,
     part: slice = slice(None),
-) -> KnownPairs:
+) -> GoldPairs:
     """Embed the pairs of a split that have their label; of some of its documents, if a part is wanted."""
     pairs = {row: asked.pairs(row) for row in asked.rows[part].tolist()}
     nothing = np.zeros((0, len(asked.store.relation_names)), dtype=bool)
     label_PC = np.concatenate(
-        [nothing, *(classes(asked.store, row, pair) for row, pair in pairs.items())]
+        [nothing, *(pair_labels(asked.store, row, pair) for row, pair in pairs.items())]
     )
-    known = KnownPairs(
+    known = GoldPairs(
         embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens), label_PC
     )
     if asked.split == "train":
@@ -81,7 +83,7 @@ def known_pairs(
     known = known._replace(outside_F4=asked.outside_F4)
     if not asked.store.is_multi_label:
         return known
-    return known._replace(is_in_train_F=told_in_training(asked.store, known.gold))
+    return known._replace(is_in_train_F=is_in_training_facts(asked.store, known.gold))
 
 
 @dataclass(frozen=True)
@@ -90,33 +92,39 @@ class Classifier:
 
     Attributes:
         head: what was trained beside the encoder; None: nothing.
-        bank: the labelled pairs whose neighbours decide, or a part of them; None: the head's linear classifier decides.
+        reference: the labelled pairs whose neighbours decide, or a part of them; None: the head's linear classifier decides.
         is_multi_label: whether a pair may have several relations.
-        collective: the workers that have the other parts; None: ``bank`` is all of it.
+        collective: the workers that have the other parts; None: ``reference`` is all of it.
     """
 
     head: RelationHead | None
-    bank: KnownPairs | None
+    reference: GoldPairs | None
     is_multi_label: bool
     collective: Collective | None = None
 
-    def scores(self, embedding_PD: Tensor, rules: Sequence[Rule]) -> dict[Rule, Tensor]:
+    def scores(
+        self, embedding_PD: Tensor, rules: Sequence[KnnSettings]
+    ) -> dict[KnnSettings, Tensor]:
         """Scores (P, C) of all classes by each rule; by ``LINEAR`` alone, where that decides.
 
         Without trained biases, rules that differ in their weight are one, of weight 0.
         """
-        if self.bank is None:
+        if self.reference is None:
             assert self.head is not None and self.head.classifier is not None
             return {LINEAR: self.head.classifier(embedding_PD)}
-        label_BC = torch.from_numpy(self.bank.label_PC).to(embedding_PD.device)
-        ks = sorted({rule.neighbours for rule in rules})
+        label_BC = torch.from_numpy(self.reference.label_PC).to(embedding_PD.device)
+        ks = sorted({rule.num_neighbors for rule in rules})
         score_by_k = classwise_means(
-            embedding_PD, self.bank.pairs.embedding_PD, label_BC, ks=ks, collective=self.collective
+            embedding_PD,
+            self.reference.pairs.embedding_PD,
+            label_BC,
+            ks=ks,
+            collective=self.collective,
         )
         bias_C = None if self.head is None else self.head.bias_C
         if bias_C is None:
-            return {Rule(k, 0.0): score_PC for k, score_PC in score_by_k.items()}
-        return {rule: score_by_k[rule.neighbours] + rule.bias_weight * bias_C for rule in rules}
+            return {KnnSettings(k, 0.0): score_PC for k, score_PC in score_by_k.items()}
+        return {rule: score_by_k[rule.num_neighbors] + rule.bias_weight * bias_C for rule in rules}
 
     def predicted(self, score_PC: Tensor) -> np.ndarray:
         """Classes of each pair, bool (P, C); "none" is no class here.
@@ -139,7 +147,7 @@ class Classifier:
         return predicted_PC
 
 
-def judged(asked: KnownPairs, predicted_PC: np.ndarray) -> RelationScores:
+def score_predictions(asked: GoldPairs, predicted_PC: np.ndarray) -> RelationScores:
     """Scores of predictions among all gold relations of the documents that were asked about.
 
     Args:
@@ -161,29 +169,30 @@ def judged(asked: KnownPairs, predicted_PC: np.ndarray) -> RelationScores:
     )
 
 
-def judged_constant(asked: KnownPairs, num_C: np.ndarray) -> RelationScores:
+def score_most_frequent(asked: GoldPairs, num_C: np.ndarray) -> RelationScores:
     """Return the scores of giving every pair the relation that is most frequent, by counts ``num_C`` of all classes."""
     predicted_PC = np.zeros_like(asked.label_PC)
     predicted_PC[:, 1 + int(num_C[1:].argmax())] = True
-    return judged(asked, predicted_PC)
+    return score_predictions(asked, predicted_PC)
 
 
-def best_rule(
-    classifier: Classifier, asked: KnownPairs, rules: Sequence[Rule]
-) -> tuple[Rule, RelationScores]:
+def choose_knn_settings(
+    classifier: Classifier, asked: GoldPairs, rules: Sequence[KnnSettings]
+) -> tuple[KnnSettings, RelationScores]:
     """The rule with the best F1 and its scores; of equals the one of fewest neighbours, then of the largest weight."""
     with torch.no_grad():
         scores = classifier.scores(asked.pairs.embedding_PD, rules)
     found = {
-        rule: judged(asked, classifier.predicted(score_PC)) for rule, score_PC in scores.items()
+        rule: score_predictions(asked, classifier.predicted(score_PC))
+        for rule, score_PC in scores.items()
     }
     best = max(
-        found, key=lambda rule: (found[rule].values["f1"], -rule.neighbours, rule.bias_weight)
+        found, key=lambda rule: (found[rule].values["f1"], -rule.num_neighbors, rule.bias_weight)
     )
     return best, found[best]
 
 
-def predicted_by(classifier: Classifier, rule: Rule, embedding_PD: Tensor) -> np.ndarray:
+def predict_classes(classifier: Classifier, rule: KnnSettings, embedding_PD: Tensor) -> np.ndarray:
     """Classes (P, C) of pairs by one rule."""
     with torch.no_grad():
         return classifier.predicted(classifier.scores(embedding_PD, (rule,))[rule])

@@ -26,13 +26,13 @@ class LabelConfig(BaseConfig):
     )
 
 
-Kind = Literal["mccl", "ce", "supcon", "lazy"]
+ObjectiveKind = Literal["mccl", "ce", "supcon", "lazy"]
 
 
 class RelationObjectiveConfig(BaseConfig):
     """What is minimised."""
 
-    kind: Kind = Field(
+    kind: ObjectiveKind = Field(
         "mccl",
         description="mccl: multi-center contrastive loss; ce: a linear classifier; supcon: supervised "
         "contrastive loss; lazy: nothing is trained, and pairs are classified by their neighbours",
@@ -53,22 +53,24 @@ class RelationObjectiveConfig(BaseConfig):
     )
 
 
-class Rule(NamedTuple):
+class KnnSettings(NamedTuple):
     """How neighbours decide.
 
     Attributes:
-        neighbours: how many of each class; 0: a linear classifier decides.
+        num_neighbors: how many of each class; 0: a linear classifier decides.
         bias_weight: what the classes' trained biases are multiplied by.
     """
 
-    neighbours: int
+    num_neighbors: int
     bias_weight: float
 
     def __str__(self) -> str:
         """In words."""
-        if not self.neighbours:
+        if not self.num_neighbors:
             return "a linear classifier decides"
-        return f"{self.neighbours} neighbours of a class decide, biases times {self.bias_weight:g}"
+        return (
+            f"{self.num_neighbors} neighbours of a class decide, biases times {self.bias_weight:g}"
+        )
 
 
 class DocumentPlanConfig(BaseConfig):
@@ -77,13 +79,13 @@ class DocumentPlanConfig(BaseConfig):
     global_batch_rows: int = Field(32, ge=1, description="documents of a step, over all workers")
 
 
-LINEAR = Rule(0, 0.0)
+LINEAR = KnnSettings(0, 0.0)
 
 
 class RelationEvaluationConfig(BaseConfig):
     """How pairs are classified in evaluations."""
 
-    neighbours: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+    num_neighbors: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1, 3, 5, 10, 20),
         min_length=1,
         description="numbers of neighbours of a class to choose from, by F1 on the validation pairs",
@@ -96,9 +98,11 @@ class RelationEvaluationConfig(BaseConfig):
     )
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def knn_candidates(self) -> tuple[KnnSettings, ...]:
         """All to choose from."""
-        return tuple(Rule(k, weight) for weight in self.bias_weights for k in self.neighbours)
+        return tuple(
+            KnnSettings(k, weight) for weight in self.bias_weights for k in self.num_neighbors
+        )
 
 
 class Config(TrainingConfig):

@@ -11,17 +11,14 @@ import torch
 from raybio.core.errors import ConfigError
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.methods.mtb_mccl.config import RelationEncoderConfig
-from raybio.methods.mtb_mccl.documents.collate import DocumentReader, Markers
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.input_lengths import document_lengths
+from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.encoder import (
-    SETTINGS,
-    RelationEncoder,
-    build_relation_encoder,
-    read_parts,
-)
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs
-from raybio.methods.mtb_mccl.mccl.classifier import KnownPairs, known_pairs
+from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder, read_parts
+from raybio.methods.mtb_mccl.export import SETTINGS
+from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, embed_gold_pairs
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
 from raybio.training.collective import SingleProcess
 
 MAX_TOKENS_AT_ONCE = 16_384
@@ -47,10 +44,10 @@ class FrozenEncoder(NamedTuple):
 
     def known(
         self, asked: LabelledPairs, say: Callable[[str], None] = lambda text: None
-    ) -> KnownPairs:
+    ) -> GoldPairs:
         """The pairs of a split that have their label, embedded."""
         say(f"embedding {asked.num_pairs:,} pairs of {len(asked.rows):,} {asked.split} documents")
-        return known_pairs(
+        return embed_gold_pairs(
             self.model, self.reader(asked.store), asked, SingleProcess(), MAX_TOKENS_AT_ONCE
         )
 
@@ -70,7 +67,9 @@ def load_frozen(source: str) -> FrozenEncoder:
     )
 
 
-def cuts_of(source: str, store: DocumentStore, row_N: np.ndarray | None = None) -> list[str]:
+def truncation_remarks(
+    source: str, store: DocumentStore, row_N: np.ndarray | None = None
+) -> list[str]:
     """Say how many documents ``row_N``, or all, ``load_frozen(source)`` does not read whole; empty if there are none.
 
     Raises:

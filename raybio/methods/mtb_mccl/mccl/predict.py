@@ -10,19 +10,19 @@ import numpy as np
 import torch
 
 from raybio.core.errors import ConfigError
+from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabelled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
-from raybio.methods.mtb_mccl.mccl.batches import Pairs
-from raybio.methods.mtb_mccl.mccl.config import Rule
-from raybio.methods.mtb_mccl.mccl.evaluate import RelationModel, load_relation_model
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import MAX_TOKENS_AT_ONCE, cuts_of
+from raybio.methods.mtb_mccl.mccl.config import KnnSettings
+from raybio.methods.mtb_mccl.mccl.frozen_pairs import MAX_TOKENS_AT_ONCE, truncation_remarks
+from raybio.methods.mtb_mccl.mccl.trained_model import RelationModel, load_relation_model
 from raybio.training.collective import SingleProcess
 
 DOCUMENTS_AT_ONCE = 256
 
 
-class FoundRelation(NamedTuple):
+class ExtractedRelation(NamedTuple):
     """A relation between two entities of a document.
 
     Attributes:
@@ -61,7 +61,7 @@ def extract_relations(
     max_bad_share: float = 0.1,
     say: Callable[[str], None] = lambda text: None,
 ) -> int:
-    """Write a table, tab-separated, of ``FoundRelation``; the file appears whole or not at all.
+    """Write a table, tab-separated, of ``ExtractedRelation``; the file appears whole or not at all.
 
     Args:
         folder: export of a run of ``relation_finetune``.
@@ -79,7 +79,7 @@ def extract_relations(
         DataError: if a file is missing, damaged or of another format, or too much in it is bad.
     """
     model = load_relation_model(folder)
-    if model.rule is None:
+    if model.knn_settings is None:
         raise ConfigError(
             f"--model {folder}: its run had no validation documents, by which the number of neighbours is chosen; want "
             "a model of a run with some"
@@ -96,13 +96,13 @@ def extract_relations(
                 f"--model {folder}: was trained on {kinds[model.is_directed]}, and --input holds "
                 f"{kinds[store.is_directed]}; want the same kind"
             )
-        for cut in cuts_of(str(Path(folder).expanduser()), store):
+        for cut in truncation_remarks(str(Path(folder).expanduser()), store):
             say(f"{cut}; relations beyond are not found")
         written = Path(temporary) / "relations.tsv"
         with written.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, dialect="excel-tab", lineterminator="\n")
-            writer.writerow(FoundRelation._fields)
-            for relation in relations_of(model, model.rule, store, say):
+            writer.writerow(ExtractedRelation._fields)
+            for relation in iterate_relations(model, model.knn_settings, store, say):
                 writer.writerow([*relation[:-1], f"{relation.score:.6f}"])
                 found += 1
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -112,12 +112,12 @@ def extract_relations(
     return found
 
 
-def relations_of(
+def iterate_relations(
     model: RelationModel,
-    rule: Rule,
+    rule: KnnSettings,
     store: DocumentStore,
     say: Callable[[str], None] = lambda text: None,
-) -> Iterator[FoundRelation]:
+) -> Iterator[ExtractedRelation]:
     """Yield the relations in all documents of a store of ``prepare_unlabelled``, document by document."""
     reader, rows = model.frozen.reader(store), store.split_rows("train").tolist()
     for start in range(0, len(rows), DOCUMENTS_AT_ONCE):
@@ -142,7 +142,7 @@ def relations_of(
                 # Entities are numbered in the order of their first mentions.
                 entities.sort()
             head, tail = (_described(store, row, entity) for entity in entities)
-            yield FoundRelation(
+            yield ExtractedRelation(
                 store.document_id(row),
                 *head,
                 *tail,

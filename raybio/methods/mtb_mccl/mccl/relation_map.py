@@ -15,13 +15,13 @@ from raybio.encoders.checkpoints import model_names
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs
 from raybio.methods.mtb_mccl.mccl.frozen_pairs import (
     MAX_TOKENS_AT_ONCE,
     FrozenEncoder,
-    cuts_of,
     load_frozen,
+    truncation_remarks,
 )
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
 from raybio.ops.similarity import normalise
 from raybio.training.collective import SingleProcess
 
@@ -29,7 +29,7 @@ NUM_RELATIONS, MOST_UNRELATED = 4, 2000
 """The paper shows the four most frequent relations; so many pairs without any are enough to see where they lie."""
 
 
-class ShownPairs(NamedTuple):
+class MapPairs(NamedTuple):
     """Pairs that are drawn, the same for all models, document by document.
 
     Attributes:
@@ -47,7 +47,7 @@ class ShownPairs(NamedTuple):
     tail_S: np.ndarray
 
 
-def shown_pairs(store: DocumentStore, split: str, seed: int) -> ShownPairs:
+def select_map_pairs(store: DocumentStore, split: str, seed: int) -> MapPairs:
     """All pairs of the most frequent relations, and some without any, drawn by ``seed``.
 
     A pair with several of these relations counts as the most frequent of them.
@@ -85,13 +85,13 @@ def shown_pairs(store: DocumentStore, split: str, seed: int) -> ShownPairs:
     )
     shown = np.flatnonzero(group_P >= 0)
     names = tuple(store.relation_names[number] for number in class_G)
-    return ShownPairs(names, group_P[shown], row_P[shown], head_P[shown], tail_P[shown])
+    return MapPairs(names, group_P[shown], row_P[shown], head_P[shown], tail_P[shown])
 
 
 def relation_maps(
     models: Sequence[str],
     store: DocumentStore,
-    shown: ShownPairs,
+    shown: MapPairs,
     *,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
@@ -113,7 +113,7 @@ def relation_maps(
     position_by_name = {}
     for name, model in model_names(models).items():
         say(f"{name}: embedding and mapping {len(shown.group_S):,} pairs")
-        for cut in cuts_of(model, store, np.unique(shown.row_S)):
+        for cut in truncation_remarks(model, store, np.unique(shown.row_S)):
             say(f"{name}: {cut}")
         embedding_SD = normalise(_embedded(load_frozen(model), store, shown)).cpu().numpy()
         rng = np.random.default_rng(derive_seed(seed, "map"))
@@ -123,7 +123,7 @@ def relation_maps(
     return position_by_name
 
 
-def _embedded(frozen: FrozenEncoder, store: DocumentStore, shown: ShownPairs) -> Tensor:
+def _embedded(frozen: FrozenEncoder, store: DocumentStore, shown: MapPairs) -> Tensor:
     row_N, start_N = np.unique(shown.row_S, return_index=True)
     parts = zip(
         np.split(shown.head_S, start_N[1:]), np.split(shown.tail_S, start_N[1:]), strict=True

@@ -1,7 +1,4 @@
-"""Scores of extracted relations as plain JSON, and as tables.
-
-C classes, "NA" first.
-"""
+"""Report."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +6,7 @@ from typing import Any
 import numpy as np
 
 from raybio.core.markdown import markdown_table
-from raybio.methods.mtb_mccl.mccl.scores import RelationScores
-
-SEED = 0
-"""Of the bootstrap: the same documents are drawn for every model."""
+from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
 
 
 def report_data(
@@ -34,7 +28,7 @@ def report_data(
         chance: of giving every pair the most frequent relation.
         cuts: says which documents are not read whole.
     """
-    intervals = scores.intervals(np.random.default_rng(SEED))
+    intervals = scores.intervals(np.random.default_rng(BOOTSTRAP_SEED))
     told = scores.by_relation()
     asked = [
         number for number in range(1, len(names)) if told["gold"][number] + told["found"][number]

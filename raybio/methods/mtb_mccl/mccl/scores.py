@@ -1,22 +1,13 @@
-"""How good extracted relations are: facts found, of those that there are (facts §7).
-
-A fact is (document, head, tail, relation). F facts, P pairs of entities, U documents, R relations with NA among them,
-X samples of documents; 4 counts: facts found right, found, there, and found right that training has told already.
-
-Which facts the training documents tell already, by their names: Ign-F1 leaves them out (facts §7).
-
-F gold facts.
-"""
+"""Scores."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from raybio.evaluation.evaluator import UnitScores, linear_share, sampled, share
-from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.ops.significance import Interval
 
 Integers = NDArray[np.integer[Any]]
@@ -26,6 +17,10 @@ Floats = NDArray[np.float64]
 
 
 MEASURES = ("f1", "precision", "recall", "macro_f1", "ign_f1")
+
+
+BOOTSTRAP_SEED = 0
+"""Of the bootstrap."""
 
 
 IGN_EPSILON = 1e-5
@@ -273,49 +268,3 @@ def _linear_f1(precision_U: Floats, recall_U: Floats) -> Floats:
     f1 = 2 * precision * recall / total
     moved_U = recall**2 * (precision_U - precision) + precision**2 * (recall_U - recall)
     return f1 + 2 * moved_U / total**2
-
-
-def told_in_training(store: DocumentStore, gold: Facts) -> np.ndarray:
-    """Whether a training document has the same relation between a mention of the same name each, bool (F,).
-
-    Args:
-        store: the documents.
-        gold: facts, their documents as rows of the store.
-    """
-    names_by_row = {row: _names(store, row) for row in np.unique(gold.document_F).tolist()}
-    columns = (gold.document_F, gold.head_F, gold.tail_F, gold.label_F)
-    return np.array(
-        [
-            any(
-                (head, tail, label) in _training_facts(store)
-                for head in names_by_row[row][first]
-                for tail in names_by_row[row][second]
-            )
-            for row, first, second, label in zip(
-                *(column.tolist() for column in columns), strict=True
-            )
-        ],
-        dtype=bool,
-    )
-
-
-@lru_cache(maxsize=1)
-def _training_facts(store: DocumentStore) -> set[tuple[str, str, int]]:
-    facts = set()
-    for row in store.split_rows("train").tolist():
-        names = _names(store, row)
-        for first, second, label in zip(
-            *(part.tolist() for part in store.relations(row)), strict=True
-        ):
-            facts |= {(head, tail, label) for head in names[first] for tail in names[second]}
-    return facts
-
-
-def _names(store: DocumentStore, row: int) -> list[set[str]]:
-    """The words of each entity's mentions."""
-    text = store.text(row)
-    names = [set[str]() for _ in store.types(row)]
-    places = list(zip(*(part.tolist() for part in store.mentions(row)), strict=True))
-    for mention, entity in zip(*(part.tolist() for part in store.links(row)), strict=True):
-        names[entity].add(text[slice(*places[mention])])
-    return names

@@ -29,30 +29,27 @@ from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.encoders.transformer import seeded_weights
 from raybio.evaluation.evaluator import exact_scores
 from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
-from raybio.methods.mtb_mccl.documents.collate import DocumentReader, Markers
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.demo import default_documents
 from raybio.methods.mtb_mccl.documents.input_lengths import document_lengths
+from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.encoder import (
-    RelationEncoder,
-    build_relation_encoder,
-    export_relation_encoder,
-    read_parts,
-)
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs, RelationCollate
+from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder, read_parts
+from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.mtb_mccl.mccl.classifier import (
     Classifier,
-    KnownPairs,
-    best_rule,
-    judged,
-    judged_constant,
-    known_pairs,
-    predicted_by,
+    GoldPairs,
+    choose_knn_settings,
+    embed_gold_pairs,
+    predict_classes,
+    score_most_frequent,
+    score_predictions,
 )
-from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, Rule
-from raybio.methods.mtb_mccl.mccl.loss import RelationHead, RelationLabels
-from raybio.methods.mtb_mccl.mccl.report import SEED
-from raybio.methods.mtb_mccl.mccl.scores import RelationScores
+from raybio.methods.mtb_mccl.mccl.collate import RelationCollate
+from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, KnnSettings
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.objective import RelationHead, RelationObjective
+from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
@@ -110,7 +107,7 @@ def build(config: Config, store_path: str | Path) -> System:
         name="relation_finetune",
         model=encoder,
         # That a pair has some relation or none is one label, however many it has.
-        objective=RelationLabels(
+        objective=RelationObjective(
             config.objective, _head_of(encoder), store.is_multi_label and not is_coarse
         ),
         batch_type=LabelledDocumentBatch,
@@ -185,8 +182,8 @@ class _Judge:
             if len(self.reader.store.split_rows("test")):
                 test = self._embedded(one, "test", collective)
                 chance["test"] = self._chance(test)
-                results["test"] = judged(
-                    test, predicted_by(classifier, rule, test.pairs.embedding_PD)
+                results["test"] = score_predictions(
+                    test, predict_classes(classifier, rule, test.pairs.embedding_PD)
                 )
             # The same resamples for all, so that differences between rows are no luck of the draw.
             scores[who] = {split: self._intervals(result) for split, result in results.items()}
@@ -206,11 +203,11 @@ class _Judge:
             "relations": by_relation,
         }
 
-    def _chance(self, asked: KnownPairs) -> dict[str, dict[str, float]]:
+    def _chance(self, asked: GoldPairs) -> dict[str, dict[str, float]]:
         """Return the scores of giving every pair the relation that is most frequent among the training pairs."""
         labelled = self.labelled("train")
         num_C = np.sum([labelled.labels(row).sum(axis=0) for row in labelled.rows.tolist()], axis=0)
-        return exact_scores(judged_constant(asked, num_C).values)
+        return exact_scores(score_most_frequent(asked, num_C).values)
 
     def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to classify pairs."""
@@ -227,7 +224,7 @@ class _Judge:
             "is_multi_label": store.is_multi_label,
             "is_directed": store.is_directed,
             "evaluation": self.config.evaluation.to_mapping(),
-            "rule": rule and rule._asdict(),
+            "knn_settings": rule and rule._asdict(),
             "candidate_types": None
             if store.is_directed
             else [[names[head], names[tail]] for head, tail in types],
@@ -235,11 +232,13 @@ class _Judge:
             "labels": {"fraction": self.config.data.label_fraction, "seed": self.config.seed},
             "max_document_tokens": self.config.encoder.max_document_tokens,
         }
-        bank = classifier.bank and {
-            "embedding": classifier.bank.pairs.embedding_PD,
-            "label": torch.from_numpy(classifier.bank.label_PC),
+        reference = classifier.reference and {
+            "embedding": classifier.reference.pairs.embedding_PD,
+            "label": torch.from_numpy(classifier.reference.label_PC),
         }
-        return export_relation_encoder(encoder, folder, card=card, settings=settings, bank=bank)
+        return export_relation_encoder(
+            encoder, folder, card=card, settings=settings, reference=reference
+        )
 
     def _lazy(self, model: Encoder) -> RelationEncoder:
         """The encoder before training, without its projection if nothing has trained that either."""
@@ -262,21 +261,21 @@ class _Judge:
             self.config.memory.max_tokens_per_micro_batch,
             slice(collective.rank, None, collective.world),
         )
-        bank = known_pairs(
+        reference = embed_gold_pairs(
             model, self.reader, self.labelled("train"), SingleProcess(), max_tokens, part=part
         )
-        return Classifier(head, bank, is_multi_label, collective)
+        return Classifier(head, reference, is_multi_label, collective)
 
-    def _embedded(self, model: Encoder, split: str, collective: Collective) -> KnownPairs:
+    def _embedded(self, model: Encoder, split: str, collective: Collective) -> GoldPairs:
         assert isinstance(model, RelationEncoder)
         max_tokens = self.config.memory.max_tokens_per_micro_batch
-        return known_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
+        return embed_gold_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
 
-    def _chosen(self, classifier: Classifier, dev: KnownPairs) -> tuple[Rule, RelationScores]:
-        return best_rule(classifier, dev, self.config.evaluation.rules)
+    def _chosen(self, classifier: Classifier, dev: GoldPairs) -> tuple[KnnSettings, RelationScores]:
+        return choose_knn_settings(classifier, dev, self.config.evaluation.knn_candidates)
 
     def _intervals(self, scores: RelationScores) -> dict[str, Any]:
-        rng = np.random.default_rng(SEED)  # as jobs/evaluate.py draws them
+        rng = np.random.default_rng(BOOTSTRAP_SEED)  # as jobs/evaluate.py draws them
         return {name: interval._asdict() for name, interval in scores.intervals(rng).items()}
 
     def _by_relation(self, scores: RelationScores) -> dict[str, dict[str, float]]:

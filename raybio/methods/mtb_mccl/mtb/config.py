@@ -33,7 +33,7 @@ class PairCountConfig(BaseConfig):
     )
 
 
-class BlanksObjectiveConfig(BaseConfig):
+class MtbObjectiveConfig(BaseConfig):
     """What is minimised."""
 
     temperature: float = Field(0.05, gt=0, le=10, description="τ of both contrastive parts")
@@ -59,7 +59,7 @@ class BlanksObjectiveConfig(BaseConfig):
     )
 
     @model_validator(mode="after")
-    def _something_counts(self) -> "BlanksObjectiveConfig":
+    def _something_counts(self) -> "MtbObjectiveConfig":
         if not self.relation_weight + self.self_weight + self.mlm_weight:
             raise ValueError(
                 "relation_weight, self_weight and mlm_weight are all 0; want one above it"
@@ -67,7 +67,7 @@ class BlanksObjectiveConfig(BaseConfig):
         return self
 
 
-class CouplePlanConfig(BaseConfig):
+class DocumentPairPlanConfig(BaseConfig):
     """Which documents make up a step."""
 
     global_batch_rows: int = Field(
@@ -110,8 +110,8 @@ class Config(TrainingConfig):
     )
     pairs: EntityPairConfig = EntityPairConfig()
     blanks: BlankConfig = BlankConfig()
-    objective: BlanksObjectiveConfig = BlanksObjectiveConfig()
-    plan: CouplePlanConfig = CouplePlanConfig()
+    objective: MtbObjectiveConfig = MtbObjectiveConfig()
+    plan: DocumentPairPlanConfig = DocumentPairPlanConfig()
     evaluation: PairEvaluationConfig = PairEvaluationConfig()
     schedule: ScheduleConfig = ScheduleConfig(max_steps=2000)
     optim: OptimConfig = OptimConfig(

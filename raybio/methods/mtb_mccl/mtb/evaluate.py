@@ -17,7 +17,7 @@ from raybio.ops.significance import ratio_interval
 CUTOFFS = (1, 10)
 
 
-def ask_pairs(
+def retrieve_pairs(
     query_QD: Tensor,
     id_Q: np.ndarray,
     candidate_CD: Tensor,

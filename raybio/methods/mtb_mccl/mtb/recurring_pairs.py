@@ -83,22 +83,22 @@ CountParts = Callable[[PairCount], Sequence[tuple[np.ndarray, np.ndarray]]]
 """Counts all parts, in their order."""
 
 
-def count_here(count: PairCount) -> list[tuple[np.ndarray, np.ndarray]]:
+def count_in_process(count: PairCount) -> list[tuple[np.ndarray, np.ndarray]]:
     """One part after the other, in this process."""
     return [count(part) for part in range(count.num_parts)]
 
 
 def recurring_pairs(
-    store: DocumentStore, config: PairCountConfig, count_parts: CountParts = count_here
+    store: DocumentStore, config: PairCountConfig, count_parts: CountParts = count_in_process
 ) -> RecurringPairs:
-    """The pairs of entities of training documents that are kept; those that ``save_pairs`` left there, if it did.
+    """The pairs of entities of training documents that are kept; those that ``save_recurring_pairs`` left there, if it did.
 
     Exact, and in memory that is bounded by the corpus' distinct entities and frequent pairs, not by the occurrences of
     pairs: those are counted in as many parts as keep a part below ``OCCURRENCES_AT_ONCE``.
 
     Raises:
         DataError: if no pair occurs in enough documents.
-        StoreError: if what ``save_pairs`` left is damaged.
+        StoreError: if what ``save_recurring_pairs`` left is damaged.
     """
     if (saved := _place(store, config)).is_file():
         return _load(saved)
@@ -124,7 +124,7 @@ def recurring_pairs(
     return RecurringPairs(key_K2, count_U[best_K], score_U[best_K], indptr_K1, np.concatenate(rows))
 
 
-def save_pairs(
+def save_recurring_pairs(
     store: DocumentStore, config: PairCountConfig, count_parts: CountParts
 ) -> RecurringPairs:
     """Count, and leave the kept pairs in the store's folder for every later run with these settings.

@@ -25,34 +25,27 @@ from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
-from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
-from raybio.methods.mtb_mccl.documents.collate import DocumentReader, Markers
+from raybio.methods.mtb_mccl.batches import Pairs, TwinDocumentBatch
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.demo import default_documents
 from raybio.methods.mtb_mccl.documents.input_lengths import document_lengths
+from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs, embed_pairs
-from raybio.methods.mtb_mccl.encoder import (
-    RelationEncoder,
-    build_relation_encoder,
-    export_relation_encoder,
-)
-from raybio.methods.mtb_mccl.mccl.batches import Pairs
-from raybio.methods.mtb_mccl.mtb.batches import (
-    BlankCollate,
-    CouplePlan,
-    PairQuestions,
-    oriented,
-    pair_questions,
-)
+from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder
+from raybio.methods.mtb_mccl.export import export_relation_encoder
+from raybio.methods.mtb_mccl.mtb.collate import BlankCollate
 from raybio.methods.mtb_mccl.mtb.config import Config
 from raybio.methods.mtb_mccl.mtb.evaluate import (
-    ask_pairs,
     pair_chance,
     pair_metrics,
     pair_scores,
     pair_unit_scores,
+    retrieve_pairs,
 )
 from raybio.methods.mtb_mccl.mtb.loss import MatchingTheBlanks
+from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan, oriented_pairs
+from raybio.methods.mtb_mccl.mtb.queries import PairQueries, pair_queries
 from raybio.ops.retrieval import Retrieval
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
@@ -119,8 +112,8 @@ def build(config: Config, store_path: str | Path) -> System:
     )
 
 
-def _plan(config: Config, store: DocumentStore) -> CouplePlan:
-    return CouplePlan(store, config.pairs, config.plan, config.seed)
+def _plan(config: Config, store: DocumentStore) -> DocumentPairPlan:
+    return DocumentPairPlan(store, config.pairs, config.plan, config.seed)
 
 
 def _encoder(config: Config, store: DocumentStore) -> RelationEncoder:
@@ -145,7 +138,7 @@ class _Judge:
 
     config: Config
     reader: DocumentReader
-    plan: CouplePlan
+    plan: DocumentPairPlan
 
     def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
         """Metrics ``val/pair_*`` of the pairs that were held out."""
@@ -170,10 +163,10 @@ class _Judge:
         scores = {"chance": chance, **scores}
         return {"scores": scores, "spread": spread, "unit_scores": unit_scores}
 
-    def questions(self, split: str) -> PairQuestions:
+    def questions(self, split: str) -> PairQueries:
         """What is asked: the first of the pairs with the most mutual information."""
         number_K = self.plan.held_out if split == "val" else self.plan.trained
-        return pair_questions(
+        return pair_queries(
             self.plan.recurring, number_K[: self.config.evaluation.num_pairs], seed=0
         )
 
@@ -183,7 +176,7 @@ class _Judge:
         """Return the ranks of the pairs, and the spread of all pairs that are searched."""
         assert isinstance(model, RelationEncoder)
         asked, store = self.questions(split), self.reader.store
-        searched = {row: oriented(store, row) for row in asked.row_S.tolist()}
+        searched = {row: oriented_pairs(store, row) for row in asked.row_S.tolist()}
         queries = {
             row: self._queries(row, asked.key_Q2[asked.row_Q == row])
             for row in np.unique(asked.row_Q).tolist()
@@ -192,11 +185,13 @@ class _Judge:
             self._embedded(model, pairs, collective) for pairs in (queries, searched)
         )
         id_Q, id_C = (self._ids(one) for one in (query, candidate))
-        retrieval = ask_pairs(query.embedding_PD, id_Q, candidate.embedding_PD, id_C, collective)
+        retrieval = retrieve_pairs(
+            query.embedding_PD, id_Q, candidate.embedding_PD, id_C, collective
+        )
         return retrieval, spread_metrics(candidate.embedding_PD)
 
     def _queries(self, row: int, key_K2: np.ndarray) -> Pairs:
-        head_P, tail_P = oriented(self.reader.store, row)
+        head_P, tail_P = oriented_pairs(self.reader.store, row)
         key_E = self.reader.store.keys(row)
         low_P, high_P = (
             np.minimum(key_E[head_P], key_E[tail_P]),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from raybio.methods.mtb_mccl.documents.collate import NOT_READ, Markers, TextTokens, mark
+from raybio.methods.mtb_mccl.documents.markers import NOT_READ, Markers, TextTokens, insert_markers
 
 MARKERS = Markers(
     prefix_ids=(1,), suffix_ids=(2,), opening_id=3, closing_id=4, blank_id=5, mask_id=6
@@ -24,7 +24,7 @@ def marked(
 ):
     start_M, end_M = (np.array([one[side] for one in mentions], dtype=np.int64) for side in (0, 1))
     is_blank_M = np.array(blank or [False] * len(mentions), dtype=bool)
-    return mark(words(num), start_M, end_M, is_blank_M, MARKERS, max_tokens)
+    return insert_markers(words(num), start_M, end_M, is_blank_M, MARKERS, max_tokens)
 
 
 def shown(found) -> str:

@@ -7,8 +7,8 @@ from raybio.methods.mtb_mccl.documents.entities import (
     SEVERAL_TYPES,
     Mention,
     RawDocument,
+    resolve_entities,
     split_ids,
-    to_entities,
     type_rank,
 )
 from raybio.store.quarantine import Quarantine
@@ -26,7 +26,7 @@ def mention(name, kind, *ids, nth=0):
 
 def entities(mentions, relations=(), is_docred=False, quarantine=None):
     raw = RawDocument("1", TEXT, tuple(mentions), tuple(relations), 7, is_docred)
-    return to_entities(raw, quarantine or Quarantine(), "file")
+    return resolve_entities(raw, quarantine or Quarantine(), "file")
 
 
 @pytest.mark.parametrize(

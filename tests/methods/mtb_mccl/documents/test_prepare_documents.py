@@ -18,7 +18,7 @@ from raybio.methods.mtb_mccl.documents.entities import OTHER_TEXT, type_rank
 from raybio.methods.mtb_mccl.documents.formats import read_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents, prepare_unlabelled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.documents.writer import HELD_OUT, TWICE
+from raybio.methods.mtb_mccl.documents.writer import DUPLICATE, HELD_OUT
 from raybio.store.quarantine import Quarantine
 from raybio.store.store import open_store
 from tests.methods.mtb_mccl.documents.test_read_documents import DOCRED, real
@@ -218,9 +218,9 @@ def test_what_is_tested_on_is_never_trained_on_and_of_copies_the_fullest_is_kept
     assert [store.document_id(row) for row in range(store.num_rows)] == ["1", "2", "3"]
     assert [store.text(row) for row in (1, 2)] == ["A B C D", "dev"]
     quarantine = store.manifest["quarantine"]
-    assert {reason: quarantine[reason]["count"] for reason in (HELD_OUT, TWICE)} == {
+    assert {reason: quarantine[reason]["count"] for reason in (HELD_OUT, DUPLICATE)} == {
         HELD_OUT: 2,
-        TWICE: 2,
+        DUPLICATE: 2,
     }
     assert quarantine[HELD_OUT]["examples"][1] == {"file": "b", "line": 10, "detail": "4"}
     assert "Gene:7157" not in store.entity_keys.to_pylist()
@@ -369,7 +369,7 @@ def test_unlabelled_documents_stay_in_training_unless_a_labelled_copy_was_drawn(
     assert all(len(store.relations(row)[0]) for row in store.split_rows("dev"))
     quarantine = store.manifest["quarantine"]
     assert quarantine[HELD_OUT]["count"] == len(drawn & twice)
-    assert quarantine[TWICE]["count"] == len(twice - drawn)
+    assert quarantine[DUPLICATE]["count"] == len(twice - drawn)
 
 
 def test_no_document_that_is_tested_on_or_excluded_is_drawn(tmp_path):

@@ -7,14 +7,8 @@ import pytest
 from raybio.core.errors import DataError
 from raybio.methods.mtb_mccl.documents.bioc import NO_ENDS, NO_PLACE, NOT_IN_ORDER, SEVERAL_PLACES
 from raybio.methods.mtb_mccl.documents.entities import OTHER_TEXT, OUTSIDE, Mention
-from raybio.methods.mtb_mccl.documents.formats import (
-    NO_TEXT,
-    NO_UTF8,
-    REPEATED_TEXT,
-    STRAY,
-    UNKNOWN_LINE,
-    read_documents,
-)
+from raybio.methods.mtb_mccl.documents.formats import NO_TEXT, NO_UTF8, read_documents
+from raybio.methods.mtb_mccl.documents.pubtator import REPEATED_TEXT, STRAY, UNKNOWN_LINE
 from raybio.store.quarantine import Quarantine
 from tests.paths import SHARED_DATA
 

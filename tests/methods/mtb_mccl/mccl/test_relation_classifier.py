@@ -6,18 +6,23 @@ import torch
 
 from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs
-from raybio.methods.mtb_mccl.mccl.classifier import Classifier, KnownPairs, best_rule, judged
+from raybio.methods.mtb_mccl.mccl.classifier import (
+    Classifier,
+    GoldPairs,
+    choose_knn_settings,
+    score_predictions,
+)
 from raybio.methods.mtb_mccl.mccl.config import (
     LINEAR,
+    KnnSettings,
     RelationEvaluationConfig,
     RelationObjectiveConfig,
-    Rule,
 )
-from raybio.methods.mtb_mccl.mccl.loss import RelationHead
+from raybio.methods.mtb_mccl.mccl.objective import RelationHead
 from tests.ops.threads import in_threads
 
 
-def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownPairs:
+def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> GoldPairs:
     rng = np.random.default_rng(seed)
     embedding_PD = torch.from_numpy(rng.standard_normal((num, 6))).float()
     label_PC = np.zeros((num, num_classes), dtype=bool)
@@ -25,7 +30,7 @@ def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownP
         label_PC[np.arange(num), rng.integers(0, num_classes, num)] = True
     label_PC[:, 0] &= ~label_PC[:, 1:].any(1)
     row_P = np.sort(rng.integers(0, 4, num))
-    return KnownPairs(
+    return GoldPairs(
         EmbeddedPairs(embedding_PD, row_P, np.arange(num), np.arange(num) + 1), label_PC
     )
 
@@ -35,22 +40,25 @@ def known(num: int, num_classes: int, seed: int, labels_each: int = 1) -> KnownP
 def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(
     is_multi_label, k, weight
 ):
-    bank, asked = known(40, 4, 0, 1 + is_multi_label), known(15, 4, 1, 1 + is_multi_label)
+    reference, asked = known(40, 4, 0, 1 + is_multi_label), known(15, 4, 1, 1 + is_multi_label)
     head = RelationHead(RelationObjectiveConfig(), num_classes=4, width=6)
     with torch.no_grad():
         head.bias_C.copy_(torch.tensor([0.1, -0.2, 0.3, 0.0]))
-    classifier = Classifier(head, bank, is_multi_label)
+    classifier = Classifier(head, reference, is_multi_label)
     with torch.no_grad():
         score_PC = classifier.scores(
-            asked.pairs.embedding_PD, (Rule(1, 2.0), Rule(k, weight), Rule(7, 0.0))
-        )[Rule(k, weight)]
+            asked.pairs.embedding_PD,
+            (KnnSettings(1, 2.0), KnnSettings(k, weight), KnnSettings(7, 0.0)),
+        )[KnnSettings(k, weight)]
     predicted_PC = classifier.predicted(score_PC)
     for place, query in enumerate(asked.pairs.embedding_PD):
-        cosines = torch.nn.functional.cosine_similarity(query[None], bank.pairs.embedding_PD)
+        cosines = torch.nn.functional.cosine_similarity(query[None], reference.pairs.embedding_PD)
         scores = []
         for label in range(4):
             members = (
-                cosines[torch.from_numpy(bank.label_PC[:, label])].sort(descending=True).values[:k]
+                cosines[torch.from_numpy(reference.label_PC[:, label])]
+                .sort(descending=True)
+                .values[:k]
             )
             scores.append(
                 float(members.mean() + weight * head.bias_C.detach()[label])
@@ -66,9 +74,15 @@ def test_the_nearest_labelled_pairs_of_each_class_decide_together_with_its_bias(
         assert set(np.flatnonzero(predicted_PC[place]).tolist()) == expected
 
 
-def test_workers_that_have_a_part_of_the_bank_each_decide_as_one_that_has_all_of_it():
-    bank, asked, rules = known(41, 4, 0), known(15, 4, 1), (Rule(1, 0.0), Rule(5, 0.0))
-    whole = Classifier(None, bank, is_multi_label=False).scores(asked.pairs.embedding_PD, rules)
+def test_workers_that_have_a_part_of_the_reference_set_each_decide_as_one_that_has_all_of_it():
+    reference, asked, rules = (
+        known(41, 4, 0),
+        known(15, 4, 1),
+        (KnnSettings(1, 0.0), KnnSettings(5, 0.0)),
+    )
+    whole = Classifier(None, reference, is_multi_label=False).scores(
+        asked.pairs.embedding_PD, rules
+    )
     parts = [
         slice(None, None, 2),
         slice(1, None, 2),
@@ -77,8 +91,8 @@ def test_workers_that_have_a_part_of_the_bank_each_decide_as_one_that_has_all_of
 
     def scores(collective):
         place = parts[collective.rank]
-        pairs = EmbeddedPairs(*(array[place] for array in bank.pairs))
-        own = Classifier(None, KnownPairs(pairs, bank.label_PC[place]), False, collective)
+        pairs = EmbeddedPairs(*(array[place] for array in reference.pairs))
+        own = Classifier(None, GoldPairs(pairs, reference.label_PC[place]), False, collective)
         return own.scores(asked.pairs.embedding_PD, rules)
 
     for found in in_threads(len(parts), scores):
@@ -88,24 +102,27 @@ def test_workers_that_have_a_part_of_the_bank_each_decide_as_one_that_has_all_of
 
 
 def test_biases_that_have_learned_too_much_are_left_out_where_validation_pairs_are_better_without():
-    bank = KnownPairs(EmbeddedPairs(torch.eye(3), *[np.arange(3)] * 3), np.eye(3, dtype=bool))
-    asked = KnownPairs(
-        EmbeddedPairs(torch.eye(3), np.zeros(3, int), np.arange(3), np.arange(3) + 1), bank.label_PC
+    reference = GoldPairs(EmbeddedPairs(torch.eye(3), *[np.arange(3)] * 3), np.eye(3, dtype=bool))
+    asked = GoldPairs(
+        EmbeddedPairs(torch.eye(3), np.zeros(3, int), np.arange(3), np.arange(3) + 1),
+        reference.label_PC,
     )
-    rules = [Rule(1, 0.0), Rule(1, 1.0)]
-    for bias, expected in ((2.0, Rule(1, 0.0)), (0.5, Rule(1, 1.0))):
+    rules = [KnnSettings(1, 0.0), KnnSettings(1, 1.0)]
+    for bias, expected in ((2.0, KnnSettings(1, 0.0)), (0.5, KnnSettings(1, 1.0))):
         head = RelationHead(RelationObjectiveConfig(), num_classes=3, width=3)
         with torch.no_grad():
             head.bias_C.copy_(torch.tensor([bias, 0.0, 0.0]))
-        classifier = Classifier(head, bank, is_multi_label=False)
-        rule, scores = best_rule(classifier, asked, rules)
+        classifier = Classifier(head, reference, is_multi_label=False)
+        rule, scores = choose_knn_settings(classifier, asked, rules)
         assert (rule, scores.values["f1"]) == (expected, 1.0)
-    classifier = Classifier(None, bank, is_multi_label=False)
-    assert best_rule(classifier, asked, rules[1:])[0] == Rule(1, 0.0)  # there are none to leave out
+    classifier = Classifier(None, reference, is_multi_label=False)
+    assert choose_knn_settings(classifier, asked, rules[1:])[0] == KnnSettings(
+        1, 0.0
+    )  # there are none to leave out
 
 
 @pytest.mark.parametrize(
-    "given", [{"neighbours": []}, {"neighbours": [3, 0]}, {"bias_weights": []}]
+    "given", [{"num_neighbors": []}, {"num_neighbors": [3, 0]}, {"bias_weights": []}]
 )
 def test_without_a_rule_or_a_neighbour_nothing_could_be_decided(given):
     with pytest.raises(ConfigError, match=next(iter(given))):
@@ -118,7 +135,7 @@ def test_a_linear_classifier_decides_alone():
     asked = known(9, 3, 1)
     with torch.no_grad():
         ((rule, score_PC),) = classifier.scores(
-            asked.pairs.embedding_PD, (Rule(1, 0.0), Rule(3, 1.0))
+            asked.pairs.embedding_PD, (KnnSettings(1, 0.0), KnnSettings(3, 1.0))
         ).items()
         assert rule == LINEAR
         torch.testing.assert_close(score_PC, head.classifier(asked.pairs.embedding_PD))
@@ -131,8 +148,8 @@ def test_a_linear_classifier_decides_alone():
 def test_perfect_predictions_score_one_and_none_score_zero():
     asked = known(30, 4, 2)
     gold_PC = asked.label_PC.copy()
-    assert judged(asked, gold_PC).values["f1"] == 1.0
-    assert judged(asked, np.zeros_like(gold_PC)).values["f1"] == 0.0
+    assert score_predictions(asked, gold_PC).values["f1"] == 1.0
+    assert score_predictions(asked, np.zeros_like(gold_PC)).values["f1"] == 0.0
 
 
 def test_a_relation_that_is_no_candidate_is_missed():
@@ -140,7 +157,7 @@ def test_a_relation_that_is_no_candidate_is_missed():
     outside_F4 = np.array(
         [[1, 90, 91, 2], [7, 0, 1, 3]]
     )  # in a document that was asked about, and in one without pairs
-    found = judged(asked._replace(outside_F4=outside_F4), asked.label_PC)
+    found = score_predictions(asked._replace(outside_F4=outside_F4), asked.label_PC)
     num = asked.label_PC[:, 1:].sum()
     assert found.values["recall"] == pytest.approx(num / (num + 2))
     assert found.values["precision"] == 1.0
@@ -148,9 +165,11 @@ def test_a_relation_that_is_no_candidate_is_missed():
 
 
 def test_with_several_relations_and_no_pair_without_any_nothing_tells_how_near_is_near_enough():
-    bank, asked = known(40, 4, 0, 2), known(15, 4, 1, 2)
-    bank.label_PC[:, 0] = False
+    reference, asked = known(40, 4, 0, 2), known(15, 4, 1, 2)
+    reference.label_PC[:, 0] = False
     with pytest.raises(
         ConfigError, match="no labelled training pair is without a relation.*data.label_fraction"
     ):
-        best_rule(Classifier(None, bank, is_multi_label=True), asked, [Rule(1, 0.0)])
+        choose_knn_settings(
+            Classifier(None, reference, is_multi_label=True), asked, [KnnSettings(1, 0.0)]
+        )

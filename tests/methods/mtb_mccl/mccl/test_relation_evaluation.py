@@ -12,8 +12,8 @@ from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import cuts_of, load_frozen
-from raybio.methods.mtb_mccl.mtb import system as matching_blanks
+from raybio.methods.mtb_mccl.mccl.frozen_pairs import load_frozen, truncation_remarks
+from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
@@ -28,7 +28,7 @@ KINDS = {
     "coarse mccl": COARSE | {"objective.num_proxies": 3, "objective.ce_weight": 0.2},
     "few labels": {
         "data.label_fraction": 0.3,
-        "evaluation.neighbours": [1, 3, 5, 10, 20],
+        "evaluation.num_neighbors": [1, 3, 5, 10, 20],
         "seed": 2,
     },
     "coarse supcon": COARSE | {"objective.kind": "supcon"},
@@ -47,7 +47,7 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
 def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: DocumentStore) -> None:
     folder, final = trained
     found = evaluate_relations(folder, tiny_documents.path, "test")
-    assert found.rule._asdict() == final["rules"]["trained"]
+    assert found.knn_settings._asdict() == final["rules"]["trained"]
     for measure, value in found.scores.values.items():
         assert value == pytest.approx(
             final["scores"]["trained"]["test"][measure]["value"], abs=1e-6
@@ -59,8 +59,12 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
     card = (folder / "README.md").read_text()
     assert "jobs/extract_relations.py --model ." in card
     # A linear classifier compares with no labelled pairs.
-    has_bank = final["rules"]["trained"]["neighbours"] > 0
-    assert ("bank.safetensors" in card) == (folder / "bank.safetensors").exists() == has_bank
+    has_reference = final["rules"]["trained"]["num_neighbors"] > 0
+    assert (
+        ("reference_set.safetensors" in card)
+        == (folder / "reference_set.safetensors").exists()
+        == has_reference
+    )
     assert found.confusion_CC[1:].sum() == gold
 
 
@@ -97,7 +101,7 @@ def test_documents_that_are_not_read_whole_are_counted(
     assert remark.startswith(f"documents: {num_test} of {num_test} cut at 20 of ")
     assert remark in said
     num_all = tiny_documents.num_rows
-    assert cuts_of(str(export), tiny_documents)[0].startswith(
+    assert truncation_remarks(str(export), tiny_documents)[0].startswith(
         f"documents: {num_all} of {num_all} cut at 20 of "
     )
 
@@ -105,10 +109,10 @@ def test_documents_that_are_not_read_whole_are_counted(
 def test_what_was_only_pretrained_is_refused_with_the_command_that_takes_it(
     tiny_documents, tmp_path: Path
 ) -> None:
-    system = matching_blanks.build(tiny_config("mtb_pretrain"), tiny_documents.path)
+    system = mtb_system.build(tiny_config("mtb_pretrain"), tiny_documents.path)
     export = system.export(tmp_path / "export", {})
     with pytest.raises(
-        ConfigError, match="trained by matching_blanks and knows no relation yet.*relation-probe"
+        ConfigError, match="trained by mtb_pretrain and knows no relation yet.*relation-probe"
     ):
         evaluate_relations(export, tiny_documents.path, "test")
 

@@ -7,7 +7,7 @@ import torch
 
 from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
-from raybio.methods.mtb_mccl.mccl.loss import RelationHead, RelationLabels
+from raybio.methods.mtb_mccl.mccl.objective import RelationHead, RelationObjective
 from raybio.training.collective import SingleProcess
 from tests import relation_oracles
 
@@ -32,7 +32,7 @@ def test_the_loss_is_the_mean_of_the_loop_over_pairs_and_every_proxy_is_trained(
     assert (0 if head.proxy_CD is None else len(head.proxy_CD)) == 4 * num_proxies
     with torch.no_grad():
         head.bias_C.copy_(torch.tensor([0.3, -0.1, 0.0, 0.2]))
-    report = RelationLabels(config, head, is_multi_label=False).embedding_loss(
+    report = RelationObjective(config, head, is_multi_label=False).embedding_loss(
         embedding_PD, batch_of(label_PC), SingleProcess()
     )
     pairs, proxies = (

@@ -12,10 +12,10 @@ import pytest
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs
-from raybio.methods.mtb_mccl.mccl.classifier import predicted_by
-from raybio.methods.mtb_mccl.mccl.evaluate import load_relation_model
-from raybio.methods.mtb_mccl.mccl.predict import FoundRelation, extract_relations
+from raybio.methods.mtb_mccl.mccl.classifier import predict_classes
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
+from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
 from tests.methods.conformance_cases import tiny_config
@@ -37,11 +37,11 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory) -> Path:
     return system.export(tmp_path_factory.mktemp("export") / "model", {})
 
 
-def table(path: Path) -> list[FoundRelation]:
+def table(path: Path) -> list[ExtractedRelation]:
     with path.open(newline="", encoding="utf-8") as file:
         header, *lines = csv.reader(file, dialect="excel-tab")
-    assert tuple(header) == FoundRelation._fields
-    return [FoundRelation(*line[:-1], float(line[-1])) for line in lines]
+    assert tuple(header) == ExtractedRelation._fields
+    return [ExtractedRelation(*line[:-1], float(line[-1])) for line in lines]
 
 
 def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
@@ -55,7 +55,7 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
     )
     model = load_relation_model(trained)
     asked = model.frozen.known(LabelledPairs(tiny_documents, "test", 1.0, seed=0))
-    predicted_PC = predicted_by(model.classifier, model.rule, asked.pairs.embedding_PD)
+    predicted_PC = predict_classes(model.classifier, model.knn_settings, asked.pairs.embedding_PD)
     expected = set()
     for pair, label in zip(*np.nonzero(predicted_PC), strict=True):
         row = int(asked.pairs.row_P[pair])
@@ -162,7 +162,7 @@ def test_what_cannot_be_decided_or_read_is_refused_and_an_older_table_stays(
     out.write_text("older")
     copy = shutil.copytree(trained, tmp_path / "copy")
     settings = json.loads((copy / "relation.json").read_text())
-    (copy / "relation.json").write_text(json.dumps(settings | {"rule": None}))
+    (copy / "relation.json").write_text(json.dumps(settings | {"knn_settings": None}))
     with pytest.raises(
         ConfigError, match="its run had no validation documents.*want a model of a run with some"
     ):

@@ -13,20 +13,18 @@ from typer.testing import CliRunner
 from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError, StoreError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.mccl.batches import LabelledPairs
-from raybio.methods.mtb_mccl.mccl.config import Rule
+from raybio.methods.mtb_mccl.mccl.config import KnnSettings
 from raybio.methods.mtb_mccl.mccl.frozen_pairs import load_frozen
 from raybio.methods.mtb_mccl.mccl.frozen_probe import (
+    KNN_SETTINGS,
     L2,
-    NEIGHBOURS,
-    PUBLISHED,
     centroid_classifier,
-    probe_data,
-    probe_markdown,
     probe_relations,
     softmax_classifier,
 )
-from raybio.methods.mtb_mccl.mtb import system as matching_blanks
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.probe_report import PUBLISHED, probe_data, probe_markdown
+from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.mtb_mccl.mccl.test_relation_classifier import known
@@ -38,7 +36,7 @@ def trained(tiny_documents: DocumentStore, tmp_path_factory: pytest.TempPathFact
     config = tiny_config(
         "mtb_pretrain", **{"schedule.max_steps": 40, "encoder.max_document_tokens": 123}
     )
-    system = matching_blanks.build(config, tiny_documents.path)
+    system = mtb_system.build(config, tiny_documents.path)
     list(fit(system, config))
     return system.export(tmp_path_factory.mktemp("mtb") / "model", {})
 
@@ -54,7 +52,7 @@ def test_softmax_predicts_as_scikit_learns_logistic_regression(l2: float) -> Non
     train, asked = known(90, 4, 0), known(50, 4, 1)
     with torch.no_grad():
         classifier = softmax_classifier(train, False, l2)
-        (score_PC,) = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 0.0),)).values()
+        (score_PC,) = classifier.scores(asked.pairs.embedding_PD, (KnnSettings(1, 0.0),)).values()
     scaler = StandardScaler().fit(train.pairs.embedding_PD)
     theirs = LogisticRegression(C=1 / (l2 * 90), tol=1e-8, max_iter=10_000)
     theirs.fit(scaler.transform(train.pairs.embedding_PD), train.label_PC.argmax(1))
@@ -70,7 +68,9 @@ def test_the_nearest_centroid_decides_and_a_class_without_members_is_never_found
     train.label_PC[:, 2] = False
     train.label_PC[:, 0] |= ~train.label_PC.any(1)
     classifier = centroid_classifier(train, is_multi_label)
-    score_PC = classifier.scores(asked.pairs.embedding_PD, (Rule(1, 0.0),))[Rule(1, 0.0)]
+    score_PC = classifier.scores(asked.pairs.embedding_PD, (KnnSettings(1, 0.0),))[
+        KnnSettings(1, 0.0)
+    ]
     unit_PD = torch.nn.functional.normalize(train.pairs.embedding_PD, dim=1).numpy()
     for query, scores, found in zip(
         asked.pairs.embedding_PD.numpy(), score_PC, classifier.predicted(score_PC), strict=True
@@ -92,7 +92,7 @@ def test_several_labels_are_judged_against_none_by_adaptive_thresholding() -> No
     train = known(60, 4, 0, 2)
     classifier = softmax_classifier(train, True, 1e-4)
     with torch.no_grad():
-        (score_PC,) = classifier.scores(train.pairs.embedding_PD, (Rule(1, 0.0),)).values()
+        (score_PC,) = classifier.scores(train.pairs.embedding_PD, (KnnSettings(1, 0.0),)).values()
     found_PC = classifier.predicted(score_PC)
     gold_PC = train.label_PC & (np.arange(4) > 0)
     assert (found_PC == gold_PC).mean() > (
@@ -130,7 +130,7 @@ def test_what_validation_chooses_is_what_is_judged_and_labels_may_be_few(
     assert names[1:] == list(PUBLISHED)
     assert 0 < found[names[0]].test.values["f1"] < found["classwise kNN"].test.values["f1"]
     assert found["softmax"].setting in {f"L2 {l2:g}" for l2 in L2}
-    assert found["classwise kNN"].setting in {f"k = {rule.neighbours}" for rule in NEIGHBOURS}
+    assert found["classwise kNN"].setting in {f"k = {rule.num_neighbors}" for rule in KNN_SETTINGS}
     # Validation and test documents are the training ones under other numbers: the nearest neighbour is the pair itself.
     assert found["classwise kNN"].test.values["f1"] == pytest.approx(1.0)
     assert found["softmax"].test.values["f1"] > found["nearest centroid"].test.values["f1"] > 0

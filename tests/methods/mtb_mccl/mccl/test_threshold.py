@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from raybio.methods.mtb_mccl.mccl.loss import above_threshold, adaptive_threshold
+from raybio.methods.mtb_mccl.mccl.adaptive_threshold import above_threshold, adaptive_threshold
 from tests import relation_oracles
 
 

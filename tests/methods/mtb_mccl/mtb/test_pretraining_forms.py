@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from raybio.methods.mtb_mccl.mccl.loss import multi_center_contrast, multi_center_logits
-from raybio.methods.mtb_mccl.mtb.loss import pair_equality
+from raybio.methods.mtb_mccl.mccl.loss import multi_center_logits
+from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
+from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
 from tests import relation_oracles
 
 NUM = 14

@@ -9,28 +9,25 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError, StoreError
-from raybio.methods.mtb_mccl.documents.collate import DocumentReader, Markers
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
+from raybio.methods.mtb_mccl.documents.markers import Markers
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb import recurring_pairs as entity_pairs
-from raybio.methods.mtb_mccl.mtb.batches import (
-    BlankCollate,
-    CouplePlan,
-    is_in_sorted,
-    oriented,
-    pair_questions,
-)
+from raybio.methods.mtb_mccl.mtb.collate import BlankCollate, is_in_sorted
 from raybio.methods.mtb_mccl.mtb.config import (
     BlankConfig,
-    CouplePlanConfig,
+    DocumentPairPlanConfig,
     EntityPairConfig,
     PairCountConfig,
 )
+from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan, oriented_pairs
+from raybio.methods.mtb_mccl.mtb.queries import pair_queries
 from raybio.methods.mtb_mccl.mtb.recurring_pairs import (
-    count_here,
+    count_in_process,
     pair_blocks,
     recurring_pairs,
-    save_pairs,
+    save_recurring_pairs,
 )
 from raybio.store.store import open_store
 
@@ -157,7 +154,7 @@ def test_pairs_that_were_saved_are_counted_no_more(tmp_path, tiny_documents, mon
     store = open_store(tmp_path / "store", DocumentStore)
     config = EntityPairConfig(min_documents=2, num_pairs=7, held_out_share=0.2)
     counted = recurring_pairs(store, config)
-    save_pairs(store, PairCountConfig(min_documents=2, num_pairs=7), count_here)
+    save_recurring_pairs(store, PairCountConfig(min_documents=2, num_pairs=7), count_in_process)
     assert open_store(store.path, DocumentStore).digest == tiny_documents.digest
     with monkeypatch.context() as patch:
         patch.setattr(entity_pairs, "pair_blocks", None)
@@ -173,10 +170,10 @@ def test_pairs_that_were_saved_are_counted_no_more(tmp_path, tiny_documents, mon
         recurring_pairs(store, config)
 
 
-def plan(store: DocumentStore, **changes) -> CouplePlan:
+def plan(store: DocumentStore, **changes) -> DocumentPairPlan:
     pairs = EntityPairConfig(**{"min_documents": 2, "held_out_share": 0.3, **changes})
-    return CouplePlan(
-        store, pairs, CouplePlanConfig(global_batch_rows=8, max_pairs_per_document=5), seed=3
+    return DocumentPairPlan(
+        store, pairs, DocumentPairPlanConfig(global_batch_rows=8, max_pairs_per_document=5), seed=3
     )
 
 
@@ -261,14 +258,14 @@ def test_pairs_have_one_order_in_all_documents(tiny_documents):
     seen = {}
     for row in tiny_documents.split_rows("train").tolist():
         key_E = tiny_documents.keys(row)
-        for head, tail in zip(*oriented(tiny_documents, row), strict=True):
+        for head, tail in zip(*oriented_pairs(tiny_documents, row), strict=True):
             pair = frozenset((int(key_E[head]), int(key_E[tail])))
             assert seen.setdefault(pair, int(key_E[head])) == int(key_E[head])
 
 
 def test_questions_search_where_they_do_not_ask(tiny_documents):
     pairs = recurring_pairs(tiny_documents, EntityPairConfig(min_documents=2))
-    asked = pair_questions(pairs, np.arange(len(pairs)), seed=0)
+    asked = pair_queries(pairs, np.arange(len(pairs)), seed=0)
     shared = documents_by_pair(tiny_documents)
     assert len(asked.row_Q) > 3
     for row, keys in zip(asked.row_Q.tolist(), asked.key_Q2.tolist(), strict=True):

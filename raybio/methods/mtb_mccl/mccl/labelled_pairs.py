@@ -1,22 +1,13 @@
-"""Labelled pairs of entities for fine-tuning: which are kept when labels are few, and which documents make a step.
+"""Labelled pairs."""
 
-Shape letters: N documents, K candidate pairs of one, P pairs of a shard, C classes, "none" first.
-"""
-
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from raybio.core.batch import shard
-from raybio.core.errors import ConfigError
-from raybio.core.randomness import derive_seed, keyed_permutation, shuffled_epochs
-from raybio.methods.mtb_mccl.documents.collate import DocumentReader
+from raybio.core.randomness import derive_seed, keyed_permutation
+from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.methods.mtb_mccl.mccl.config import DocumentPlanConfig
-
-Pairs = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ class LabelledPairs:
 
     def labels(self, row: int) -> np.ndarray:
         """Classes of a document's pairs, bool (K, C)."""
-        return classes(self.store, row, self.pairs(row))
+        return pair_labels(self.store, row, self.pairs(row))
 
     @cached_property
     def _chosen(self) -> dict[int, np.ndarray]:
@@ -96,7 +87,7 @@ class LabelledPairs:
         }
 
 
-def classes(store: DocumentStore, row: int, pairs: Pairs) -> np.ndarray:
+def pair_labels(store: DocumentStore, row: int, pairs: Pairs) -> np.ndarray:
     """Which classes some pairs of a document have, bool (K, C); pairs without a relation are of class 0."""
     head_K, tail_K = pairs
     head_P, tail_P, label_P = store.relations(row)
@@ -118,56 +109,6 @@ def _both_ways(store: DocumentStore, pairs: Pairs) -> list[Pairs]:
     return [pairs] if store.is_directed else [pairs, pairs[::-1]]
 
 
-def coarse_classes(label_KC: np.ndarray) -> np.ndarray:
+def coarse_labels(label_KC: np.ndarray) -> np.ndarray:
     """The classes of training that is told only whether a pair has a relation, bool (K, 2)."""
     return np.stack([label_KC[:, 0], ~label_KC[:, 0]], axis=1)
-
-
-@dataclass(frozen=True)
-class RelationCollate:
-    """(step, rank, world) -> the arrays of a ``LabelledDocumentBatch``.
-
-    Attributes:
-        reader: documents as the encoder reads them.
-        labelled: the training pairs.
-        plan: documents of a step.
-        seed: the run's.
-        is_coarse: whether all relations are one class.
-    """
-
-    reader: DocumentReader
-    labelled: LabelledPairs
-    plan: DocumentPlanConfig
-    seed: int
-    is_coarse: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a store without a training pair."""
-        if not len(self.labelled.rows):
-            raise ConfigError(
-                f"{self.labelled.store.path}: has no training pair to learn from; want documents with entities and "
-                "relations in --input, or a larger data.label_fraction"
-            )
-
-    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
-        """The arrays of worker ``rank``'s shard of ``step``."""
-        labelled, size = self.labelled, self.plan.global_batch_rows
-        place = shuffled_epochs(
-            step * size, size, num_rows=len(labelled.rows), seed=self.seed, name="documents"
-        )
-        # Where there are fewer documents than a step wants, none comes twice: a pair would be its own neighbour.
-        rows = shard(
-            np.array(list(dict.fromkeys(labelled.rows[place].tolist()))), rank, world
-        ).tolist()
-        marked = [self.reader.marked(row) for row in rows]
-        arrays = self.reader.arrays(rows, marked, [labelled.pairs(row) for row in rows])
-        num_classes = len(self.labelled.store.relation_names)
-        label_PC = np.concatenate(
-            [np.zeros((0, num_classes), bool), *(labelled.labels(row) for row in rows)]
-        )
-        return arrays | {"label_PC": coarse_classes(label_PC) if self.is_coarse else label_PC}
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Steps in which every document comes once."""
-        return len(self.labelled.rows) / self.plan.global_batch_rows

@@ -1,0 +1,63 @@
+"""Collate."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from raybio.core.batch import shard
+from raybio.core.errors import ConfigError
+from raybio.core.randomness import shuffled_epochs
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
+from raybio.methods.mtb_mccl.mccl.config import DocumentPlanConfig
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs, coarse_labels
+
+
+@dataclass(frozen=True)
+class RelationCollate:
+    """(step, rank, world) -> the arrays of a ``LabelledDocumentBatch``.
+
+    Attributes:
+        reader: documents as the encoder reads them.
+        labelled: the training pairs.
+        plan: documents of a step.
+        seed: the run's.
+        is_coarse: whether all relations are one class.
+    """
+
+    reader: DocumentReader
+    labelled: LabelledPairs
+    plan: DocumentPlanConfig
+    seed: int
+    is_coarse: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a store without a training pair."""
+        if not len(self.labelled.rows):
+            raise ConfigError(
+                f"{self.labelled.store.path}: has no training pair to learn from; want documents with entities and "
+                "relations in --input, or a larger data.label_fraction"
+            )
+
+    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
+        """The arrays of worker ``rank``'s shard of ``step``."""
+        labelled, size = self.labelled, self.plan.global_batch_rows
+        place = shuffled_epochs(
+            step * size, size, num_rows=len(labelled.rows), seed=self.seed, name="documents"
+        )
+        # Where there are fewer documents than a step wants, none comes twice: a pair would be its own neighbour.
+        rows = shard(
+            np.array(list(dict.fromkeys(labelled.rows[place].tolist()))), rank, world
+        ).tolist()
+        marked = [self.reader.marked(row) for row in rows]
+        arrays = self.reader.arrays(rows, marked, [labelled.pairs(row) for row in rows])
+        num_classes = len(self.labelled.store.relation_names)
+        label_PC = np.concatenate(
+            [np.zeros((0, num_classes), bool), *(labelled.labels(row) for row in rows)]
+        )
+        return arrays | {"label_PC": coarse_labels(label_PC) if self.is_coarse else label_PC}
+
+    @property
+    def steps_per_epoch(self) -> float:
+        """Steps in which every document comes once."""
+        return len(self.labelled.rows) / self.plan.global_batch_rows
