@@ -226,7 +226,7 @@ def test_half_precision_is_computed_in_single():
                 "other_label_MR": torch.ones(12, 4, dtype=torch.bool),
                 "offset": 1,
             },
-            "are not those of the others from row 1 on",
+            "differ from those of the candidates from row 1 on",
         ),
     ],
 )
