@@ -13,7 +13,7 @@ from raybio.core.config import override_all
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.runtime.compare.plots import plot_against
-from raybio.runtime.compare.table import RelationEvaluation, write_against
+from raybio.runtime.compare.table import Judged, write_against
 from raybio.runtime.compare.variations import Kin, Variation, compare, family, judged
 from raybio.runtime.run.driver import Result, TrainRequest
 from raybio.runtime.run.folder import RunFolder, read_json
@@ -131,7 +131,7 @@ def test_the_last_split_that_is_no_part_of_another_is_shown(
     layout = METHODS[system].table
     scores = dict.fromkeys(layout.measures, {"value": 0.5, "low": 0.4, "high": 0.6})
     runs = [
-        RelationEvaluation({"optim.peak_lr": rate}, dict.fromkeys(layout.splits, scores))
+        Judged({"optim.peak_lr": rate}, dict.fromkeys(layout.splits, scores))
         for rate in (1e-5, 2e-5, 3e-5)
     ]
     folder = RunFolder(tmp_path, "first")
