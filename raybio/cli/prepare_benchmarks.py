@@ -1,4 +1,4 @@
-"""The commands of ``jobs/prepare.py`` that are about benchmarks of factual knowledge: built, judged and counted."""
+"""Commands of ``jobs/prepare.py`` for benchmarks of factual knowledge."""
 
 import json
 from functools import partial
@@ -12,17 +12,21 @@ from raybio.core.files import check_writable_file, check_writable_folder
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.benchmark.build import build_medlama
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
+from raybio.methods.contrastive_probe.benchmark.hardness import (
+    VERSIONS,
+    read_hardness,
+    write_disputed,
+)
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from raybio.methods.contrastive_probe.benchmark.statistics import (
     benchmark_statistics,
-    read_hardness,
     statistics_markdown,
 )
 
 benchmarks = typer.Typer()
 
-
-MEDLAMA, MEDLAMA_HELP = MedlamaConfig(), meanings(MedlamaConfig)
+DEFAULTS = MedlamaConfig()
+HELP = meanings(MedlamaConfig)
 
 
 @benchmarks.command()
@@ -31,35 +35,26 @@ def medlama(
         Path, typer.Option(help="UMLS's folder META, with MRCONSO.RRF and MRREL.RRF (.gz too)")
     ],
     out: Annotated[Path, typer.Option(help="folder of the benchmark")],
-    per_relation: Annotated[
-        int, typer.Option(help=MEDLAMA_HELP["per_relation"])
-    ] = MEDLAMA.per_relation,
-    seed: Annotated[int, typer.Option(help=MEDLAMA_HELP["seed"])] = MEDLAMA.seed,
-    max_answers: Annotated[
-        int, typer.Option(help=MEDLAMA_HELP["max_answers"])
-    ] = MEDLAMA.max_answers,
-    legacy: Annotated[bool, typer.Option("--legacy", help=MEDLAMA_HELP["legacy"])] = MEDLAMA.legacy,
+    per_relation: Annotated[int, typer.Option(help=HELP["per_relation"])] = DEFAULTS.per_relation,
+    seed: Annotated[int, typer.Option(help=HELP["seed"])] = DEFAULTS.seed,
+    max_answers: Annotated[int, typer.Option(help=HELP["max_answers"])] = DEFAULTS.max_answers,
+    legacy: Annotated[bool, typer.Option("--legacy", help=HELP["legacy"])] = DEFAULTS.legacy,
     force: Annotated[
         bool, typer.Option("--force", help="replace a benchmark that was built there before")
     ] = False,
 ) -> None:
-    """A benchmark of factual knowledge in MedLAMA's layout, from UMLS: queries and their answers, full and hard set."""
+    """Build a benchmark in MedLAMA's layout from UMLS: full and hard set."""
     config = settings_of(MedlamaConfig, locals())
-    manifest = build_medlama(umls, out, config, force=force, say=print)
-    for relation, facts in manifest["relations"].items():
-        print(
-            f"{relation}: "
-            + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in facts.items())
-        )
+    manifest = build_medlama(umls, out, config, force=force, log=print)
+    for relation, count_by_name in manifest["relations"].items():
+        counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in count_by_name.items()]
+        print(f"{relation}: {', '.join(counts)}")
     for relation in manifest["without_queries"]:
         print(f"{relation}: no queries")
-    for reason, facts in manifest["left_out"].items():
-        print(f"left out: {reason}: {facts['count']:,}")
-    hard = (
-        read_medlama(out, "hard")
-        if any(one["hard"] for one in manifest["relations"].values())
-        else None
-    )
+    for reason, summary in manifest["skipped"].items():
+        print(f"skipped: {reason}: {summary['count']:,}")
+    has_hard = any(counts["hard"] for counts in manifest["relations"].values())
+    hard = read_medlama(out, "hard") if has_hard else None
     print("\n" + statistics_markdown(benchmark_statistics(read_medlama(out), hard), str(out)))
 
 
@@ -70,24 +65,17 @@ def hardness(
         Path | None, typer.Option(help="write the disputed queries here, as a tab-separated table")
     ] = None,
 ) -> None:
-    """Which of MedLAMA's queries are hard: by the files' scores, as the authors' code reckons, and as it is meant."""
+    """Count MedLAMA's hard queries: by the stored scores, the authors' code, and the definition."""
     if out is not None:
         check_writable_file(out)
-    judged = list(read_hardness(benchmark))
-    disputed = [one for one in judged if one.is_disputed]
-    for name in ("stored", "legacy", "clean"):
-        print(
-            f"{name}: {sum(getattr(one, name).is_hard for one in judged):,} of {len(judged):,} queries are hard"
-        )
+    queries = list(read_hardness(benchmark))
+    disputed = [query for query in queries if query.is_disputed]
+    for version in VERSIONS:
+        num_hard = sum(getattr(query, version).is_hard for query in queries)
+        print(f"{version}: {num_hard:,} of {len(queries):,} queries are hard")
     print(f"{len(disputed):,} queries are disputed")
     if out is not None:
-        columns = ("stored", "legacy", "clean")
-        lines = ["\t".join(["file", "line", "head", *columns])]
-        for one in disputed:
-            shown = ["hard" if getattr(one, name).is_hard else "easy" for name in columns]
-            lines.append("\t".join([one.file, str(one.line), one.head, *shown]))
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_disputed(out, disputed)
 
 
 @benchmarks.command()
@@ -99,15 +87,14 @@ def statistics(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="model folder or hub id: answers are counted in its tokens; default: in words"
+            help="model folder or hub id whose tokenizer counts the answers; default: words"
         ),
     ] = None,
 ) -> None:
-    """What a benchmark is made of, beside the published ones: the MedLAMA paper's Table 6 and Figure 1."""
+    """Write statistics of a benchmark next to published ones (the paper's Table 6, Figure 1)."""
     check_writable_folder(out)
     full = read_benchmark(benchmark, "full")
     hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
-    # Only now: matplotlib takes a second, transformers more.
     from raybio.methods.contrastive_probe.plots import plot_statistics
 
     count_tokens = None

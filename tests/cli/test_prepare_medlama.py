@@ -26,10 +26,10 @@ def test_a_benchmark_is_built_and_its_counts_are_shown(tmp_path):
     benchmark = read_medlama(out)
     assert len(benchmark.relation_Q) == 28
     assert re.search(
-        r"may_treat: 40 found, 0 too many answers, 7 full, [1-7] hard, \d head among", shown.output
+        r"may_treat: 40 heads, 0 too many answers, 7 full, [1-7] hard, \d head among", shown.output
     )
-    assert "may_prevent: 40 found" in shown.output and "occurs_after: no queries" in shown.output
-    assert re.search(r"left out: name that is not English: \d+", shown.output)
+    assert "may_prevent: 40 heads" in shown.output and "occurs_after: no queries" in shown.output
+    assert re.search(r"skipped: name that is not English: \d+", shown.output)
     assert "| MedLAMA (published) | 19 | 19,000 |" in shown.output
     assert re.search(rf"\| {re.escape(str(out))} \| 4 \| 28 \|", shown.output)
     assert isinstance(run("medlama", "--umls", folder, "--out", out).exception, StoreError)

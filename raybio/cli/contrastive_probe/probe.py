@@ -269,11 +269,16 @@ def _read(
 
 def _asked_by_name(asked: Iterable[Any]) -> list[str]:
     """Relations that are asked by nothing but their names: neither the benchmark nor the paper has words for them."""
-    from raybio.methods.contrastive_probe.benchmark.medlama import TABLE_5, default_prompt
+    from raybio.methods.contrastive_probe.benchmark.prompts import default_prompt
+    from raybio.methods.contrastive_probe.published import paper_prompts
 
     found = (pair for one in asked for pair in zip(one.relations, one.prompts, strict=True))
     return sorted(
-        {name for name, prompt in found if name not in TABLE_5 and prompt == default_prompt(name)}
+        {
+            name
+            for name, prompt in found
+            if name not in paper_prompts() and prompt == default_prompt(name)
+        }
     )
 
 

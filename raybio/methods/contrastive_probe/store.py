@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybio.methods.contrastive_probe.benchmark.medlama import ProbeBenchmark
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.store.store import Store
 from raybio.store.writer import Draft, compact_int
 

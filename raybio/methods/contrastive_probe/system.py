@@ -37,7 +37,7 @@ from raybio.methods.contrastive_probe.accuracy import (
     outcome,
 )
 from raybio.methods.contrastive_probe.batches import ClozeBatch
-from raybio.methods.contrastive_probe.benchmark.medlama import ProbeBenchmark
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.cloze import ClozeCollate, ClozePlan
 from raybio.methods.contrastive_probe.config import Config, EvaluationConfig
 from raybio.methods.contrastive_probe.demo import default_knowledge

@@ -39,7 +39,8 @@ from raybio.methods.contrastive_probe.baselines.masked_lm import (
 )
 from raybio.methods.contrastive_probe.baselines.x_factr import is_right, predict_answers
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
-from raybio.methods.contrastive_probe.benchmark.medlama import ProbeBenchmark, Subset
+from raybio.methods.contrastive_probe.benchmark.medlama import Subset
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.config import DecodeConfig
 from raybio.methods.contrastive_probe.probe import TextEmbedder, embed_benchmark, load_embedder
 from raybio.ops.retrieval import Retrieval, Scores, cached_scores, distance_scores, retrieve_by_each

@@ -1,10 +1,13 @@
-"""BioLAMA (Sung et al., 2021), one of its three sources, as a probe's benchmark; and the benchmark of any folder.
+"""Reader of BioLAMA (Sung et al., 2021), and of either benchmark by the layout of its folder.
 
-A source's folder (``CTD/``, ``wikidata/``, ``umls/``) holds ``triples_processed/<relation>/{train,dev,test}.jsonl``,
-an object a line with ``sub_label``, ``sub_uri``, ``obj_labels``, ``obj_uris`` and perhaps ``obj_aliases`` (a list of
-names for each object), and ``prompts/manual.jsonl``, objects with ``relation`` and ``template``. The authors count an
-object's aliases as right answers, and so does this reader; they compare without regard to case, which names among
-candidates do not need.
+The folder of a source (``CTD/``, ``wikidata/``, ``umls/``) holds:
+
+- ``triples_processed/<relation>/{train,dev,test}.jsonl``: objects with ``sub_label``, ``sub_uri``,
+  ``obj_labels``, ``obj_uris`` and optionally ``obj_aliases`` (a list of names for each object).
+- ``prompts/manual.jsonl``: objects with ``relation`` and ``template``.
+
+Aliases of an object are correct answers, as in the authors' evaluation. That evaluation ignores
+case, which is not needed for names among candidates.
 """
 
 import json
@@ -13,32 +16,52 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.benchmark.medlama import (
+from raybio.methods.contrastive_probe.benchmark.medlama import Subset, read_medlama
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import (
     ProbeBenchmark,
     ProbeQuery,
-    Prompts,
-    Subset,
-    benchmark_of,
-    prompt_problem,
-    read_medlama,
+    build_benchmark,
 )
+from raybio.methods.contrastive_probe.benchmark.prompts import Prompts, prompt_problem
+from raybio.methods.contrastive_probe.published import BIOLAMA_SOURCES
 from raybio.store.json import Record
 from raybio.store.sources import read_lines
+
+_TRIPLES = "triples_processed"
 
 
 def read_benchmark(
     folder: str | Path, subset: Subset = "full", prompts: Prompts = "human"
 ) -> ProbeBenchmark:
-    """BioLAMA's test split if the folder holds ``triples_processed``, else MedLAMA by ``read_medlama``.
+    """Read BioLAMA's test split if the folder holds ``triples_processed``, else MedLAMA.
 
     Raises:
-        DataError: for files that are missing or of another layout; for BioLAMA's hard set, which there is not.
+        DataError: for files that are missing or of another layout; for a hard set of BioLAMA.
     """
-    if not (Path(folder) / "triples_processed").is_dir():
+    if not is_biolama(folder):
         return read_medlama(folder, subset, prompts)
     if subset == "hard":
-        raise DataError(f"{folder}: is BioLAMA's, which has no hard set. Ask for the full one.")
+        raise DataError(f"{folder}: is BioLAMA, which has no hard set. Choose the full one.")
     return read_biolama(folder, prompts)
+
+
+def is_biolama(folder: str | Path) -> bool:
+    """Return whether a folder has the layout of a source of BioLAMA."""
+    return (Path(folder) / _TRIPLES).is_dir()
+
+
+def query_set_name(folder: Path, subset: str) -> str:
+    """Return the name of a query set in reports.
+
+    It is ``subset`` for MedLAMA, and the source for BioLAMA, in the paper's spelling if it has one.
+    """
+    if not is_biolama(folder):
+        return subset
+    name = folder.resolve().name
+    for source in BIOLAMA_SOURCES:
+        if source.lower() == name.lower():
+            return source
+    return name
 
 
 def read_biolama(folder: str | Path, prompts: Prompts = "human") -> ProbeBenchmark:
@@ -46,40 +69,40 @@ def read_biolama(folder: str | Path, prompts: Prompts = "human") -> ProbeBenchma
 
     Args:
         folder: such as ``CTD/``.
-        prompts: "default" leaves ``manual.jsonl`` alone: a relation is asked by its own name.
+        prompts: "default" ignores ``manual.jsonl`` and uses the default prompt of each relation.
 
     Raises:
         DataError: for files that are missing or of another layout, with file and line.
     """
-    place = Path(folder) / "triples_processed"
-    files = sorted(place.glob("*/test.jsonl"))
-    queries = [
-        _query(record, record.path.parent.name) for path in files for record in _records(path)
-    ]
+    triples = Path(folder) / _TRIPLES
+    queries = []
+    for path in sorted(triples.glob("*/test.jsonl")):
+        queries += [_query(record, path.parent.name) for record in _records(path)]
     if not queries:
-        raise DataError(f"{place}: holds no query in <relation>/test.jsonl, want BioLAMA's layout")
-    return benchmark_of(
-        queries, {} if prompts == "default" else _prompts(Path(folder) / "prompts" / "manual.jsonl")
-    )
+        raise DataError(
+            f"{triples}: holds no query in <relation>/test.jsonl, want BioLAMA's layout"
+        )
+    prompt_by_relation = {}
+    if prompts != "default":
+        prompt_by_relation = _read_templates(Path(folder) / "prompts" / "manual.jsonl")
+    return build_benchmark(queries, prompt_by_relation)
 
 
 def _records(path: Path) -> Iterator[Record]:
     try:
-        for number, line in enumerate(read_lines(path, "a file of BioLAMA's"), start=1):
+        for line_number, line in enumerate(read_lines(path, "a file of BioLAMA's"), start=1):
             if line.strip():
-                yield Record.of(path, f"on line {number}", json.loads(line))
+                yield Record.of(path, f"on line {line_number}", json.loads(line))
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{path}, line {number}: is no JSON ({error}). Fetch the file again."
+            f"{path}, line {line_number}: is no JSON ({error}). Fetch the file again."
         ) from None
 
 
 def _query(record: Record, relation: str) -> ProbeQuery:
-    head, labels, uris = (
-        record.text("sub_label"),
-        record.texts("obj_labels"),
-        record.texts("obj_uris"),
-    )
+    head = record.text("sub_label")
+    labels = record.texts("obj_labels")
+    uris = record.texts("obj_uris")
     if not labels or len(labels) != len(uris):
         raise record.wrong("obj_uris", f"as many as obj_labels ({len(labels)}), one at least")
     pairs = list(zip(labels, uris, strict=True))
@@ -88,21 +111,19 @@ def _query(record: Record, relation: str) -> ProbeQuery:
         if not isinstance(aliases, list) or len(aliases) != len(uris):
             raise record.wrong("obj_aliases", f"a list of {len(uris)} lists of names")
         for names, uri in zip(aliases, uris, strict=True):
-            pairs += [
-                (name, uri)
-                for name in Record(record.path, record.name, {"obj_aliases": names}).texts(
-                    "obj_aliases"
-                )
-            ]
+            # A record of its own, so that an error names the field.
+            checked = Record(record.path, record.name, {"obj_aliases": names}).texts("obj_aliases")
+            pairs += [(name, uri) for name in checked]
     answers = list(dict.fromkeys(name for name, _ in pairs))
     return ProbeQuery(relation, head, answers, [(head, record.text("sub_uri")), *pairs])
 
 
-def _prompts(path: Path) -> dict[str, str]:
+def _read_templates(path: Path) -> dict[str, str]:
     prompts = {}
     for record in _records(path):
         prompt = record.text("template")
-        if problem := prompt_problem(prompt):
+        problem = prompt_problem(prompt)
+        if problem:
             raise DataError(f"{path}, record {record.name}: {problem}")
         prompts[record.text("relation")] = prompt
     return prompts

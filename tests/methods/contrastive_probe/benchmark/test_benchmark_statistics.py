@@ -3,14 +3,11 @@ import json
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.benchmark.medlama import (
-    ProbeQuery,
-    benchmark_of,
-    read_medlama,
-)
+from raybio.methods.contrastive_probe.benchmark.hardness import read_hardness
+from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeQuery, build_benchmark
 from raybio.methods.contrastive_probe.benchmark.statistics import (
     benchmark_statistics,
-    read_hardness,
     statistics_markdown,
 )
 from tests.paths import SHARED_DATA
@@ -23,7 +20,9 @@ OTHER = ProbeQuery("occurs_after", "Aspirin", ["sleep of the just"], [("Aspirin"
 
 
 def test_a_benchmark_is_counted_by_relation_and_by_length_of_answers():
-    data = benchmark_statistics(benchmark_of([EASY, HARD, OTHER], {}), benchmark_of([HARD], {}))
+    data = benchmark_statistics(
+        build_benchmark([EASY, HARD, OTHER], {}), build_benchmark([HARD], {})
+    )
     assert {name: data[name] for name in data if name.startswith("num_")} == {
         "num_relations": 2,
         "num_queries": 3,
@@ -46,20 +45,20 @@ def test_a_benchmark_is_counted_by_relation_and_by_length_of_answers():
 
 def test_a_tokenizers_counts_take_the_place_of_words():
     data = benchmark_statistics(
-        benchmark_of([EASY], {}), count_tokens=lambda names: [len(name) for name in names]
+        build_benchmark([EASY], {}), count_tokens=lambda names: [len(name) for name in names]
     )
     assert (data["unit"], data["share_by_length"]) == ("tokens", {7: 0.5, 10: 0.5})
 
 
 def test_the_published_rows_stand_beside_ours_and_are_marked():
-    shown = statistics_markdown(benchmark_statistics(benchmark_of([EASY, HARD], {})))
+    shown = statistics_markdown(benchmark_statistics(build_benchmark([EASY, HARD], {})))
     assert "| this benchmark | 1 | 2 | 1.5 | 9.25 |  |" in shown
     assert "| MedLAMA (published) | 19 | 19,000 | 2.3 | 20.88 | 2.6% |" in shown
     assert "| LAMA (published) | 41 | 41,000 | 1 | 7.11 | 100.0% |" in shown
     assert "| may_treat | 2 |  | 3 | 2 | 2 |" in shown
     assert "| 2 | 66.7% |" in shown
     in_tokens = benchmark_statistics(
-        benchmark_of([EASY, HARD], {}), count_tokens=lambda names: [1 for _ in names]
+        build_benchmark([EASY, HARD], {}), count_tokens=lambda names: [1 for _ in names]
     )
     assert "| mine | 1 | 2 | 1.5 | 9.25 | 100.0% |" in statistics_markdown(in_tokens, "mine")
 

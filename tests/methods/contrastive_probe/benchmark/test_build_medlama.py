@@ -64,7 +64,7 @@ def test_a_query_is_a_head_with_all_its_tails_in_the_released_layout(tmp_path):
         "prompts.csv": prompts,
     }
     assert (tmp_path / "out" / "may_treat_1.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
-    facts = {"found": 1, "too_many_answers": 0, "full": 1, "hard": 1, "head_among_answers": 0}
+    facts = {"heads": 1, "too_many_answers": 0, "full": 1, "hard": 1, "head_among_answers": 0}
     assert manifest["relations"] == {"may_treat": facts}
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
 
@@ -94,7 +94,7 @@ def test_the_preferred_name_is_chosen_by_ts_then_stt_then_ispref_whatever_the_or
     assert rows["may_treat_1.csv"][0][1] == "preferred"
 
 
-def test_what_is_suppressed_or_not_english_is_left_out_and_counted(tmp_path):
+def test_what_is_suppressed_or_not_english_is_skipped_and_counted(tmp_path):
     names = [
         *NAMES,
         conso_row("C7", "A70", "Old name", suppress="O"),
@@ -117,16 +117,16 @@ def test_what_is_suppressed_or_not_english_is_left_out_and_counted(tmp_path):
         ("Aspirin", 'Pain, "acute"'),
         ("Kept name", "Fièvre"),
     ]
-    left_out = {reason: facts["count"] for reason, facts in manifest["left_out"].items()}
-    assert left_out == {
+    skipped = {reason: facts["count"] for reason, facts in manifest["skipped"].items()}
+    assert skipped == {
         "suppressed relation": 1,
         "suppressed name": 3,
         "name that is not English": 2,
         "relation of a concept without an English name": 2,
     }
-    example = manifest["left_out"]["relation of a concept without an English name"]["examples"][0]
+    example = manifest["skipped"]["relation of a concept without an English name"]["examples"][0]
     assert example == {"file": "MRREL.RRF", "line": 3, "detail": "C8"}
-    assert manifest["left_out"]["suppressed relation"]["examples"][0]["line"] == 5
+    assert manifest["skipped"]["suppressed relation"]["examples"][0]["line"] == 5
     assert manifest["read"] == {"relation": 7, "name": 11}
 
 
@@ -135,11 +135,11 @@ def test_a_relation_that_comes_twice_counts_once_and_one_to_itself_is_kept_but_n
     rows, manifest = built(tmp_path, relations)
     assert [row[5] for row in rows["may_treat_2.csv"]] == ['Pain, "acute"', "Fièvre"]
     assert [row[1] for row in rows["may_treat_1_hard.csv"]] == ["Aspirin"]
-    assert manifest["left_out"]["relation that came before"]["count"] == 2
+    assert manifest["skipped"]["duplicate relation"]["count"] == 2
     assert manifest["relations"]["may_treat"]["head_among_answers"] == 1
 
 
-def test_a_query_with_more_than_ten_distinct_names_is_left_out(tmp_path):
+def test_a_query_with_more_than_ten_distinct_names_is_skipped(tmp_path):
     many = [
         conso_row(f"C1{place:02d}", f"A1{place:02d}", f"disease {place}") for place in range(11)
     ]
@@ -197,8 +197,8 @@ def test_a_synthetic_umls_is_built_and_read_again(tmp_path):
     assert not any(name.endswith(("española", "obsolete")) for name in benchmark.names)
     assert any('"so-called"' in name for name in benchmark.names)
     assert any("é" in name for name in benchmark.names)
-    assert manifest["left_out"].keys() == {"suppressed relation", "suppressed name", "name that is not English",
-                                           "relation that came before"}  # fmt: skip
+    assert manifest["skipped"].keys() == {"suppressed relation", "suppressed name", "name that is not English",
+                                           "duplicate relation"}  # fmt: skip
     assert all(facts["hard"] < facts["full"] for facts in manifest["relations"].values())
     assert len(manifest["without_queries"]) == 15
 
@@ -261,14 +261,14 @@ def test_a_folder_of_something_else_is_never_replaced_and_a_benchmark_only_by_fo
     folder = umls(tmp_path / "META", NAMES, [rel_row("C1", "may_treat", "C2")])
     (tmp_path / "out").mkdir()
     build_medlama(folder, tmp_path / "out")
-    with pytest.raises(StoreError, match="a benchmark is there already. Replace it with --force"):
+    with pytest.raises(StoreError, match="holds a benchmark already. Replace it with --force"):
         build_medlama(folder, tmp_path / "out")
     umls(folder, NAMES, [rel_row("C1", "may_prevent", "C2")])
     build_medlama(folder, tmp_path / "out", force=True)
     assert read_medlama(tmp_path / "out").relations == ("may_prevent",)
-    with pytest.raises(StoreError, match="holds what is no benchmark"):
+    with pytest.raises(StoreError, match="holds something other than a benchmark"):
         build_medlama(folder, folder, force=True)
-    with pytest.raises(StoreError, match="holds what is no benchmark"):
+    with pytest.raises(StoreError, match="holds something other than a benchmark"):
         build_medlama(folder, folder / "MRREL.RRF", force=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["META", "out"]
 
@@ -281,7 +281,7 @@ def test_a_place_that_cannot_be_written_and_heads_of_too_many_answers_are_refuse
     )
     said = []
     with pytest.raises(ConfigError, match="out: .*MRREL.RRF is a file; want a folder"):
-        build_medlama(folder, folder / "MRREL.RRF" / "out", say=said.append)
+        build_medlama(folder, folder / "MRREL.RRF" / "out", log=said.append)
     assert said == []  # before UMLS is read, which takes long
     with pytest.raises(DataError, match="every head has more than 1 answers"):
         build_medlama(folder, tmp_path / "out", MedlamaConfig(max_answers=1))

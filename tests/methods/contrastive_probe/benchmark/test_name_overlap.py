@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from raybio.methods.contrastive_probe.benchmark.statistics import (
+from raybio.methods.contrastive_probe.benchmark.hardness import (
     Overlap,
     longest_common_subsequence,
     name_overlap,

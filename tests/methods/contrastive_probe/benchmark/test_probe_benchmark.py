@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.benchmark.medlama import TABLE_5, read_medlama
+from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
+from raybio.methods.contrastive_probe.published import paper_prompts
 from tests.paths import SHARED_DATA
 
 RELEASED = SHARED_DATA / "medlama"
@@ -199,8 +200,8 @@ def test_bad_prompts_are_named_with_file_and_line(tmp_path, content, message):
 @real
 def test_the_released_full_set_has_the_counts_that_were_measured():
     benchmark = read_medlama(RELEASED)
-    assert benchmark.relations == tuple(TABLE_5)
-    assert benchmark.prompts == tuple(TABLE_5.values())
+    assert benchmark.relations == tuple(paper_prompts())
+    assert benchmark.prompts == tuple(paper_prompts().values())
     assert np.bincount(benchmark.relation_Q).tolist() == [1000] * 19
     assert len(benchmark.names) == 22_923
     assert list(benchmark.names) == sorted(set(benchmark.names))

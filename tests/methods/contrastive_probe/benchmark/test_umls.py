@@ -2,10 +2,10 @@ import pyarrow as pa
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.benchmark.build import (
+from raybio.methods.contrastive_probe.benchmark.umls import (
     MRCONSO,
     MRREL,
-    read_names,
+    read_concept_names,
     read_relations,
 )
 from raybio.store.quarantine import Quarantine
@@ -35,8 +35,8 @@ def test_small_blocks_give_what_one_block_gives(tmp_path):
         }
     auis, cuis = tables[0]["AUI2"].unique(), tables[0]["CUI2"].unique()
     names = [
-        read_names(folder / "MRCONSO.RRF", auis, cuis, whole),
-        read_names(folder / "MRCONSO.RRF", auis, cuis, parts, block_bytes=SMALL),
+        read_concept_names(folder / "MRCONSO.RRF", auis, cuis, whole),
+        read_concept_names(folder / "MRCONSO.RRF", auis, cuis, parts, block_bytes=SMALL),
     ]
     assert names[0] == names[1] and set(names[0].name_by_cui) == set(cuis.to_pylist())
     assert whole.summary() == parts.summary()
@@ -60,6 +60,8 @@ def test_quotes_blanks_and_returns_are_letters_like_others(tmp_path):
     rows = [conso_row(f"C{number}", f"A{number}", name) for number, name in enumerate(names)]
     (tmp_path / "MRCONSO.RRF").write_bytes("".join(rows).replace("\n", "\r\n").encode())
     cuis = pa.array([f"C{number}" for number in range(4)])
-    found = read_names(tmp_path / "MRCONSO.RRF", pa.array([], pa.string()), cuis, Quarantine())
+    found = read_concept_names(
+        tmp_path / "MRCONSO.RRF", pa.array([], pa.string()), cuis, Quarantine()
+    )
     assert list(found.name_by_cui.values()) == ['"Aspirin', "Laennec's", 'a ""b"" \\', "blank"]
     assert found.name_by_aui == {}
