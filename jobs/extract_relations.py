@@ -7,7 +7,7 @@ import typer
 
 from raybio.cli.app import run_app
 from raybio.cli.options import fraction
-from raybio.cli.prepared import matching
+from raybio.cli.stores import matching
 from raybio.core.files import check_writable_file
 from raybio.runtime.run.folder import model_folder
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from raybio.cli.prepare import _parse_by_ray_data, app
+from raybio.cli.commands.biostransformers import parse_by_ray_data
+from raybio.cli.prepare import app
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.prepare import prepare_medline
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
@@ -42,7 +43,7 @@ def test_ray_data_on_one_worker_or_two_gives_the_store_of_one_process(tmp_path: 
     assert here.pmid_N.tolist() == [1]
     assert [one["file"] for one in here.manifest["broken_files"]] == ["c.xml"]
     for workers in (1, 2):
-        parse_all = partial(_parse_by_ray_data, workers)
+        parse_all = partial(parse_by_ray_data, workers)
         there = prepare_medline(tmp_path / f"there{workers}", files, config, parse_all=parse_all)
         assert there.digest == here.digest
 

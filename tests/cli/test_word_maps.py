@@ -15,6 +15,7 @@ from raybio.cli.evaluate import app
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, StoreError
 from raybio.evaluation.plots import COLOURS
+from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs import word_map
 from raybio.methods.relation_graphs.config import GraphsConfig
@@ -51,7 +52,7 @@ def runs(store: WordStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders of runs of three steps, with their exports."""
     folder = tmp_path_factory.mktemp("runs")
     for name, changes in RUNS.items():
-        config = override_all(relation_graphs.DEMO, TINY | changes)
+        config = override_all(METHODS["relation_graphs"].demo, TINY | changes)
         system = relation_graphs.build(config, store.path)
         list(fit(system, config))
         system.export(folder / name / "export", {})

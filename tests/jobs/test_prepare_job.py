@@ -59,9 +59,9 @@ def test_a_tree_of_life_download_is_prepared_and_what_was_set_aside_is_shown(tmp
     store = open_store(tmp_path / "store", verify=True)
     assert store.manifest["parameters"]["heldout_share"] == 0.1
     assert store.manifest["counts"]["links"] + store.manifest["counts"]["heldout_links"] == 150
-    assert "set aside: duplicate link (merged)" in result.output
+    assert "skipped: duplicate link (merged)" in result.output
     assert re.search(
-        r"set aside: duplicate link \(merged\): first \S+:\d+.*, more in .*manifest.json",
+        r"skipped: duplicate link \(merged\): first \S+:\d+.*, more in .*manifest.json",
         result.output,
     )
 

@@ -251,7 +251,7 @@ def test_the_command_prepares_and_shows_what_was_set_aside(tmp_path):
     ]
     result = CliRunner().invoke(prepare.app, command, catch_exceptions=False)
     assert result.exit_code == 0
-    assert "set aside: document that is there twice" in " ".join(result.output.split())
+    assert "skipped: document that is there twice" in " ".join(result.output.split())
     assert (
         open_store(tmp_path / "store", DocumentStore, verify=True).manifest["counts"][
             "train_documents"
@@ -417,7 +417,7 @@ def test_the_command_says_how_many_documents_it_drew(tmp_path):
     store = open_store(tmp_path / "store", DocumentStore)
     num_drawn = len(dev_ids(store))
     assert (
-        f"to choose settings on: {num_drawn} documents; {40 - num_drawn} are left to train on"
+        f"of --input, {num_drawn} documents are dev and {40 - num_drawn} are training documents"
         in result.output
     )
     expected = prepare_documents(tmp_path / "expected", [train], dev_share=0.25, seed=3)

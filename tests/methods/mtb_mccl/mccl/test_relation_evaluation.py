@@ -120,7 +120,7 @@ def test_what_was_only_pretrained_is_refused_with_the_command_that_takes_it(
 def test_the_command_prints_and_writes_the_scores(
     trained, tiny_documents: DocumentStore, tmp_path, capsys
 ) -> None:
-    from raybio.cli.evaluate import relations
+    from raybio.cli.commands.mtb_mccl import relations
 
     relations(trained[0], tiny_documents.path, "test", tmp_path / "scores.json")
     shown, written = capsys.readouterr().out, json.loads((tmp_path / "scores.json").read_text())

@@ -1,0 +1,182 @@
+"""Commands of BioSTransformers: stores of articles, and zero-shot retrieval."""
+
+import json
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raybio.cli.app import meanings, settings_of
+from raybio.cli.options import fraction
+from raybio.cli.stores import Force, Out, matching, show_store
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_writable_folder
+from raybio.methods.biostransformers.config import ArticleConfig
+from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, task_names
+
+if TYPE_CHECKING:
+    from raybio.methods.biostransformers.formats.medline_parts import FileReport
+
+evaluate = typer.Typer()
+prepare = typer.Typer()
+
+TASKS = "; ".join(f"{name}: {', '.join(data_set.tasks)}" for name, data_set in DATA_SETS.items())
+DEFAULTS = ArticleConfig()
+HELP = meanings(ArticleConfig)
+
+ValidationShare = Annotated[
+    float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["validation_share"])
+]
+Seed = Annotated[int, typer.Option(help=HELP["seed"])]
+MaxBadShare = Annotated[
+    float, typer.Option(parser=fraction, metavar="FLOAT", help=HELP["max_bad_share"])
+]
+
+
+@evaluate.command()
+def zero_shot(
+    model: Annotated[
+        list[str],
+        typer.Option(help="model folder (such as export/ of a run) or hub id; repeatable"),
+    ],
+    data: Annotated[
+        Path, typer.Option(help="folder with hallmarks_of_cancer/, pubmedqa/, bioasq_7b/")
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the report")],
+    tasks: Annotated[
+        str, typer.Option(help=f"data sets or single tasks, separated by commas ({TASKS})")
+    ] = ",".join(DATA_SETS),
+    hoc_pmids: Annotated[
+        Path | None,
+        typer.Option(help="file with one PMID a line: run hoc tasks on these abstracts too"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the intervals and tests")] = 0,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=3, help="maximum tokens of a text; default: 512, or what the model can read"
+        ),
+    ] = None,
+) -> None:
+    """Rank documents by cosine similarity; compare with TF-IDF, BM25, chance and the paper."""
+    names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
+    check_writable_folder(out)
+    from raybio.methods.biostransformers.zero_shot.evaluate import zero_shot as evaluate_tasks
+    from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
+
+    results = evaluate_tasks(
+        model,
+        names,
+        data,
+        seed=seed,
+        max_length=max_length,
+        hoc_pmids=hoc_pmids,
+        say=lambda task: print(f"evaluating {task}"),
+    )
+    settings = {"models": model, "data": str(data), "seed": seed, "max_length": max_length}
+    if hoc_pmids is not None:
+        settings["hoc_pmids"] = str(hoc_pmids)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.json").write_text(json.dumps(report_data(results, settings), indent=2) + "\n")
+    report = report_markdown(results, settings)
+    (out / "report.md").write_text(report + "\n")
+    print(report)
+    print(f"report: {out / 'report.md'}, {out / 'report.json'}")
+
+
+@prepare.command()
+def medline(
+    source: Annotated[
+        list[str], typer.Option("--input", help="files or patterns, oldest first; quote patterns")
+    ],
+    out: Out,
+    validation_share: ValidationShare = DEFAULTS.validation_share,
+    seed: Seed = DEFAULTS.seed,
+    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
+    parts: Annotated[
+        Path | None,
+        typer.Option(help="folder of the parsed files; default: next to the store until done"),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="files parsed in parallel by Ray Data; 0: without Ray")
+    ] = 0,
+    force: Force = False,
+) -> None:
+    """PubMed baseline and update files (.xml, .xml.gz): titles, abstracts, MeSH terms."""
+    config = settings_of(ArticleConfig, locals())
+    started = time.perf_counter()
+    files = matching(source)
+    from raybio.methods.biostransformers.prepare import parse_here, prepare_medline
+
+    parse_all = partial(parse_by_ray_data, workers) if workers else parse_here
+    store = prepare_medline(out, files, config, force=force, parse_all=parse_all, parts=parts)
+    show_store(store, started)
+
+
+@prepare.command()
+def pairs(
+    source: Annotated[
+        list[str], typer.Option("--input", help="tables or patterns, oldest first; quote patterns")
+    ],
+    out: Out,
+    validation_share: ValidationShare = DEFAULTS.validation_share,
+    seed: Seed = DEFAULTS.seed,
+    max_bad_share: MaxBadShare = DEFAULTS.max_bad_share,
+    force: Force = False,
+) -> None:
+    """Tables of articles: the authors' layouts, text,label files, or PubMedQA's JSON (.gz too)."""
+    config = settings_of(ArticleConfig, locals())
+    started = time.perf_counter()
+    files = matching(source)
+    from raybio.methods.biostransformers.prepare import prepare_pairs
+
+    show_store(prepare_pairs(out, files, config, force=force), started)
+
+
+@prepare.command()
+def download(
+    out: Annotated[Path, typer.Option(help="folder of the files")],
+    url: Annotated[
+        str, typer.Option(help="address of the remote folder")
+    ] = "https://ftp.ncbi.nlm.nih.gov/pubmed/baseline/",
+    first: Annotated[int | None, typer.Option(min=0, help="number of the first file")] = None,
+    last: Annotated[int | None, typer.Option(min=0, help="number of the last file")] = None,
+) -> None:
+    """Download PubMed baseline or update files: resumable, md5 sums checked."""
+    if first is not None and last is not None and first > last:
+        raise ConfigError(
+            f"--first {first} comes after --last {last}; want the first number and then the last"
+        )
+    from raybio.methods.biostransformers.formats.download import download_pubmed
+
+    print(f"listing the files of {url}")
+
+    def show(name: str, num_done: int, num_files: int) -> None:
+        print(f"{num_done:,}/{num_files:,} {name}")
+
+    files = download_pubmed(url, out, first=first, last=last, progress=show)
+    command = f"python jobs/prepare.py medline --input '{out}/*.xml.gz' --out STORE"
+    print(f"{len(files):,} files in {out}; next: {command}")
+
+
+def parse_by_ray_data(workers: int, files: Sequence[Path], parts: Path) -> "list[FileReport]":
+    """Parse files of MEDLINE by Ray Data, and return a report of each in the given order."""
+    from raybio.methods.biostransformers.formats.medline_parts import FileReport
+    from raybio.runtime.map_rows import map_rows
+
+    rows = [{"path": str(path.absolute())} for path in files]
+    report_by_path = {}
+    for row in map_rows(workers, rows, partial(_parse_row, str(parts.absolute()))):
+        report = FileReport(**json.loads(row["report"]))
+        report_by_path[report.path] = report
+    return [report_by_path[row["path"]] for row in rows]
+
+
+def _parse_row(parts: str, row: dict[str, Any]) -> dict[str, Any]:
+    from raybio.methods.biostransformers.formats.medline_parts import parse_file
+
+    # As text: reports differ in what they hold, and Arrow wants one type for all.
+    return {"report": json.dumps(parse_file(row["path"], parts)._asdict())}

@@ -1,0 +1,174 @@
+"""Commands of CLDR, CLGS and CLNER: stores of sentences, entities and relations, maps of words."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raybio.cli.scores import ScoresFile, write_scores
+from raybio.cli.stores import Force, Input, MaxBadShare, Out, matching, show_store
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_model_sources, check_writable_file, check_writable_folder
+from raybio.runtime.run.folder import model_folder
+
+evaluate = typer.Typer()
+prepare = typer.Typer()
+
+
+@evaluate.command()
+def entities_relations(
+    relations: Annotated[
+        str, typer.Option(help="run of relation_graphs with a pair head, or its export/")
+    ],
+    entities: Annotated[
+        str, typer.Option(help="run with a tag head (clner, joint), or its export/")
+    ],
+    store: Annotated[Path, typer.Option(help="prepared sentences")],
+    out: ScoresFile = None,
+) -> None:
+    """Find entities and relations in the test sentences of the models' fold: NER and RE scores."""
+    if out is not None:
+        check_writable_file(out)
+    relation_folder = model_folder(relations, "--relations")
+    entity_folder = model_folder(entities, "--entities")
+    from raybio.methods.relation_graphs.evaluate import chance_of_fold, judge_together
+    from raybio.methods.relation_graphs.report import report_data, report_markdown
+    from raybio.methods.relation_graphs.store import WordStore
+    from raybio.store.store import open_store
+
+    judged = judge_together(relation_folder, entity_folder, store, say=print)
+    chance = chance_of_fold(relation_folder, open_store(store, WordStore))
+    intervals = judged.intervals()
+    rule = judged.rule
+    described = (
+        f"{rule.pair_neighbours} neighbours vote on pairs, {rule.tag_neighbours} on tags; a "
+        f"related pair has weight {rule.probe_positive_weight:g} in the linear probe"
+    )
+    title = f"relations by {relations}, entities by {entities}, {store}"
+    print(report_markdown(intervals, chance, described, title))
+    settings = {"relations": relations, "entities": entities, "store": str(store)}
+    write_scores(out, report_data(intervals, chance, rule._asdict(), settings))
+
+
+@evaluate.command()
+def sentence_graphs(
+    model: Annotated[
+        list[str],
+        typer.Option(help="run of relation_graphs with graphs, or its export/; repeatable"),
+    ],
+    store: Annotated[Path, typer.Option(help="prepared sentences")],
+    negatives: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="maximum number of false graphs for each true one; default: as in training"
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
+) -> None:
+    """Fraction of sentences (clgs) or related pairs (cldr) whose true graph is nearest: Table 2."""
+    folders = [model_folder(source, "--model") for source in model]
+    import numpy as np
+
+    from raybio.core.markdown import markdown_table
+    from raybio.methods.relation_graphs.evaluate import graph_accuracy_of_sentences
+    from raybio.ops.significance import mean_interval
+
+    rows = []
+    for name, folder in zip(model, folders, strict=True):
+        accuracy_S = graph_accuracy_of_sentences(folder, store, num_negatives=negatives)
+        interval = mean_interval(accuracy_S, np.random.default_rng(seed))
+        value, low, high = (100 * number for number in interval)
+        rows.append([name, f"{value:.2f} [{low:.2f}, {high:.2f}]", f"{len(accuracy_S):,}"])
+    print(markdown_table(["model", "true graph nearest, %", "sentences"], rows))
+    against = "as many false graphs each as in training"
+    if negatives is not None:
+        against = f"up to {negatives:,} false graphs each"
+    print(f"\n95 % intervals over sentences; against {against}")
+
+
+@evaluate.command()
+def word_maps(
+    store: Annotated[Path, typer.Option(help="prepared sentences with entities and relations")],
+    out: Annotated[Path, typer.Option(help="folder of the figure and of its coordinates")],
+    relations: Annotated[
+        str | None,
+        typer.Option(
+            help="run of relation_graphs with a pair head (cldr, clgs, joint), or its export/"
+        ),
+    ] = None,
+    entities: Annotated[
+        str | None,
+        typer.Option(help="run with a tag head (clner, joint) of the same fold, or its export/"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="seed of t-SNE and of the sampled points")] = 0,
+) -> None:
+    """Draw t-SNE maps of the fold's test sentences: pairs and words by each head."""
+    check_writable_folder(out)
+    if relations is None and entities is None:
+        raise ConfigError("--relations, --entities: got none of them; want at least one")
+    folders = {}
+    for option, source in (("--relations", relations), ("--entities", entities)):
+        folders[option] = None if source is None else model_folder(source, option)
+        if folders[option] is not None:
+            check_model_sources([folders[option]], option)
+    from raybio.methods.relation_graphs.store import WordStore
+    from raybio.store.store import open_store
+
+    sentences = open_store(store, WordStore)
+    # A store that does not exist is refused without torch, which these import.
+    from raybio.methods.relation_graphs.plots import plot_word_maps, write_word_maps
+    from raybio.methods.relation_graphs.word_map import word_maps as lay_out
+
+    panels = lay_out(folders["--relations"], folders["--entities"], sentences, seed=seed, say=print)
+    figure = plot_word_maps(panels, out / "word_maps.png")
+    print(f"map: {figure}, {write_word_maps(panels, sentences, out / 'word_maps.csv')}")
+
+
+@prepare.command()
+def ade(
+    source: Input,
+    out: Out,
+    splits: Annotated[
+        Path | None, typer.Option(help="folds of a cross-validation, as ADE's cv_splits.json")
+    ] = None,
+    dev: Annotated[
+        list[str] | None, typer.Option(help="without --splits: dev files, to choose settings")
+    ] = None,
+    test: Annotated[list[str] | None, typer.Option(help="without --splits: test files")] = None,
+    max_bad_share: MaxBadShare = 0.1,
+    force: Force = False,
+) -> None:
+    """Sentences with entities and relations: SpERT's JSON layout, of any corpus (.gz too)."""
+    started = time.perf_counter()
+    files = matching(source)
+    dev_files = matching(dev or (), "--dev")
+    test_files = matching(test or (), "--test")
+    from raybio.methods.relation_graphs.prepare import prepare_words
+
+    store = prepare_words(
+        out,
+        files,
+        splits=splits,
+        dev=dev_files,
+        test=test_files,
+        force=force,
+        max_bad_share=max_bad_share,
+    )
+    show_store(store, started)
+
+
+@prepare.command()
+def word_statistics(
+    store: Annotated[Path, typer.Option(help="prepared sentences (the command ade)")],
+    batch: Annotated[int, typer.Option(min=1, help="sentences of a batch in Table 5")] = 16,
+) -> None:
+    """Print statistics of prepared sentences as Markdown: the CLDR paper's Tables 1, 5 and 6."""
+    from raybio.methods.relation_graphs.prepare import (
+        statistics_of_words,
+        word_statistics_markdown,
+    )
+    from raybio.methods.relation_graphs.store import WordStore
+    from raybio.store.store import open_store
+
+    print(word_statistics_markdown(statistics_of_words(open_store(store, WordStore), batch)))

@@ -1,0 +1,257 @@
+"""Commands of SPPT: stores of proteins, articles and sentences with topics; links and task fit."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raybio.cli.app import meanings, settings_of
+from raybio.cli.options import fraction
+from raybio.cli.scores import ScoresFile, write_scores
+from raybio.cli.stores import Force, Out, matching, show_store
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_model_sources, check_writable_file
+from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
+from raybio.methods.sppt.synthetic.config import TopicConfig
+from raybio.runtime.run.folder import model_folder
+
+evaluate = typer.Typer()
+prepare = typer.Typer()
+
+PROTEINS = PrepareConfig()
+PROTEIN_HELP = meanings(PrepareConfig)
+TEXTS = LinkedTextConfig()
+TEXT_HELP = meanings(LinkedTextConfig)
+TOPICS = TopicConfig()
+TOPIC_HELP = meanings(TopicConfig)
+
+
+@evaluate.command()
+def link_samples(
+    model: Annotated[
+        list[str], typer.Option(help="run of sppt_mag, model folder or hub id; repeatable")
+    ],
+    store: Annotated[Path, typer.Option(help="prepared articles and their citations")],
+    pooling: Annotated[
+        str, typer.Option(help="cls (the paper) or mean, for models whose folder does not say")
+    ] = "cls",
+    max_length: Annotated[int, typer.Option(min=3, help="maximum tokens of a text")] = 512,
+    trials: Annotated[int, typer.Option(min=1, help="number of test graphs")] = 5,
+    samples: Annotated[int, typer.Option(min=1, help="samples of each test graph")] = 100,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="nodes drawn for a sample; their neighbours are added")
+    ] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="seed of test graphs and samples")] = 0,
+    out: ScoresFile = None,
+) -> None:
+    """Link retrieval of text encoders on samples of test graphs: the SPPT paper's Table 7."""
+    if pooling not in ("mean", "cls"):
+        raise ConfigError(f"--pooling: got {pooling!r}, want mean or cls")
+    if out is not None:
+        check_writable_file(out)
+    name_by_folder = {model_folder(source, "--model"): source for source in model}
+    folders = list(name_by_folder)
+    check_model_sources(folders)
+    from raybio.core.markdown import markdown_table
+    from raybio.methods.sppt.articles.evaluate import evaluate_link_samples, truncation_remarks
+    from raybio.methods.sppt.articles.link_samples import MEASURES
+    from raybio.methods.sppt.table import LINK_RETRIEVAL
+
+    remarks = {}
+    for folder, remark in truncation_remarks(folders, store, max_length).items():
+        remarks[name_by_folder[folder]] = remark
+        print(f"{name_by_folder[folder]}: {remark}")
+    settings: dict[str, Any] = {
+        "pooling": pooling,
+        "max_length": max_length,
+        "seed": seed,
+        "trials": trials,
+        "samples": samples,
+        "nodes": nodes,
+    }
+    rows = []
+    scores = {}
+    evaluated = evaluate_link_samples(folders, store, report=print, **settings)
+    for folder, score_by_measure in evaluated.items():
+        # Baselines have a name and no folder.
+        name = name_by_folder.get(folder, folder)
+        cells = [
+            f"{100 * score.mean:.2f} ± {100 * score.deviation:.2f}"
+            for score in score_by_measure.values()
+        ]
+        rows.append([name, *cells])
+        scores[name] = {measure: score._asdict() for measure, score in score_by_measure.items()}
+    titles = [LINK_RETRIEVAL.measures[measure] for measure in MEASURES]
+    print(markdown_table(["model", *titles], rows))
+    print(
+        f"\nin %; mean ± standard deviation over {trials} test graphs, "
+        f"{samples} samples of {nodes} nodes each"
+    )
+    data = {"store": str(store), "settings": settings, "scores": scores, "cuts": remarks}
+    write_scores(out, data)
+
+
+@evaluate.command()
+def task_fit(
+    store: Annotated[Path, typer.Option(help="prepared proteins or articles, and their links")],
+    labels: Annotated[
+        Path, typer.Option(help="table with a header: id and label, tab-separated (.gz too)")
+    ],
+    numbers: Annotated[
+        bool, typer.Option("--numbers", help="labels are numbers, not classes")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the shuffled labels")] = 0,
+    out: ScoresFile = None,
+) -> None:
+    """Before training, measure label homophily of your graph against shuffled labels."""
+    if out is not None:
+        check_writable_file(out)
+    from raybio.methods.sppt.graph_store import open_graph
+    from raybio.methods.sppt.task_fit import (
+        BesideChance,
+        fit_markdown,
+        fit_of_classes,
+        fit_of_numbers,
+        read_node_labels,
+    )
+
+    linked = open_graph(store)
+    read = read_node_labels(labels, linked.keys)
+    if numbers:
+        data = fit_of_numbers(linked.graph, read.numbers(), seed=seed)
+    else:
+        data = fit_of_classes(linked.graph, read.classes()[0], seed=seed)
+    data["unknown_ids"] = len(read.unknown)
+    print(fit_markdown(data, f"{labels} on the graph of {store}"))
+    if read.unknown:
+        print(
+            f"\n{len(read.unknown):,} ids of the table are not in the store, "
+            f"such as {read.unknown[0]}"
+        )
+    plain = {}
+    for name, value in data.items():
+        plain[name] = value._asdict() if isinstance(value, BesideChance) else value
+    write_scores(out, plain)
+
+
+@prepare.command()
+def proteins(
+    out: Out,
+    interactomes: Annotated[
+        Path | None, typer.Option(help="folder with <taxid>.txt (SNAP Tree-of-life)")
+    ] = None,
+    species: Annotated[Path | None, typer.Option(help="treeoflife.species.tsv")] = None,
+    sequences: Annotated[
+        Path | None, typer.Option(help="FASTA file, or folder with <taxid>.fa[.gz]")
+    ] = None,
+    edges: Annotated[Path | None, typer.Option(help="table: protein_a, protein_b")] = None,
+    proteins: Annotated[
+        Path | None, typer.Option(help="table: protein_id, species_taxid (a number), sequence")
+    ] = None,
+    heldout_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["heldout_share"])
+    ] = PROTEINS.heldout_share,
+    seed: Annotated[int, typer.Option(help=PROTEIN_HELP["seed"])] = PROTEINS.seed,
+    strip_stop: Annotated[
+        bool, typer.Option(help=PROTEIN_HELP["strip_stop"])
+    ] = PROTEINS.strip_stop,
+    max_length: Annotated[int, typer.Option(help=PROTEIN_HELP["max_length"])] = PROTEINS.max_length,
+    max_bad_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=PROTEIN_HELP["max_bad_share"])
+    ] = PROTEINS.max_bad_share,
+    force: Force = False,
+) -> None:
+    """Protein sequences and their links: a Tree-of-life download, or two tables (.gz too)."""
+    config = settings_of(PrepareConfig, locals())
+    started = time.perf_counter()
+    tree_of_life = (interactomes, species, sequences)
+    tables = (edges, proteins)
+    if all(tree_of_life) == all(tables) or (any(tree_of_life) and any(tables)):
+        raise ConfigError(
+            "want either --interactomes, --species and --sequences, or --edges and --proteins"
+        )
+    from raybio.methods.sppt.prepare import prepare_proteins
+    from raybio.methods.sppt.proteins.formats import Tables
+    from raybio.methods.sppt.proteins.tree_of_life import TreeOfLife
+
+    source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
+    show_store(prepare_proteins(out, source, config, force=force), started)
+
+
+@prepare.command()
+def articles(
+    out: Out,
+    nodes: Annotated[Path | None, typer.Option(help="table: id, title, abstract")] = None,
+    edges: Annotated[Path | None, typer.Option(help="table: citing, cited")] = None,
+    cane: Annotated[
+        Path | None, typer.Option(help="folder with data.txt and graph.txt, as CANE's data sets")
+    ] = None,
+    mag: Annotated[
+        Path | None, typer.Option(help="folder ogbn_mag/ (OGB), with --abstracts")
+    ] = None,
+    abstracts: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="MAG's PaperAbstractsInvertedIndex.txt, its parts or patterns; or a CSV file "
+            "with the columns ent idx,abstract"
+        ),
+    ] = None,
+    heldout_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["heldout_share"])
+    ] = TEXTS.heldout_share,
+    seed: Annotated[int, typer.Option(help=TEXT_HELP["seed"])] = TEXTS.seed,
+    max_bad_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=TEXT_HELP["max_bad_share"])
+    ] = TEXTS.max_bad_share,
+    force: Force = False,
+) -> None:
+    """Articles and their citations, for SPPT: OGB-MAG, two tables, or CANE's layout (.gz too)."""
+    config = settings_of(LinkedTextConfig, locals())
+    started = time.perf_counter()
+    given = {"tables": (nodes, edges), "cane": (cane,), "mag": (mag, abstracts)}
+    layouts = [name for name, options in given.items() if any(options)]
+    if len(layouts) != 1 or not all(given[layouts[0]]):
+        raise ConfigError("want either --nodes and --edges, or --cane, or --mag and --abstracts")
+    abstract_files = matching(abstracts or (), "--abstracts")
+    from raybio.methods.sppt.articles.formats.cane import Cane
+    from raybio.methods.sppt.articles.formats.ogb_mag import OgbMag
+    from raybio.methods.sppt.articles.formats.tables import LinkedTables
+    from raybio.methods.sppt.prepare import TextSource, prepare_linked_texts
+
+    source: TextSource
+    if cane is not None:
+        source = Cane(cane)
+    elif mag is not None:
+        source = OgbMag(mag, abstract_files)
+    else:
+        source = LinkedTables(nodes, edges)  # type: ignore[arg-type]
+    show_store(prepare_linked_texts(out, source, config, force=force), started)
+
+
+@prepare.command()
+def topics(
+    source: Annotated[
+        list[str], typer.Option("--input", help="files of sentences, one a line; quote patterns")
+    ],
+    out: Out,
+    num_topics: Annotated[int, typer.Option(help=TOPIC_HELP["num_topics"])] = TOPICS.num_topics,
+    max_share: Annotated[
+        float, typer.Option(parser=fraction, metavar="FLOAT", help=TOPIC_HELP["max_share"])
+    ] = TOPICS.max_share,
+    min_count: Annotated[int, typer.Option(help=TOPIC_HELP["min_count"])] = TOPICS.min_count,
+    min_words: Annotated[int, typer.Option(help=TOPIC_HELP["min_words"])] = TOPICS.min_words,
+    num_passes: Annotated[int, typer.Option(help=TOPIC_HELP["num_passes"])] = TOPICS.num_passes,
+    seed: Annotated[int, typer.Option(help=TOPIC_HELP["seed"])] = TOPICS.seed,
+    force: Force = False,
+) -> None:
+    """Sentences and their topics, for SPPT's synthetic graphs (.gz too)."""
+    config = settings_of(TopicConfig, locals())
+    started = time.perf_counter()
+    files = matching(source)
+    from raybio.methods.sppt.synthetic.topics import prepare_topics
+
+    store = prepare_topics(out, files, config, force=force)
+    show_store(store, started)
+    for number, words in enumerate(store.topic_words):
+        print(f"topic {number}: {words}")

@@ -1,0 +1,18 @@
+"""The ``--out`` option of the commands of ``jobs/evaluate.py`` that write scores."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ScoresFile = Annotated[Path | None, typer.Option(help="write the scores to this JSON file")]
+
+
+def write_scores(out: Path | None, data: Mapping[str, Any]) -> None:
+    """Write scores as JSON, unless ``out`` is None."""
+    if out is None:
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
