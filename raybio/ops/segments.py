@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Positions = NDArray[np.int64]
 
@@ -47,6 +47,11 @@ def lower_bound(
 ) -> Positions:
     """In each sorted slice ``array[first : first + length]``, the first position whose entry is >= ``value``."""
     return bisect(first_Q, length_Q, lambda position_Q: array[position_Q] < value_Q, len(array) - 1)
+
+
+def indptr_from_lengths(length_R: ArrayLike) -> Positions:
+    """Return the row pointers (R + 1,) of rows with these lengths: 0 and the running sums, int64."""
+    return np.concatenate([[0], np.cumsum(length_R)]).astype(np.int64)
 
 
 def expand(first_R: Positions, length_R: Positions) -> tuple[Positions, Positions]:

@@ -8,8 +8,9 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
+from raybio.ops.segments import indptr_from_lengths
+from raybio.store.columns import compact_int
 from raybio.store.store import Store
-from raybio.store.writer import compact_int
 
 POINTERS = "pointers.arrow"
 
@@ -125,7 +126,7 @@ class Spool:
         """Sequences ``spooled_R`` written end to end to the file ``path``, mapped."""
         self._file.close()
         length_S = np.concatenate([np.empty(0, dtype=np.int64), *self._lengths])
-        stored = Ragged(_map_bytes(self.path), _pointers(length_S)).to_arrow()
+        stored = Ragged(_map_bytes(self.path), indptr_from_lengths(length_S)).to_arrow()
         with path.open("wb") as file:
             for start in range(0, len(spooled_R), ROWS_PER_BLOCK):
                 file.write(
@@ -133,14 +134,10 @@ class Spool:
                         stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))
                     ).value_T.data
                 )
-        return Ragged(_map_bytes(path), _pointers(length_S[spooled_R]))
+        return Ragged(_map_bytes(path), indptr_from_lengths(length_S[spooled_R]))
 
 
 def _map_bytes(path: Path) -> np.ndarray:
     if path.stat().st_size == 0:
         return np.empty(0, dtype=np.uint8)
     return np.memmap(path, dtype=np.uint8, mode="r")
-
-
-def _pointers(length_N: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(length_N)]).astype(np.int64)

@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
@@ -75,8 +74,18 @@ class Store:
             self._batch_by_name[name] = _map(self.path / name)
         return self._batch_by_name[name]
 
-    def _column(self, name: str) -> np.ndarray:
-        return self._batch(name).column(0).to_numpy(zero_copy_only=True)
+    def column(self, file: str, name: str) -> pa.Array:
+        """Return a column of a file, mapped.
+
+        Raises:
+            StoreError: if the file lacks the column, because the store was prepared before the column was introduced.
+        """
+        batch = self._batch(file)
+        if name not in batch.schema.names:
+            raise StoreError(
+                f"{self.path}: was prepared when stores did not keep {name}. {PREPARE_AGAIN}"
+            )
+        return batch.column(name)
 
 
 S = TypeVar("S", bound=Store, default=Store)

@@ -1,16 +1,42 @@
-"""Counting words, for tokenizers that are made from a corpus."""
+"""Word counts of a corpus, for tokenizers that are trained from scratch."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-MOST_WORDS = 50_000
+import pyarrow as pa
+
+from raybio.store.columns import Column
+from raybio.store.store import Store
+
+MAX_WORDS = 50_000
+
+
+class WordCounts(Column[dict[str, int]]):
+    """The counts of the most frequent words: a file with the columns "word" and "count"."""
+
+    def __init__(self, file: str) -> None:
+        """Declare the file."""
+        super().__init__(file, "word")
+
+    def read(self, store: Store) -> dict[str, int]:
+        """Return count by word."""
+        words = store.column(self.file, "word").to_pylist()
+        counts = store.column(self.file, "count").to_pylist()
+        return dict(zip(words, counts, strict=True))
+
+    def arrays(self, value: Mapping[str, int]) -> dict[str, pa.Array]:
+        """Return words and counts as Arrow arrays."""
+        return {
+            "word": pa.array(list(value), pa.string()),
+            "count": pa.array(list(value.values()), pa.int64()),
+        }
 
 
 def count_words(texts: Iterable[str]) -> dict[str, int]:
-    """How often the commonest lower-case words occur, most frequent first and then by the alphabet."""
+    """Count lower-case words; return the ``MAX_WORDS`` most frequent, ties in alphabetical order."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(re.findall(r"[^\W_]+", text.lower()))
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return dict(ordered[:MOST_WORDS])
+    return dict(ordered[:MAX_WORDS])

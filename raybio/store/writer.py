@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import StoreError
@@ -171,9 +170,3 @@ class Draft:
             raise StoreError(
                 f"{self.path}: a store is there already. Replace it with --force, or choose another --out."
             )
-
-
-def compact_int(array: np.ndarray) -> np.ndarray:
-    """Int32 where the numbers fit, else int64."""
-    fits = len(array) == 0 or (array.max() < 2**31 and array.min() >= -(2**31))
-    return array.astype(np.int32 if fits else np.int64, copy=False)

@@ -55,7 +55,7 @@ def test_what_is_written_is_what_is_read(store):
     assert store.num_rows == 5
     assert store.keys.to_pylist() == ["p0", "p1", "p2", "p3", "p4"]
     assert store.group_N.tolist() == [0, 0, 0, 1, 1]
-    assert (store.group_names, store.group_labels) == (["7", "12"], ["Seven", "Twelve"])
+    assert (store.group_names, store.group_labels) == (("7", "12"), ("Seven", "Twelve"))
     assert store.graph.has_edge([0, 1, 3, 0], [1, 2, 4, 2]).tolist() == [True, True, True, False]
     assert store.heldout.tolist() == [[0, 2]]
     assert store.manifest["counts"] == {

@@ -13,7 +13,6 @@ Shape letters: A articles in reading order, N rows of the store, E (article, ter
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,14 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raybio.core.errors import DataError, StoreError
+from raybio.core.errors import DataError
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.biostransformers.config import FIELDS, ArticleConfig
-from raybio.ops.segments import expand
+from raybio.ops.segments import expand, indptr_from_lengths
+from raybio.store.columns import ArrowColumn, NumberColumn, column_tables
 from raybio.store.ragged import Ragged, Spool
-from raybio.store.store import PREPARE_AGAIN, Store
-from raybio.store.word_counts import count_words
-from raybio.store.writer import Draft, compact_int
+from raybio.store.store import Store
+from raybio.store.word_counts import WordCounts, count_words
+from raybio.store.writer import Draft
 
 ROWS, TERMS, INDPTR, ENTRIES, WORDS = (
     "rows.arrow",
@@ -44,74 +44,47 @@ class ArticleStore(Store):
 
     kind = "articles"
 
-    @cached_property
-    def pmid_N(self) -> np.ndarray:
-        """PMIDs, int64, ascending."""
-        return self._rows.column("pmid").to_numpy(zero_copy_only=True)
+    pmid_N = NumberColumn(ROWS, "pmid", np.int64)
+    """PMIDs, ascending."""
 
-    @cached_property
-    def year_N(self) -> np.ndarray:
-        """Year of publication, int16; 0 where it is unknown."""
-        return self._rows.column("year").to_numpy(zero_copy_only=True)
+    year_N = NumberColumn(ROWS, "year", np.int16)
+    """Year of publication; 0 where it is unknown."""
 
-    @cached_property
-    def is_validation_N(self) -> np.ndarray:
-        """Whether an article is kept out of training, bool."""
-        return self._rows.column("is_validation").to_numpy(zero_copy_only=True).view(np.bool_)
+    is_validation_N = NumberColumn(ROWS, "is_validation", np.bool_)
+    """Whether an article is excluded from training."""
+
+    title = ArrowColumn(ROWS, "title")
+    """Title of each article, UTF-8; as all of ``FIELDS``, it may be empty."""
+
+    abstract = ArrowColumn(ROWS, "abstract")
+    vernacular_title = ArrowColumn(ROWS, "vernacular_title")
+
+    term_names = ArrowColumn(TERMS, "name", pa.string())
+    """Names of the MeSH terms (T,), ascending."""
+
+    term_indptr_N1 = NumberColumn(INDPTR, "indptr")
+    """Article n has the terms ``term_E[term_indptr_N1[n] : term_indptr_N1[n + 1]]``."""
+
+    term_E = NumberColumn(ENTRIES, "term", np.int32)
+    """Term numbers, ascending within an article."""
+
+    is_major_E = NumberColumn(ENTRIES, "is_major", np.bool_)
+    """Whether the term is a major topic of the article."""
+
+    qualifiers_E = ArrowColumn(ENTRIES, "qualifiers")
+    """Qualifiers of each entry's term as PubMed writes them: "" or "genetics/*metabolism", * marks a major one."""
+
+    count_by_word = WordCounts(WORDS)
+    """Counts of the most frequent words, for a tokenizer that is trained from scratch."""
 
     def has_text_N(self, field: str) -> np.ndarray:
         """Whether each article has a ``field`` (one of ``FIELDS``) that is not empty, bool (N,)."""
-        return np.diff(Ragged.of(self._held(ROWS, field)).indptr_N1) > 0
+        return np.diff(Ragged.of(self.column(ROWS, field)).indptr_N1) > 0
 
     def texts(self, field: str, row_R: np.ndarray) -> list[str]:
-        """The ``field`` of some articles."""
-        return [text.decode() for text in self._held(ROWS, field).take(pa.array(row_R)).to_pylist()]
-
-    @cached_property
-    def term_names(self) -> pa.Array:
-        """Names of the MeSH terms, Arrow strings (T,), ascending."""
-        return self._batch(TERMS).column("name")
-
-    @cached_property
-    def term_indptr_N1(self) -> np.ndarray:
-        """Article n has the terms ``term_E[term_indptr_N1[n] : term_indptr_N1[n + 1]]``."""
-        return self._column(INDPTR)
-
-    @cached_property
-    def term_E(self) -> np.ndarray:
-        """Term numbers, ascending within an article, int32."""
-        return self._batch(ENTRIES).column("term").to_numpy(zero_copy_only=True)
-
-    @cached_property
-    def is_major_E(self) -> np.ndarray:
-        """Whether the term is a major topic of the article, bool."""
-        return self._batch(ENTRIES).column("is_major").to_numpy(zero_copy_only=True).view(np.bool_)
-
-    @cached_property
-    def qualifiers_E(self) -> pa.DictionaryArray:
-        """Qualifiers of each entry's term as PubMed writes them: "" or "genetics/*metabolism", * for a major one."""
-        return self._held(ENTRIES, "qualifiers")
-
-    @cached_property
-    def count_by_word(self) -> dict[str, int]:
-        """How often the commonest words occur, for a tokenizer that is made from scratch."""
-        words = self._batch(WORDS)
-        return dict(
-            zip(words.column("word").to_pylist(), words.column("count").to_pylist(), strict=True)
-        )
-
-    @cached_property
-    def _rows(self) -> pa.RecordBatch:
-        return self._batch(ROWS)
-
-    def _held(self, file: str, column: str) -> pa.Array:
-        """A column that stores of this version may lack: it came later."""
-        batch = self._batch(file)
-        if column not in batch.schema.names:
-            raise StoreError(
-                f"{self.path}: was prepared when stores did not keep {column}. {PREPARE_AGAIN}"
-            )
-        return batch.column(column)
+        """Return the ``field`` of some articles."""
+        column = self.column(ROWS, field).take(pa.array(row_R))
+        return [text.decode() for text in column.to_pylist()]
 
 
 def commit_articles(
@@ -136,27 +109,23 @@ def commit_articles(
     Raises:
         StoreError: if it cannot be written.
     """
-    tables = {
-        ROWS: {
-            "pmid": pa.array(pmid_N.astype(np.int64, copy=False)),
-            "year": pa.array(year_N.astype(np.int16, copy=False)),
-            "is_validation": pa.array(is_validation_N.astype(np.uint8)),
+    tables = column_tables(
+        ArticleStore,
+        {
+            "pmid_N": pmid_N,
+            "year_N": year_N,
+            "is_validation_N": is_validation_N,
             "title": title.to_arrow(),
             "abstract": abstract.to_arrow(),
             "vernacular_title": vernacular_title.to_arrow(),
+            "term_names": term_names,
+            "term_indptr_N1": term_indptr_N1,
+            "term_E": term_E,
+            "is_major_E": is_major_E,
+            "qualifiers_E": qualifiers_E,
+            "count_by_word": count_by_word,
         },
-        TERMS: {"name": pa.array(term_names, pa.string())},
-        INDPTR: {"indptr": pa.array(compact_int(term_indptr_N1))},
-        ENTRIES: {
-            "term": pa.array(term_E.astype(np.int32)),
-            "is_major": pa.array(is_major_E.astype(np.uint8)),
-            "qualifiers": qualifiers_E,
-        },
-        WORDS: {
-            "word": pa.array(list(count_by_word), pa.string()),
-            "count": pa.array(list(count_by_word.values()), pa.int64()),
-        },
-    }
+    )
     counts = {
         "rows": len(pmid_N),
         "validation_articles": int(is_validation_N.sum()),
@@ -287,9 +256,7 @@ class ArticleCollector:
         used_sets, qualifiers_E = _only_used(sets, np.concatenate(qualifiers))
         return {
             "term_names": used_names,
-            "term_indptr_N1": np.concatenate(
-                [[0], np.cumsum(np.bincount(row_E, minlength=len(article_N)))]
-            ),
+            "term_indptr_N1": indptr_from_lengths(np.bincount(row_E, minlength=len(article_N))),
             "term_E": term_E,
             "is_major_E": np.concatenate(majors),
             "qualifiers_E": pa.DictionaryArray.from_arrays(
@@ -318,7 +285,7 @@ def _joined(qualifiers: pa.Array) -> pa.Array:
     flat = qualifiers.flatten()
     name = flat.field("name")
     marked = pc.if_else(flat.field("is_major"), pc.binary_join_element_wise("*", name, ""), name)
-    bounds = np.concatenate([[0], np.cumsum(np.asarray(pc.list_value_length(qualifiers)))])
+    bounds = indptr_from_lengths(np.asarray(pc.list_value_length(qualifiers)))
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), marked), "/")
 
 

@@ -13,8 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
+from raybio.ops.segments import indptr_from_lengths
+from raybio.store.columns import (
+    ArrowColumn,
+    NumberColumn,
+    TextColumn,
+    column_tables,
+    compact_int,
+)
 from raybio.store.store import Store
-from raybio.store.writer import Draft, compact_int
+from raybio.store.word_counts import WordCounts
+from raybio.store.writer import Draft
 
 ROWS, SETS, WORDS = "rows.arrow", "sets.arrow", "words.arrow"
 
@@ -34,38 +43,32 @@ class ClozeStore(Store):
 
     kind = "sentences"
 
+    text = ArrowColumn(ROWS, "text", pa.large_string())
+    """Sentences, words divided by single blanks."""
+
+    set_names = TextColumn(SETS, "name")
+    """Names of the sentence sets (S,), after their files."""
+
+    num_rows_S = NumberColumn(SETS, "num_rows", np.int64)
+    """Number of sentences of each set."""
+
+    count_by_word = WordCounts(WORDS)
+    """Counts of the most frequent words, for a tokenizer that is trained from scratch."""
+
     def sentences(self, row_M: np.ndarray) -> list[str]:
         """Some sentences, words divided by single blanks."""
-        return [
-            str(text) for text in self._batch(ROWS).column("text").take(pa.array(row_M)).to_pylist()
-        ]
+        return [str(text) for text in self.text.take(pa.array(row_M)).to_pylist()]
 
     def equals(self, row_M: np.ndarray, other_K: np.ndarray) -> np.ndarray:
         """Whether each sentence of ``row_M`` has the very text of some sentence of ``other_K``, bool (M,)."""
-        text_N = self._batch(ROWS).column("text")
-        is_equal_M = pc.is_in(
-            text_N.take(pa.array(row_M)), value_set=text_N.take(pa.array(other_K))
-        )
+        others = self.text.take(pa.array(other_K))
+        is_equal_M = pc.is_in(self.text.take(pa.array(row_M)), value_set=others)
         return is_equal_M.to_numpy(zero_copy_only=False)
-
-    @cached_property
-    def set_names(self) -> tuple[str, ...]:
-        """Names of the sentence sets (S,), as their files are called."""
-        return tuple(self._batch(SETS).column("name").to_pylist())
 
     @cached_property
     def set_bounds_S1(self) -> np.ndarray:
         """Set s holds the rows ``set_bounds_S1[s]`` to ``set_bounds_S1[s + 1]``, int64."""
-        num_rows = self._batch(SETS).column("num_rows").to_numpy(zero_copy_only=False)
-        return np.concatenate([[0], np.cumsum(num_rows)]).astype(np.int64)
-
-    @cached_property
-    def count_by_word(self) -> dict[str, int]:
-        """How often the commonest words occur, for a tokenizer that is made from scratch."""
-        words = self._batch(WORDS)
-        return dict(
-            zip(words.column("word").to_pylist(), words.column("count").to_pylist(), strict=True)
-        )
+        return indptr_from_lengths(self.num_rows_S)
 
     @cached_property
     def benchmarks(self) -> dict[str, ProbeBenchmark]:
@@ -84,10 +87,10 @@ class ClozeStore(Store):
             is_tail_C=names.column("is_tail").to_numpy(zero_copy_only=True).view(np.bool_),
             relation_Q=queries.column("relation").to_numpy(zero_copy_only=True),
             head_Q=queries.column("head").to_numpy(zero_copy_only=True),
-            indptr_Q1=_pointers(queries.column("num_answers")),
+            indptr_Q1=indptr_from_lengths(queries.column("num_answers").to_numpy()),
             answer_P=answers.column("name").to_numpy(zero_copy_only=True),
             cuis=tuple(cuis.column("cui").to_pylist()),
-            cui_indptr_C1=_pointers(names.column("num_cuis")),
+            cui_indptr_C1=indptr_from_lengths(names.column("num_cuis").to_numpy()),
             cui_E=name_cuis.column("cui").to_numpy(zero_copy_only=True),
         )
 
@@ -113,17 +116,15 @@ def commit_sentences(
         StoreError: if it cannot be written.
     """
     sentences = [sentence for one in sets.values() for sentence in one]
-    tables = {
-        ROWS: {"text": pa.array(sentences, pa.large_string())},
-        SETS: {
-            "name": pa.array(list(sets), pa.string()),
-            "num_rows": pa.array([len(one) for one in sets.values()]),
+    tables = column_tables(
+        ClozeStore,
+        {
+            "text": sentences,
+            "set_names": list(sets),
+            "num_rows_S": np.array([len(one) for one in sets.values()], np.int64),
+            "count_by_word": count_by_word,
         },
-        WORDS: {
-            "word": pa.array(list(count_by_word), pa.string()),
-            "count": pa.array(list(count_by_word.values()), pa.int64()),
-        },
-    }
+    )
     counts = {"rows": len(sentences), "sentence_sets": len(sets)}
     for query_set, benchmark in benchmarks.items():
         tables |= {
@@ -139,10 +140,6 @@ def commit_sentences(
 
 def _file(query_set: str, table: str) -> str:
     return f"{query_set}.{table}.arrow"
-
-
-def _pointers(count: pa.Array) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(count.to_numpy(zero_copy_only=True))]).astype(np.int64)
 
 
 def _benchmark_tables(benchmark: ProbeBenchmark) -> dict[str, dict[str, pa.Array]]:

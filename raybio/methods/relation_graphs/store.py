@@ -5,7 +5,6 @@ Shape letters: N sentences, T words of all of them end to end, W words of one; E
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,13 @@ import pyarrow as pa
 
 from raybio.core.errors import ConfigError
 from raybio.methods.relation_graphs.formats import WordSentence
+from raybio.ops.segments import indptr_from_lengths
+from raybio.store.columns import NumberColumn, TextColumn, column_tables
 from raybio.store.ragged import RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
-from raybio.store.word_counts import count_words
-from raybio.store.writer import Draft, compact_int
+from raybio.store.word_counts import WordCounts, count_words
+from raybio.store.writer import Draft
 
 ROWS, WORDS, WORD_COUNTS = "rows.arrow", "words.arrow", "word_counts.arrow"
 
@@ -41,6 +42,28 @@ class WordStore(RaggedStore):
 
     kind = "words"
     parts = PARTS
+
+    orig_ids = TextColumn(ROWS, "orig_id", pa.large_string())
+    """Name of each sentence (N,); "" for those that have none."""
+
+    words = TextColumn(WORDS, "word", pa.large_string())
+    """The distinct words as the files write them, the most frequent first, ties in alphabetical order."""
+
+    count_by_word = WordCounts(WORD_COUNTS)
+    """Counts of the most frequent lower-case words in sentences that any fold trains on.
+
+    For a tokenizer that is trained from scratch. In a cross-validation these are all sentences, so words of a fold's
+    test sentences may get pieces of their own; that reveals their spelling, not their meaning.
+    """
+
+    entity_types = TextColumn(TYPES, "name")
+    """The types that occur, in alphabetical order."""
+
+    relation_names = TextColumn(RELATION_NAMES, "name")
+    """Names of the relations; number 0 is ``NO_RELATION``, which is never stored, the others are alphabetical."""
+
+    fold_indptr = NumberColumn(FOLD_POINTERS, "indptr", np.int64)
+    fold_row = NumberColumn(FOLD_ROWS, "row")
 
     def sentence(self, row: int) -> np.ndarray:
         """Words of a sentence, as places in ``words``; (W,), mapped."""
@@ -88,18 +111,13 @@ class WordStore(RaggedStore):
         if split not in SPLITS:
             raise ConfigError(f"split {split!r} is none of {', '.join(SPLITS)}")
         place = (fold - 1) * len(SPLITS) + SPLITS.index(split)
-        first, stop = self._column(FOLD_POINTERS)[place : place + 2]
-        return self._column(FOLD_ROWS)[first:stop].astype(np.int64)
+        first, stop = self.fold_indptr[place : place + 2]
+        return self.fold_row[first:stop].astype(np.int64)
 
     @property
     def num_folds(self) -> int:
         """Number of folds: 1 if the files themselves are training and test set."""
         return int(self.manifest["counts"]["folds"])
-
-    @cached_property
-    def words(self) -> tuple[str, ...]:
-        """The distinct words as the files write them, the most frequent first and then by the alphabet."""
-        return tuple(self._batch(WORDS).column("word").to_pylist())
 
     @property
     def indptr_N1(self) -> np.ndarray:
@@ -110,33 +128,6 @@ class WordStore(RaggedStore):
     def word_T(self) -> np.ndarray:
         """Words of all sentences end to end, as places in ``words``; mapped."""
         return self._arrays["tokens", "word"]
-
-    @cached_property
-    def orig_ids(self) -> tuple[str, ...]:
-        """Name of each sentence (N,); "" for those that have none."""
-        return tuple(self._batch(ROWS).column("orig_id").to_pylist())
-
-    @cached_property
-    def entity_types(self) -> tuple[str, ...]:
-        """The types that occur, by name."""
-        return tuple(self._batch(TYPES).column("name").to_pylist())
-
-    @cached_property
-    def relation_names(self) -> tuple[str, ...]:
-        """Names of the relations; number 0 is ``NO_RELATION``, which is never stored, the others are by name."""
-        return tuple(self._batch(RELATION_NAMES).column("name").to_pylist())
-
-    @cached_property
-    def count_by_word(self) -> dict[str, int]:
-        """How often the commonest words occur, in lower case, in sentences that any fold trains on.
-
-        For a tokenizer that is made from scratch: in a cross-validation these are all sentences, so that the words of a
-        fold's test sentences may have pieces of their own (their spelling, and nothing of what they mean).
-        """
-        counts = self._batch(WORD_COUNTS)
-        return dict(
-            zip(counts.column("word").to_pylist(), counts.column("count").to_pylist(), strict=True)
-        )
 
 
 def commit_words(
@@ -162,7 +153,7 @@ def commit_words(
     labels = sorted({label for one in sentences for label, _, _ in one.relations})
     rows_by_part = _numbered(sentences, words, types, labels)
     indptr_by_part = {
-        part: _pointers([len(one) for one in rows]) for part, rows in rows_by_part.items()
+        part: indptr_from_lengths([len(one) for one in rows]) for part, rows in rows_by_part.items()
     }
     columns: dict[str, np.ndarray] = {}
     for part, names in PARTS.items():
@@ -173,21 +164,20 @@ def commit_words(
             name: np.ascontiguousarray(values[:, place]) for place, name in enumerate(names)
         }
     trained_on = np.unique(np.concatenate([fold["train"] for fold in folds]))
-    tokenizer_words = count_words(" ".join(sentences[row].words) for row in trained_on)
     parts = [fold[split] for fold in folds for split in SPLITS]
-    tables = {
-        ROWS: {"orig_id": pa.array([one.orig_id for one in sentences], pa.large_string())},
-        WORDS: {"word": pa.array(words, pa.large_string())},
-        WORD_COUNTS: {
-            "word": pa.array(list(tokenizer_words), pa.string()),
-            "count": pa.array(list(tokenizer_words.values()), pa.int64()),
+    declared = column_tables(
+        WordStore,
+        {
+            "orig_ids": [one.orig_id for one in sentences],
+            "words": words,
+            "count_by_word": count_words(" ".join(sentences[row].words) for row in trained_on),
+            "entity_types": types,
+            "relation_names": [NO_RELATION, *labels],
+            "fold_indptr": indptr_from_lengths([len(rows) for rows in parts]),
+            "fold_row": np.concatenate(parts),
         },
-        TYPES: {"name": pa.array(types, pa.string())},
-        RELATION_NAMES: {"name": pa.array([NO_RELATION, *labels], pa.string())},
-        FOLD_POINTERS: {"indptr": pa.array(_pointers([len(rows) for rows in parts]))},
-        FOLD_ROWS: {"row": pa.array(compact_int(np.concatenate(parts)))},
-        **ragged_tables(PARTS, indptr_by_part, columns),
-    }
+    )
+    tables = declared | ragged_tables(PARTS, indptr_by_part, columns)
     counts = _counts(sentences, types) | {"words": len(words), "folds": len(folds)}
     counts["sentences_in_no_fold"] = len(sentences) - len(np.unique(np.concatenate(parts)))
     return draft.commit(WordStore, tables, counts, provenance)
@@ -244,7 +234,3 @@ def _num_within_a_word(sentence: WordSentence) -> int:
         sentence.entities[head][2] == sentence.entities[tail][2]
         for _, head, tail in sentence.relations
     )
-
-
-def _pointers(lengths: Sequence[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -25,10 +25,11 @@ import pyarrow.compute as pc
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.splits import hold_out_links
+from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged, Spool
 from raybio.store.store import Store, open_store
-from raybio.store.writer import Draft, compact_int
+from raybio.store.writer import Draft
 
 ROWS, GROUPS, INDPTR, INDICES, HELDOUT = (
     "rows.arrow",
@@ -45,43 +46,28 @@ FILES = (ROWS, GROUPS, INDPTR, INDICES, HELDOUT)
 class GraphStore(Store):
     """An open store of linked rows."""
 
-    @cached_property
-    def keys(self) -> pa.Array:
-        """Ids of the rows, Arrow strings."""
-        return self._rows.column("key")
+    keys = ArrowColumn(ROWS, "key", pa.large_string())
+    """Ids of the rows."""
 
-    @cached_property
-    def group_N(self) -> np.ndarray:
-        """Group number of each row, int32, ascending."""
-        return self._rows.column("group").to_numpy(zero_copy_only=True)
+    group_N = NumberColumn(ROWS, "group")
+    """Group number of each row, int32, ascending."""
 
-    @cached_property
-    def group_names(self) -> list[str]:
-        """Name of each group: a species' taxid, for instance."""
-        return [str(name) for name in self._groups.column("name").to_pylist()]
+    group_names = TextColumn(GROUPS, "name")
+    """Name of each group: a species' taxid, for instance."""
 
-    @cached_property
-    def group_labels(self) -> list[str]:
-        """What people call each group: the species' name where a species table gave it, else the taxid."""
-        return [str(label) for label in self._groups.column("label").to_pylist()]
+    group_labels = TextColumn(GROUPS, "label")
+    """Display name of each group: the species' name where a species table gave it, else the taxid."""
+
+    link_indptr_N1 = NumberColumn(INDPTR, "indptr")
+    link_index_L = NumberColumn(INDICES, "indices")
+
+    heldout = NumberColumn(HELDOUT, "heldout", width=2)
+    """Held-out links (E, 2), u < v; none of them is in ``graph``."""
 
     @cached_property
     def graph(self) -> Graph:
         """The training graph, over mapped CSR arrays."""
-        return Graph(self._column(INDPTR), self._column(INDICES), self.group_N)
-
-    @cached_property
-    def heldout(self) -> np.ndarray:
-        """Held-out links (E, 2), u < v; none of them is in ``graph``."""
-        return self._column(HELDOUT).reshape(-1, 2)
-
-    @cached_property
-    def _rows(self) -> pa.RecordBatch:
-        return self._batch(ROWS)
-
-    @cached_property
-    def _groups(self) -> pa.RecordBatch:
-        return self._batch(GROUPS)
+        return Graph(self.link_indptr_N1, self.link_index_L, self.group_N)
 
 
 def open_graph(path: str | Path) -> GraphStore:
@@ -127,24 +113,16 @@ class LinkedRows:
         if len(self.group_N) and (np.diff(self.group_N) < 0).any():
             raise StoreError("group_N: rows must be sorted by group before they are written")
 
-    def tables(self, **content: pa.Array) -> dict[str, dict[str, pa.Array]]:
-        """The files that all kinds have; ``content``: a kind's own columns of the rows."""
-        strings = pa.string()
+    def columns(self) -> dict[str, Any]:
+        """Return the values of the columns that every ``GraphStore`` declares, by attribute."""
         return {
-            ROWS: {
-                "key": self.keys.cast(pa.large_string()),
-                "group": pa.array(compact_int(self.group_N)),
-                **content,
-            },
-            GROUPS: {
-                "name": pa.array(self.group_names, strings),
-                "label": pa.array(self.group_labels, strings),
-            },
-            INDPTR: {"indptr": pa.array(compact_int(self.graph.indptr))},
-            INDICES: {"indices": pa.array(compact_int(self.graph.indices))},
-            HELDOUT: {
-                "heldout": pa.array(compact_int(np.ascontiguousarray(self.heldout_E2).reshape(-1)))
-            },
+            "keys": self.keys,
+            "group_N": self.group_N,
+            "group_names": self.group_names,
+            "group_labels": self.group_labels,
+            "link_indptr_N1": self.graph.indptr,
+            "link_index_L": self.graph.indices,
+            "heldout": self.heldout_E2,
         }
 
     def counts(self, content: str) -> dict[str, int]:

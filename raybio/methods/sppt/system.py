@@ -1,6 +1,6 @@
 """What structure-preserving pre-training is made of, whatever the rows of its graph are: proteins or texts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ class Linked(Protocol):
         ...
 
     @property
-    def group_labels(self) -> list[str]:
+    def group_labels(self) -> Sequence[str]:
         """What people call each group."""
         ...
 

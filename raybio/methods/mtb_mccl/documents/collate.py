@@ -15,6 +15,7 @@ from raybio.methods.mtb_mccl.documents.markers import (
     insert_markers,
 )
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.ops.segments import indptr_from_lengths
 
 Arrays = dict[str, np.ndarray]
 
@@ -71,15 +72,17 @@ class DocumentReader:
         head_P, tail_P = (_end_to_end([pair[side] for pair in pairs]) for side in (0, 1))
         return {
             "token_T": _end_to_end([one.id_S for one in marked]).astype(np.int32),
-            "indptr_R1": _pointers([len(one.id_S) for one in marked]),
+            "indptr_R1": indptr_from_lengths([len(one.id_S) for one in marked]),
             "label_T": np.full(sum(len(one.id_S) for one in marked), IGNORED_LABEL, dtype=np.int32),
-            "mention_indptr_R1": _pointers([len(position_M) for position_M, _, _ in links]),
+            "mention_indptr_R1": indptr_from_lengths(
+                [len(position_M) for position_M, _, _ in links]
+            ),
             "position_M": _end_to_end([position_M for position_M, _, _ in links]),
-            "entity_indptr_R1": _pointers([len(self.store.types(row)) for row in rows]),
-            "link_indptr_R1": _pointers([len(mention_C) for _, mention_C, _ in links]),
+            "entity_indptr_R1": indptr_from_lengths([len(self.store.types(row)) for row in rows]),
+            "link_indptr_R1": indptr_from_lengths([len(mention_C) for _, mention_C, _ in links]),
             "mention_C": _end_to_end([mention_C for _, mention_C, _ in links]),
             "entity_C": _end_to_end([entity_C for _, _, entity_C in links]),
-            "pair_indptr_R1": _pointers([len(pair[0]) for pair in pairs]),
+            "pair_indptr_R1": indptr_from_lengths([len(pair[0]) for pair in pairs]),
             "head_P": head_P,
             "tail_P": tail_P,
         }
@@ -97,10 +100,6 @@ class DocumentReader:
 def _tokens(store: DocumentStore, row: int, read: ReadText) -> TextTokens:
     id_T, start_T, end_T = read(store.text(row))
     return TextTokens(id_T.astype(np.int32), start_T.astype(np.int32), end_T.astype(np.int32))
-
-
-def _pointers(sizes: Sequence[int]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
 
 
 def _end_to_end(parts: Sequence[np.ndarray]) -> np.ndarray:

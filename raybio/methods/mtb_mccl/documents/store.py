@@ -12,10 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import ConfigError, DataError
+from raybio.ops.segments import indptr_from_lengths
+from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
 from raybio.store.ragged import Ragged, RaggedStore, ragged_tables
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.store import SPLITS
-from raybio.store.writer import Draft, compact_int
+from raybio.store.word_counts import WordCounts
+from raybio.store.writer import Draft
 
 ROWS, WORDS = "rows.arrow", "words.arrow"
 
@@ -49,6 +52,32 @@ class DocumentStore(RaggedStore):
     kind = "documents"
     parts = PARTS
 
+    document_ids = ArrowColumn(ROWS, "document_id", pa.large_string())
+    """Id of each document: a PMID, or a title."""
+
+    texts = ArrowColumn(ROWS, "text")
+    """Text of each document, UTF-8."""
+
+    entity_types = TextColumn(TYPES, "name")
+    """The types that occur, in the order of ``documents.type_rank``."""
+
+    entity_keys = ArrowColumn(KEYS, "key", pa.large_string())
+    """The identities of entities (Y,), ascending: "Gene:7157", "Chemical:~an unknown drug"."""
+
+    relation_names = TextColumn(RELATION_NAMES, "name")
+    """Names of the relations; number 0 is "NA", which is never stored."""
+
+    head_types = NumberColumn(TYPE_PAIRS, "head", np.int64)
+    tail_types = NumberColumn(TYPE_PAIRS, "tail", np.int64)
+
+    key_indptr = NumberColumn(KEY_POINTERS, "indptr")
+    """Entity y occurs in documents ``key_document_L[key_indptr[y] : key_indptr[y + 1]]``; (Y + 1,)."""
+
+    key_document_L = NumberColumn(KEY_DOCUMENTS, "row")
+
+    count_by_word = WordCounts(WORDS)
+    """Counts of the most frequent words in training documents, for a tokenizer that is trained from scratch."""
+
     def split_rows(self, name: str) -> np.ndarray:
         """Rows of "train", "dev" or "test", int64; contiguous, empty if there are none.
 
@@ -63,11 +92,11 @@ class DocumentStore(RaggedStore):
 
     def document_id(self, row: int) -> str:
         """Id of a document: a PMID, or a title."""
-        return str(self._rows.column("document_id")[int(row)].as_py())
+        return str(self.document_ids[int(row)].as_py())
 
     def text(self, row: int) -> str:
         """Text of a document; its mentions' offsets count its characters."""
-        return self._rows.column("text")[int(row)].as_py().decode()
+        return self.texts[int(row)].as_py().decode()
 
     def mentions(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Offsets (start (M,), end (M,)) of the places with mentions, int64, ascending and each place once."""
@@ -131,35 +160,12 @@ class DocumentStore(RaggedStore):
 
     def documents_of(self, key: int) -> np.ndarray:
         """Rows of the documents that mention an entity, ascending."""
-        return self._column(KEY_DOCUMENTS)[self.key_indptr[key] : self.key_indptr[key + 1]]
-
-    @cached_property
-    def key_indptr(self) -> np.ndarray:
-        """``np.diff`` of it is the number of documents that mention each entity; (Y + 1,)."""
-        return self._column(KEY_POINTERS)
-
-    @cached_property
-    def entity_types(self) -> tuple[str, ...]:
-        """The types that occur, in the order of ``documents.type_rank``."""
-        return tuple(self._batch(TYPES).column("name").to_pylist())
-
-    @cached_property
-    def entity_keys(self) -> pa.Array:
-        """The identities of entities, Arrow strings (Y,), ascending: "Gene:7157", "Chemical:~an unknown drug"."""
-        return self._batch(KEYS).column("key")
-
-    @cached_property
-    def relation_names(self) -> tuple[str, ...]:
-        """Names of the relations; number 0 is "NA", which is never stored."""
-        return tuple(self._batch(RELATION_NAMES).column("name").to_pylist())
+        return self.key_document_L[self.key_indptr[key] : self.key_indptr[key + 1]]
 
     @cached_property
     def type_pairs(self) -> frozenset[tuple[int, int]]:
         """(type of the head, type of the tail) of the pairs that are candidates."""
-        batch = self._batch(TYPE_PAIRS)
-        return frozenset(
-            zip(batch.column("head").to_pylist(), batch.column("tail").to_pylist(), strict=True)
-        )
+        return frozenset(zip(self.head_types.tolist(), self.tail_types.tolist(), strict=True))
 
     @cached_property
     def is_candidate_TT(self) -> np.ndarray:
@@ -177,18 +183,6 @@ class DocumentStore(RaggedStore):
     def is_multi_label(self) -> bool:
         """Whether a pair may have several relations, as in DocRED."""
         return bool(self.manifest["is_multi_label"])
-
-    @cached_property
-    def count_by_word(self) -> dict[str, int]:
-        """How often the commonest words occur in training documents, for a tokenizer that is made from scratch."""
-        words = self._batch(WORDS)
-        return dict(
-            zip(words.column("word").to_pylist(), words.column("count").to_pylist(), strict=True)
-        )
-
-    @cached_property
-    def _rows(self) -> pa.RecordBatch:
-        return self._batch(ROWS)
 
 
 def commit_documents(
@@ -237,29 +231,27 @@ def commit_documents(
         train_types_P2, len(entity_types), is_docred, min_type_pair_relations
     )
     head_types, tail_types = np.nonzero(is_allowed_TT)
-    tables = {
-        ROWS: {"document_id": document_ids.cast(pa.large_string()), "text": texts.to_arrow()},
-        TYPES: {"name": pa.array(entity_types, pa.string())},
-        KEYS: {"key": pa.array(entity_keys, pa.large_string())},
-        RELATION_NAMES: {"name": pa.array([NO_RELATION, *relation_names], pa.string())},
-        TYPE_PAIRS: {"head": pa.array(head_types), "tail": pa.array(tail_types)},
-        KEY_POINTERS: {"indptr": pa.array(compact_int(key_indptr))},
-        KEY_DOCUMENTS: {"row": pa.array(compact_int(key_document_L))},
-        WORDS: _word_columns(count_by_word),
-        **ragged_tables(PARTS, indptr_by_part, columns),
-    }
+    declared = column_tables(
+        DocumentStore,
+        {
+            "document_ids": document_ids,
+            "texts": texts.to_arrow(),
+            "entity_types": entity_types,
+            "entity_keys": entity_keys,
+            "relation_names": [NO_RELATION, *relation_names],
+            "head_types": head_types,
+            "tail_types": tail_types,
+            "key_indptr": key_indptr,
+            "key_document_L": key_document_L,
+            "count_by_word": count_by_word,
+        },
+    )
+    tables = declared | ragged_tables(PARTS, indptr_by_part, columns)
     counts = _counts(split_N, columns)
     counts |= {"entity_keys": len(entity_keys), "relation_names": len(relation_names) + 1}
     counts["relations_outside_candidates"] = int((~is_allowed_TT[tuple(types_P2.T)]).sum())
     flags = {"is_directed": is_docred, "is_multi_label": is_docred}
     return draft.commit(DocumentStore, tables, counts, provenance | flags)
-
-
-def _word_columns(count_by_word: Mapping[str, int]) -> dict[str, pa.Array]:
-    return {
-        "word": pa.array(list(count_by_word), pa.string()),
-        "count": pa.array(list(count_by_word.values()), pa.int64()),
-    }
 
 
 def _counts(split_N: np.ndarray, columns: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -279,7 +271,7 @@ def _documents_by_key(
     key_E, row_E = key_E[order], row_E[order]
     is_new = np.ones(len(key_E), dtype=bool)
     is_new[1:] = (np.diff(key_E) != 0) | (np.diff(row_E) != 0)
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(key_E[is_new], minlength=num_keys))])
+    indptr = indptr_from_lengths(np.bincount(key_E[is_new], minlength=num_keys))
     return indptr, row_E[is_new]
 
 

@@ -5,14 +5,14 @@ about a hundredth of a training step.
 """
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
-from raybio.store.word_counts import count_words
+from raybio.methods.sppt.graph_store import ROWS, GraphStore, LinkedRows
+from raybio.store.columns import ArrowColumn, column_tables
+from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
 WORDS = "words.arrow"
@@ -28,18 +28,15 @@ class LinkedTextStore(GraphStore):
 
     kind = "linked texts"
 
+    text = ArrowColumn(ROWS, "text")
+    """Text of each row, UTF-8."""
+
+    count_by_word = WordCounts(WORDS)
+    """Counts of the most frequent words, for a tokenizer trained from scratch."""
+
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Return the texts of these rows."""
-        column = self._rows.column("text").take(pa.array(row_R))
-        return [text.decode() for text in column.to_pylist()]
-
-    @cached_property
-    def count_by_word(self) -> dict[str, int]:
-        """Counts of the most frequent words, for a tokenizer trained from scratch."""
-        words = self._batch(WORDS)
-        return dict(
-            zip(words.column("word").to_pylist(), words.column("count").to_pylist(), strict=True)
-        )
+        return [text.decode() for text in self.text.take(pa.array(row_R)).to_pylist()]
 
 
 def commit_linked_texts(
@@ -58,11 +55,9 @@ def commit_linked_texts(
     """
     text = rows.content.to_arrow()
     count_by_word = count_words(_evenly_spaced(text))
-    words = {
-        "word": pa.array(list(count_by_word), pa.string()),
-        "count": pa.array(list(count_by_word.values()), pa.int64()),
-    }
-    tables = rows.tables(text=text) | {WORDS: words}
+    tables = column_tables(
+        LinkedTextStore, rows.columns() | {"text": text, "count_by_word": count_by_word}
+    )
     return draft.commit(LinkedTextStore, tables, rows.counts("bytes"), provenance)
 
 

@@ -20,9 +20,10 @@ from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.randomness import shuffled_epochs
 from raybio.methods.sppt.collate import ReadRows
 from raybio.methods.sppt.downstream.config import TaskPlanConfig
+from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store
-from raybio.store.word_counts import count_words
+from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
 ROWS, CLASSES, WORDS = "rows.arrow", "classes.arrow", "words.arrow"
@@ -39,6 +40,24 @@ class TaskStore(Store):
     """An open store of labelled sequences."""
 
     kind = "task"
+
+    content = ArrowColumn(ROWS, "content", pa.large_binary())
+    """Residues or UTF-8 text of each row."""
+
+    split_number_N = NumberColumn(ROWS, "split", np.int8)
+    """Index of each row's split in ``SPLITS``."""
+
+    target_N = NumberColumn(ROWS, "target", np.float64)
+    """Class or number of each row; zeros in a task on residues."""
+
+    classes = ArrowColumn(ROWS, "classes")
+    """Class of each residue of each row; empty in other tasks."""
+
+    class_names = TextColumn(CLASSES, "name")
+    """Names of the classes; none in a regression task."""
+
+    count_by_word = WordCounts(WORDS)
+    """Counts of the most frequent words; none in a task on proteins."""
 
     @property
     def task(self) -> str:
@@ -57,18 +76,11 @@ class TaskStore(Store):
 
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Some texts."""
-        return [
-            text.decode() for text in self._rows.column("content").take(pa.array(row_R)).to_pylist()
-        ]
+        return [text.decode() for text in self.content.take(pa.array(row_R)).to_pylist()]
 
     def split_rows(self, split: str) -> np.ndarray:
         """Rows of one of ``SPLITS``, ascending."""
-        return np.flatnonzero(self._rows.column("split").to_numpy() == SPLITS.index(split))
-
-    @cached_property
-    def class_names(self) -> list[str]:
-        """Names of the classes; none of a task on numbers."""
-        return [str(name) for name in self._batch(CLASSES).column("name").to_pylist()]
+        return np.flatnonzero(self.split_number_N == SPLITS.index(split))
 
     def known_from_training(self) -> dict[str, int]:
         """Of dev and test, how many rows have a text or sequence that a training row has too."""
@@ -97,30 +109,13 @@ class TaskStore(Store):
         }
 
     @cached_property
-    def target_N(self) -> np.ndarray:
-        """Class or number of each row, float64; of a task on residues zeros."""
-        return self._rows.column("target").to_numpy(zero_copy_only=True)
-
-    @cached_property
     def class_T(self) -> np.ndarray:
         """Class of each residue, int8, ``IGNORED`` where nothing is known; empty of other tasks."""
-        return self._rows.column("classes").values.to_numpy(zero_copy_only=True)
-
-    @cached_property
-    def count_by_word(self) -> dict[str, int]:
-        """How often the commonest words occur; none of a task on proteins."""
-        words = self._batch(WORDS)
-        return dict(
-            zip(words.column("word").to_pylist(), words.column("count").to_pylist(), strict=True)
-        )
+        return self.classes.values.to_numpy(zero_copy_only=True)
 
     @cached_property
     def _content(self) -> Ragged:
-        return Ragged.of(self._rows.column("content"))
-
-    @cached_property
-    def _rows(self) -> pa.RecordBatch:
-        return self._batch(ROWS)
+        return Ragged.of(self.content)
 
 
 def commit_task(
@@ -152,19 +147,17 @@ def commit_task(
     count_by_word = count_words(content.decode() for content in contents) if with_words else {}
     bounds = np.cumsum([0, *map(len, classes)], dtype=np.int64)
     class_T = np.concatenate([np.empty(0, np.int8), *classes]).astype(np.int8)
-    tables = {
-        ROWS: {
-            "content": pa.array(contents, pa.large_binary()),
-            "split": pa.array([SPLITS.index(split) for split in splits], pa.int8()),
-            "target": pa.array(targets, pa.float64()),
+    tables = column_tables(
+        TaskStore,
+        {
+            "content": contents,
+            "split_number_N": np.array([SPLITS.index(split) for split in splits]),
+            "target_N": np.array(targets),
             "classes": pa.LargeListArray.from_arrays(pa.array(bounds), pa.array(class_T)),
+            "class_names": class_names,
+            "count_by_word": count_by_word,
         },
-        CLASSES: {"name": pa.array(class_names, pa.string())},
-        WORDS: {
-            "word": pa.array(list(count_by_word), pa.string()),
-            "count": pa.array(list(count_by_word.values()), pa.int64()),
-        },
-    }
+    )
     counts = {"rows": len(contents)} | {f"{split}_rows": splits.count(split) for split in SPLITS}
     return draft.commit(TaskStore, tables, counts | {"classes": len(class_names)}, provenance)
 

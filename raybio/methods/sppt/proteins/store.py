@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
+from raybio.methods.sppt.graph_store import ROWS, GraphStore, LinkedRows
+from raybio.ops.segments import indptr_from_lengths
+from raybio.store.columns import ArrowColumn, column_tables
 from raybio.store.writer import Draft
 
 
@@ -23,15 +25,18 @@ class ProteinStore(GraphStore):
 
     kind = "proteins"
 
+    residues = ArrowColumn(ROWS, "residues")
+    """Sequence of each row, a list of bytes."""
+
     @cached_property
     def residue_T(self) -> np.ndarray:
         """Residues of all rows end to end: upper-case ASCII, uint8."""
-        return self._rows.column("residues").values.to_numpy(zero_copy_only=True)
+        return self.residues.values.to_numpy(zero_copy_only=True)
 
     @cached_property
     def indptr_N1(self) -> np.ndarray:
         """Row n is ``residue_T[indptr_N1[n] : indptr_N1[n + 1]]``; int64."""
-        return self._rows.column("residues").offsets.to_numpy(zero_copy_only=True)
+        return self.residues.offsets.to_numpy(zero_copy_only=True)
 
 
 def commit_proteins(draft: Draft, rows: LinkedRows, provenance: dict[str, Any]) -> ProteinStore:
@@ -49,9 +54,8 @@ def commit_proteins(draft: Draft, rows: LinkedRows, provenance: dict[str, Any]) 
     sequences = pa.LargeListArray.from_arrays(
         pa.array(residues.indptr_N1.astype(np.int64, copy=False)), pa.array(residues.value_T)
     )
-    return draft.commit(
-        ProteinStore, rows.tables(residues=sequences), rows.counts("residues"), provenance
-    )
+    tables = column_tables(ProteinStore, rows.columns() | {"residues": sequences})
+    return draft.commit(ProteinStore, tables, rows.counts("residues"), provenance)
 
 
 class HasResidues(Protocol):
@@ -114,7 +118,7 @@ def tokens_of_rows(
         "ends": np.where(chance_R < 0.5, 0, slack_R),
         "random": np.floor(chance_R * (slack_R + 1)).astype(np.int64),
     }[crop]
-    indptr_R1 = np.concatenate([[0], np.cumsum(kept_R + table.num_special)])
+    indptr_R1 = indptr_from_lengths(kept_R + table.num_special)
     token_T = np.empty(indptr_R1[-1], dtype=np.uint8)
     is_special_T = np.zeros(indptr_R1[-1], dtype=bool)
     is_special_T[indptr_R1[:-1]] = True

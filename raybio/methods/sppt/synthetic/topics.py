@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.synthetic.config import NUM_KEPT, TopicConfig
+from raybio.store.columns import ArrowColumn, TextColumn, column_tables
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files, read_lines
 from raybio.store.store import Store
@@ -34,37 +35,37 @@ FEW_TOLD = "few words that are neither rare nor everywhere"
 """Why a sentence is set aside that is long enough; its number among those read stands for its line."""
 
 
+ROWS = "rows.arrow"
+WORDS = "topic_words.arrow"
+
+
 class TopicStore(Store):
     """An open store of sentences with topics."""
 
     kind = "topics"
 
+    text = ArrowColumn(ROWS, "text", pa.large_string())
+    """Sentences: lower-case words and blanks."""
+
+    topics = ArrowColumn(ROWS, "topics")
+    shares = ArrowColumn(ROWS, "shares")
+
+    topic_words = TextColumn(WORDS, "words")
+    """The strongest words of each topic."""
+
     def texts(self, row_R: np.ndarray) -> list[str]:
         """Some sentences: lower-case words and blanks."""
-        return [str(text) for text in self._rows.column("text").take(pa.array(row_R)).to_pylist()]
+        return [str(text) for text in self.text.take(pa.array(row_R)).to_pylist()]
 
     @cached_property
     def topic_NK(self) -> np.ndarray:
         """The three strongest topics of each sentence, int64, the strongest first."""
-        return (
-            self._rows.column("topics").values.to_numpy(zero_copy_only=True).reshape(-1, NUM_KEPT)
-        )
+        return self.topics.values.to_numpy(zero_copy_only=True).reshape(-1, NUM_KEPT)
 
     @cached_property
     def share_NK(self) -> np.ndarray:
         """How much of each sentence each of these is, float64; of all topics the shares of a sentence add up to 1."""
-        return (
-            self._rows.column("shares").values.to_numpy(zero_copy_only=True).reshape(-1, NUM_KEPT)
-        )
-
-    @cached_property
-    def topic_words(self) -> list[str]:
-        """The strongest words of each topic."""
-        return [str(words) for words in self._batch(WORDS).column("words").to_pylist()]
-
-    @property
-    def _rows(self) -> pa.RecordBatch:
-        return self._batch(ROWS)
+        return self.shares.values.to_numpy(zero_copy_only=True).reshape(-1, NUM_KEPT)
 
 
 def prepare_topics(
@@ -178,9 +179,6 @@ def _strongest(model: object, counts: object) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(topics), np.concatenate(shares)
 
 
-ROWS, WORDS = "rows.arrow", "topic_words.arrow"
-
-
 def commit_topics(
     draft: Draft,
     *,
@@ -195,17 +193,16 @@ def commit_topics(
     Raises:
         StoreError: if it cannot be written.
     """
-    tables = {
-        ROWS: {
-            "text": pa.array(texts, pa.large_string()),
-            "topics": pa.FixedSizeListArray.from_arrays(
-                pa.array(topic_NK.astype(np.int64).ravel()), NUM_KEPT
-            ),
-            "shares": pa.FixedSizeListArray.from_arrays(
-                pa.array(share_NK.astype(np.float64).ravel()), NUM_KEPT
-            ),
+    topics = pa.array(topic_NK.astype(np.int64).ravel())
+    shares = pa.array(share_NK.astype(np.float64).ravel())
+    tables = column_tables(
+        TopicStore,
+        {
+            "text": texts,
+            "topics": pa.FixedSizeListArray.from_arrays(topics, NUM_KEPT),
+            "shares": pa.FixedSizeListArray.from_arrays(shares, NUM_KEPT),
+            "topic_words": topic_words,
         },
-        WORDS: {"words": pa.array(topic_words, pa.string())},
-    }
+    )
     counts = {"rows": len(texts), "topics": len(topic_words)}
     return draft.commit(TopicStore, tables, counts, provenance)

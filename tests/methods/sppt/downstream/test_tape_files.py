@@ -32,7 +32,7 @@ def test_tapes_classes(tmp_path: Path, kind: str) -> None:
     store = prepared(
         tmp_path, "remote_homology", write_tape(tmp_path, "remote_homology", rows, kind)
     )
-    assert store.class_names == [
+    assert list(store.class_names) == [
         "3",
         "7",
         "99",
@@ -53,7 +53,7 @@ def test_tapes_numbers_are_lists_of_one(tmp_path: Path, kind: str) -> None:
     }
     store = prepared(tmp_path, "stability", write_tape(tmp_path, "stability", rows, kind))
     assert store.target_N.tolist() == [1.5, 0.5, -1.0, 2.0]
-    assert store.class_names == []
+    assert list(store.class_names) == []
 
 
 def test_tapes_residues(tmp_path: Path, kind: str) -> None:
@@ -65,7 +65,7 @@ def test_tapes_residues(tmp_path: Path, kind: str) -> None:
     store = prepared(
         tmp_path, "secondary_structure", write_tape(tmp_path, "secondary_structure", rows, kind)
     )
-    assert store.class_names == ["C", "E", "H"]
+    assert list(store.class_names) == ["C", "E", "H"]
     assert store.class_T.tolist() == [2, 1, 0, 0, 0, 2, 1]
 
 

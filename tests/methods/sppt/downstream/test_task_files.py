@@ -104,7 +104,7 @@ def test_labels_that_flip_does_not_have_are_set_aside(tmp_path: Path) -> None:
     store = prepare_task(
         tmp_path / "store", "secondary_structure", files, examples, TaskConfig(max_bad_share=0.5)
     )
-    assert store.class_names == ["C", "E", "H"]
+    assert list(store.class_names) == ["C", "E", "H"]
     assert store.manifest["quarantine"]["residue with a label that is none"]["count"] == 1
 
 
@@ -154,7 +154,7 @@ def test_flips_residues_with_unresolved_ones(tmp_path: Path) -> None:
             ["FG"],
             ["HI"],
         ]
-        assert store.class_names == ["C", "E", "H"]
+        assert list(store.class_names) == ["C", "E", "H"]
         assert store.class_T.tolist() == [-1, 2, 2, 1, 0, 0, 2, -1]
 
 
@@ -218,7 +218,7 @@ def test_scops_last_superfamily_of_a_fold_is_test(tmp_path: Path) -> None:
         ["CCC"],
         ["DDD", "EEE"],
     ]
-    assert store.class_names == ["a.1", "b.2"]
+    assert list(store.class_names) == ["a.1", "b.2"]
 
 
 def test_sciberts_lines(tmp_path: Path) -> None:

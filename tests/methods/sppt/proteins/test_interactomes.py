@@ -56,8 +56,8 @@ def test_a_download_becomes_a_store_of_its_linked_proteins_with_sequence(downloa
         "9606.P3": b"WY",
     }
     assert store.group_N.tolist() == [0, 0, 0, 1, 1, 1]
-    assert store.group_names == ["882", "9606"]
-    assert store.group_labels == ["Desulfovibrio vulgaris", "Homo sapiens"]
+    assert list(store.group_names) == ["882", "9606"]
+    assert list(store.group_labels) == ["Desulfovibrio vulgaris", "Homo sapiens"]
     row = {key: number for number, key in enumerate(store.keys.to_pylist())}
     linked = [
         ("b1", "b2", 882),

@@ -13,7 +13,7 @@ SMALL = SimulationConfig(num_species=6, num_proteins=600, num_links=2400, seed=3
 
 
 @pytest.fixture(scope="module")
-def compact_int(tmp_path_factory):
+def small(tmp_path_factory):
     return default_corpus(tmp_path_factory.mktemp("corpus"), SMALL)
 
 
