@@ -30,7 +30,7 @@ def our_batches() -> list[np.ndarray]:
         anchor = keyed_permutation(
             np.arange(step * BATCH, (step + 1) * BATCH), num_rows=NUM_NODES, key=1
         )
-        ends = graph.sample_neighbours(anchor, 1, rng), graph.sample_negatives(anchor, 1, rng)
+        ends = graph.sample_neighbors(anchor, 1, rng), graph.sample_negatives(anchor, 1, rng)
         batches.append(np.column_stack([anchor, *ends]))
     return batches
 

@@ -11,16 +11,18 @@ from raybio.core.batch import TokenBatch
 class LinkBatch(TokenBatch):
     """One worker's shard of a step of structure-preserving pre-training.
 
-    The R sequences are the shard's anchors, then their positives, then their negatives. Columns of the pair masks run
-    over the G sequences of the global batch: the shards of all workers in rank order, each in that same layout.
+    The R sequences are the shard's anchors, then their positives, then their negatives. Columns of
+    the pair masks run over the G sequences of the global batch: the shards of all workers in rank
+    order, each in that same layout.
 
     Attributes:
         row_R: store row (graph node) of each sequence.
         num_anchors: how many sequences are anchors, shape ().
         linked_RG: True where the two nodes are linked in the graph.
-        ignore_RG: True where a pair is neither positive nor negative: a sequence and itself, and by default copies of
-            the same node.
-        num_fallback_negatives: negatives that had to come from outside their anchor's group, shape ().
+        ignore_RG: True where a pair is neither positive nor negative: a sequence and itself, and by
+            default copies of the same node.
+        num_fallback_negatives: negatives that had to come from outside their anchor's group, shape
+            ().
     """
 
     row_R: Tensor

@@ -1,9 +1,10 @@
 """Collation: the rows of a step become one worker's shard of token sequences, masks and pair masks.
 
-Crops and masks are counter-based hashes of (seed, step, position in the global batch, position in the sequence), so a
-sequence is cropped and masked alike however many workers share the step.
+Crops and masks are counter-based hashes of (seed, step, position in the global batch, position in
+the sequence), so a sequence is cropped and masked alike however many workers share the step.
 
-Shape letters: R sequences of the shard, G sequences of the global batch, T tokens of the shard end to end.
+Shape letters: R sequences of the shard, G sequences of the global batch, T tokens of the shard end
+to end.
 """
 
 from collections.abc import Mapping
@@ -74,12 +75,15 @@ class LinkCollate:
         linked: has the graph: a store of one.
         plan_config: which rows.
         mask_config: what is masked.
-        read: rows to tokens; what it leaves to chance is decided by the step and the place in the global batch.
+        read: rows to tokens; what it leaves to chance is decided by the step and the place in the
+            global batch.
         seed: the run's seed.
         with_pairs: whether positives, negatives and pair masks are needed (λ > 0).
-        mask_anchors: whether anchors are masked (λ < 1, or as the anchor's view in the coupling loss).
+        mask_anchors: whether anchors are masked (λ < 1, or as the anchor's view in the coupling
+            loss).
         same_node: what copies of one node in a batch are to each other.
-        self_loops: as in ``LinkPlan``; copies of a node are then linked, whatever ``same_node`` says.
+        self_loops: as in ``LinkPlan``; copies of a node are then linked, whatever ``same_node``
+            says.
     """
 
     linked: HasGraph

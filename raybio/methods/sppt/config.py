@@ -13,8 +13,8 @@ class PlanConfig(BaseConfig):
     global_batch_rows: int = Field(64, ge=1, description="anchors of a step, over all workers")
     anchor_order: Literal["uniform", "group_first"] = Field(
         "uniform",
-        description="uniform: every node is an anchor once an epoch; group_first: a group, drawn in proportion to its "
-        "nodes, then anchors of that group without replacement",
+        description="uniform: every node is an anchor once an epoch; group_first: a group, drawn "
+        "in proportion to its nodes, then anchors of that group without replacement",
     )
     num_positives_per_anchor: int = Field(1, ge=1, description="linked nodes drawn for each anchor")
     num_negatives_per_anchor: int = Field(
@@ -65,7 +65,8 @@ class MaskConfig(BaseConfig):
     )
     mask_style: Literal["always", "bert"] = Field(
         "always",
-        description="always: the mask token; bert: 80 % mask token, 10 % random token, 10 % unchanged",
+        description="always: the mask token; bert: 80 % mask token, 10 % random token, 10 % "
+        "unchanged",
     )
 
 
@@ -75,12 +76,14 @@ class LinkEvaluationConfig(BaseConfig):
     num_nodes_per_group: int = Field(
         50,
         ge=0,
-        description="nodes drawn from each group, to which all their neighbours are added; 0: whole groups",
+        description="nodes drawn from each group, to which all their neighbours are added; 0: "
+        "whole groups",
     )
     num_nodes_per_group_at_the_end: int = Field(
         0,
         ge=0,
-        description="the same for a finished run's table; 0: whole groups, whose cost grows with their squares",
+        description="the same for a finished run's table; 0: whole groups, whose cost grows with "
+        "their squares",
     )
     metric: Literal["euclidean", "cosine"] = Field(
         "euclidean", description="what is near in embedding space"
@@ -96,8 +99,8 @@ class ObjectiveConfig(BaseConfig):
     )
     loss: Literal["multi_similarity", "multi_similarity_global", "margin_contrastive"] = Field(
         "multi_similarity",
-        description="the graph loss; multi_similarity_global is the formula as the paper prints it, with inner "
-        "products and one logarithm over all pairs",
+        description="the graph loss; multi_similarity_global is the formula as the paper prints "
+        "it, with inner products and one logarithm over all pairs",
     )
     preset: Literal["metric_learning", "authors", "authors_2_2", "authors_2_40"] = Field(
         "metric_learning",
@@ -115,7 +118,8 @@ class ObjectiveConfig(BaseConfig):
     mining_margin: float | None = Field(
         None,
         ge=0,
-        description="mining margin of Multi-Similarity (2 or more filters nothing); null: the preset's",
+        description="mining margin of Multi-Similarity (2 or more filters nothing); null: the "
+        "preset's",
     )
     positive_margin: float = Field(
         0.0, ge=0, description="margin_contrastive: linked pairs are pulled below this"
@@ -125,12 +129,13 @@ class ObjectiveConfig(BaseConfig):
     )
     same_node: Literal["ignore", "positive", "negative"] = Field(
         "ignore",
-        description="what two copies of a node in one batch are (negative: as in the authors' code)",
+        description="what two copies of a node in one batch are (negative: as in the authors' "
+        "code)",
     )
     masked_anchors: bool = Field(
         True,
-        description="the graph loss sees the anchors' masked view, so that one forward pass serves both losses; false "
-        "only with lambda_spml 1",
+        description="the graph loss sees the anchors' masked view, so that one forward pass "
+        "serves both losses; false only with lambda_spml 1",
     )
 
     def multi_similarity(self) -> dict[str, float]:
@@ -149,15 +154,16 @@ def check_sampling(plan: PlanConfig, objective: ObjectiveConfig) -> None:
     """
     if not objective.masked_anchors and objective.lambda_spml < 1:
         raise ValueError(
-            f"objective.masked_anchors is false with lambda_spml {objective.lambda_spml}: the language model needs "
-            "masked anchors, and one forward pass serves both losses. Set it with lambda_spml = 1 only"
+            f"objective.masked_anchors is false with lambda_spml {objective.lambda_spml}: the "
+            "language model needs masked anchors, and one forward pass serves both losses. Set "
+            "it with lambda_spml = 1 only"
         )
     unequal = plan.num_positives_per_anchor != plan.num_negatives_per_anchor
     if unequal and objective.lambda_spml > 0 and objective.loss == "margin_contrastive":
         raise ValueError(
             "objective.loss margin_contrastive pairs each positive with a negative, but plan has "
-            f"num_positives_per_anchor {plan.num_positives_per_anchor} and num_negatives_per_anchor "
-            f"{plan.num_negatives_per_anchor}: want equal numbers"
+            f"num_positives_per_anchor {plan.num_positives_per_anchor} and "
+            f"num_negatives_per_anchor {plan.num_negatives_per_anchor}: want equal numbers"
         )
 
 

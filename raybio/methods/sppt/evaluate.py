@@ -1,8 +1,9 @@
 """Evaluation by link retrieval: choose the nodes, retrieve their links, report metrics.
 
-*Training links* is the protocol of McDermott et al. and transductive: the model has seen these links, and every other
-pair counts as unlinked, also a held-out one. *Held-out links* scores links that the model has never seen. A node's
-training links are then no candidates, so that knowing them is no disadvantage.
+*Training links* is the protocol of McDermott et al. and transductive: the model has seen these
+links, and every other pair counts as unlinked, also a held-out one. *Held-out links* scores links
+that the model has never seen. A node's training links are then no candidates, so that knowing them
+is no disadvantage.
 
 Shape letters: S nodes of an evaluation, M nodes, E links, D embedding width.
 """
@@ -45,8 +46,9 @@ def draw_link_queries(
     Args:
         graph: the training graph.
         heldout_E2: held-out links.
-        num_nodes_per_group: nodes drawn from each group. All their neighbors, along training and held-out links, are
-            added (as in the authors' code); the links among all of these are queried. 0: every node.
+        num_nodes_per_group: nodes drawn from each group. All their neighbors, along training and
+            held-out links, are added (as in the authors' code); the links among all of these are
+            queried. 0: every node.
         seed: seed of the draw.
     """
     heldout = Graph.from_edges(np.asarray(heldout_E2), graph.num_nodes, graph.group_N)

@@ -1,6 +1,7 @@
 """Stores of graphs: rows sorted by group, so that a group is one range of them, and their links as CSR.
 
-What a row holds beside its id and group is the business of the kinds of store: ``protein_store.py``,
+What a row holds beside its id and group is the business of the kinds of store:
+    ``protein_store.py``,
 ``linked_text_store.py``.
 
 Shape letters: N rows, E held-out links.
@@ -9,7 +10,8 @@ From records as they were read to the sorted rows of a store, in bounded memory.
 
 Letters go through a spool file on disk; in memory stay ids, lengths and links.
 
-Shape letters: N proteins or texts in reading order, R rows of the store, S spooled sequences, E links.
+Shape letters: N proteins or texts in reading order, R rows of the store, S spooled sequences, E
+links.
 """
 
 from collections.abc import Callable
@@ -79,7 +81,8 @@ def open_graph(path: str | Path) -> GraphStore:
     store = open_store(path, GraphStore)
     if INDPTR not in store.manifest["files"]:
         raise StoreError(
-            f"{path}: is a store of {store.manifest['kind']}, which has no links; want proteins or articles"
+            f"{path}: is a store of {store.manifest['kind']}, which has no links; want proteins "
+            "or articles"
         )
     return store
 

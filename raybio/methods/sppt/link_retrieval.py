@@ -1,9 +1,11 @@
 """Link retrieval: rank the nodes of a graph by nearness of embeddings and score the ranks of linked nodes.
 
-The measures follow McDermott et al. (Structure-inducing pre-training, appendix on the choice of λ) and its code. The
-ranking is exact, needs bounded memory, and treats ties as ``LinkRetrieval`` states for each measure.
+The measures follow McDermott et al. (Structure-inducing pre-training, appendix on the choice of λ)
+and its code. The ranking is exact, needs bounded memory, and treats ties as ``LinkRetrieval``
+states for each measure.
 
-Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P directed links, K cut-offs, B anchors of a
+Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P directed links, K
+cut-offs, B anchors of a
 block, U distinct scores of links.
 """
 
@@ -34,21 +36,23 @@ Pairs = tuple[Integers, Integers]
 class LinkRetrieval:
     """Scores of each anchor, and their means.
 
-    Nodes without a link are no anchors. Means run over anchors, so a group counts by its number of anchors. Recall
-    runs over directed links.
+    Nodes without a link are no anchors. Means run over anchors, so a group counts by its number of
+    anchors. Recall runs over directed links.
 
     Attributes:
         anchor_A: node ids, by group and then by id.
         group_A: group of each anchor.
         num_links_A: number of links of each anchor.
-        lrap_A: label ranking average precision: mean over links of (links that score at least as high) / (candidates
-            that do).
-        ndcg_A: normalised discounted cumulative gain, log2, over the whole list; ties in order of candidate index.
+        lrap_A: label ranking average precision: mean over links of (links that score at least as
+            high) / (candidates that do).
+        ndcg_A: normalised discounted cumulative gain, log2, over the whole list; ties in order of
+            candidate index.
         reciprocal_rank_A: 1 / rank of the nearest link; ties share their average rank.
-        precision_sum_A: sum over the anchor's links of the precision at their score, where all ordered pairs of the
-            group form one list.
-        hits_AK: expected number of links among the first ``CUTOFFS[k]`` candidates, where all orders of tied candidates
-            are equally likely (McSherry and Najork, 2008); a whole number where nothing ties across the cut-off.
+        precision_sum_A: sum over the anchor's links of the precision at their score, where all
+            ordered pairs of the group form one list.
+        hits_AK: expected number of links among the first ``CUTOFFS[k]`` candidates, where all
+            orders of tied candidates are equally likely (McSherry and Najork, 2008); a whole number
+            where nothing ties across the cut-off.
     """
 
     anchor_A: Integers
@@ -69,7 +73,8 @@ class LinkRetrieval:
         """
         if not parts:
             raise ValueError(
-                "there is no link to retrieve: every link is ignored, crosses groups, or there was none"
+                "there is no link to retrieve: every link is ignored, crosses groups, or there "
+                "was none"
             )
         return cls(
             *(
@@ -140,23 +145,27 @@ def link_retrieval(
 ) -> LinkRetrieval:
     """Rank, for each node, the other nodes of its group by nearness, and score the ranks of its links.
 
-    Memory beyond the embeddings and links: a few blocks of ``block_rows`` x (size of the largest group) numbers.
+    Memory beyond the embeddings and links: a few blocks of ``block_rows`` x (size of the largest
+        group) numbers.
 
     Args:
         embedding_ND: embeddings, on the device that computes the scores.
-        indptr: (N + 1,) row pointers of the links, as in ``graph.csr.Graph``. Links between groups do not count.
+        indptr: (N + 1,) row pointers of the links, as in ``graph.csr.Graph``. Links between groups
+            do not count.
         indices: (P,) their other ends.
         group_N: (N,) group of each node; None: all nodes are one group.
         metric: "euclidean", "cosine" or "dot".
         block_rows: most anchors that are scored at once.
-        ignore: (indptr, indices) of pairs that are neither candidates nor links: the training links, where held-out
-            links are queried.
-        collective: divides the rows over workers, each of which must hold all embeddings. Every worker returns the
-            whole result. Workers exchange only sums with zeros, so nothing is rounded.
+        ignore: (indptr, indices) of pairs that are neither candidates nor links: the training
+            links, where held-out links are queried.
+        collective: divides the rows over workers, each of which must hold all embeddings. Every
+            worker returns the whole result. Workers exchange only sums with zeros, so nothing is
+            rounded.
         score_dtype: ``torch.float32`` is twice as fast, but then equal distances may not tie.
 
     Raises:
-        ValueError: for embeddings that are not finite, arrays that do not fit together, or if there is no link.
+        ValueError: for embeddings that are not finite, arrays that do not fit together, or if there
+            is no link.
     """
     indptr = np.asarray(indptr)
     indices = np.asarray(indices)
@@ -254,7 +263,8 @@ def rank_group(ranking: GroupRanking, node_N: Integers, group: int) -> LinkRetri
         group: number of the group.
     """
     device = ranking.candidates.device
-    # One row each: score, above, at least, tied before. Links of other workers stay 0, so that a sum joins them.
+    # One row each: score, above, at least, tied before. Links of other workers stay 0, so that a
+    # sum joins them.
     link_4P = torch.zeros((4, len(ranking.row_P)), dtype=torch.float64, device=device)
     # Every block is scored twice; the only block of a small group is kept instead.
     is_one_block = len(node_N) <= ranking.block_rows and len(node_N) ** 2 <= ENTRIES_AT_ONCE
@@ -308,7 +318,8 @@ def _per_anchor(link: _LinkRanks, node_N: Integers, group: int) -> LinkRetrieval
     precision_at_link_P = _links_at_least(link.row_P, link.score_P) / link.at_least_P
     # The average rank falls with the score, so the nearest link has the lowest one.
     reciprocal_rank_P = 2 / (link.above_P + link.at_least_P + 1)
-    # A link tied with T - 1 others behind A candidates has one of the ranks A + 1 to A + T, each as likely.
+    # A link tied with T - 1 others behind A candidates has one of the ranks A + 1 to A + T, each as
+    # likely.
     num_tied_P = link.at_least_P - link.above_P
     hit_chance_PK = (np.array(CUTOFFS) - link.above_P[:, None]) / num_tied_P[:, None]
     return LinkRetrieval(
@@ -376,7 +387,7 @@ def _check(embedding_ND: Tensor, indptr: Integers, group_N: Integers) -> None:
     num_nodes = len(embedding_ND)
     if len(indptr) != num_nodes + 1 or len(group_N) != num_nodes:
         raise ValueError(
-            f"{num_nodes} embeddings do not fit indptr ({len(indptr)} entries, want {num_nodes + 1}) "
-            f"and group_N ({len(group_N)} entries, want {num_nodes})"
+            f"{num_nodes} embeddings do not fit indptr ({len(indptr)} entries, want "
+            f"{num_nodes + 1}) and group_N ({len(group_N)} entries, want {num_nodes})"
         )
     check_finite(embedding_ND, "embeddings")

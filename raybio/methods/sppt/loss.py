@@ -1,7 +1,8 @@
 """Structure-preserving losses: linked nodes together, unlinked nodes apart (McDermott et al., SPPT).
 
-N anchors, M candidates, D embedding width. A mask named ``linked`` is True where two nodes are linked in the graph,
-one named ``ignore`` where a pair is neither positive nor negative; every other pair is a negative.
+N anchors, M candidates, D embedding width. A mask named ``linked`` is True where two nodes are
+linked in the graph, one named ``ignore`` where a pair is neither positive nor negative; every other
+pair is a negative.
 
 The objective of structure-preserving pre-training (McDermott et al.): L = (1 - λ) L_MLM + λ L_SPML.
 
@@ -77,8 +78,9 @@ def multi_similarity_per_anchor(
 
         loss = 1/w+ log(1 + sum_P exp(-w+ (s - t))) + 1/w- log(1 + sum_N exp(w- (s - t)))
 
-    With a mining margin e, only negatives with s + e > min_P s and positives with s - e < max_N s enter the sums.
-    An anchor with no positive or no negative, before or after mining, is not counted.
+    With a mining margin e, only negatives with s + e > min_P s and positives with s - e < max_N s
+    enter the sums. An anchor with no positive or no negative, before or after mining, is not
+    counted.
 
     Args:
         anchor_ND: this worker's embeddings.
@@ -130,10 +132,12 @@ def multi_similarity_global(
 ) -> Tensor:
     """The multi-similarity loss as the SPPT paper prints it: inner products and one logarithm over all pairs.
 
-        1/(N w+) log(1 + sum_linked exp(-w+ (<f_i, f_j> - t))) + 1/(N w-) log(1 + sum_unlinked exp(w- (<f_i, f_j> - t)))
+        1/(N w+) log(1 + sum_linked exp(-w+ (<f_i, f_j> - t))) + 1/(N w-) log(1 + sum_unlinked
+        exp(w- (<f_i, f_j> - t)))
 
-    Sums run over ordered pairs, so each undirected pair counts from both ends; the diagonal is never a pair. The
-    authors' code is the per-anchor form with cosines, see ``multi_similarity``. Arguments as there.
+    Sums run over ordered pairs, so each undirected pair counts from both ends; the diagonal is
+    never a pair. The authors' code is the per-anchor form with cosines, see ``multi_similarity``.
+    Arguments as there.
     """
     _check_weights(positive_weight, negative_weight)
     num_anchors = len(embedding_ND)
@@ -164,8 +168,9 @@ def margin_contrastive(
         mean_i max(|anchor_i - positive_i| - positive_margin, 0)
         + mean_i max(negative_margin - |anchor_i - negative_i|, 0)
 
-    Euclidean distances. The authors' code takes one mean over both kinds of pairs (half of this) and adds 1e-6 to each
-    coordinate of a difference; here the distance is exact and its gradient at 0 is 0, which is finite as well.
+    Euclidean distances. The authors' code takes one mean over both kinds of pairs (half of this)
+    and adds 1e-6 to each coordinate of a difference; here the distance is exact and its gradient at
+    0 is 0, which is finite as well.
 
     Args:
         anchor_ND: anchors.

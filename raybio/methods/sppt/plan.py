@@ -1,6 +1,7 @@
 """The plan: which rows make up each step, as a pure function of (seed, step).
 
-No state, no lists, no buffers: a run resumes at any step by arithmetic, and the rows of a step do not depend on how
+No state, no lists, no buffers: a run resumes at any step by arithmetic, and the rows of a step do
+    not depend on how
 many workers share it.
 
 Shape letters: B anchors of a step, P positives and Q negatives of an anchor.
@@ -41,16 +42,17 @@ class StepRows:
 class LinkPlan:
     """Anchors with their linked positives and tier-1 negatives (SPPT, facts on tiered sampling).
 
-    In ``uniform`` order the anchors of all steps are one endless stream, the k-th of which is node number
-    ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and every epoch holds each node
-    exactly once, also where the batch does not divide the epoch.
+    In ``uniform`` order the anchors of all steps are one endless stream, the k-th of which is node
+    number ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and
+    every epoch holds each node exactly once, also where the batch does not divide the epoch.
 
     Attributes:
         graph: who is linked to whom.
         config: what a step is made of.
         seed: of all drawing.
-        self_loops: each node counts as a neighbour of itself, so that it is drawn as its own positive as often as any
-            other, and nodes without a link are anchors too; parity with the authors' synthetic surfaces.
+        self_loops: each node counts as a neighbour of itself, so that it is drawn as its own
+            positive as often as any other, and nodes without a link are anchors too; parity with
+            the authors' synthetic surfaces.
 
     Raises:
         DataError: if the graph has no links.
@@ -71,8 +73,9 @@ class LinkPlan:
             self._nodes
         ):
             raise ConfigError(
-                f"plan.global_batch_rows = {self.config.global_batch_rows}, but only {len(self._nodes)} nodes have a "
-                "link and group_first draws without replacement: make the batch smaller"
+                f"plan.global_batch_rows = {self.config.global_batch_rows}, but only "
+                f"{len(self._nodes)} nodes have a link and group_first draws without replacement: "
+                "make the batch smaller"
             )
 
     @property
@@ -112,12 +115,12 @@ class LinkPlan:
     def _positives(self, anchor_B: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         num = self.config.num_positives_per_anchor
         if not self.self_loops:
-            return self.graph.sample_neighbours(anchor_B, num, rng)
+            return self.graph.sample_neighbors(anchor_B, num, rng)
         degree_B = self.graph.degree_N[anchor_B]
         is_other_BP = rng.integers(0, degree_B[:, None] + 1, size=(len(anchor_B), num)) > 0
         positive_BP = np.repeat(anchor_B[:, None], num, axis=1)
         linked_B = degree_B > 0
-        neighbour_BP = self.graph.sample_neighbours(anchor_B[linked_B], num, rng)
+        neighbour_BP = self.graph.sample_neighbors(anchor_B[linked_B], num, rng)
         positive_BP[linked_B] = np.where(is_other_BP[linked_B], neighbour_BP, positive_BP[linked_B])
         return positive_BP
 

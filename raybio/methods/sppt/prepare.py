@@ -62,7 +62,8 @@ def prepare_proteins(
         The store, open. The same files and settings give the same bytes.
 
     Raises:
-        DataError: if the input is missing, torn, changed while it was read, has too many bad records or no links.
+        DataError: if the input is missing, torn, changed while it was read, has too many bad
+            records or no links.
         StoreError: if the store cannot be written.
     """
     config = config or PrepareConfig()
@@ -111,7 +112,8 @@ def _prepare(
         for file, state in _states(source).items():
             if before.get(file) != state:
                 raise DataError(
-                    f"{file}: changed while it was being read. Prepare again when nothing writes to it."
+                    f"{file}: changed while it was being read. Prepare again when nothing writes "
+                    "to it."
                 )
         provenance = {
             "sources": sources,

@@ -1,9 +1,10 @@
 """Scores of link retrieval for the final report: bootstrap intervals, chance values and scores of single nodes.
 
-Scores of a stage are ``{"train" | "val": {measure: {"value", "low", "high"}}}``: "train" for training links, "val" for
-held-out links.
+Scores of a stage are ``{"train" | "val": {measure: {"value", "low", "high"}}}``: "train" for
+training links, "val" for held-out links.
 
-Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links, K cut-offs.
+Shape letters: S nodes of an evaluation, A anchors (nodes with a link), G groups, E directed links,
+K cut-offs.
 """
 
 from typing import Any
@@ -57,9 +58,9 @@ def link_chance(
 ) -> dict[str, float]:
     """Return the expected scores of link retrieval where all orders of the candidates are equally likely.
 
-    A node with R links among its M candidates, the other nodes of its group that are not ignored, expects
-    ``expected_average_precision(R, M)`` as LRAP, and so on. For the average precision all pairs of a group are one
-    list, in which a link and its reverse tie: the pairs count once.
+    A node with R links among its M candidates, the other nodes of its group that are not ignored,
+    expects ``expected_average_precision(R, M)`` as LRAP, and so on. For the average precision all
+    pairs of a group are one list, in which a link and its reverse tie: the pairs count once.
 
     Args:
         links: links among the nodes; those between groups do not count.
@@ -106,10 +107,11 @@ def bootstrap_intervals(
 ) -> dict[str, Interval]:
     """Return 95 % percentile intervals of all ``LinkRetrieval.measures``.
 
-    Anchors are drawn with replacement within their group, so groups keep their weights. Candidates stay fixed. For the
-    average precision the precision at each link's score stays fixed too: a resample's value is a ratio (sum of
-    precisions / number of links, per group), and no pair is ranked anew. So the intervals cover the choice of anchors
-    only: neither training seeds nor the dependence of anchors that share links.
+    Anchors are drawn with replacement within their group, so groups keep their weights. Candidates
+    stay fixed. For the average precision the precision at each link's score stays fixed too: a
+    resample's value is a ratio (sum of precisions / number of links, per group), and no pair is
+    ranked anew. So the intervals cover the choice of anchors only: neither training seeds nor the
+    dependence of anchors that share links.
 
     Args:
         retrieval: result of ``link_retrieval``.
@@ -160,7 +162,8 @@ def _unit_scores(retrieval: LinkRetrieval) -> UnitScores:
         "lrap": retrieval.lrap_A,
         "ndcg": retrieval.ndcg_A,
         "mrr": retrieval.reciprocal_rank_A,
-        # A group's precision is a ratio of sums over its links, and groups weigh as many anchors as they have.
+        # A group's precision is a ratio of sums over its links, and groups weigh as many anchors as
+        # they have.
         "average_precision": retrieval.precision_sum_A * (size_G / links_G)[group_A],
         **_named_by_cutoff(
             (retrieval.hits_AK / CUTOFFS).T,

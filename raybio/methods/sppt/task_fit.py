@@ -1,11 +1,12 @@
 """Does a task fit a graph? What neighbours tell of the task's labels, beside what they would tell of shuffled ones.
 
-Where neighbours tell a label better than by chance, an encoder that was pre-trained on the graph has it near by
-(``raybio.methods.sppt.graph.homophily``, and the paper's Table 1). Where they tell it no better, as of roles in the graph, no gain
-is to be expected; only labels of which linked nodes differ are told less than by chance.
+Where neighbours tell a label better than by chance, an encoder that was pre-trained on the graph
+has it near by (``raybio.methods.sppt.graph.homophily``, and the paper's Table 1). Where they tell
+it no better, as of roles in the graph, no gain is to be expected; only labels of which linked nodes
+differ are told less than by chance.
 
-Shuffled are the labels within each group of nodes, so that what the group alone says (a species, say) is no merit of
-the graph.
+Shuffled are the labels within each group of nodes, so that what the group alone says (a species,
+say) is no merit of the graph.
 
 A table of labels: an id and a class or number a line, tab-separated, with a header, ``.gz`` too.
 """
@@ -25,8 +26,8 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.homophily import (
     edge_homophily,
     homophily,
-    mean_of_neighbours,
-    vote_of_neighbours,
+    neighbor_mean,
+    neighbor_vote,
 )
 from raybio.methods.sppt.graph_store import find
 from raybio.store.sources import bounded_lines, open_source
@@ -67,14 +68,14 @@ def fit_of_classes(
         seed: of the shuffles.
 
     Returns:
-        ``nodes``, ``labelled``, ``asked`` (labelled nodes with a labelled neighbour), ``classes``, ``largest_class``
-        (its share of those with a label), ``foretold`` ("help", "nothing", "harm", or "too few") and, as
-        ``BesideChance``, ``homophily`` and ``edge_homophily``.
+        ``nodes``, ``labelled``, ``asked`` (labelled nodes with a labelled neighbour), ``classes``,
+        ``largest_class`` (its share of those with a label), ``foretold`` ("help", "nothing",
+        "harm", or "too few") and, as ``BesideChance``, ``homophily`` and ``edge_homophily``.
 
     Raises:
         ValueError: if labels do not fit the graph.
     """
-    asked = int((~np.isnan(vote_of_neighbours(graph, label_N))).sum())
+    asked = int((~np.isnan(neighbor_vote(graph, label_N))).sum())
     shuffled = [
         _shuffled(graph.group_N, label_N, label_N >= 0, rng)
         for rng in _generators(seed, num_shuffles)
@@ -113,7 +114,7 @@ def fit_of_numbers(
         ValueError: if values do not fit the graph.
     """
     has_N = ~np.isnan(value_N)
-    asked = int((has_N & ~np.isnan(mean_of_neighbours(graph, value_N))).sum())
+    asked = int((has_N & ~np.isnan(neighbor_mean(graph, value_N))).sum())
     shuffled = [
         _shuffled(graph.group_N, value_N, has_N, rng) for rng in _generators(seed, num_shuffles)
     ]
@@ -172,7 +173,7 @@ def _beside(value: float, shuffled: list[float]) -> BesideChance:
 
 
 def _correlation(graph: Graph, value_N: NDArray[np.float64]) -> float:
-    mean_N = mean_of_neighbours(graph, value_N)
+    mean_N = neighbor_mean(graph, value_N)
     both_N = ~np.isnan(value_N) & ~np.isnan(mean_N)
     own, others = value_N[both_N], mean_N[both_N]
     if len(own) < 2 or np.ptp(own) == 0 or np.ptp(others) == 0:
@@ -241,8 +242,8 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
     """Read labels of the rows with these ids.
 
     Raises:
-        DataError: for a line that has not two columns, an id without a label, or one that comes twice, naming the line;
-            if the header is missing, or no id of the table is in the store.
+        DataError: for a line that has not two columns, an id without a label, or one that comes
+            twice, naming the line; if the header is missing, or no id of the table is in the store.
     """
     ids: list[str] = []
     labels: list[str] = []
@@ -261,12 +262,14 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
             if number == 1:
                 if find(pa.array([name], pa.string()), keys)[0] >= 0:
                     raise DataError(
-                        f"{path}, line 1: {name} is an id of the store, and the first line a header; add one"
+                        f"{path}, line 1: {name} is an id of the store, and the first line a "
+                        "header; add one"
                     )
                 continue
             if (first := line_by_id.setdefault(name, number)) != number:
                 raise DataError(
-                    f"{path}, line {number}: {name} had its label in line {first}; want one line an id"
+                    f"{path}, line {number}: {name} had its label in line {first}; want one line "
+                    "an id"
                 )
             ids.append(name)
             labels.append(label)
@@ -274,7 +277,8 @@ def read_node_labels(path: Path, keys: pa.Array) -> NodeLabels:
     if not (place_L >= 0).any():
         got, wanted = (found[0] if len(found) else "none" for found in (ids, keys))
         raise DataError(
-            f"{path}: none of its {len(ids):,} ids ({got}, ...) is in the store; want such as {wanted}"
+            f"{path}: none of its {len(ids):,} ids ({got}, ...) is in the store; want such as "
+            f"{wanted}"
         )
     text_N = np.full(len(keys), "", dtype=object)
     text_N[place_L[place_L >= 0]] = np.array(labels, dtype=object)[place_L >= 0]

@@ -20,7 +20,8 @@ METRICS = ("lrap", "ndcg", "mrr", "average_precision")
 def scores(embedding, metric):
     wide = np.asarray(embedding, dtype=np.float64)
     if metric == "euclidean":
-        # Minus the squared distance by differences: exact for small integers, symmetric, and ordered as the distance.
+        # Minus the squared distance by differences: exact for small integers, symmetric, and
+        # ordered as the distance.
         return -((wide[:, None, :] - wide[None, :, :]) ** 2).sum(axis=2)
     if metric == "cosine":
         length = np.linalg.norm(wide, axis=1, keepdims=True)

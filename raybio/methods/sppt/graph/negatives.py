@@ -1,7 +1,9 @@
-"""Exactly uniform non-neighbours, without rejection.
+"""Tier-1 negatives of SPPT: exactly uniform non-neighbors, without rejection.
 
-Q queries, S samples a query. The r-th node that is *not* in a sorted row is r + k, where k is the number of row entries
-before it, and k is found by binary search: the k-th entry v satisfies v - k <= r exactly when it lies before.
+The r-th node that is *not* in a sorted row is r + k, where k is the number of row entries before
+it. Binary search finds k: the k-th entry v lies before that node exactly when v - k <= r.
+
+Shape letters: Q queries, S samples a query.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ SAMPLES_AT_ONCE = 1 << 14
 """Samples that are looked up together: their arrays stay in the cache."""
 
 
-def sample_non_neighbours(
+def sample_non_neighbors(
     indptr: Integers,
     indices: Integers,
     node_Q: Positions,
@@ -24,16 +26,16 @@ def sample_non_neighbours(
     num: int,
     rng: np.random.Generator,
 ) -> Positions:
-    """Uniform nodes of ``[first, end)`` other than the node and its neighbours; where none is left, from outside it.
+    """Draw uniform nodes of ``[first, end)`` other than the node and its neighbors; if there is none, from outside.
 
     Args:
         indptr: rows of the graph.
-        indices: neighbours, ascending within a row.
-        node_Q: the nodes, each inside its range.
+        indices: neighbors, ascending within a row.
+        node_Q: nodes, each inside its range.
         first_Q: start of each node's group.
         end_Q: end of each node's group.
-        num: samples a node, with replacement.
-        rng: one draw a sample.
+        num: samples S of each node, with replacement.
+        rng: gives one draw a sample.
 
     Raises:
         ValueError: for a node that is linked to all others.
@@ -43,15 +45,18 @@ def sample_non_neighbours(
     num_nodes = len(indptr) - 1
     low_Q = indptr[node_Q].astype(np.int64)
     high_Q = indptr[node_Q + 1].astype(np.int64)
-    inner_low_Q, inner_high_Q = _neighbours_inside(indices, low_Q, high_Q, first_Q, end_Q)
-    num_inside_Q = end_Q - first_Q - 1 - (inner_high_Q - inner_low_Q)
-    num_outside_Q = num_nodes - (end_Q - first_Q) - (high_Q - low_Q - (inner_high_Q - inner_low_Q))
+    inner_low_Q, inner_high_Q = _neighbors_inside(indices, low_Q, high_Q, first_Q, end_Q)
+    group_size_Q = end_Q - first_Q
+    num_neighbors_inside_Q = inner_high_Q - inner_low_Q
+    num_neighbors_outside_Q = high_Q - low_Q - num_neighbors_inside_Q
+    num_inside_Q = group_size_Q - 1 - num_neighbors_inside_Q
+    num_outside_Q = num_nodes - group_size_Q - num_neighbors_outside_Q
     is_inside_Q = num_inside_Q > 0
     num_allowed_Q = np.where(is_inside_Q, num_inside_Q, num_outside_Q)
     if len(node_Q) and num_allowed_Q.min() == 0:
         raise ValueError(
-            f"node {node_Q[num_allowed_Q == 0][0]} is linked to all {num_nodes - 1} others: it has no negative. "
-            "Drop such hubs, or choose larger groups"
+            f"node {node_Q[num_allowed_Q == 0][0]} is linked to all {num_nodes - 1} others: it "
+            "has no negative. Drop such hubs, or choose larger groups"
         )
     rank_QS = rng.integers(0, num_allowed_Q[:, None], size=(len(node_Q), num))
     sampled_QS = np.empty((len(node_Q), num), dtype=np.int64)
@@ -73,24 +78,28 @@ def sample_non_neighbours(
 
 
 def _chunks(query: Positions, num_samples: int) -> Iterator[Positions]:
-    """Queries in chunks of about ``SAMPLES_AT_ONCE`` samples."""
+    """Yield queries in chunks of about ``SAMPLES_AT_ONCE`` samples."""
     num_queries = max(1, SAMPLES_AT_ONCE // num_samples)
     for start in range(0, len(query), num_queries):
         yield query[start : start + num_queries]
 
 
-def _neighbours_inside(
+def _neighbors_inside(
     indices: Integers, low_Q: Positions, high_Q: Positions, first_Q: Positions, end_Q: Positions
 ) -> tuple[Positions, Positions]:
-    """The part of each row ``[low, high)`` whose entries lie in ``[first, end)``."""
-    inner_low_Q, inner_high_Q = low_Q.copy(), high_Q.copy()
+    """Return the part of each row ``[low, high)`` whose entries lie in ``[first, end)``."""
+    inner_low_Q = low_Q.copy()
+    inner_high_Q = high_Q.copy()
     if len(indices) == 0:
         return inner_low_Q, inner_high_Q
-    # Two look-ups tell for nearly every row that it has no neighbour elsewhere; the others are searched.
-    lowest_Q, highest_Q = indices[np.minimum(low_Q, len(indices) - 1)], indices[high_Q - 1]
+    # For nearly every row, its first and last entry show that no neighbor lies elsewhere. Search
+    # only the others.
+    lowest_Q = indices[np.minimum(low_Q, len(indices) - 1)]
+    highest_Q = indices[high_Q - 1]
     mixed = np.flatnonzero((high_Q > low_Q) & ((lowest_Q < first_Q) | (highest_Q >= end_Q)))
     if len(mixed):
-        low, length = low_Q[mixed], high_Q[mixed] - low_Q[mixed]
+        low = low_Q[mixed]
+        length = high_Q[mixed] - low
         inner_low_Q[mixed] = lower_bound(indices, low, length, first_Q[mixed])
         inner_high_Q[mixed] = lower_bound(indices, low, length, end_Q[mixed])
     return inner_low_Q, inner_high_Q
@@ -104,22 +113,25 @@ def _nth_inside(
     low_Q: Positions,
     high_Q: Positions,
 ) -> Positions:
-    """The rank-th id >= first that is neither the node nor an entry of its row ``[low, high)``."""
+    """Return the rank-th id >= first that is neither the node nor an entry of its row ``[low, high)``."""
     if len(indices) == 0:
-        found_QS = rank_QS + first_Q[:, None]
-        return found_QS + (found_QS >= node_Q[:, None])
-    node, first, low = (np.repeat(array, rank_QS.shape[1]) for array in (node_Q, first_Q, low_Q))
+        node_QS = rank_QS + first_Q[:, None]
+        return node_QS + (node_QS >= node_Q[:, None])
+    num = rank_QS.shape[1]
+    node = np.repeat(node_Q, num)
+    first = np.repeat(first_Q, num)
+    low = np.repeat(low_Q, num)
     rank = rank_QS.ravel()
-    # With the node itself taken out of the numbering, later ids move down by one; its row stays ascending.
+    # Without the node itself, later ids move down by one; its row stays ascending.
     target = rank + first - low
 
     def is_before(position: Positions) -> NDArray[np.bool_]:
         entry = indices[position]
         return entry - (entry > node) - position <= target
 
-    length = np.repeat(high_Q - low_Q, rank_QS.shape[1])
-    found = rank + first + bisect(low, length, is_before, len(indices) - 1) - low
-    return (found + (found >= node)).reshape(rank_QS.shape)
+    length = np.repeat(high_Q - low_Q, num)
+    sampled = rank + first + bisect(low, length, is_before, len(indices) - 1) - low
+    return (sampled + (sampled >= node)).reshape(rank_QS.shape)
 
 
 def _nth_outside(
@@ -132,23 +144,24 @@ def _nth_outside(
     inner_low_Q: Positions,
     inner_high_Q: Positions,
 ) -> Positions:
-    """The rank-th id outside ``[first, end)`` that is no entry of the row before or after its inner part."""
+    """Return the rank-th id outside ``[first, end)`` that is no entry of the row before or after its inner part."""
     num = rank_QS.shape[1]
-    first, end, low = (np.repeat(array, num) for array in (first_Q, end_Q, low_Q))
-    inner_low, inner_length = (
-        np.repeat(inner_low_Q, num),
-        np.repeat(inner_high_Q - inner_low_Q, num),
-    )
+    first = np.repeat(first_Q, num)
+    end = np.repeat(end_Q, num)
+    low = np.repeat(low_Q, num)
+    inner_low = np.repeat(inner_low_Q, num)
+    inner_length = np.repeat(inner_high_Q - inner_low_Q, num)
     rank = rank_QS.ravel()
 
-    def is_before(place: Positions) -> NDArray[np.bool_]:
-        position = low + place + np.where(low + place >= inner_low, inner_length, 0)
+    def is_before(index: Positions) -> NDArray[np.bool_]:
+        # The index-th entry of the row without its inner part; ids without the group move down by
+        # its size.
+        position = low + index + np.where(low + index >= inner_low, inner_length, 0)
         entry = indices[np.minimum(position, len(indices) - 1)]
-        is_before: NDArray[np.bool_] = (
-            entry - np.where(entry >= end, end - first, 0) - place <= rank
-        )
+        outer_id = entry - np.where(entry >= end, end - first, 0)
+        is_before: NDArray[np.bool_] = outer_id - index <= rank
         return is_before
 
     length = np.repeat(high_Q - low_Q, num) - inner_length
-    found = rank + bisect(np.zeros_like(rank), length, is_before, int(length.max(initial=1)))
-    return (found + np.where(found >= first, end - first, 0)).reshape(rank_QS.shape)
+    sampled = rank + bisect(np.zeros_like(rank), length, is_before, int(length.max(initial=1)))
+    return (sampled + np.where(sampled >= first, end - first, 0)).reshape(rank_QS.shape)

@@ -1,6 +1,6 @@
-"""Splits of a graph's links.
+"""Held-out links of a graph.
 
-N nodes, E edges, L distinct links, G groups.
+Shape letters: N nodes, E edges, L distinct links, G groups, K some of the links.
 """
 
 import numpy as np
@@ -17,19 +17,20 @@ def hold_out_links(
     share: float,
     rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Which edges to keep out of training: a random ``share`` of each group's links, isolating no node.
+    """Choose the edges to keep out of training: a random ``share`` of each group's links that isolates no node.
 
-    Every node that has a link keeps at least one. Links are drawn uniformly; where a draw would isolate a node, one of
-    its links goes back for good and the next one is drawn, until the group's number is reached or nothing is left that
-    may go. The result depends on the set of links, not on the order of the edges.
+    Every node with a link keeps at least one. Links are drawn uniformly. Where a draw would isolate
+    a node, one of its links is returned for good and another one is drawn, until the group's number
+    is reached or no link is left. The result depends on the set of links, not on the order of the
+    edges.
 
     Args:
-        edge_E2: (E, 2) integers in [0, num_nodes). Copies of an edge, in either direction, go together; self pairs
-            stay.
+        edge_E2: (E, 2) integers in [0, num_nodes). Copies of an edge, in either direction, go
+            together; self pairs stay.
         num_nodes: N.
         group_N: (N,) integers; a link belongs to the group of its smaller end.
-        share: in [0, 1].
-        rng: the draw.
+        share: fraction of links, in [0, 1].
+        rng: draws the links.
 
     Returns:
         (E,) True where an edge is held out.
@@ -41,25 +42,26 @@ def hold_out_links(
         raise ValueError(f"share is {share}, want a number in [0, 1]")
     edge = np.asarray(edge_E2).reshape(-1, 2)
     pair = np.flatnonzero(edge[:, 0] != edge[:, 1])
-    low, high = edge[pair].min(axis=1).astype(np.int64), edge[pair].max(axis=1)
+    low = edge[pair].min(axis=1).astype(np.int64)
+    high = edge[pair].max(axis=1)
     key_L, link = np.unique(low * max(num_nodes, 1) + high, return_inverse=True)
     end_L2 = np.stack(np.divmod(key_L, max(num_nodes, 1)), axis=1)
     degree_N = _degree(end_L2, num_nodes)
-    chance_L = rng.random(len(key_L))
+    random_L = rng.random(len(key_L))
     _, group_L = np.unique(np.asarray(group_N)[end_L2[:, 0]], return_inverse=True)
     num_links_G = np.bincount(group_L)
-    # Rounded at random, or many small groups would all hold out nothing.
+    # Rounded at random: rounded down, many small groups would all hold out nothing.
     wanted_G = np.floor(share * num_links_G + rng.random(len(num_links_G))).astype(np.int64)
-    order = np.lexsort([chance_L, group_L])
-    # The only link of a node can never go.
+    order = np.lexsort([random_L, group_L])
+    # The only link of a node is never held out.
     order = order[(degree_N[end_L2[order]] > 1).all(axis=1)]
     while True:
-        drawn = order[_place_in_run(group_L[order]) < wanted_G[group_L[order]]]
-        put_back = _isolating(end_L2[drawn], degree_N)
-        if len(put_back) == 0:
+        drawn = order[_index_in_run(group_L[order]) < wanted_G[group_L[order]]]
+        returned = _isolating(end_L2[drawn], degree_N)
+        if len(returned) == 0:
             break
         is_kept_L = np.zeros(len(key_L), dtype=bool)
-        is_kept_L[drawn[put_back]] = True
+        is_kept_L[drawn[returned]] = True
         order = order[~is_kept_L[order]]
     is_held_L = np.zeros(len(key_L), dtype=bool)
     is_held_L[drawn] = True
@@ -69,7 +71,7 @@ def hold_out_links(
 
 
 def _isolating(end_K2: Integers, degree_N: Positions) -> Positions:
-    """For each node that would lose all of its links with ``end_K2``, the last of these that it is an end of."""
+    """Return, for each node that would lose all its links with ``end_K2``, the index of the last of its links there."""
     is_isolated_N = (_degree(end_K2, len(degree_N)) == degree_N) & (degree_N > 0)
     last_N = np.full(len(degree_N), -1)
     for side in (0, 1):
@@ -83,8 +85,8 @@ def _degree(end_K2: Integers, num_nodes: int) -> Positions:
     return degree_N
 
 
-def _place_in_run(sorted_K: Integers) -> Positions:
-    """0, 1, 2, ... within each run of equal entries."""
+def _index_in_run(sorted_K: Integers) -> Positions:
+    """Return 0, 1, 2, ... within each run of equal entries."""
     if len(sorted_K) == 0:
         return np.zeros(0, dtype=np.int64)
     head = np.concatenate([[0], np.flatnonzero(sorted_K[1:] != sorted_K[:-1]) + 1])

@@ -23,8 +23,8 @@ class InputConfig(MaskConfig):
     )
     crop: Literal["ends", "front", "back", "random"] = Field(
         "ends",
-        description="which part of a longer sequence is kept: the front, the back, one of these two by chance "
-        "(ends, as in the paper's code) or any window by chance (random)",
+        description="which part of a longer sequence is kept: the front, the back, one of these "
+        "two by chance (ends, as in the paper's code) or any window by chance (random)",
     )
 
 
@@ -33,27 +33,30 @@ class EncoderConfig(TransformerConfig):
 
     vocabulary: Literal["tape", "esm"] = Field(
         default="tape",
-        description="scratch only: tape is a BERT over TAPE's letters, esm an ESM-2 with rotary positions; "
-        "a checkpoint's vocabulary is read from its tokenizer",
+        description="scratch only: tape is a BERT over TAPE's letters, esm an ESM-2 with rotary "
+        "positions; a checkpoint's vocabulary is read from its tokenizer",
     )
     max_positions: int = Field(
         default=4104,
         ge=8,
         le=1_048_576,
-        description="most tokens of a sequence, special ones included (4104 = 4096 residues and two special tokens, "
-        "rounded up to 8); a checkpoint with a position table brings its own limit",
+        description="most tokens of a sequence, special ones included (4104 = 4096 residues and "
+        "two special tokens, rounded up to 8); a checkpoint with a position table brings its own "
+        "limit",
     )
     dropout: float = Field(
         default=0.0,
         ge=0.0,
         lt=1.0,
-        description="dropout of states and attention, for checkpoints too; 0 as in ESM-2, because a run sees each of "
-        "millions of sequences once or a few times and underfits rather than overfits",
+        description="dropout of states and attention, for checkpoints too; 0 as in ESM-2, "
+        "because a run sees each of millions of sequences once or a few times and underfits "
+        "rather than overfits",
     )
     pooling: Literal["auto", "cls", "mean"] = Field(
         default="auto",
-        description="sequence embedding: the first token's last state, or the mean over residues; auto: what the "
-        "folder of the source says, such as an export, else cls (as published)",
+        description="sequence embedding: the first token's last state, or the mean over "
+        "residues; auto: what the folder of the source says, such as an export, else cls (as "
+        "published)",
     )
 
     @model_validator(mode="after")
@@ -98,5 +101,6 @@ DEMO = Config(
 )
 """Settings for the embedded miniature tree of life on two CPU cores: minutes, not days.
 
-A batch is one species, so that all of its unlinked pairs are tier-1 negatives and none has to be drawn beside them.
+A batch is one species, so that all of its unlinked pairs are tier-1 negatives and none has to be
+drawn beside them.
 """

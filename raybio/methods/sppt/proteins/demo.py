@@ -1,10 +1,12 @@
 """The embedded default corpus: a miniature tree of life, seeded, written in the real file formats.
 
-An ancestral proteome of domain families evolves down a random species tree (``evolution.py``); proteins interact by
-rules between families that all species share, so that a link held out in one species can be told from sequence by what
-was seen in the others. A share of each species' links is noise. Nothing here is biology: it is a task of that shape.
+An ancestral proteome of domain families evolves down a random species tree (``evolution.py``);
+proteins interact by rules between families that all species share, so that a link held out in one
+species can be told from sequence by what was seen in the others. A share of each species' links is
+noise. Nothing here is biology: it is a task of that shape.
 
-Shape letters: A genes of the root, G genes of a species, F families, K candidate pairs of root genes, E links.
+Shape letters: A genes of the root, G genes of a species, F families, K candidate pairs of root
+genes, E links.
 """
 
 from collections.abc import Iterator
@@ -201,8 +203,9 @@ def _rules(
 ) -> _Rules:
     """Pairs of root genes that a rule between two of their families allows, the strongest first.
 
-    Families form pairs that interact; a third of the families interact with themselves as well. So there are rules
-    between different families, and what interacts can still lie together in a space of embeddings.
+    Families form pairs that interact; a third of the families interact with themselves as well. So
+    there are rules between different families, and what interacts can still lie together in a space
+    of embeddings.
     """
     weight_FF = np.zeros((family_A4.max() + 1,) * 2)
     module = rng.permutation(num_with_rules) // FAMILIES_PER_MODULE

@@ -2,9 +2,11 @@
 
 Shape letters: R sequences, L padded length, D width, K selected tokens, V token ids.
 
-Encoders that others trained: from a folder or the hub, safetensors only, and never with code of theirs.
+Encoders that others trained: from a folder or the hub, safetensors only, and never with code of
+    theirs.
 
-A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load without raybio.
+A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load without
+raybio.
 """
 
 import json
@@ -59,9 +61,10 @@ from raybio.ops.similarity import at_least_fp32
 class ProteinEncoder(Encoder):
     """A masked language model that also embeds whole sequences; an ``raybio.core.interfaces.Encoder``.
 
-    An embedding does not depend on the other sequences of a batch, nor on how far it is padded. In particular ESM's
-    ``token_dropout``, which rescales a sequence by its share of masked tokens, counts within the sequence alone,
-    because the attention mask is always passed; it is kept as the checkpoint has it, and on from scratch, as in ESM-2.
+    An embedding does not depend on the other sequences of a batch, nor on how far it is padded. In
+    particular ESM's ``token_dropout``, which rescales a sequence by its share of masked tokens,
+    counts within the sequence alone, because the attention mask is always passed; it is kept as the
+    checkpoint has it, and on from scratch, as in ESM-2.
 
     Attributes:
         model: the ``transformers`` model with its language-model head.
@@ -89,7 +92,8 @@ class ProteinEncoder(Encoder):
         self.max_tokens = max_tokens
         self.pooling = pooling
         if model.config.model_type == "esm":
-            # The contact head takes no part in training; frozen, no optimiser or gradient sum waits for it.
+            # The contact head takes no part in training; frozen, no optimiser or gradient sum waits
+            # for it.
             model.esm.contact_head.requires_grad_(False)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
@@ -121,8 +125,9 @@ class ProteinEncoder(Encoder):
         if num_tokens > self.max_tokens:
             residues = self.max_tokens - self.vocabulary.num_special_per_sequence
             raise DataError(
-                f"a sequence has {num_tokens} tokens, special ones included; this encoder has {self.max_tokens} "
-                f"positions. Crop sequences to {residues} residues, or train an encoder with a larger max_positions."
+                f"a sequence has {num_tokens} tokens, special ones included; this encoder has "
+                f"{self.max_tokens} positions. Crop sequences to {residues} residues, or train an "
+                "encoder with a larger max_positions."
             )
 
     def _pool(self, hidden_RLD: Tensor, token_RL: Tensor, mask_RL: Tensor) -> Tensor:
@@ -164,7 +169,8 @@ def _stated_pooling(config: EncoderConfig) -> Pooling | None:
     except ConfigError:
         if config.pooling == "auto":
             raise
-        # Modules that cannot be honoured: the setting is there to take the transformer without them.
+        # Modules that cannot be honoured: the setting is there to take the transformer without
+        # them.
         return None
     return settings.pooling if settings else None
 
@@ -173,7 +179,8 @@ def vocabulary_of(config: EncoderConfig) -> Vocabulary:
     """The vocabulary of the encoder that ``config`` describes, without loading its weights.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single residues.
+        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single
+            residues.
     """
     if config.source == SCRATCH:
         return VOCABULARIES[config.vocabulary]
@@ -227,14 +234,16 @@ def load_vocabulary(source: str, revision: str) -> Vocabulary:
     """The vocabulary of a checkpoint's tokenizer.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single residues.
+        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single
+            residues.
     """
     tokenizer = load_pretrained(AutoTokenizer, source, revision)
     try:
         return vocabulary_of_tokenizer(tokenizer)
     except ValueError as error:
         raise ConfigError(
-            f"encoder.source {source!r} is no protein encoder: {error}. Give one whose tokens are single residues."
+            f"encoder.source {source!r} is no protein encoder: {error}. Give one whose tokens are "
+            "single residues."
         ) from None
 
 
@@ -260,7 +269,8 @@ def load_config(source: str, revision: str) -> PreTrainedConfig:
         model_config, "is_folding_model", False
     ):
         raise ConfigError(
-            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM (not ESMFold)"
+            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM "
+            "(not ESMFold)"
         )
     return model_config
 
@@ -268,7 +278,8 @@ def load_config(source: str, revision: str) -> PreTrainedConfig:
 def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel:
     """A checkpoint's masked language model in float32, with ``dropout`` in place of its own.
 
-    A checkpoint without language-model head gets a random one from torch's generator, with a warning in the log.
+    A checkpoint without language-model head gets a random one from torch's generator, with a
+    warning in the log.
 
     Raises:
         ConfigError: if the source cannot be found or reached, is no BERT or ESM, or lacks weights.
@@ -321,16 +332,19 @@ def export_encoder(
 ) -> Path:
     """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
 
-    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and ``AutoTokenizer`` load it, and
-    so does ``encoder.source``. With pooling "cls" ``SentenceTransformer`` does too; its mean pooling would count
-    special tokens, so for pooling "mean" its files are left out. ``read_protein_settings`` reads pooling and length.
+    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and
+    ``AutoTokenizer`` load it, and so does ``encoder.source``. With pooling "cls"
+    ``SentenceTransformer`` does too; its mean pooling would count special tokens, so for pooling
+    "mean" its files are left out. ``read_protein_settings`` reads pooling and length.
 
     Args:
         encoder: what to export; not changed.
         directory: the folder to write.
-        card: sections of README.md by title, as values that YAML can hold, such as ``{"Data digest": "9f…",
-            "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is the heading.
-        max_tokens: tokens of a sequence in training, special ones included; None: all that the encoder reads.
+        card: sections of README.md by title, as values that YAML can hold, such as ``{"Data
+            digest": "9f…", "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is
+            the heading.
+        max_tokens: tokens of a sequence in training, special ones included; None: all that the
+            encoder reads.
 
     Returns:
         ``directory``.
@@ -368,7 +382,8 @@ def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
         else "the mean of the residues' last states"
     )
     return (
-        f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, width {encoder.width} "
-        f"and {millions:.1f} M weights, trained with raybio. It reads upper-case residue letters, up to "
-        f"{max_tokens} tokens. A protein's embedding is {pooled}, not normalised."
+        f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, "
+        f"width {encoder.width} and {millions:.1f} M weights, trained with raybio. It reads "
+        f"upper-case residue letters, up to {max_tokens} tokens. A protein's embedding is "
+        f"{pooled}, not normalised."
     )

@@ -6,7 +6,8 @@ Shape letters: G genes, T residues of all genes end to end, F domain families.
 
 How amino acids replace each other: the WAG model, and a sampler of it.
 
-Source of the numbers: Whelan and Goldman (2001), "A general empirical model of protein evolution derived from multiple
+Source of the numbers: Whelan and Goldman (2001), "A general empirical model of protein evolution
+    derived from multiple
 protein families using a maximum-likelihood approach", Mol. Biol. Evol. 18(5):691-699.
 """
 
@@ -16,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Relative speed of a site: the core of a domain, its middle, its surface, and the linkers between domains.
+# Relative speed of a site: the core of a domain, its middle, its surface, and the linkers between
+# domains.
 SPEEDS = (0.1, 0.5, 1.5, 3.0)
 
 
@@ -111,8 +113,8 @@ def draw_families(
 ) -> NDArray[np.int64]:
     """Families of each gene's one to four domains (G, 4), -1 where there is none.
 
-    The first domain is of one of the first ``num_first_families`` families, each about equally often; further ones are
-    of any family.
+    The first domain is of one of the first ``num_first_families`` families, each about equally
+    often; further ones are of any family.
     """
     count_G = rng.choice(len(SHARE_OF_DOMAIN_COUNT), num_genes, p=SHARE_OF_DOMAIN_COUNT) + 1
     family_G4 = rng.integers(0, num_families, (num_genes, len(SHARE_OF_DOMAIN_COUNT)))

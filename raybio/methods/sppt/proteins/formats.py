@@ -1,11 +1,13 @@
 """FASTA: streaming, plain or gzip. Bytes are handled a record at a time, never a letter at a time.
 
-A record is a line ``>id description`` and the lines after it up to the next ``>`` at the start of a line.
+A record is a line ``>id description`` and the lines after it up to the next ``>`` at the start of a
+line.
 
-Plain tables with a header, tab-separated, ``.gz`` too: proteins (one a line) and links (two ids a line).
+Plain tables with a header, tab-separated, ``.gz`` too: proteins (one a line) and links (two ids a
+line).
 
-They are read in blocks by Arrow's CSV parser; quotes have no meaning, and every line counts, so that the line of a bad
-record can be named.
+They are read in blocks by Arrow's CSV parser; quotes have no meaning, and every line counts, so
+that the line of a bad record can be named.
 """
 
 import re
@@ -59,8 +61,8 @@ def read_fasta(
 
     Args:
         path: the file; gzip is recognised by its content.
-        quarantine: takes empty, illegal and too long records. Ids that occur twice in the file are set aside as well
-            by ``prepare``, which alone sees all files.
+        quarantine: takes empty, illegal and too long records. Ids that occur twice in the file are
+            set aside as well by ``prepare``, which alone sees all files.
         strip_stop: remove one ``*`` at a sequence's end.
         max_length: longest sequence that is kept, in letters.
         block_bytes: how much is read at once; memory is a small multiple of it.
@@ -103,8 +105,8 @@ def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
 def _blocks(path: Path, block_bytes: int, longest: int) -> Iterator[_Block]:
     """Blocks of whole records.
 
-    A record larger than ``longest`` bytes is cut there (and is then too long for every reader): memory stays bounded
-    whatever the file holds.
+    A record larger than ``longest`` bytes is cut there (and is then too long for every reader):
+    memory stays bounded whatever the file holds.
     """
     line, num_dropped_lines, pending, has_begun = 1, 0, b"", False
     with open_source(path, "a FASTA file") as file:
@@ -118,7 +120,8 @@ def _blocks(path: Path, block_bytes: int, longest: int) -> Iterator[_Block]:
                     continue
                 if not pending.startswith(b">"):
                     raise DataError(
-                        f"{path}, line {line}: begins with {pending[:20]!r}, want '>' and an id: is this a FASTA file?"
+                        f"{path}, line {line}: begins with {pending[:20]!r}, want '>' and an id: "
+                        "is this a FASTA file?"
                     )
                 has_begun, pending = True, pending[1:]
             else:
@@ -248,7 +251,8 @@ def read_proteins(
 
     Args:
         path: the table.
-        quarantine: takes the bad records. Ids that occur twice are not its business: only the caller sees all blocks.
+        quarantine: takes the bad records. Ids that occur twice are not its business: only the
+            caller sees all blocks.
         strip_stop: remove one ``*`` at a sequence's end.
         max_length: longest sequence that is kept.
         block_bytes: how much is read at once.
@@ -257,7 +261,8 @@ def read_proteins(
         Good records in ``PROTEIN_SCHEMA``.
 
     Raises:
-        DataError: if the file is missing, torn, lacks a column or has a record that is larger than a block.
+        DataError: if the file is missing, torn, lacks a column or has a record that is larger than
+            a block.
     """
     kinds = (pa.string(), pa.string(), pa.large_binary())
     for key, group, sequence, line in read_columns(

@@ -1,7 +1,7 @@
 """Sequences as letters: what is legal, how a block of records is cleaned, ragged copies. No Python per letter.
 
-Legal are the 26 letters A-Z: the 20 amino acids, the ambiguous B, J, X, Z, selenocysteine U and pyrrolysine O. (J is
-kept here; an encoder's vocabulary decides what it means.)
+Legal are the 26 letters A-Z: the 20 amino acids, the ambiguous B, J, X, Z, selenocysteine U and
+pyrrolysine O. (J is kept here; an encoder's vocabulary decides what it means.)
 
 Shape letters: N records of a block, T letters of them end to end.
 """
@@ -28,7 +28,8 @@ _IS_LEGAL = np.zeros(256, dtype=bool)
 _IS_LEGAL[list(LETTERS)] = True
 
 
-# What spreadsheets and data frames write where there is nothing. Some would pass as a peptide (N-A-N).
+# What spreadsheets and data frames write where there is nothing. Some would pass as a peptide
+# (N-A-N).
 NULL_WORDS = ("NaN", "nan", "NULL", "null", "None", "NA", "N/A", "n/a", "<NA>")
 
 
@@ -49,7 +50,8 @@ def clean(
     """Upper-case the sequences of a block and set its bad records aside.
 
     Args:
-        batch: records in ``PROTEIN_SCHEMA``, sequences still as they stand in the file (without white space).
+        batch: records in ``PROTEIN_SCHEMA``, sequences still as they stand in the file (without
+            white space).
         quarantine: takes what is bad.
         file: name for its messages.
         strip_stop: remove one ``*`` at a sequence's end.

@@ -17,7 +17,8 @@ class ProteinSettings(NamedTuple):
 
     Attributes:
         pooling: "cls", or "mean" over residues.
-        max_tokens: tokens of a sequence, special ones included; longer ones lose their end. None: not stated.
+        max_tokens: tokens of a sequence, special ones included; longer ones lose their end. None:
+            not stated.
     """
 
     pooling: Pooling
@@ -32,7 +33,8 @@ def read_protein_settings(folder: str | Path, revision: str = "main") -> Protein
         revision: of a hub id.
 
     Raises:
-        ConfigError: if the files are malformed, or ask for something that ``ProteinEncoder`` does not compute.
+        ConfigError: if the files are malformed, or ask for something that ``ProteinEncoder`` does
+            not compute.
     """
     path = Path(folder).expanduser() / SETTINGS
     if path.is_file():
@@ -42,8 +44,9 @@ def read_protein_settings(folder: str | Path, revision: str = "main") -> Protein
         return None
     if head.pooling == "mean" or head.is_normalised:
         raise ConfigError(
-            f"{folder}: modules.json wants the mean over all tokens, or embeddings of length 1. Protein embeddings "
-            "are the first token's state or the mean over residues. Use a folder without modules.json and --pooling"
+            f"{folder}: modules.json wants the mean over all tokens, or embeddings of length 1. "
+            "Protein embeddings are the first token's state or the mean over residues. Use a "
+            "folder without modules.json and --pooling"
         )
     return ProteinSettings(head.pooling, head.max_tokens)
 
@@ -61,7 +64,7 @@ def _read_own(path: Path) -> ProteinSettings:
         raise ConfigError(f"{path}: cannot be read ({error}); export the run again") from None
     if not is_valid or content.get("is_normalised", False) is not False:
         raise ConfigError(
-            f"{path}: got {content}, want pooling cls or mean, max_tokens above 2 and is_normalised false; export the "
-            "run again"
+            f"{path}: got {content}, want pooling cls or mean, max_tokens above 2 and "
+            "is_normalised false; export the run again"
         )
     return settings

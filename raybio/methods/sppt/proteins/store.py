@@ -45,7 +45,8 @@ def commit_proteins(draft: Draft, rows: LinkedRows, provenance: dict[str, Any]) 
     Args:
         draft: where it is made.
         rows: proteins; their content is upper-case letters.
-        provenance: the manifest's account of the input: ``sources``, ``parameters``, ``quarantine``.
+        provenance: the manifest's account of the input: ``sources``, ``parameters``,
+            ``quarantine``.
 
     Raises:
         StoreError: if the store cannot be written.

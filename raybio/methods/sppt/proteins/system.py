@@ -1,13 +1,17 @@
 """Structure-preserving pre-training (SPPT) on protein interaction graphs.
 
-McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training". L = (1 - λ) L_MLM + λ L_SPML over a graph of
-proteins: one encoder learns to fill in masked residues and to place interacting proteins of a species close together.
+McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training". L = (1 - λ) L_MLM + λ L_SPML
+    over a graph of
+proteins: one encoder learns to fill in masked residues and to place interacting proteins of a
+    species close together.
 
-Reproduced: the tiered sampling (tier 1: negatives from the anchor's species; tier 2: the loss weights the pairs of
-the batch), both graph losses, the masked anchor view, and link retrieval as the measure. Different from the authors'
-code, each with a setting for theirs: special tokens are never masked; copies of a node in a batch are ignored instead
-of being each other's negatives; the paper's λ is used as such; negatives that no species can give come from outside
-it, counted; pairs run over the sequences of all workers; and held-out links are measured beside the training links.
+Reproduced: the tiered sampling (tier 1: negatives from the anchor's species; tier 2: the loss
+    weights the pairs of
+the batch), both graph losses, the masked anchor view, and link retrieval as the measure. Different
+from the authors' code, each with a setting for theirs: special tokens are never masked; copies of a
+node in a batch are ignored instead of being each other's negatives; the paper's λ is used as such;
+negatives that no species can give come from outside it, counted; pairs run over the sequences of
+all workers; and held-out links are measured beside the training links.
 """
 
 from functools import partial
@@ -44,7 +48,8 @@ def check(config: Config, store: ProteinStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, is no protein encoder, or reads less than the inputs' length.
+        ConfigError: if the encoder's source is not there, is no protein encoder, or reads less than
+            the inputs' length.
     """
     check_protein_source(config.encoder.source, config.encoder.revision)
     _check_length(config, max_tokens_of(config.encoder))
@@ -59,8 +64,9 @@ def input_lengths(config: Config, store: ProteinStore) -> list[InputLengths]:
 def _check_length(config: Config, max_tokens: int) -> None:
     if config.input.max_length > max_tokens:
         raise ConfigError(
-            f"input.max_length is {config.input.max_length}, but the encoder {config.encoder.source!r} reads at most "
-            f"{max_tokens} tokens: lower it with --set input.max_length={max_tokens}"
+            f"input.max_length is {config.input.max_length}, but the encoder "
+            f"{config.encoder.source!r} reads at most {max_tokens} tokens: lower it with --set "
+            f"input.max_length={max_tokens}"
         )
 
 

@@ -1,13 +1,15 @@
 """TAPE's published checkpoint as a folder that ``encoder.source`` takes.
 
-TAPE (songlab-cal/tape, ``bert-base``) publishes ``config.json`` and a pickled ``pytorch_model.bin`` with parameter
-names of its own. Here, and nowhere else, a pickle is read, with ``weights_only=True``, which refuses all but tensors.
+TAPE (songlab-cal/tape, ``bert-base``) publishes ``config.json`` and a pickled ``pytorch_model.bin``
+with parameter names of its own. Here, and nowhere else, a pickle is read, with
+``weights_only=True``, which refuses all but tensors.
 
     python -m raybio.methods.sppt.proteins.tape_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
 
-What changes: TAPE's pooler is left out, because SPPT embeds a sequence by the raw [CLS] state. The published file is
-said to have no language-model head (songlab-cal/tape#139); then the folder has none either, and training starts one
-from random weights. A head that is there is taken along.
+What changes: TAPE's pooler is left out, because SPPT embeds a sequence by the raw [CLS] state. The
+    published file is
+said to have no language-model head (songlab-cal/tape#139); then the folder has none either, and
+training starts one from random weights. A head that is there is taken along.
 """
 
 import json
@@ -62,7 +64,8 @@ def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path
         ``out_dir``, which appears whole or not at all.
 
     Raises:
-        DataError: if a file is missing or damaged, or if any tensor is missing, left over or of the wrong shape.
+        DataError: if a file is missing or damaged, or if any tensor is missing, left over or of the
+            wrong shape.
     """
     source = Path(source_dir)
     description = _read_description(source / "config.json")
@@ -106,13 +109,15 @@ def rename_tape_tensors(tape_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
             unknown.append(name)
     if unknown:
         raise DataError(
-            f"TAPE checkpoint: {len(unknown)} tensors with unknown names, such as {unknown[0]!r}; want those of "
-            "ProteinBertForMaskedLM. Fine-tuned TAPE models have heads that no encoder keeps."
+            f"TAPE checkpoint: {len(unknown)} tensors with unknown names, such as {unknown[0]!r}; "
+            "want those of ProteinBertForMaskedLM. Fine-tuned TAPE models have heads that no "
+            "encoder keeps."
         )
     tied = tape_tensors.get(TIED_HEAD)
     if tied is not None and not torch.equal(tied, tensors[WORD_EMBEDDINGS]):
         raise DataError(
-            f"TAPE checkpoint: {TIED_HEAD} differs from {WORD_EMBEDDINGS}; in TAPE they are one weight"
+            f"TAPE checkpoint: {TIED_HEAD} differs from {WORD_EMBEDDINGS}; in TAPE they are one "
+            "weight"
         )
     return tensors
 
@@ -126,14 +131,15 @@ def _fill(model: PreTrainedModel, tensors: Mapping[str, Tensor], source: Path) -
     )
     if missing or left_over:
         raise DataError(
-            f"{source}: config.json and pytorch_model.bin do not belong together: "
-            f"missing {missing[:3] or 'nothing'} ({len(missing)}), left over {left_over[:3] or 'nothing'} "
+            f"{source}: config.json and pytorch_model.bin do not belong together: missing "
+            f"{missing[:3] or 'nothing'} ({len(missing)}), left over {left_over[:3] or 'nothing'} "
             f"({len(left_over)})"
         )
     for name, weight in model.named_parameters():
         if tuple(tensors[name].shape) != wanted[name]:
             raise DataError(
-                f"{source}: {name} has shape {tuple(tensors[name].shape)}; config.json wants {wanted[name]}"
+                f"{source}: {name} has shape {tuple(tensors[name].shape)}; config.json wants "
+                f"{wanted[name]}"
             )
         with torch.no_grad():
             weight.copy_(tensors[name])
@@ -153,8 +159,8 @@ def _read_description(path: Path) -> dict[str, Any]:
         )
     if description["vocab_size"] != TAPE.size:
         raise DataError(
-            f"{path}: vocab_size is {description['vocab_size']}; want {TAPE.size}, TAPE's IUPAC letters. Its other "
-            "vocabularies are not supported."
+            f"{path}: vocab_size is {description['vocab_size']}; want {TAPE.size}, TAPE's IUPAC "
+            "letters. Its other vocabularies are not supported."
         )
     return {name: description[name] for name in (*SIZES, *OPTIONS) if name in description}
 

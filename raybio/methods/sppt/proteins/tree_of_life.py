@@ -1,8 +1,8 @@
 """The SNAP Tree-of-life layout: ``<taxid>.txt`` with one "A B" a line, a species table, sequences as ``>taxid.id``.
 
-Ids in the network files lack the ``taxid.`` prefix of the sequences. Whether a link is listed in one direction or both,
-or a protein paired with itself, is stated nowhere: both are merged. Proteins exist only by their links; those without a
-sequence are dropped with their links and counted.
+Ids in the network files lack the ``taxid.`` prefix of the sequences. Whether a link is listed in
+one direction or both, or a protein paired with itself, is stated nowhere: both are merged. Proteins
+exist only by their links; those without a sequence are dropped with their links and counted.
 """
 
 import io
@@ -131,7 +131,8 @@ def list_interactomes(folder: str | Path) -> list[Path]:
     ]
     if not found:
         raise DataError(
-            f"{folder}: holds no <taxid>.txt, want the folder that treeoflife.interactomes.zip unpacks to"
+            f"{folder}: holds no <taxid>.txt, want the folder that treeoflife.interactomes.zip "
+            "unpacks to"
         )
     return sorted(found, key=lambda path: (int(path.stem), str(path)))
 
@@ -170,7 +171,8 @@ def read_species(path: str | Path, quarantine: Quarantine) -> dict[str, str]:
         header = next(lines, "").split("\t")
         if header[:3] != list(SPECIES_COLUMNS):
             raise DataError(
-                f"{path}: has the columns {header[:5]}, want {', '.join(SPECIES_COLUMNS)}, tab-separated"
+                f"{path}: has the columns {header[:5]}, want {', '.join(SPECIES_COLUMNS)}, "
+                "tab-separated"
             )
         for number, line in enumerate(lines, start=2):
             taxid, *names = line.split("\t")
@@ -293,11 +295,13 @@ def _spool_sequences(
         taxid, first = keys[0].as_py().split(".", 1)
         if first.startswith(f"{taxid}."):
             raise DataError(
-                f"{taxid}.txt: the ids begin with the taxid ({first!r}), want {first.split('.', 1)[1]!r} alone, as "
-                "in the Tree-of-life download; the sequences alone have taxid.protein"
+                f"{taxid}.txt: the ids begin with the taxid ({first!r}), want "
+                f"{first.split('.', 1)[1]!r} alone, as in the Tree-of-life download; the "
+                "sequences alone have taxid.protein"
             )
         raise DataError(
-            f"{paths[0]}: no sequence is of a protein in the networks. An id here is {stranger!r}; want taxid.protein, "
-            f"such as {keys[0].as_py()!r}. Put the species' taxid and a dot before the ids"
+            f"{paths[0]}: no sequence is of a protein in the networks. An id here is "
+            f"{stranger!r}; want taxid.protein, such as {keys[0].as_py()!r}. Put the species' "
+            "taxid and a dot before the ids"
         )
     return spooled_N

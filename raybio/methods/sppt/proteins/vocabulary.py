@@ -1,7 +1,8 @@
 """Protein vocabularies: which token id each residue letter gets.
 
-A vocabulary is a table indexed by byte, so that a store of letters serves every encoder and tokenising a shard is one
-numpy indexing. This module needs numpy alone; ``tokenizer.py`` turns a vocabulary into a ``transformers`` tokenizer.
+A vocabulary is a table indexed by byte, so that a store of letters serves every encoder and
+tokenising a shard is one numpy indexing. This module needs numpy alone; ``tokenizer.py`` turns a
+vocabulary into a ``transformers`` tokenizer.
 
 Vocabularies as ``transformers`` tokenizers, and back.
 """
@@ -26,13 +27,15 @@ class Vocabulary:
     Attributes:
         name: how configuration and logs call it.
         id_by_token: id of every token, in order of id.
-        token_id_by_byte: token id of each residue letter's byte, int32 (256,); all other bytes give ``unk_id``.
+        token_id_by_byte: token id of each residue letter's byte, int32 (256,); all other bytes give
+            ``unk_id``.
         pad_id: id of padding.
         mask_id: id that hides a residue from the encoder.
         cls_id: id put before every sequence.
         eos_id: id put after every sequence, or None where nothing is.
         unk_id: id of letters that the vocabulary does not know.
-        residue_ids: ids of the 20 standard amino acids, from which random replacement may draw, int32 (20,).
+        residue_ids: ids of the 20 standard amino acids, from which random replacement may draw,
+            int32 (20,).
         substitutes: letters read as other letters, such as J (leucine or isoleucine) as L.
     """
 
@@ -131,7 +134,8 @@ def _numbered(tokens: list[str]) -> dict[str, int]:
     return {token: token_id for token_id, token in enumerate(tokens)}
 
 
-# songlab-cal/tape, tape/tokenizers.py, IUPAC_VOCAB. TAPE ends a sequence with <sep>; SPPT does not, and we follow SPPT.
+# songlab-cal/tape, tape/tokenizers.py, IUPAC_VOCAB. TAPE ends a sequence with <sep>; SPPT does not,
+# and we follow SPPT.
 TAPE = make_vocabulary(
     "tape",
     _numbered(["<pad>", "<mask>", "<cls>", "<sep>", "<unk>", *"ABCDEFGHIKLMNOPQRSTUVWXYZ"]),
@@ -144,7 +148,8 @@ TAPE = make_vocabulary(
 )
 
 
-# transformers, get_default_vocab_list() of models/esm. It has no J, which stays <unk> as in the published encoders.
+# transformers, get_default_vocab_list() of models/esm. It has no J, which stays <unk> as in the
+# published encoders.
 ESM = make_vocabulary(
     "esm",
     _numbered(
@@ -164,7 +169,8 @@ VOCABULARIES: dict[str, Vocabulary] = {"tape": TAPE, "esm": ESM}
 def build_tokenizer(vocabulary: Vocabulary, *, max_tokens: int) -> PreTrainedTokenizerFast:
     """A fast tokenizer that gives exactly ``vocabulary.encode``, and ignores white space.
 
-    ESM gets one too: ``EsmTokenizer`` merges a run of unknown letters into a single ``<unk>``, which would shift the
+    ESM gets one too: ``EsmTokenizer`` merges a run of unknown letters into a single ``<unk>``,
+        which would shift the
     positions of everything behind it against what the encoder was trained on.
     """
     token_by_id = {token_id: token for token, token_id in vocabulary.id_by_token.items()}
@@ -201,7 +207,8 @@ def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """The vocabulary by which ``tokenizer`` reads residue letters, found by letting it read them one at a time.
 
     Raises:
-        ValueError: if it does not give a letter exactly one id, after one id for the sequence's start.
+        ValueError: if it does not give a letter exactly one id, after one id for the sequence's
+            start.
     """
     special = {
         name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "mask", "cls", "unk")
@@ -238,7 +245,8 @@ def _read(tokenizer: PreTrainedTokenizerBase, letter: str) -> tuple[int, int | N
     ids = tokenizer(letter)["input_ids"]
     if len(ids) not in (2, 3) or ids[0] != tokenizer.cls_token_id:
         raise ValueError(
-            f"the tokenizer reads the residue {letter!r} as {ids}, want [cls, residue] or [cls, residue, end]"
+            f"the tokenizer reads the residue {letter!r} as {ids}, want [cls, residue] or [cls, "
+            "residue, end]"
         )
     return ids[1], ids[2] if len(ids) == 3 else None
 

@@ -130,7 +130,7 @@ def test_linked_equals_has_edge_also_for_repeated_nodes():
 def test_neighbours_are_drawn_uniformly():
     graph, neighbours = random_graph()
     nodes = np.flatnonzero(graph.degree_N)
-    drawn = graph.sample_neighbours(nodes, 4000, np.random.default_rng(3))
+    drawn = graph.sample_neighbors(nodes, 4000, np.random.default_rng(3))
     assert drawn.shape == (len(nodes), 4000)
     for node, row in zip(nodes, drawn, strict=True):
         assert_uniform(row, neighbours[node])
@@ -138,8 +138,8 @@ def test_neighbours_are_drawn_uniformly():
 
 def test_a_node_without_neighbours_is_named_when_a_positive_is_asked_for():
     graph, _ = random_graph()
-    with pytest.raises(ValueError, match=r"1 of 2 nodes have no neighbour \(the first: 59\)"):
-        graph.sample_neighbours([0, 59], 1, np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"1 of 2 nodes have no neighbor \(the first: 59\)"):
+        graph.sample_neighbors([0, 59], 1, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("scattered", [False, True])

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from raybio.methods.sppt.graph.csr import Graph, edge_table
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.graph.edge_table import build_edge_table
 from tests import oracles
 
 
@@ -15,7 +16,7 @@ def test_the_table_answers_as_a_set_does(num_nodes, num_edges):
     graph = Graph.from_edges(edge, num_nodes, None)
     neighbours = oracles.neighbours_of(edge.tolist(), num_nodes)
     pair = np.concatenate([edge, edge[:, ::-1], rng.integers(0, num_nodes, (5000, 2))])
-    found = edge_table(graph.indptr, graph.indices).has(*pair.T)
+    found = build_edge_table(graph.indptr, graph.indices).has(*pair.T)
     assert found.tolist() == [v in neighbours[u] for u, v in pair.tolist()]
 
 
@@ -25,7 +26,7 @@ def test_pairs_in_arithmetic_progressions_that_crowd_buckets_are_all_found():
         [np.stack([step, step + 1], 1), np.stack([np.zeros_like(step), step * 4], 1), [[5, 11_999]]]
     )
     graph = Graph.from_edges(edge, 12_000, None)
-    table = edge_table(graph.indptr, graph.indices)
+    table = build_edge_table(graph.indptr, graph.indices)
     nodes = np.arange(12_000)
     for hub in (0, 5, 100):
         expected = np.isin(nodes, graph.indices[graph.indptr[hub] : graph.indptr[hub + 1]])
@@ -45,4 +46,4 @@ def test_a_large_question_gets_the_answer_of_small_ones():
 
 def test_a_graph_with_too_many_nodes_for_the_table_is_searched():
     many_rows = np.broadcast_to(np.int32(0), 2**26 + 2)
-    assert edge_table(many_rows, np.array([2**26, 0], dtype=np.int32)) is None
+    assert build_edge_table(many_rows, np.array([2**26, 0], dtype=np.int32)) is None

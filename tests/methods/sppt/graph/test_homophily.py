@@ -12,8 +12,8 @@ from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.homophily import (
     edge_homophily,
     homophily,
-    mean_of_neighbours,
-    vote_of_neighbours,
+    neighbor_mean,
+    neighbor_vote,
 )
 
 
@@ -49,8 +49,8 @@ def test_votes_are_those_of_a_loop(seed, num_classes):
             for other in neighbours(graph, node)
             if node < other and label_N[node] >= 0 and label_N[other] >= 0
         ]
-    np.testing.assert_allclose(vote_of_neighbours(graph, label_N), chances)
-    np.testing.assert_allclose(mean_of_neighbours(graph, value_N), means)
+    np.testing.assert_allclose(neighbor_vote(graph, label_N), chances)
+    np.testing.assert_allclose(neighbor_mean(graph, value_N), means)
     assert homophily(graph, label_N) == pytest.approx(np.nanmean(chances))
     assert edge_homophily(graph, label_N) == pytest.approx(np.mean(equal))
 
@@ -67,8 +67,8 @@ def test_names_of_nodes_and_of_labels_do_not_matter():
     renamed = np.array([2, 0, 3, 1, -1])[label_N]
     moved = np.empty_like(label_N)
     moved[place_N] = renamed
-    again = vote_of_neighbours(Graph.from_edges(edges, graph.num_nodes), moved)
-    np.testing.assert_allclose(again[place_N], vote_of_neighbours(graph, label_N))
+    again = neighbor_vote(Graph.from_edges(edges, graph.num_nodes), moved)
+    np.testing.assert_allclose(again[place_N], neighbor_vote(graph, label_N))
 
 
 def test_nothing_to_say_is_not_a_number():
@@ -76,7 +76,7 @@ def test_nothing_to_say_is_not_a_number():
     assert np.isnan(homophily(graph, np.array([-1, 2, 0]))) and np.isnan(
         edge_homophily(graph, np.array([-1, 2, 0]))
     )
-    assert np.isnan(mean_of_neighbours(graph, np.array([np.nan, 1.0, 2.0]))).tolist() == [
+    assert np.isnan(neighbor_mean(graph, np.array([np.nan, 1.0, 2.0]))).tolist() == [
         False,
         True,
         True,
@@ -85,7 +85,7 @@ def test_nothing_to_say_is_not_a_number():
         with pytest.raises(ValueError, match=r"want integers, one a node: \(3,\)"):
             homophily(graph, wrong)
     with pytest.raises(ValueError, match="values have shape"):
-        mean_of_neighbours(graph, np.zeros(2))
+        neighbor_mean(graph, np.zeros(2))
 
 
 def margin(position_ND: np.ndarray, graph: Graph) -> float:

@@ -110,7 +110,8 @@ def test_a_vocabulary_survives_the_way_through_its_tokenizer(vocabulary):
 
 def test_the_vocabulary_of_a_foreign_tokenizer_is_found(tmp_path):
     assert vocabulary_of_tokenizer(esm_tokenizer(tmp_path)) is ESM
-    # The layout of Rostlab/prot_bert: BERT with single letters, other ids than TAPE's although as many of them.
+    # The layout of Rostlab/prot_bert: BERT with single letters, other ids than TAPE's although as
+    # many of them.
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"LAGVESIKRDTPNQFYMHCWXUBZO"]
     (tmp_path / "bert.txt").write_text("\n".join(tokens))
     found = vocabulary_of_tokenizer(BertTokenizer(str(tmp_path / "bert.txt"), do_lower_case=False))
