@@ -1,6 +1,7 @@
 """The import rules of the tree, read from the syntax trees. ``raybio/README.md`` states them in words."""
 
 import ast
+import json
 import subprocess
 import sys
 from collections import defaultdict
@@ -23,8 +24,24 @@ LEVEL = {
 """A layer imports those of lower levels. Layers of one level do not know each other."""
 
 KERNEL = {layer for layer, level in LEVEL.items() if level < LEVEL["methods"]}
-LIGHT = ["raybio.methods", "raybio.core.config", "raybio.core.search_space"]
-"""What listing methods, ``--help`` and a misspelt setting import."""
+LIGHT = [
+    "raybio.methods",
+    "raybio.core.config",
+    "raybio.core.search_space",
+    "raybio.cli.compare",
+    "raybio.cli.evaluate",
+    "raybio.cli.finetune",
+    "raybio.cli.prepare",
+    "raybio.cli.sweep",
+    "raybio.cli.train",
+    "raybio.runtime.run.request",
+    "raybio.runtime.tune.plan",
+    "raybio.runtime.tune.trial",
+]
+"""What listing methods, ``--help``, a misspelt setting and ``--dry-run`` import."""
+
+
+HEAVY = {"torch", "transformers", "pyarrow", "ray", "mlflow", "matplotlib", "scipy", "faiss"}
 
 
 def modules() -> dict[str, ast.Module]:
@@ -118,15 +135,59 @@ def test_a_module_of_the_kernel_serves_more_than_one_method():
     assert lonely == []
 
 
-def test_the_methods_and_their_settings_import_no_torch():
-    unwanted = {"torch", "transformers", "pyarrow", "ray", "mlflow", "matplotlib", "scipy", "faiss"}
-    imported = "; ".join(f"import {module}" for module in LIGHT)
-    code = f"import sys; {imported}; print(sorted({unwanted} & sys.modules.keys()))"
+RUN_JOBS = """
+import contextlib, io, json, runpy, sys
+commands, heavy = json.loads(sys.argv[1])
+for number, (job, arguments, code) in enumerate(commands):
+    sys.argv = [job, *arguments]
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            runpy.run_path(job, run_name="__main__")
+    except SystemExit as exit:
+        assert exit.code == code, (job, arguments, exit.code, output.getvalue())
+    loaded = sorted(set(heavy) & sys.modules.keys())
+    assert not loaded, (job, arguments, loaded)
+"""
+"""Run jobs one after the other in one process, and stop at the first that loads a heavy module."""
+
+
+def commands_before_a_start() -> Iterator[tuple[str, list[str], int]]:
+    """Yield (job, arguments, exit code) of command lines that start nothing."""
+    from raybio.cli.commands import biostransformers, mtb_mccl, relation_graphs, sppt
+
+    for path in sorted((ROOT / "jobs").glob("*.py")):
+        yield str(path), ["--help"], 0
+    for module in (biostransformers, mtb_mccl, relation_graphs, sppt):
+        for job, commands in (("evaluate", module.evaluate), ("prepare", module.prepare)):
+            for command in commands.registered_commands:
+                name = command.callback.__name__.replace("_", "-")
+                yield str(ROOT / "jobs" / f"{job}.py"), [name, "--help"], 0
+    for name in ("medlama", "hardness", "statistics"):
+        yield str(ROOT / "jobs/prepare.py"), [name, "--help"], 0
+    for name in ("probe", "baselines", "ask", "sheet", "curves"):
+        yield str(ROOT / "jobs/contrastive_probe.py"), [name, "--help"], 0
+    yield str(ROOT / "jobs/sppt_protein.py"), ["--set", "optim.peak_lrr=1"], 2
+    yield str(ROOT / "jobs/finetune.py"), ["scicit", "--data", "x"], 2
+    for space in sorted((ROOT / "search_spaces").glob("*.yaml")):
+        yield str(ROOT / "jobs/sweep.py"), [str(space), "--dry-run"], 0
+        yield str(ROOT / "jobs/sweep.py"), [str(space), "--set", "optim.peak_lrr=1"], 2
+
+
+def run(*arguments: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1500
+        [sys.executable, "-c", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1500
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+
+
+def test_modules_behind_help_and_refusals_import_nothing_heavy():
+    imported = "; ".join(f"import {module}" for module in LIGHT)
+    run(f"import sys; {imported}; assert not {HEAVY} & sys.modules.keys(), sys.modules.keys()")
+
+
+def test_help_a_misspelt_setting_and_a_dry_run_load_nothing_heavy():
+    run(RUN_JOBS, json.dumps([list(commands_before_a_start()), sorted(HEAVY)]))
 
 
 def test_the_rules_find_what_they_should():

@@ -9,19 +9,7 @@ import typer
 
 from raybio.cli.app import meanings, settings_of
 from raybio.core.files import check_writable_file, check_writable_folder
-from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
-from raybio.methods.contrastive_probe.benchmark.build import build_medlama
 from raybio.methods.contrastive_probe.benchmark.config import MedlamaConfig
-from raybio.methods.contrastive_probe.benchmark.hardness import (
-    VERSIONS,
-    read_hardness,
-    write_disputed,
-)
-from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
-from raybio.methods.contrastive_probe.benchmark.statistics import (
-    benchmark_statistics,
-    statistics_markdown,
-)
 
 benchmarks = typer.Typer()
 
@@ -45,6 +33,13 @@ def medlama(
 ) -> None:
     """Build a benchmark in MedLAMA's layout from UMLS: full and hard set."""
     config = settings_of(MedlamaConfig, locals())
+    from raybio.methods.contrastive_probe.benchmark.build import build_medlama
+    from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
+    from raybio.methods.contrastive_probe.benchmark.statistics import (
+        benchmark_statistics,
+        statistics_markdown,
+    )
+
     manifest = build_medlama(umls, out, config, force=force, log=print)
     for relation, count_by_name in manifest["relations"].items():
         counts = [f"{count:,} {name.replace('_', ' ')}" for name, count in count_by_name.items()]
@@ -68,6 +63,12 @@ def hardness(
     """Count MedLAMA's hard queries: by the stored scores, the authors' code, and the definition."""
     if out is not None:
         check_writable_file(out)
+    from raybio.methods.contrastive_probe.benchmark.hardness import (
+        VERSIONS,
+        read_hardness,
+        write_disputed,
+    )
+
     queries = list(read_hardness(benchmark))
     disputed = [query for query in queries if query.is_disputed]
     for version in VERSIONS:
@@ -93,6 +94,12 @@ def statistics(
 ) -> None:
     """Write statistics of a benchmark next to published ones (the paper's Table 6, Figure 1)."""
     check_writable_folder(out)
+    from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
+    from raybio.methods.contrastive_probe.benchmark.statistics import (
+        benchmark_statistics,
+        statistics_markdown,
+    )
+
     full = read_benchmark(benchmark, "full")
     hard = read_benchmark(benchmark, "hard") if any(benchmark.rglob("*_hard.csv")) else None
     from raybio.methods.contrastive_probe.plots import plot_statistics
