@@ -38,15 +38,13 @@ def trained(name: str, folder: Path) -> dict[str, Any]:
     store = entry.prepare_demo(folder / name)
     system = entry.build(config, store)
     losses = [report.metrics["loss"] for report in fit(system, config) if "loss" in report.metrics]
-    final = (
-        system.final_evaluate(system.model, SingleProcess())
-        if system.final_evaluate is not None
-        else {}
-    )
+    scores: Any = {}
+    if system.final_evaluate is not None:
+        scores = system.final_evaluate(system.model, SingleProcess()).scores
     return {
         "weights_sha256": weights_digest(system.model.state_dict().items()),
         "losses": losses,
-        "scores": final.get("scores", {}),
+        "scores": scores,
     }
 
 

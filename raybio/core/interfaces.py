@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from raybio.core.batch import PaddedTokens, TokenBatch
+from raybio.core.final_report import FinalReport
 
 
 class Encoded(NamedTuple):
@@ -118,8 +119,8 @@ Evaluate = Callable[[Encoder, Collective], Mapping[str, float]]
 """(model, collective) -> metrics, equal on every worker."""
 
 
-FinalEvaluate = Callable[[Encoder, Collective], Mapping[str, Any]]
-"""(trained model, collective) -> what the finished run is judged by, as plain JSON, equal on every worker."""
+FinalEvaluate = Callable[[Encoder, Collective], FinalReport]
+"""(trained model, collective) -> the whole evaluation of a finished run, equal on every worker."""
 
 
 Export = Callable[[Path, Mapping[str, Any]], Path]

@@ -1,129 +1,105 @@
-"""What a final evaluation gave each unit that it asked, kept so that finished runs can be compared in pairs.
+"""The evaluation of a model: one skeleton for all methods.
 
-U units (nodes, texts, terms, queries) of one split. A unit's values are scaled such that their mean over all units is
-the run's score, whatever mean that is: micro, macro or over groups.
-
-Shares of counts, and what each unit adds to them. U units (sentences, documents).
+A method's ``Evaluator`` scores one model over all splits. This module scores the initial encoder and the trained one in
+the same way, and puts chance, spread and the unit scores of the trained model next to them.
 """
 
-import os
-import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from raybio.core.errors import DataError
-from raybio.ops.significance import Interval, paired_test, ratio_interval
-
-MAX_UNITS = 10_000
-"""Kept of a split; more would hardly sharpen a test, and a store may have millions."""
+from raybio.core.final_report import FinalReport, LabelledMap, SplitScores, Stage, UnitScores
+from raybio.core.interfaces import Collective, Encoder
+from raybio.core.randomness import derive_seed
 
 
-_UNIT = "unit"
-
-
-@dataclass(frozen=True)
-class UnitScores:
-    """Scores of the units of a split.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelScores:
+    """Scores of one model over all splits. It holds no embeddings, so that those of one model are freed before the next.
 
     Attributes:
-        unit_U: what they are: store rows, or numbers of terms or queries.
-        value_by_measure: (U,) numbers each.
+        scores: split -> measure -> score with its interval.
+        chance: the same measures for the same queries, by chance.
+        spread: of the model's embeddings; empty where no embedding is trained.
+        unit_scores: by split.
+        embedding_map: of the model's embeddings.
+        details: what the method reports of each model; plain JSON.
     """
 
-    unit_U: NDArray[np.integer[Any]]
-    value_by_measure: Mapping[str, NDArray[np.float64]]
+    scores: SplitScores
+    chance: SplitScores
+    spread: Mapping[str, float] | None = None
+    unit_scores: Mapping[str, UnitScores] = field(default_factory=dict)
+    embedding_map: LabelledMap | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PairedDifference:
-    """How one side differs from another on the same units.
+class Evaluator(ABC):
+    """Evaluates the model of a run, during training and at its end.
 
-    Attributes:
-        num_units: U.
-        difference: one minus two, with its 95 % bootstrap interval over units.
-        p: of the two-sided paired permutation test.
+    A method implements ``evaluate_during_training``, ``initial_encoder`` and ``score``.
     """
 
-    num_units: int
-    difference: Interval
-    p: float
+    @abstractmethod
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return metrics under the names that logs and search spaces use, equal on every worker."""
 
+    @abstractmethod
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder as it was before training, on the CPU."""
 
-def sampled(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray]) -> UnitScores:
-    """At most ``MAX_UNITS`` of the units, drawn by their number alone: runs over one store keep the same ones."""
-    kept = np.arange(len(unit_U))
-    if len(unit_U) > MAX_UNITS:
-        kept = np.sort(np.random.default_rng(0).choice(len(unit_U), MAX_UNITS, replace=False))
-    return UnitScores(
-        np.asarray(unit_U)[kept],
-        {name: value_U[kept] for name, value_U in value_by_measure.items()},
-    )
+    @abstractmethod
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score a model over all splits, with intervals.
 
+        Args:
+            model: the initial or the trained encoder, on the device that does the work.
+            collective: workers that share the work.
+            stage: which of the two it is.
+        """
 
-def paired_difference(
-    one: Sequence[UnitScores], two: Sequence[UnitScores], measure: str, seed: int = 0
-) -> PairedDifference:
-    """Whether two sides differ in a measure; a side is a run, or repetitions of one, of which each unit's mean counts.
-
-    Raises:
-        ValueError: if the runs were not asked the same units.
-    """
-    if not all(np.array_equal(each.unit_U, one[0].unit_U) for each in (*one, *two)):
-        raise ValueError("runs that were asked different units cannot be compared in pairs")
-    one_U, two_U = (
-        np.mean([each.value_by_measure[measure] for each in side], axis=0) for side in (one, two)
-    )
-    weight_U = np.ones(len(one_U))
-    interval = ratio_interval(one_U - two_U, weight_U, np.random.default_rng(seed))
-    return PairedDifference(
-        len(one_U), interval, paired_test(one_U, two_U, weight_U, np.random.default_rng(seed)).p
-    )
-
-
-def write_unit_scores(path: Path, scores_by_split: Mapping[str, UnitScores]) -> None:
-    """Write the scores of all splits, the whole file or none; nothing if there are none."""
-    if not scores_by_split:
-        return
-    arrays: dict[str, Any] = {}
-    for split, scores in scores_by_split.items():
-        named = {_UNIT: scores.unit_U, **scores.value_by_measure}
-        arrays |= {f"{split}/{name}": array for name, array in named.items()}
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    with temporary.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def read_unit_scores(path: Path) -> dict[str, UnitScores]:
-    """By split what ``write_unit_scores`` wrote; nothing if there is no such file.
-
-    Raises:
-        DataError: if the file is damaged.
-    """
-    if not path.exists():
+    def details(self) -> Mapping[str, Any]:
+        """Return what the method reports of the evaluation as a whole; plain JSON."""
         return {}
-    found: dict[str, dict[str, np.ndarray]] = {}
-    try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            for key in arrays.files:
-                split, name = key.split("/")
-                found.setdefault(split, {})[name] = arrays[key]
-        return {split: UnitScores(named.pop(_UNIT), named) for split, named in found.items()}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}). Remove it: runs are compared without it, untested"
-        ) from None
+
+    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score the initial encoder and then the trained one, in the order of the report."""
+        initial = self.initial_encoder().to(device_of(model))
+        yield "initial", self.score(initial, collective, "initial")
+        del initial  # its memory is free before the trained encoder is scored
+        yield "trained", self.score(model, collective, "trained")
+
+    def final_report(self, model: Encoder, collective: Collective) -> FinalReport:
+        """Return the whole evaluation of the trained model."""
+        scores_by_stage = dict(self.stages(model, collective))
+        trained = scores_by_stage["trained"]
+        scores: dict[Stage, SplitScores] = {"chance": trained.chance}
+        spread: dict[Stage, Mapping[str, float]] = {}
+        details_by_name: dict[str, dict[str, Any]] = {}
+        for stage, model_scores in scores_by_stage.items():
+            scores[stage] = model_scores.scores
+            if model_scores.spread is not None:
+                spread[stage] = model_scores.spread
+            for name, detail in model_scores.details.items():
+                details_by_name.setdefault(name, {})[stage] = detail
+        return FinalReport(
+            scores=scores,
+            spread=spread,
+            unit_scores=trained.unit_scores,
+            embedding_map=trained.embedding_map,
+            details={**details_by_name, **self.details()},
+        )
 
 
-Floats = NDArray[np.float64]
+def bootstrap_seed(run_seed: int) -> int:
+    """Return the seed of the bootstrap of a run's final evaluation.
+
+    All models are scored with the same resamples. Differences between them are then no luck of the draw.
+    """
+    return derive_seed(run_seed, "bootstrap")
 
 
 def exact_scores(value_by_measure: Mapping[str, float]) -> dict[str, dict[str, float]]:
@@ -131,18 +107,6 @@ def exact_scores(value_by_measure: Mapping[str, float]) -> dict[str, dict[str, f
     return {name: {"value": float(value)} for name, value in value_by_measure.items()}
 
 
-def share(part: Floats, whole: Floats) -> Floats:
-    """Part over whole, of the same shape; a share of nothing is 0."""
-    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
-
-
-def linear_share(part_U: Floats, whole_U: Floats) -> Floats:
-    """Linearised mean(part) / mean(whole): numbers (U,) whose mean it is, and zeros if the whole is nothing.
-
-    A unit's number says how far the unit moves the share (the delta method).
-    """
-    whole = whole_U.mean()
-    if whole == 0:
-        return np.zeros_like(part_U)
-    ratio = part_U.mean() / whole
-    return np.asarray(ratio + (part_U - ratio * whole_U) / whole)
+def device_of(model: Encoder) -> Any:
+    """Return the device of the model's weights."""
+    return next(model.parameters()).device

@@ -8,6 +8,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from raybio.core.final_report import FinalReport
+
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
 """Okabe and Ito's palette."""
 
@@ -57,16 +59,12 @@ def parts_over_steps(
     return found
 
 
-def plot_final(final: Mapping[str, Any], folder: Path) -> list[Path]:
-    """What a final evaluation brings to look at: the map of the embedding space, if there is one; returns the files."""
-    if "embedding_map" not in final:
+def plot_final(report: FinalReport | None, folder: Path) -> list[Path]:
+    """Plot the map of the embedding space of a final evaluation, if there is one; return the files."""
+    if report is None or report.embedding_map is None:
         return []
-    points = final["embedding_map"]
-    return [
-        plot_embedding_map(
-            np.asarray(points["positions"]), points["groups"], folder / "embedding_map.png"
-        )
-    ]
+    points = report.embedding_map
+    return [plot_embedding_map(points.position_S2, points.group_S, folder / "embedding_map.png")]
 
 
 def plot_embedding_map(

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from raybio.core.final_report import nan_for_null
 from raybio.methods.relation_graphs.encoder import SETTINGS
 from raybio.runtime.cluster.room import Room
-from raybio.runtime.run.folder import RunFolder, read_recomputable, with_nan, write_json
+from raybio.runtime.run.folder import RunFolder, read_recomputable, write_json
 from raybio.store.store import sha256_of
 
 UNTUNED = "untuned"
@@ -67,7 +68,7 @@ class Judgement:
         """What it came to; None if it has not, or the models have been trained again since."""
         kept = read_recomputable(self.path) or {}
         return (
-            Found(with_nan(kept["scores"]), kept["rule"])
+            Found(nan_for_null(kept["scores"]), kept["rule"])
             if kept.get("models") == self._digests()
             else None
         )

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
+from raybio.core.final_report import UnitScores
 from raybio.evaluation import evaluator as unit_scores
-from raybio.evaluation.evaluator import (
-    UnitScores,
+from raybio.evaluation.unit_scores import (
     paired_difference,
     read_unit_scores,
-    sampled,
+    sample_units,
     write_unit_scores,
 )
 
@@ -61,7 +61,7 @@ def test_runs_that_were_asked_other_units_are_no_pairs() -> None:
 def test_of_many_units_all_runs_keep_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_scores, "MAX_UNITS", 10)
     unit_U = np.arange(100, 125)
-    one, two = (sampled(unit_U, {"hit": unit_U * factor}) for factor in (1.0, 2.0))
+    one, two = (sample_units(unit_U, {"hit": unit_U * factor}) for factor in (1.0, 2.0))
     assert len(one.unit_U) == 10
     assert one.unit_U.tolist() == sorted(one.unit_U) == two.unit_U.tolist()
     assert one.value_by_measure["hit"].tolist() == one.unit_U.tolist()

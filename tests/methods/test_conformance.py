@@ -132,9 +132,9 @@ def test_the_units_of_the_final_evaluation_have_its_scores_as_their_means(
 ) -> None:
     system = METHODS[name].build(tiny_config(name), store.path)
     final = system.final_evaluate(system.model, SingleProcess())
-    trained, layout = final["scores"]["trained"], METHODS[name].table
-    assert final["unit_scores"].keys() == trained.keys()
-    for split, units in final["unit_scores"].items():
+    trained, layout = final.scores["trained"], METHODS[name].table
+    assert final.unit_scores.keys() == trained.keys()
+    for split, units in final.unit_scores.items():
         assert units.value_by_measure.keys() == trained[split].keys() >= layout.measures.keys()
         assert len(set(units.unit_U.tolist())) == len(units.unit_U) > 1
         for measure, value_U in units.value_by_measure.items():
@@ -166,7 +166,7 @@ def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(
 
 
 def final_scores(system: System) -> dict[str, Any]:
-    return system.final_evaluate(system.model, SingleProcess())["scores"]
+    return system.final_evaluate(system.model, SingleProcess()).scores
 
 
 def test_gradient_caching_gives_the_gradient_of_the_plain_step_with_dropout_on(
@@ -297,7 +297,7 @@ def test_evaluations_and_the_final_report_tell_the_spread_of_the_embeddings(
     logged = system.evaluate(system.model, SingleProcess())
     assert -1 <= logged[MEAN_COSINE] <= 1 + 1e-9
     assert 1 <= logged[EFFECTIVE_RANK] <= system.model.width
-    spread = system.final_evaluate(system.model, SingleProcess())["spread"]
+    spread = system.final_evaluate(system.model, SingleProcess()).spread
     assert spread.keys() == {"initial", "trained"}
     assert all(one.keys() == {MEAN_COSINE, EFFECTIVE_RANK} for one in spread.values())
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from raybio.core.batch import TokenBatch
 from raybio.core.errors import ConfigError, DataError
+from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
@@ -30,6 +31,7 @@ from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, counted_rows, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import Tokenise, TokenizerSource, read_texts
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.biostransformers.batches import PairBatch
 from raybio.methods.biostransformers.collate import PairCollate
 from raybio.methods.biostransformers.config import FIELDS, Config
@@ -136,8 +138,8 @@ def build(config: Config, store_path: str | Path) -> System:
     tokenise = partial(tokenizer.tokenise, max_length=encoder.max_tokens)
     with_reverse = config.objective.symmetric
     collate = PairCollate(store, config.plan, config.text, tokenise, config.seed, with_reverse)
-    judge = _Judge(config, store, tokenise)
-    if not judge.can_ask and config.schedule.evaluate_every_steps:
+    evaluator = TermRetrievalEvaluator(config, store, tokenise)
+    if not evaluator.can_ask and config.schedule.evaluate_every_steps:
         raise DataError(
             f"{store.path}: no validation article has a {config.asked_field} and a term. Prepare it with a larger "
             "--validation-share, or train without evaluation (schedule.evaluate_every_steps=0)"
@@ -149,8 +151,8 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=PairBatch,
         collate=collate,
         steps_per_epoch=collate.plan.steps_per_epoch,
-        evaluate=judge.during_training if judge.can_ask else None,
-        final_evaluate=judge.at_the_end if judge.can_ask else None,
+        evaluate=evaluator.evaluate_during_training if evaluator.can_ask else None,
+        final_evaluate=evaluator.final_report if evaluator.can_ask else None,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
         is_pretrained=config.encoder.source != SCRATCH,
@@ -164,15 +166,17 @@ def _encoder(config: Config, store: ArticleStore) -> TextEncoder:
 
 
 @dataclass(frozen=True)
-class _Judge:
+class TermRetrievalEvaluator(Evaluator):
     """Term retrieval of a model over the store's validation articles."""
 
     config: Config
     store: ArticleStore
     tokenise: Tokenise
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``val/*`` on the sampled articles."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/*`` on the sampled articles."""
         questions = self._sampled_questions
         embeddings = self._embed(model, collective, questions)
         metrics = term_metrics(
@@ -180,30 +184,28 @@ class _Judge:
         )
         return metrics | spread_metrics(torch.cat(embeddings))
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """All validation articles, by the initial weights and the trained ones, with bootstrap intervals."""
-        questions = self._questions(0)
-        initial = _encoder(self.config, self.store).to(next(model.parameters()).device)
-        scores: dict[str, Any] = {}
-        spread: dict[str, Any] = {}
-        hits: dict[str, Any] = {}
-        for name, one in {"initial": initial, "trained": model}.items():
-            embeddings = self._embed(one, collective, questions)
-            found = ask_terms(questions, *embeddings, self.config.evaluation.block_rows, collective)
-            # The same resamples for all, so that differences between rows are no luck of the draw.
-            scores[name] = term_scores(
-                found, np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
-            )
-            hits[name] = true_positives(found)
-            spread[name] = spread_metrics(torch.cat(embeddings))
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder as training begins with it."""
+        return _encoder(self.config, self.store)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the terms of all validation articles."""
+        questions = self._all_questions
+        embeddings = self._embed(model, collective, questions)
+        found = ask_terms(questions, *embeddings, self.config.evaluation.block_rows, collective)
+        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
+        return ModelScores(
+            scores=term_scores(found, rng),
+            chance=term_chance(found),
+            spread=spread_metrics(torch.cat(embeddings)),
+            unit_scores=query_scores(found, questions),
+            details={"true_positives": true_positives(found)},
+        )
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the number of articles, and the field whose texts are the queries."""
         return {
-            "scores": {"chance": term_chance(found), **scores},
-            "spread": spread,
-            "unit_scores": query_scores(
-                found, questions
-            ),  # of the last, which is the trained model
-            "true_positives": hits,
-            "articles_asked": len(questions.row_Q),
+            "articles_asked": len(self._all_questions.row_Q),
             "asked": {"field": self.config.asked_field},
         }
 
@@ -218,6 +220,10 @@ class _Judge:
         return term_questions(
             row_A, store.term_indptr_N1, store.term_E, len(store.term_names), num_articles, seed=0
         )
+
+    @cached_property
+    def _all_questions(self) -> TermQuestions:
+        return self._questions(0)
 
     @cached_property
     def _sampled_questions(self) -> TermQuestions:

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from raybio.core.final_report import UnitScores
 from raybio.core.interfaces import Collective
-from raybio.evaluation.evaluator import UnitScores, exact_scores, sampled
+from raybio.evaluation.evaluator import exact_scores
+from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.chance import expected_recall
 from raybio.ops.retrieval import Retrieval, cosine_scores, retrieve
 from raybio.ops.segments import expand
@@ -126,7 +128,7 @@ def query_scores(
         "term_to_text": np.arange(questions.num_terms),
     }
     return {
-        direction: sampled(
+        direction: sample_units(
             unit_by_direction[direction][retrieval.num_gold_Q > 0], _shares(retrieval)
         )
         for direction, retrieval in retrievals.items()

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
@@ -28,7 +29,8 @@ from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.evaluation.evaluator import UnitScores, sampled
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.contrastive_probe.accuracy import (
     CUTOFFS,
     NUM_PREDICTED,
@@ -150,7 +152,7 @@ def build(config: Config, store_path: str | Path) -> System:
         keep_mask=True,
     )
     collate = ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed)
-    judge = _Judge(config, store, collate)
+    evaluator = ProbeEvaluator(config, store, collate)
     return System(
         name="contrastive_probe",
         model=encoder,
@@ -158,10 +160,10 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=ClozeBatch,
         collate=collate,
         steps_per_epoch=plan.steps_per_epoch,
-        evaluate=judge.during_training
+        evaluate=evaluator.evaluate_during_training
         if store.benchmarks or config.plan.num_held_out_sentences
         else None,
-        final_evaluate=judge.at_the_end if store.benchmarks else None,
+        final_evaluate=evaluator.final_report if store.benchmarks else None,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
         is_pretrained=config.encoder.source != SCRATCH,
@@ -175,15 +177,17 @@ def _encoder(config: Config, store: ClozeStore) -> TextEncoder:
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """The probe of a model with the store's benchmark, and what can be said of it without gold."""
+class ProbeEvaluator(Evaluator):
+    """The probe of a model with the store's benchmark, and measures that need no gold answers."""
 
     config: Config
     store: ClozeStore
     collate: ClozeCollate
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``val/*``: accuracies and agreement on the sampled queries, retrieval of held-out tails."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/*``: accuracies and agreement on the sampled queries, retrieval of held-out tails."""
         embed, metrics = _embedder(model, collective), dict[str, float]()
         if self.store.benchmarks:
             metrics |= self._probed(embed) | self._agreement(embed)
@@ -240,32 +244,28 @@ class _Judge:
             "val/held_out_mrr": found.mean_reciprocal_rank,
         }
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """All query sets, by the initial weights and the trained ones, with bootstrap intervals, and by relation."""
-        initial = _encoder(self.config, self.store).to(next(model.parameters()).device)
-        chance = {
-            name: chance_scores(asked, self.config.evaluation)
-            for name, asked in self.store.benchmarks.items()
-        }
-        scores: dict[str, Any] = {"chance": chance}
-        relations: dict[str, Any] = {}
-        spread: dict[str, Any] = {}
-        for who, one in {"initial": initial, "trained": model}.items():
-            embed = _embedder(one, collective)
-            found = {name: self._ask(asked, embed) for name, asked in self.store.benchmarks.items()}
-            # The same resamples for all, so that differences between rows are no luck of the draw.
-            rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
-            scores[who] = {name: _scores(answers, rng) for name, answers in found.items()}
-            spread[who] = spread_metrics(embed.known_UD)
-            relations[who] = {name: _by_relation(answers) for name, answers in found.items()}
-        # Of the last, which is the trained model.
-        unit_scores = {name: _query_scores(answers) for name, answers in found.items()}
-        return {
-            "scores": scores,
-            "spread": spread,
-            "unit_scores": unit_scores,
-            "relations": relations,
-        }
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder as training begins with it."""
+        return _encoder(self.config, self.store)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score all queries of all query sets, and each relation."""
+        embed = _embedder(model, collective)
+        benchmarks = self.store.benchmarks
+        answers = {name: self._ask(benchmark, embed) for name, benchmark in benchmarks.items()}
+        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
+        return ModelScores(
+            scores={name: _scores(outcome, rng) for name, outcome in answers.items()},
+            chance={
+                name: chance_scores(benchmark, self.config.evaluation)
+                for name, benchmark in benchmarks.items()
+            },
+            spread=spread_metrics(embed.known_UD),
+            unit_scores={name: _query_scores(outcome) for name, outcome in answers.items()},
+            details={
+                "relations": {name: _by_relation(outcome) for name, outcome in answers.items()}
+            },
+        )
 
     @cached_property
     def _sampled(self) -> list[ProbeBenchmark]:
@@ -306,7 +306,7 @@ def _query_scores(answers: ProbeOutcome) -> UnitScores:
     """What each query adds to ``_scores``, by the same names."""
     macro = {f"acc_at_{k}": answers.shares(k, "macro") for k in CUTOFFS}
     micro = {f"micro_acc_at_{k}": answers.shares(k, "micro") for k in CUTOFFS}
-    return sampled(np.arange(len(answers.relation_Q)), macro | micro)
+    return sample_units(np.arange(len(answers.relation_Q)), macro | micro)
 
 
 def _by_relation(answers: ProbeOutcome) -> dict[str, dict[str, float]]:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.evaluation.evaluator import UnitScores, exact_scores
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.evaluator import exact_scores
 from raybio.methods.relation_graphs.config import NeighbourConfig, Rule
 from raybio.methods.relation_graphs.majority_vote import majority_vote
 from raybio.methods.relation_graphs.pair_probe import fit_pair_classifier, pair_logits

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.evaluation.evaluator import UnitScores, linear_share, sampled, share
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.unit_scores import linear_share, sample_units, share
 from raybio.methods.relation_graphs.tags import check_sentences, chunks
 from raybio.ops.significance import Interval
 
@@ -185,7 +186,7 @@ class EntityRelationScores:
                 value_by_measure[f"{task}_{what}"] = (
                     np.mean(by_class, axis=0) if by_class else np.zeros(num_sentences)
                 )
-        return sampled(np.arange(num_sentences), value_by_measure)
+        return sample_units(np.arange(num_sentences), value_by_measure)
 
     @property
     def _counts(self) -> tuple[Floats, Floats]:

@@ -23,11 +23,13 @@ import numpy as np
 import torch
 
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.transformer import seeded_weights
+from raybio.evaluation.evaluator import Evaluator, ModelScores
 from raybio.methods.relation_graphs.batches import RelationGraphBatch
 from raybio.methods.relation_graphs.collate import (
     Fold,
@@ -162,7 +164,7 @@ def build(config: Config, store_path: str | Path) -> System:
         samples=config.samples if has_tags else None,
     )
     objective = RelationGraphs(config.objective, config.model, head_of(encoder))
-    judge = _Judge(config, collate, objective, fold)
+    evaluator = EntityRelationEvaluator(config, collate, objective, fold)
     return System(
         name="relation_graphs",
         model=encoder,
@@ -170,11 +172,11 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=RelationGraphBatch,
         collate=collate,
         steps_per_epoch=collate.steps_per_epoch,
-        evaluate=judge.during_training
+        evaluate=evaluator.evaluate_during_training
         if len(fold.dev) and not config.data.train_on_validation
         else None,
-        final_evaluate=judge.at_the_end if len(fold.test) else None,
-        export=lambda folder, card: judge.export(encoder, folder, card),
+        final_evaluate=evaluator.final_report if len(fold.test) else None,
+        export=lambda folder, card: evaluator.export(encoder, folder, card),
         data_digest=f"{store.digest} read as {reader.digest}"
         + (f" over {features.path.stem}" if features else ""),
         is_pretrained=config.encoder.source != SCRATCH,
@@ -241,16 +243,18 @@ def head_of(encoder: WordEncoder) -> RelationGraphHead:
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """Entities and relations found in sentences that were held out."""
+class EntityRelationEvaluator(Evaluator):
+    """Entities and relations predicted in sentences that were held out."""
 
     config: Config
     collate: RelationGraphCollate
     objective: RelationGraphs
     fold: Fold
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``val/*`` on the validation sentences, by the best number of neighbours."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/*`` on the validation sentences, by the best number of neighbours."""
         validation = self._validation(model, self.fold.dev, collective)
         metrics = dict(validation.metrics())
         some = self.fold.dev[: self.config.evaluation.num_sentences_in_training]
@@ -268,46 +272,41 @@ class _Judge:
             }
         return {f"val/{name}": float(value) for name, value in metrics.items()} | validation.spread
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """Validation and test sentences, without any training ("initial") and with it, with bootstrap intervals.
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder before training, without a tag head."""
+        initial = untrained_encoder(self.config, self._store)
+        # CharacterBERT learns the letters of all words.
+        initial.word_tokens(self._store.words, self.config.encoder)
+        return initial
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the sentences of dev and test.
 
         Test sentences have the validation sentences too among their neighbours.
         """
-        scores: dict[str, Any] = {}
-        rules: dict[str, Any] = {}
-        graphs: dict[str, Any] = {}
-        spread: dict[str, Any] = {}
-        known = np.union1d(self.fold.train, self.fold.dev)
-        has_dev = len(self.fold.dev) > 0 and not self.config.data.train_on_validation
-        for who, one in {"initial": self._initial(model), "trained": model}.items():
-            evaluation, store = self.config.evaluation, self._store
-            bank, test = (self._spaces(one, rows, collective) for rows in (known, self.fold.test))
-            rule, results = evaluation.first_rule, dict[str, Judged]()
-            if has_dev:
-                train, dev = (
-                    self._spaces(one, rows, collective) for rows in (self.fold.train, self.fold.dev)
-                )
-                rule = choose_rule(train, dev, store, evaluation)
-                results["dev"] = judge(train, dev, store, evaluation, rule)
-            results["test"] = judge(bank, test, store, evaluation, rule)
-            scores[who] = {split: result.intervals() for split, result in results.items()}
-            rules[who] = results["test"].rule._asdict()
-            validation = self._validation(one, self.fold.test, collective)
-            graphs[who], spread[who] = validation.metrics(), validation.spread
-        unit_scores = {
-            split: result.unit_scores() for split, result in results.items()
-        }  # of the trained model
-        chance = {"test": chance_scores(bank.gold, test.gold, self._store)}
+        evaluation, store, fold = self.config.evaluation, self._store, self.fold
+        has_dev = len(fold.dev) > 0 and not self.config.data.train_on_validation
+        bank = self._spaces(model, np.union1d(fold.train, fold.dev), collective)
+        test = self._spaces(model, fold.test, collective)
+        rule = evaluation.first_rule
+        results: dict[str, Judged] = {}
+        chance: dict[str, Any] = {}
         if has_dev:
-            chance = {"dev": chance_scores(train.gold, dev.gold, self._store), **chance}
-        scores = {"chance": chance, **scores}
-        return {
-            "scores": scores,
-            "spread": spread,
-            "unit_scores": unit_scores,
-            "rules": rules,
-            "graphs": graphs,
-        }
+            train = self._spaces(model, fold.train, collective)
+            dev = self._spaces(model, fold.dev, collective)
+            rule = choose_rule(train, dev, store, evaluation)
+            results["dev"] = judge(train, dev, store, evaluation, rule)
+            chance["dev"] = chance_scores(train.gold, dev.gold, store)
+        results["test"] = judge(bank, test, store, evaluation, rule)
+        chance["test"] = chance_scores(bank.gold, test.gold, store)
+        validation = self._validation(model, fold.test, collective)
+        return ModelScores(
+            scores={split: result.intervals() for split, result in results.items()},
+            chance=chance,
+            spread=validation.spread,
+            unit_scores={split: result.unit_scores() for split, result in results.items()},
+            details={"rules": rule._asdict(), "graphs": validation.metrics()},
+        )
 
     def export(self, encoder: WordEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
         """The encoder with all that it takes to find relations and entities."""
@@ -317,13 +316,6 @@ class _Judge:
             "store": self._store.digest,  # its folds are no other store's
         }
         return export_word_encoder(encoder, folder, card=card, settings=settings)
-
-    def _initial(self, model: Encoder) -> WordEncoder:
-        initial = untrained_encoder(self.config, self._store)
-        initial.word_tokens(
-            self._store.words, self.config.encoder
-        )  # CharacterBERT learns the letters of all words
-        return initial.to(next(model.parameters()).device)
 
     @property
     def _store(self) -> WordStore:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.evaluation.evaluator import UnitScores, exact_scores, sampled
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.evaluator import exact_scores
+from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.sppt.evaluate import LinkQueries
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.link_retrieval import CUTOFFS, LinkRetrieval
@@ -170,7 +172,7 @@ def _unit_scores(retrieval: LinkRetrieval) -> UnitScores:
             (retrieval.hits_AK * (len(group_A) / retrieval.num_links_A.sum())).T,
         ),
     }
-    return sampled(retrieval.anchor_A, values)
+    return sample_units(retrieval.anchor_A, values)
 
 
 def _named_by_cutoff(precision_K: np.ndarray, recall_K: np.ndarray) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What structure-preserving pre-training is made of, whatever the rows of its graph are: proteins or texts."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raybio.core.final_report import LabelledMap, Stage
 from raybio.core.interfaces import Collective, Encoder, Evaluate, Export, FinalEvaluate, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, device_of
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.collate import LinkCollate, ReadRows, unmasked
@@ -97,7 +99,7 @@ def link_system(
 
 
 @dataclass(frozen=True)
-class LinkJudge:
+class LinkEvaluator(Evaluator):
     """Link retrieval of a model over the rows.
 
     Attributes:
@@ -114,52 +116,69 @@ class LinkJudge:
     evaluation: LinkEvaluationConfig
     config: TrainingConfig
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``train/link_*`` and ``val/link_*`` on the sampled nodes."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``train/link_*`` and ``val/link_*`` on the sampled nodes."""
         queries = self._sampled_queries
         embedding_SD = self.embed(model, collective, queries.node_S)
         links = evaluate_links(queries, embedding_SD, self.evaluation, collective)
         return links | spread_metrics(embedding_SD)
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """Random vectors, the initial weights and the trained ones, with bootstrap intervals; a map."""
-        num_nodes = self.evaluation.num_nodes_per_group_at_the_end
-        queries = draw_link_queries(self.linked.graph, self.linked.heldout, num_nodes, seed=0)
-        device = next(model.parameters()).device
-        generator = torch.Generator().manual_seed(
-            derive_seed(self.config.seed, "random-vectors") % 2**63
-        )
-        rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder as training begins with it."""
+        return self.fresh()
 
-        def score(embedding_SD: Tensor) -> dict[str, Any]:
-            return scores_with_intervals(
-                *retrieve_links(queries, embedding_SD, self.evaluation, collective), rng
-            )
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the links of the nodes of the final evaluation; draw a map of the trained model."""
+        return self._score(model, collective, stage, self._bootstrap())
 
+    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score random vectors, the initial encoder and the trained one."""
+        device = device_of(model)
+        seed = derive_seed(self.config.seed, "random-vectors") % 2**63
+        generator = torch.Generator().manual_seed(seed)
+        num_nodes = len(self._queries.node_S)
+        rng = self._bootstrap()  # the stages share it
         # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
-        noise_SD = torch.randn(len(queries.node_S), model.width, generator=generator).to(device)
-        scores: dict[str, Any] = {"chance": chance_scores(queries), "random": score(noise_SD)}
+        noise_SD = torch.randn(num_nodes, model.width, generator=generator).to(device)
+        random = self._score_vectors(noise_SD, collective, rng)
         del noise_SD
-        embedding_SD = self.embed(self.fresh().to(device), collective, queries.node_S)
-        scores["initial"] = score(embedding_SD)
-        spread = {"initial": spread_metrics(embedding_SD)}
-        del embedding_SD
-        embedding_SD = self.embed(model, collective, queries.node_S)
-        spread["trained"] = spread_metrics(embedding_SD)
-        trained = retrieve_links(queries, embedding_SD, self.evaluation, collective)
-        scores["trained"] = scores_with_intervals(*trained, rng)
-        positions = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
+        yield "random", random
+        yield "initial", self._score(self.fresh().to(device), collective, "initial", rng)
+        yield "trained", self._score(model, collective, "trained", rng)
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the number of nodes."""
+        return {"nodes_asked": len(self._queries.node_S)}
+
+    def _score(
+        self, model: Encoder, collective: Collective, stage: Stage, rng: np.random.Generator
+    ) -> ModelScores:
+        embedding_SD = self.embed(model, collective, self._queries.node_S)
+        spread = spread_metrics(embedding_SD)
+        scores = self._score_vectors(embedding_SD, collective, rng)
+        drawn = self._map(embedding_SD, rng) if stage == "trained" else None
+        return replace(scores, spread=spread, embedding_map=drawn)
+
+    def _score_vectors(
+        self, vector_SD: Tensor, collective: Collective, rng: np.random.Generator
+    ) -> ModelScores:
+        retrievals = retrieve_links(self._queries, vector_SD, self.evaluation, collective)
+        return ModelScores(
+            scores=scores_with_intervals(*retrievals, rng),
+            chance=chance_scores(self._queries),
+            unit_scores=link_unit_scores(*retrievals),
+        )
+
+    def _map(self, embedding_SD: Tensor, rng: np.random.Generator) -> LabelledMap:
+        drawn = embedding_map(embedding_SD.cpu().numpy(), rng, max_rows=MAX_MAP_ROWS)
         labels = self.linked.group_labels
-        return {
-            "scores": scores,
-            "spread": spread,
-            "unit_scores": link_unit_scores(*trained),
-            "nodes_asked": len(queries.node_S),
-            "embedding_map": {
-                "positions": positions.position_S2.tolist(),
-                "groups": [labels[group] for group in queries.group_S[positions.row_S]],
-            },
-        }
+        groups = [labels[group] for group in self._queries.group_S[drawn.row_S]]
+        return LabelledMap(drawn.position_S2, groups)
+
+    def _bootstrap(self) -> np.random.Generator:
+        return np.random.default_rng(bootstrap_seed(self.config.seed))
 
     def embed(self, model: Encoder, collective: Collective, row_N: np.ndarray) -> Tensor:
         """Embeddings (N, D) of rows, as ``embed_rows`` gives them."""
@@ -167,6 +186,12 @@ class LinkJudge:
         return embed_rows(
             model, partial(unmasked, self.read), row_N, collective, max_tokens=max_tokens
         )
+
+    @cached_property
+    def _queries(self) -> LinkQueries:
+        """Nodes and links of the final evaluation."""
+        num_nodes = self.evaluation.num_nodes_per_group_at_the_end
+        return draw_link_queries(self.linked.graph, self.linked.heldout, num_nodes, seed=0)
 
     @cached_property
     def _sampled_queries(self) -> LinkQueries:

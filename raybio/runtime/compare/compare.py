@@ -105,7 +105,9 @@ def _notes(
             f"Inputs were cut: {_listed({label: cut or 'nothing' for label, cut in cut_by_label.items()})}"
         )
     asked_by_label = {
-        run.label: run.result["final"].get("asked") for run in runs if with_scores and run.scores
+        run.label: run.final_report.details.get("asked")
+        for run in runs
+        if with_scores and run.final_report is not None
     }
     if any(one != asked_by_label[next(iter(asked_by_label))] for one in asked_by_label.values()):
         notes.append(f"The final evaluations asked different things: {_listed(asked_by_label)}")

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ConfigError
-from raybio.evaluation.evaluator import UnitScores, read_unit_scores
+from raybio.core.final_report import FinalReport, SplitScores, UnitScores
+from raybio.evaluation.unit_scores import read_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.variations import REPETITIONS
-from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json, with_nan
+from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import ENDED
 
@@ -83,25 +84,24 @@ class GivenRun:
         )
         return next((str(one["status"]) for one in told if "status" in one), "not ended yet")
 
-    @property
-    def scores(self) -> Mapping[str, Mapping[str, Mapping[str, float]]]:
-        """Split -> score -> value and interval, of the final evaluation; nothing before it."""
+    @cached_property
+    def final_report(self) -> FinalReport | None:
+        """The final evaluation; None before it, and where there is none."""
         if self.result.get("status") not in COMPLETE:
-            return {}
-        found: Mapping[str, Any] = with_nan(
-            self.result["final"].get("scores", {}).get("trained", {})
-        )
-        return found
+            return None
+        return FinalReport.from_json(self.result["final"])
 
     @property
-    def chance(self) -> Mapping[str, Any]:
+    def scores(self) -> SplitScores:
+        """Split -> score -> value and interval, of the final evaluation; nothing before it."""
+        report = self.final_report
+        return {} if report is None else report.scores.get("trained", {})
+
+    @property
+    def chance(self) -> SplitScores:
         """Split -> score -> its value by chance, as the final evaluation has it; empty before it."""
-        if self.result.get("status") not in COMPLETE:
-            return {}
-        found: Mapping[str, Any] = with_nan(
-            self.result["final"].get("scores", {}).get("chance", {})
-        )
-        return found
+        report = self.final_report
+        return {} if report is None else report.scores.get("chance", {})
 
     @cached_property
     def unit_scores(self) -> dict[str, UnitScores]:

@@ -6,8 +6,9 @@ from itertools import combinations
 
 import numpy as np
 
+from raybio.core.final_report import UnitScores
 from raybio.core.table_layout import TableLayout
-from raybio.evaluation.evaluator import UnitScores, paired_difference
+from raybio.evaluation.unit_scores import paired_difference
 from raybio.ops.significance import holm
 from raybio.runtime.compare.runs import GivenRun, Group
 

@@ -180,9 +180,10 @@ def precisions_of_auto(kin: Sequence[Kin], results: Sequence[Result]) -> dict[st
 
 def score_rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
     """Label -> scores: what no run trained, each run, and the means of repetitions."""
-    if any("scores" not in result.final for result in results):
+    reports = [result.final for result in results if result.final is not None]
+    if len(reports) < len(results):
         return {}
-    scores = [result.final["scores"] for result in results]
+    scores = [report.scores for report in reports]
     untrained = {label: own for label, own in scores[0].items() if label != "trained"}
     runs = {one.label: of_run["trained"] for one, of_run in zip(kin[1:], scores[1:], strict=True)}
     label = f"{kin[0].label} (this run)" if kin[0].value_by_path else kin[0].request.name
@@ -218,9 +219,10 @@ def cut_remarks(kin: Sequence[Kin], results: Sequence[Result]) -> list[str]:
 
 def judged(kin: Sequence[Kin], results: Sequence[Result]) -> list[Judged]:
     """What each combination of the chosen settings came to; nothing where a run was not judged at its end."""
-    if any("scores" not in result.final for result in results):
+    reports = [result.final for result in results if result.final is not None]
+    if len(reports) < len(results):
         return []
-    scores = [result.final["scores"]["trained"] for result in results]
+    scores = [report.scores["trained"] for report in reports]
     return [
         Judged(
             kin[numbers[0]].chosen,

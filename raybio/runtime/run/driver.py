@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ConfigError, LongRunError, RaybioError
+from raybio.core.final_report import FinalReport
 from raybio.encoders.input_lengths import InputLengths
 from raybio.evaluation.plots import plot_final, plot_run
 from raybio.methods import METHODS
@@ -22,7 +23,6 @@ from raybio.runtime.run.folder import (
     RunFolder,
     read_json,
     read_recomputable,
-    with_nan,
     write_json,
 )
 from raybio.runtime.run.metrics_log import MetricsTail, read_reports
@@ -105,7 +105,7 @@ class Result:
         step: optimiser updates.
         precision: ``fp32`` or ``bf16``; None before the workers have started.
         metrics: the newest value of each metric.
-        final: the whole evaluation of a finished run, as its system gives it.
+        final: the final evaluation of a finished run, without its map; None where there is none.
         config: the whole configuration.
         checkpoint: path of the newest one.
         weights_sha256: over parameter names and bytes.
@@ -119,7 +119,7 @@ class Result:
     step: int
     precision: str | None
     metrics: dict[str, float]
-    final: dict[str, Any]
+    final: FinalReport | None
     config: dict[str, Any]
     checkpoint: str | None
     weights_sha256: str | None
@@ -373,7 +373,8 @@ def _run(
         if status in COMPLETE:
             with contextlib.suppress(OSError, ValueError):
                 plot_run(read_reports(folder.metrics), folder.plots)
-                plot_final((read_json(folder.outcome) or {}).get("final", {}), folder.plots)
+                outcome = read_json(folder.outcome) or {}
+                plot_final(FinalReport.from_json(outcome.get("final", {})), folder.plots)
         tracker.finish(_MLFLOW_STATUS[status])
         # The id may have come late, from a tracking server that was away.
         write_json(folder.result, _summary(folder, request, status, tracker.run_id))
@@ -528,9 +529,7 @@ def _finished(folder: RunFolder, config: TrainingConfig) -> Result | None:
 
 
 def _result(content: dict[str, Any], folder: RunFolder, was_finished: bool) -> Result:
-    final = dict(content["final"])
-    if "scores" in final:
-        final["scores"] = with_nan(final["scores"])
+    final = FinalReport.from_json(content["final"])
     return Result(**content | {"final": final}, was_finished=was_finished, folder=folder)
 
 

@@ -6,7 +6,6 @@ import fcntl
 import functools
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -453,17 +452,10 @@ def model_folder(given: str, option: str) -> str:
 def write_json(path: Path, content: Any) -> None:
     """Write ``content`` so that readers see the old file or the new one, never half of it.
 
-    NaN and infinity, which JSON does not have, become null; ``with_nan`` reads them as NaN.
+    NaN and infinity, which JSON does not have, become null; ``core.final_report.nan_for_null`` reads them as NaN.
     """
     plain = json.loads(json.dumps(content, default=float), parse_constant=lambda _: None)
     _replace(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def with_nan(scores: Any) -> Any:
-    """Return scores of ``read_json`` in which null, an undefined number, is NaN."""
-    if isinstance(scores, dict):
-        return {name: with_nan(part) for name, part in scores.items()}
-    return math.nan if scores is None else scores
 
 
 def _replace(path: Path, text: str) -> None:

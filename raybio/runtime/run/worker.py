@@ -15,8 +15,9 @@ from ray.train.v2._internal.execution.context import get_train_context
 from raybio.core.batch import TokenBatch
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ClusterError, RaybioError
+from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Collective, System
-from raybio.evaluation.evaluator import write_unit_scores
+from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json, write_json
 from raybio.runtime.run.goal import Goal
@@ -288,21 +289,20 @@ def _finish(
 ) -> None:
     """Judge and export a finished model; say where a stopped one stands."""
     is_complete = last.reason in COMPLETE and is_judged
-    final: dict[str, Any] = {}
+    report: FinalReport | None = None
     if is_complete and system.final_evaluate is not None:
-        final = dict(system.final_evaluate(system.model, collective))
+        report = system.final_evaluate(system.model, collective)
     if not is_writer:
         return
-    unit_scores = final.pop("unit_scores", {})
     if is_complete:
         system.export(folder.export, _card(folder, system, config, metrics))
-        write_unit_scores(folder.unit_scores, unit_scores)
+        write_unit_scores(folder.unit_scores, {} if report is None else report.unit_scores)
     outcome = {
         "status": last.reason,
         "precision": last.precision,
         "step": last.step,
         "metrics": metrics,
-        "final": final,
+        "final": {} if report is None else report.to_json(),
         "weights_sha256": weights_digest(system.model.state_dict().items()),
     }
     write_json(folder.outcome, outcome)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from raybio.core.final_report import FinalReport
 from raybio.runtime.run.folder import RunFolder, read_recomputable
 
 KEY = "raybio.key"
@@ -133,12 +135,13 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
 def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
     """A report of ``final/SPLIT/SCORE``, the final evaluation of the trained model; none before there is one."""
     outcome = read_recomputable(folder.outcome) or {}
-    scores = outcome.get("final", {}).get("scores", {}).get("trained", {})
+    report = FinalReport.from_json(outcome.get("final", {}))
+    scores = {} if report is None else report.scores.get("trained", {})
     metrics = {
         f"final/{split}/{name}": one["value"]
         for split, own in scores.items()
         for name, one in own.items()
-        if one["value"] is not None  # undefined
+        if not math.isnan(one["value"])  # undefined
     }
     if not metrics:
         return []

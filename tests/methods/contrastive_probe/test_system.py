@@ -35,8 +35,10 @@ def test_every_saved_step_is_probed_and_the_end_tells_of_each_relation(
     assert [report.step for report in probed] == [0, 2, 4]
     final = system.final_evaluate(system.model, SingleProcess())
     for k in (1, 5, 10):
-        by_relation = [row[f"acc_at_{k}"] for row in final["relations"]["trained"]["full"].values()]
-        assert final["scores"]["trained"]["full"][f"acc_at_{k}"]["value"] == pytest.approx(
+        by_relation = [
+            row[f"acc_at_{k}"] for row in final.details["relations"]["trained"]["full"].values()
+        ]
+        assert final.scores["trained"]["full"][f"acc_at_{k}"]["value"] == pytest.approx(
             np.mean(by_relation)
         )
         assert probed[-1].metrics[f"val/acc_at_{k}"] == pytest.approx(np.mean(by_relation))
@@ -47,7 +49,7 @@ def test_every_saved_step_is_probed_and_the_end_tells_of_each_relation(
                 if key.startswith(f"val/acc_at_{k}/")
             ]
             assert logged == pytest.approx(by_relation)
-    assert list(final["relations"]["trained"]["full"]) == list(
+    assert list(final.details["relations"]["trained"]["full"]) == list(
         tiny_sentences.benchmarks["full"].relations
     )
 
@@ -279,7 +281,7 @@ def test_a_run_is_judged_as_probe_judges_its_export(
     system = build(config, tiny_sentences.path)
     assert not system.model.is_normalised
     system.export(tmp_path / "export", {"name": "tiny"})
-    judged = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]["full"]
+    judged = system.final_evaluate(system.model, SingleProcess()).scores["trained"]["full"]
     questions = {"full": tiny_sentences.benchmarks["full"]}
     (probed,) = probe([str(tmp_path / "export")], questions, ProbeConfig(), pooling="mean")["full"]
     for k in (1, 5, 10):

@@ -3,12 +3,12 @@
 import csv
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from raybio.core.final_report import FinalReport
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, predict_classes
@@ -47,10 +47,10 @@ class Trained:
     kind: str
     reports: list[Report]
     folder: Path
-    final: dict[str, Any]
+    final: FinalReport
 
     def value(self, who: str, split: str, measure: str) -> float:
-        return self.final["scores"][who][split][measure]["value"]
+        return self.final.scores[who][split][measure]["value"]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def trained(request, told, tmp_path_factory: pytest.TempPathFactory) -> Trained:
     reports = list(fit(system, config))
     folder = system.export(tmp_path_factory.mktemp("export") / "model", {})
     return Trained(
-        request.param, reports, folder, dict(system.final_evaluate(system.model, SingleProcess()))
+        request.param, reports, folder, system.final_evaluate(system.model, SingleProcess())
     )
 
 
@@ -156,16 +156,16 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
     trained: Trained, told
 ) -> None:
     store, raw = told
-    rule = KnnSettings(**trained.final["rules"]["trained"])
+    rule = KnnSettings(**trained.final.details["rules"]["trained"])
     for split in ("dev", "test"):
         _, _, facts = found_by(trained.folder, store, split, rule)
         in_train = facts_in_train(raw, split)
         gold = facts_of(raw[split])
         assert 0 < len(in_train) < len(gold)
         expected = docred_scores(sorted(facts), sorted(gold), in_train)
-        final = trained.final["scores"]["trained"][split]
+        final = trained.final.scores["trained"][split]
         assert final.keys() == MEASURES
-        assert trained.final["scores"]["initial"][split].keys() == MEASURES
+        assert trained.final.scores["initial"][split].keys() == MEASURES
         assert {name: final[name]["value"] for name in expected} == pytest.approx(
             expected, abs=1e-9
         )
@@ -174,7 +174,7 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
 def test_the_export_judged_again_gives_all_of_the_runs_own_scores(trained: Trained, told) -> None:
     for split in ("dev", "test"):
         found = evaluate_relations(trained.folder, told[0].path, split)
-        assert found.knn_settings._asdict() == trained.final["rules"]["trained"]
+        assert found.knn_settings._asdict() == trained.final.details["rules"]["trained"]
         assert found.scores.values.keys() == MEASURES
         for measure, value in found.scores.values.items():
             assert value == pytest.approx(trained.value("trained", split, measure), abs=1e-6), (
@@ -185,7 +185,7 @@ def test_the_export_judged_again_gives_all_of_the_runs_own_scores(trained: Train
 
 
 def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) -> None:
-    rule = KnnSettings(**trained.final["rules"]["trained"])
+    rule = KnnSettings(**trained.final.details["rules"]["trained"])
     asked, predicted_PC, _ = found_by(trained.folder, told[0], "test", rule)
     has_both_P = asked.label_PC[:, 1:].all(1)
     assert has_both_P.sum() >= 5
@@ -197,7 +197,7 @@ def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) ->
 def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained, told) -> None:
     model = load_relation_model(trained.folder)
     asked = model.frozen.known(LabelledPairs(told[0], "test", 1.0, seed=0))
-    rule = KnnSettings(**trained.final["rules"]["trained"])._replace(
+    rule = KnnSettings(**trained.final.details["rules"]["trained"])._replace(
         bias_weight=float(trained.kind == "mccl")
     )
     with torch.no_grad():

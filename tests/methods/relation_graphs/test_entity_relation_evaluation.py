@@ -62,12 +62,12 @@ def test_an_export_is_judged_as_its_run_was(store, joint):
     folder, final = joint
     judged = judge_together(folder, folder, store.path)
     for name, interval in judged.intervals().items():
-        assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
+        assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
     untrained = judge_together(folder, folder, store.path, is_untrained=True)
     for name, interval in untrained.intervals().items():
-        assert interval == pytest.approx(final["scores"]["initial"]["test"][name], abs=1e-6), name
+        assert interval == pytest.approx(final.scores["initial"]["test"][name], abs=1e-6), name
     assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
-        final["graphs"]["trained"]["graph_accuracy"]
+        final.details["graphs"]["trained"]["graph_accuracy"]
     )
 
 
@@ -103,7 +103,7 @@ def test_numbers_of_neighbours_are_chosen_on_validation_sentences_alone(store, t
     several = {"evaluation.pair_neighbours": [1, 3], "evaluation.tag_neighbours": [1, 5]}
     folder, final = exported(store, tmp_path / "export", **several)
     judged = judge_together(folder, folder, store.path)
-    assert judged.rule._asdict() == final["rules"]["trained"]
+    assert judged.rule._asdict() == final.details["rules"]["trained"]
     # Without any there is nothing to choose by, and test sentences are no substitute.
     alone = {"data.validation_share": 0} | several
     with pytest.raises(ConfigError, match="none is kept for validation"):
@@ -189,10 +189,10 @@ def test_false_graphs_may_be_all_that_there_are(store, joint):
 def test_each_model_alone_goes_through_training_export_and_judging(store, tmp_path, model):
     folder, final = exported(store, tmp_path / "export", model=model, **{"schedule.max_steps": 6})
     has_graphs = model != "clner"
-    assert ("graph_accuracy" in final["graphs"]["trained"]) == has_graphs
+    assert ("graph_accuracy" in final.details["graphs"]["trained"]) == has_graphs
     if has_graphs:
         assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
-            final["graphs"]["trained"]["graph_accuracy"]
+            final.details["graphs"]["trained"]["graph_accuracy"]
         )
 
 
@@ -247,9 +247,9 @@ def test_character_bert_is_trained_exported_and_judged_like_any_other(store, tmp
     folder, final = exported(store, tmp_path / "export", **source, **{"schedule.max_steps": 6})
     assert is_character_bert(str(folder))
     for name, interval in judge_together(folder, folder, store.path).intervals().items():
-        assert interval == pytest.approx(final["scores"]["trained"]["test"][name], abs=1e-6), name
+        assert interval == pytest.approx(final.scores["trained"]["test"][name], abs=1e-6), name
     assert graph_accuracy_of_sentences(folder, store.path).mean() == pytest.approx(
-        final["graphs"]["trained"]["graph_accuracy"]
+        final.details["graphs"]["trained"]["graph_accuracy"]
     )
 
 

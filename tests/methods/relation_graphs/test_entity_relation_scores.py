@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from raybio.evaluation.evaluator import paired_difference
+from raybio.evaluation.unit_scores import paired_difference
 from raybio.methods.relation_graphs.scores import MEASURES, TaggedPairs, score_entities_relations
 from tests import word_oracles
 

@@ -15,7 +15,8 @@ import pytest
 from raybio.cli.compare import compare
 from raybio.core.config import override, override_all
 from raybio.core.errors import ConfigError
-from raybio.evaluation.evaluator import UnitScores, write_unit_scores
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.compare import (
     Comparison,
@@ -434,9 +435,9 @@ def test_the_job_compares_real_runs(
     data = json.loads((tmp_path / "comparison" / "report.json").read_text())
     assert data["settings"] == {"objective.lambda_spml": {"unbroken": 0.5, "without-the-graph": 0}}
     assert data["notes"] == []
-    assert data["scores"]["chance"] == unbroken.final["scores"]["chance"]
+    assert data["scores"]["chance"] == unbroken.final.scores["chance"]
     for name, result in (("unbroken", unbroken), ("without-the-graph", other)):
-        assert data["scores"][name] == result.final["scores"]["trained"]
+        assert data["scores"][name] == result.final.scores["trained"]
         assert data["cost"][name]["step"] == 24
         assert data["cost"][name]["tokens_per_second"] > 0
         assert data["cost"][name]["workers"] == 2

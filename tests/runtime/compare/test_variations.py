@@ -12,6 +12,7 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import FinalReport
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison
 from raybio.methods import METHODS
@@ -271,7 +272,7 @@ def judged(tmp_path: Path, one: Kin, value: float) -> Result:
     }
     folder = RunFolder(tmp_path, one.request.name)
     return Result(
-        "finished", 1, "fp32", {}, {"scores": scores}, {}, None, None, None, False, folder
+        "finished", 1, "fp32", {}, FinalReport(scores=scores), {}, None, None, None, False, folder
     )
 
 

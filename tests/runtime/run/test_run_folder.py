@@ -11,7 +11,8 @@ import pytest
 
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError
-from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, with_nan, write_json
+from raybio.core.final_report import nan_for_null
+from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
@@ -261,6 +262,6 @@ def test_an_undefined_number_is_null_for_every_reader_of_json_and_nan_for_ours(
 
     read = json.loads((tmp_path / "a.json").read_text(), parse_constant=refuse)
     assert read["scores"]["test"]["spearman"] == {"value": None}
-    found = with_nan(read["scores"])["test"]
+    found = nan_for_null(read["scores"])["test"]
     assert math.isnan(found["spearman"]["value"])
     assert found["mse"]["low"] == 0.4

@@ -17,6 +17,7 @@ import pytest
 
 from raybio.core.config import override_all
 from raybio.core.errors import CheckpointError, ClusterError, DivergedError
+from raybio.core.final_report import FinalReport
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.runtime.compare.variations import compare
@@ -207,38 +208,38 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
     assert result.metrics["loss"] == pytest.approx(plain[steps]["loss"], rel=1e-2)
 
 
-def endless_judging(rank: int, folder: Path) -> None:
+def endless_evaluation(rank: int, folder: Path) -> None:
     from raybio.methods.sppt.proteins import system as structure_preserving
 
-    def judge(self: Any, model: Any, collective: Any) -> Any:
-        (folder / "judging").touch()
-        while (folder / "judging").exists():
+    def evaluate(self: Any, model: Any, collective: Any) -> FinalReport:
+        (folder / "evaluating").touch()
+        while (folder / "evaluating").exists():
             time.sleep(0.1)
-        return {}
+        return FinalReport(scores={})
 
-    structure_preserving.LinkJudge.at_the_end = judge  # type: ignore[attr-defined]
+    structure_preserving.LinkEvaluator.final_report = evaluate  # type: ignore[attr-defined]
 
 
 @pytest.mark.nightly
 def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_does_again(
     unbroken: Result, request_two: TrainRequest
 ) -> None:
-    request = replace(request_two, name="judged", workers=1)
-    folder = RunFolder(request.runs, "judged")
+    request = replace(request_two, name="evaluated", workers=1)
+    folder = RunFolder(request.runs, "evaluated")
 
     def stop() -> None:
-        while not (folder.path / "judging").exists():
+        while not (folder.path / "evaluating").exists():
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=stop, daemon=True).start()
     with pytest.raises(InterruptedRunError, match="SIGINT: stopped at step 24"):
-        train(replace(request, setup=endless_judging))
-    (folder.path / "judging").unlink()  # whoever is left of the run ends
+        train(replace(request, setup=endless_evaluation))
+    (folder.path / "evaluating").unlink()  # whoever is left of the run ends
     assert read_json(folder.result)["status"] == "stopped"
     result = train(request)
     assert result.status == "finished"
-    assert result.final["scores"]["trained"]
+    assert result.final.scores["trained"]
 
 
 def mlflow_status(folder: RunFolder) -> str:

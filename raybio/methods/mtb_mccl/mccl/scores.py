@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.evaluation.evaluator import UnitScores, linear_share, sampled, share
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.unit_scores import linear_share, sample_units, share
 from raybio.ops.significance import Interval
 
 Integers = NDArray[np.integer[Any]]
@@ -217,7 +218,7 @@ class RelationScores:
             "macro_f1": np.mean(by_relation, axis=0) if by_relation else np.zeros(num_documents),
             "ign_f1": _linear_f1(beyond_U, recall_U),
         }
-        return sampled(
+        return sample_units(
             np.arange(num_documents), {name: value_by_measure[name] for name in self.measures}
         )
 

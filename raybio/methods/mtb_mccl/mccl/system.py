@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import SCRATCH
@@ -27,7 +28,7 @@ from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
 from raybio.encoders.transformer import seeded_weights
-from raybio.evaluation.evaluator import exact_scores
+from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
 from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.demo import default_documents
@@ -99,9 +100,11 @@ def build(config: Config, store_path: str | Path) -> System:
     reader = DocumentReader(
         store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens
     )
-    judge = _Judge(config, reader)
+    evaluator = RelationEvaluator(config, reader)
     is_coarse = config.data.is_coarse
-    collate = RelationCollate(reader, judge.labelled("train"), config.plan, config.seed, is_coarse)
+    collate = RelationCollate(
+        reader, evaluator.labelled("train"), config.plan, config.seed, is_coarse
+    )
     has_dev = len(store.split_rows("dev")) > 0
     return System(
         name="relation_finetune",
@@ -113,9 +116,9 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=LabelledDocumentBatch,
         collate=collate,
         steps_per_epoch=collate.steps_per_epoch,
-        evaluate=judge.during_training if has_dev else None,
-        final_evaluate=judge.at_the_end if has_dev else None,
-        export=lambda folder, card: judge.export(encoder, folder, card),
+        evaluate=evaluator.evaluate_during_training if has_dev else None,
+        final_evaluate=evaluator.final_report if has_dev else None,
+        export=lambda folder, card: evaluator.export(encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
         is_pretrained=config.encoder.source != SCRATCH,
         is_supervised=True,
@@ -145,8 +148,8 @@ def _head_of(encoder: RelationEncoder) -> RelationHead:
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """Relations found in documents that were held out."""
+class RelationEvaluator(Evaluator):
+    """Relations predicted in documents that were held out."""
 
     config: Config
     reader: DocumentReader
@@ -156,8 +159,10 @@ class _Judge:
         fraction = 1.0 if split == "test" else self.config.data.label_fraction
         return LabelledPairs(self.reader.store, split, fraction, self.config.seed)
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``val/*`` on the validation pairs, by the best rule."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/*`` on the validation pairs, by the settings that are best on them."""
         classifier = self._classifier(model, collective, trained=True)
         dev = self._embedded(model, "dev", collective)
         rule, scores = self._chosen(classifier, dev)
@@ -166,42 +171,33 @@ class _Judge:
             metrics |= {f"val/{name}": float(value) for name, value in rule._asdict().items()}
         return metrics | spread_metrics(dev.pairs.embedding_PD)
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """Validation and test pairs, without any training ("initial") and with it, with bootstrap intervals."""
-        scores: dict[str, Any] = {}
-        chance: dict[str, Any] = {}
-        spread: dict[str, Any] = {}
-        chosen: dict[str, Any] = {}
-        by_relation: dict[str, Any] = {}
-        for who, one in {"initial": self._lazy(model), "trained": model}.items():
-            classifier = self._classifier(one, collective, trained=who == "trained")
-            dev = self._embedded(one, "dev", collective)
-            rule, found = self._chosen(classifier, dev)
-            results = {"dev": found}
-            chance["dev"] = self._chance(dev)
-            if len(self.reader.store.split_rows("test")):
-                test = self._embedded(one, "test", collective)
-                chance["test"] = self._chance(test)
-                results["test"] = score_predictions(
-                    test, predict_classes(classifier, rule, test.pairs.embedding_PD)
-                )
-            # The same resamples for all, so that differences between rows are no luck of the draw.
-            scores[who] = {split: self._intervals(result) for split, result in results.items()}
-            spread[who] = spread_metrics(dev.pairs.embedding_PD)
-            chosen[who] = rule._asdict()
-            by_relation[who] = {
-                split: self._by_relation(result) for split, result in results.items()
-            }
-        unit_scores = {
-            split: result.unit_scores() for split, result in results.items()
-        }  # of the trained model
-        return {
-            "scores": {"chance": chance, **scores},
-            "spread": spread,
-            "unit_scores": unit_scores,
-            "rules": chosen,
-            "relations": by_relation,
-        }
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder before training, without its projection if nothing has trained that either."""
+        has_projection = "projection.weight" in read_parts(self.config.encoder.source)
+        changed = {} if has_projection else {"projection": "none"}
+        encoder = self.config.encoder.model_copy(update=changed)
+        return _encoder(self.config.model_copy(update={"encoder": encoder}), self.reader.store)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the pairs of dev and test, by the settings that are best on dev."""
+        classifier = self._classifier(model, collective, trained=stage == "trained")
+        dev = self._embedded(model, "dev", collective)
+        rule, found = self._chosen(classifier, dev)
+        results = {"dev": found}
+        chance = {"dev": self._chance(dev)}
+        if len(self.reader.store.split_rows("test")):
+            test = self._embedded(model, "test", collective)
+            predicted = predict_classes(classifier, rule, test.pairs.embedding_PD)
+            results["test"] = score_predictions(test, predicted)
+            chance["test"] = self._chance(test)
+        by_relation = {split: self._by_relation(result) for split, result in results.items()}
+        return ModelScores(
+            scores={split: self._intervals(result) for split, result in results.items()},
+            chance=chance,
+            spread=spread_metrics(dev.pairs.embedding_PD),
+            unit_scores={split: result.unit_scores() for split, result in results.items()},
+            details={"rules": rule._asdict(), "relations": by_relation},
+        )
 
     def _chance(self, asked: GoldPairs) -> dict[str, dict[str, float]]:
         """Return the scores of giving every pair the relation that is most frequent among the training pairs."""
@@ -239,14 +235,6 @@ class _Judge:
         return export_relation_encoder(
             encoder, folder, card=card, settings=settings, reference=reference
         )
-
-    def _lazy(self, model: Encoder) -> RelationEncoder:
-        """The encoder before training, without its projection if nothing has trained that either."""
-        has_projection = "projection.weight" in read_parts(self.config.encoder.source)
-        changed = {} if has_projection else {"projection": "none"}
-        encoder = self.config.encoder.model_copy(update=changed)
-        initial = _encoder(self.config.model_copy(update={"encoder": encoder}), self.reader.store)
-        return initial.to(next(model.parameters()).device)
 
     def _classifier(self, model: Encoder, collective: Collective, *, trained: bool) -> Classifier:
         assert isinstance(model, RelationEncoder)

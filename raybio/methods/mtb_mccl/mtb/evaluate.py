@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from raybio.core.final_report import UnitScores
 from raybio.core.interfaces import Collective
-from raybio.evaluation.evaluator import UnitScores, exact_scores, sampled
+from raybio.evaluation.evaluator import exact_scores
+from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.chance import expected_hit, expected_reciprocal_rank
 from raybio.ops.retrieval import Retrieval, cosine_scores, retrieve
 from raybio.ops.significance import ratio_interval
@@ -73,7 +75,7 @@ def pair_chance(retrieval: Retrieval) -> dict[str, dict[str, float]]:
 
 def pair_unit_scores(retrieval: Retrieval) -> UnitScores:
     """What each query adds to ``pair_scores``."""
-    return sampled(np.arange(len(retrieval.num_gold_Q)), _shares(retrieval))
+    return sample_units(np.arange(len(retrieval.num_gold_Q)), _shares(retrieval))
 
 
 def _shares(retrieval: Retrieval) -> dict[str, np.ndarray]:

@@ -19,12 +19,14 @@ from typing import Any
 import numpy as np
 
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.encoders.config import SCRATCH
 from raybio.encoders.input_lengths import InputLengths
 from raybio.encoders.text import check_text_encoder
 from raybio.encoders.tokenization import OffsetTokenizer
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
 from raybio.methods.mtb_mccl.batches import Pairs, TwinDocumentBatch
 from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.demo import default_documents
@@ -96,7 +98,7 @@ def build(config: Config, store_path: str | Path) -> System:
         store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens
     )
     plan = _plan(config, store)
-    judge = _Judge(config, reader, plan)
+    evaluator = PairRetrievalEvaluator(config, reader, plan)
     return System(
         name="mtb_pretrain",
         model=encoder,
@@ -104,8 +106,10 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=TwinDocumentBatch,
         collate=BlankCollate(reader, plan, config.blanks, tokenizer.ordinary_ids, config.seed),
         steps_per_epoch=plan.steps_per_epoch,
-        evaluate=judge.during_training if len(judge.questions("val").row_Q) else None,
-        final_evaluate=judge.at_the_end,
+        evaluate=evaluator.evaluate_during_training
+        if len(evaluator.questions("val").row_Q)
+        else None,
+        final_evaluate=evaluator.final_report,
         export=lambda folder, card: _export(config, encoder, folder, card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
         is_pretrained=config.encoder.source != SCRATCH,
@@ -133,35 +137,39 @@ def _export(
 
 
 @dataclass(frozen=True)
-class _Judge:
+class PairRetrievalEvaluator(Evaluator):
     """Retrieval of recurring pairs, with entities blanked as in training, in other documents of the corpus."""
 
     config: Config
     reader: DocumentReader
     plan: DocumentPairPlan
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``val/pair_*`` of the pairs that were held out."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/pair_*`` of the pairs that were held out."""
         retrieval, spread = self._ask(model, "val", collective)
         return {f"val/{name}": value for name, value in pair_metrics(retrieval).items()} | spread
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """Pairs of training and held-out ones, by the initial weights and the trained ones, with intervals."""
-        splits = [split for split in ("train", "val") if len(self.questions(split).row_Q)]
-        initial = _encoder(self.config, self.reader.store).to(next(model.parameters()).device)
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder as training begins with it."""
+        return _encoder(self.config, self.reader.store)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score pairs of training (``train``) and held-out ones (``val``)."""
+        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
         scores: dict[str, Any] = {}
-        spread: dict[str, Any] = {}
-        for who, one in {"initial": initial, "trained": model}.items():
-            found: dict[str, Retrieval] = {}
-            for split in splits:
-                found[split], spread[who] = self._ask(one, split, collective)
-            # The same resamples for all, so that differences between rows are no luck of the draw.
-            rng = np.random.default_rng(derive_seed(self.config.seed, "bootstrap"))
-            scores[who] = {split: pair_scores(retrieval, rng) for split, retrieval in found.items()}
-        unit_scores = {split: pair_unit_scores(one) for split, one in found.items()}
-        chance = {split: pair_chance(one) for split, one in found.items()}
-        scores = {"chance": chance, **scores}
-        return {"scores": scores, "spread": spread, "unit_scores": unit_scores}
+        chance: dict[str, Any] = {}
+        unit_scores: dict[str, UnitScores] = {}
+        spread: dict[str, float] = {}
+        for split in ("train", "val"):
+            if not len(self.questions(split).row_Q):
+                continue
+            retrieval, spread = self._ask(model, split, collective)
+            scores[split] = pair_scores(retrieval, rng)
+            chance[split] = pair_chance(retrieval)
+            unit_scores[split] = pair_unit_scores(retrieval)
+        return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
 
     def questions(self, split: str) -> PairQueries:
         """What is asked: the first of the pairs with the most mutual information."""

@@ -9,17 +9,17 @@ Different from the authors' code: as on proteins, and an anchor is encoded once,
 the paper's sum of two means, of which theirs is half (lambda_spml weighs it).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from raybio.core.errors import ConfigError
+from raybio.core.final_report import Stage
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import TextEncoderConfig
@@ -27,7 +27,8 @@ from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.evaluation.evaluator import exact_scores, sampled
+from raybio.evaluation.evaluator import ModelScores, bootstrap_seed, device_of, exact_scores
+from raybio.evaluation.unit_scores import sample_units
 from raybio.methods.sppt.articles.collate import HasTexts, TextRows
 from raybio.methods.sppt.articles.config import Config, EvaluationConfig
 from raybio.methods.sppt.articles.demo import default_citations
@@ -44,7 +45,7 @@ from raybio.methods.sppt.articles.link_samples import (
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.config import ObjectiveConfig
 from raybio.methods.sppt.downstream.scores import with_intervals
-from raybio.methods.sppt.system import LinkJudge, link_system
+from raybio.methods.sppt.system import LinkEvaluator, link_system
 from raybio.store.store import open_store
 
 SAMPLES_SEED = 0
@@ -104,9 +105,7 @@ def build(config: Config, store_path: str | Path) -> System:
     tokenizer = TokenizerSource.of(encoder.tokenizer)
     read = text_rows(store, encoder)
     fresh = partial(_encoder, config, store.count_by_word)
-    judge = _Judge(
-        LinkJudge(store, read, fresh, config.evaluation, config), store, config.evaluation
-    )
+    evaluator = ArticleLinkEvaluator(store, read, fresh, config.evaluation, config)
     return link_system(
         "sppt_mag",
         config,
@@ -114,40 +113,48 @@ def build(config: Config, store_path: str | Path) -> System:
         encoder=encoder,
         read=read,
         masks=config.input,
-        evaluate=judge.links.during_training,
-        final_evaluate=judge.at_the_end,
+        evaluate=evaluator.evaluate_during_training,
+        final_evaluate=evaluator.final_report,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         data_digest=f"{store.digest} read as {tokenizer.fingerprint}",
     )
 
 
 @dataclass(frozen=True)
-class _Judge:
+class ArticleLinkEvaluator(LinkEvaluator):
     """Link retrieval over the whole graph and, where asked for, on samples of test graphs."""
 
-    links: LinkJudge
-    store: LinkedTextStore
+    linked: LinkedTextStore
     evaluation: EvaluationConfig
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """As ``LinkJudge`` has it; test graphs are the units of a split ``samples``."""
-        found = self.links.at_the_end(model, collective)
-        if not self.evaluation.test_graphs:
-            return found
-        row_N, device = np.arange(self.store.num_rows), next(model.parameters()).device
-        embeddings = {
-            "random": lambda: random_vectors(len(row_N), SAMPLES_SEED),
-            "initial": lambda: self.links.embed(self.links.fresh().to(device), collective, row_N),
-            "trained": lambda: self.links.embed(model, collective, row_N),
-        }
-        for name, embed in embeddings.items():  # one matrix at a time
-            values = self._on_samples(embed(), collective)
-            found["scores"][name]["samples"] = with_intervals(
-                values, derive_seed(self.links.config.seed, "bootstrap")
-            )
-        found["scores"]["chance"]["samples"] = exact_scores(sampled_link_chance(self._samples))
-        found["unit_scores"]["samples"] = sampled(np.arange(self.evaluation.test_graphs), values)
-        return found
+    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score as ``LinkEvaluator`` does; test graphs are the units of a split ``samples``."""
+        for stage, scores in super().stages(model, collective):
+            if self.evaluation.test_graphs:
+                scores = self._with_samples(scores, stage, model, collective)
+            yield stage, scores
+
+    def _with_samples(
+        self, scores: ModelScores, stage: Stage, model: Encoder, collective: Collective
+    ) -> ModelScores:
+        row_N = np.arange(self.linked.num_rows)
+        if stage == "random":
+            embedding_ND = random_vectors(len(row_N), SAMPLES_SEED)
+        elif stage == "initial":
+            initial = self.initial_encoder().to(device_of(model))
+            embedding_ND = self.embed(initial, collective, row_N)
+        else:
+            embedding_ND = self.embed(model, collective, row_N)
+        values = self._on_samples(embedding_ND, collective)
+        intervals = with_intervals(values, bootstrap_seed(self.config.seed))
+        chance = exact_scores(sampled_link_chance(self._samples))
+        units = sample_units(np.arange(self.evaluation.test_graphs), values)
+        return replace(
+            scores,
+            scores={**scores.scores, "samples": intervals},
+            chance={**scores.chance, "samples": chance},
+            unit_scores={**scores.unit_scores, "samples": units},
+        )
 
     def _on_samples(self, embedding_ND: Tensor, collective: Collective) -> dict[str, np.ndarray]:
         """Scores (T,) of test graphs, which the workers share."""
@@ -167,7 +174,7 @@ class _Judge:
             "samples": asked.samples,
             "nodes": asked.nodes_per_sample,
         }
-        return draw_link_samples(whole_graph(self.store), **sizes, seed=SAMPLES_SEED)
+        return draw_link_samples(whole_graph(self.linked), **sizes, seed=SAMPLES_SEED)
 
 
 def _encoder(config: Config, count_by_word: dict[str, int]) -> TextEncoder:

@@ -6,7 +6,8 @@ Shape letters: N rows, C classes. Every score is the mean of a number a row, so 
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.evaluation.evaluator import UnitScores, linear_share, sampled
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.unit_scores import linear_share, sample_units
 from raybio.ops.significance import mean_interval
 
 Floats = NDArray[np.float64]
@@ -95,4 +96,4 @@ def with_intervals(
 
 def units(row_N: Integers, value_by_measure: dict[str, Floats]) -> UnitScores:
     """For comparisons in pairs."""
-    return sampled(row_N, value_by_measure)
+    return sample_units(row_N, value_by_measure)

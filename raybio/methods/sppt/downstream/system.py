@@ -9,7 +9,7 @@ of the best evaluation on dev are kept inside the checkpoints, so that a run tha
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.core.final_report import FinalReport, Stage, UnitScores
 from raybio.core.interfaces import Collective, Encoded, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.checkpoints import check_source
@@ -32,7 +33,7 @@ from raybio.encoders.input_lengths import (
 )
 from raybio.encoders.text import TextEncoder, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.evaluation.evaluator import exact_scores
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
 from raybio.methods.sppt.articles.collate import TextRows
 from raybio.methods.sppt.batches import TaskBatch
 from raybio.methods.sppt.collate import ReadRows, unmasked
@@ -122,7 +123,7 @@ def build(config: Config, store_path: str | Path) -> System:
         {"centre": float(train_N.mean()), "scale": float(train_N.std()) or 1.0} if is_number else {}
     )
     objective = TaskLabels(model.head, TASKS[store.task].labels, **scale)
-    judge = _Judge(config, store, read, objective)
+    evaluator = TaskEvaluator(config, store, read, objective)
     return System(
         name="finetune",
         model=model,
@@ -130,8 +131,8 @@ def build(config: Config, store_path: str | Path) -> System:
         batch_type=TaskBatch,
         collate=collate,
         steps_per_epoch=collate.steps_per_epoch,
-        evaluate=judge.during_training,
-        final_evaluate=judge.at_the_end,
+        evaluate=evaluator.evaluate_during_training,
+        final_evaluate=evaluator.final_report,
         export=lambda folder, card: _export(model, folder, card, config.encoder.max_length),
         data_digest=f"{store.digest} read as {fingerprint}",
         is_pretrained=config.encoder.source != SCRATCH,
@@ -214,7 +215,7 @@ def _reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[ReadRow
 def _export(model: TaskModel, folder: Path, card: Mapping[str, Any], max_length: int) -> Path:
     """The encoder, for programs that do not know raybio; its head is not part of it.
 
-    Of a finished run ``at_the_end`` has put the best weights there; training goes on after the export of a trial.
+    Of a finished run ``TaskEvaluator.final_report`` has put the best weights there; training goes on after the export of a trial.
     """
     if isinstance(model.encoder, ProteinEncoder):
         return export_encoder(model.encoder, folder, card=card, max_tokens=max_length)
@@ -242,7 +243,7 @@ class _TokenScores(Encoder):
 
 
 @dataclass(frozen=True)
-class _Judge:
+class TaskEvaluator(Evaluator):
     """A model on the rows of dev and test."""
 
     config: Config
@@ -250,50 +251,57 @@ class _Judge:
     read: ReadRows
     objective: TaskLabels
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """``val/score``, ``val/log_likelihood`` and more on dev; weights of the best likelihood are kept."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/score``, ``val/log_likelihood`` and more on dev; keep weights of the best likelihood."""
         assert isinstance(model, TaskModel)
         found, log_likelihood, spread = self._told(model, self.store.split_rows("dev"), collective)
         model.keep_if_best(log_likelihood)
         means = {f"val/{name}": float(value_N.mean()) for name, value_N in found.items()}
         return means | {"val/log_likelihood": log_likelihood} | spread
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """The weights of the best evaluation on dev and test, beside a fresh head on the initial encoder.
+    def initial_encoder(self) -> Encoder:
+        """Return the initial encoder with a fresh head."""
+        return _fresh(self.config, self.store)
 
-        Where some test rows stand in training too, the others, if they are enough, are a split of their own:
-        ``new_test``.
-        """
+    def final_report(self, model: Encoder, collective: Collective) -> FinalReport:
+        """Evaluate the weights that were best on dev, and leave them in the model."""
         assert isinstance(model, TaskModel)
         model.take_best()
-        device, seed = next(model.parameters()).device, derive_seed(self.config.seed, "bootstrap")
+        return super().final_report(model, collective)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score dev, test and, where enough test rows are not in training too, those alone (``new_test``)."""
+        assert isinstance(model, TaskModel)
+        seed = bootstrap_seed(self.config.seed)
+        are_shares = self.objective.labels != "number"
         scores: dict[str, Any] = {}
-        spread: dict[str, Any] = {}
-        rows = {split: self.store.split_rows(split) for split in ("dev", "test")}
-        if MIN_NEW_ROWS <= len(new := self.store.new_rows("test")) < len(rows["test"]):
-            rows["new_test"] = new
-        for name, one in {
-            "initial": _fresh(self.config, self.store).to(device),
-            "trained": model,
-        }.items():
-            told: dict[str, dict[str, Floats]] = {}
-            for split, row_N in rows.items():
-                told[split], _, spread[name] = self._told(one, row_N, collective)
-            scores[name] = {
-                split: with_intervals(found, seed, are_shares=self.objective.labels != "number")
-                for split, found in told.items()
-            }
-        measured = {split: units(rows[split], found) for split, found in told.items()}
+        chance: dict[str, Any] = {}
+        unit_scores: dict[str, UnitScores] = {}
+        spread: dict[str, float] = {}
+        for split, row_N in self._rows.items():
+            found, _, spread = self._told(model, row_N, collective)
+            scores[split] = with_intervals(found, seed, are_shares=are_shares)
+            chance[split] = self._chance(row_N)
+            unit_scores[split] = units(row_N, found)
+        return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the measure of the task, and how many labels of test rows lie beyond the encoder's input."""
         return {
-            "scores": {
-                "chance": {split: self._chance(row_N) for split, row_N in rows.items()},
-                **scores,
-            },
-            "spread": spread,
-            "unit_scores": measured,
             "measure": TASKS[self.store.task].measure,
             "test_labels_not_read": self._not_read("test"),
         }
+
+    @cached_property
+    def _rows(self) -> dict[str, np.ndarray]:
+        """Store rows of each split."""
+        rows = {split: self.store.split_rows(split) for split in ("dev", "test")}
+        new = self.store.new_rows("test")
+        if MIN_NEW_ROWS <= len(new) < len(rows["test"]):
+            rows["new_test"] = new
+        return rows
 
     def _chance(self, row_N: np.ndarray) -> dict[str, dict[str, float]]:
         """Return the scores of a constant prediction: the most frequent class, or the mean number, of training."""

@@ -32,7 +32,7 @@ from raybio.methods.sppt.proteins.encoder import (
 )
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths
 from raybio.methods.sppt.proteins.store import ProteinRows, ProteinStore, TokenTable
-from raybio.methods.sppt.system import LinkJudge, link_system
+from raybio.methods.sppt.system import LinkEvaluator, link_system
 from raybio.store.store import open_store
 
 STORE = ProteinStore
@@ -81,7 +81,7 @@ def build(config: Config, store_path: str | Path) -> System:
     encoder = _encoder(config)
     _check_length(config, encoder.max_tokens)
     table, longest = token_table(encoder), config.input.max_length
-    judge = LinkJudge(
+    evaluator = LinkEvaluator(
         store,
         ProteinRows(store, table, longest),
         partial(_encoder, config),
@@ -95,8 +95,8 @@ def build(config: Config, store_path: str | Path) -> System:
         encoder=encoder,
         read=ProteinRows(store, table, longest, config.input.crop),
         masks=config.input,
-        evaluate=judge.during_training,
-        final_evaluate=judge.at_the_end,
+        evaluate=evaluator.evaluate_during_training,
+        final_evaluate=evaluator.final_report,
         export=lambda folder, card: export_encoder(encoder, folder, card=card, max_tokens=longest),
         # Another tokenizer makes other data of the same store.
         data_digest=f"{store.digest} read as {encoder.vocabulary.fingerprint}",

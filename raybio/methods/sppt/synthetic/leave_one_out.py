@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from raybio.evaluation.evaluator import UnitScores, sampled
+from raybio.core.final_report import UnitScores
+from raybio.evaluation.unit_scores import sample_units
 from raybio.ops.scores import without_rounding_noise
 from raybio.ops.significance import Interval, mean_interval
 
@@ -36,7 +37,7 @@ class LeftOut(NamedTuple):
 
     def units(self) -> UnitScores:
         """For comparisons in pairs."""
-        return sampled(
+        return sample_units(
             np.arange(len(self.auroc_N)), {"auroc": self.auroc_N, "accuracy": self.accuracy_N}
         )
 

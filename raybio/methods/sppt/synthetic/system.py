@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from raybio.core.final_report import LabelledMap, Stage
 from raybio.core.interfaces import Collective, Encoder, System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.config import ClsTextEncoderConfig
@@ -26,7 +27,7 @@ from raybio.encoders.export import export_text_encoder
 from raybio.encoders.input_lengths import InputLengths, text_lengths
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
-from raybio.evaluation.evaluator import exact_scores
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.sppt.articles.system import text_rows, with_head
 from raybio.methods.sppt.collate import unmasked
@@ -113,7 +114,7 @@ def build(config: Config, store_path: str | Path) -> System:
     nodes = synthetic_graph(store, config.graph)
     encoder = _encoder(config, nodes)
     read = text_rows(nodes, encoder)
-    judge = _Judge(config, nodes)
+    evaluator = NodeLabelEvaluator(config, nodes)
     return link_system(
         "sppt_synthetic",
         config,
@@ -121,8 +122,8 @@ def build(config: Config, store_path: str | Path) -> System:
         encoder=encoder,
         read=read,
         masks=config.input,
-        evaluate=judge.during_training,
-        final_evaluate=judge.at_the_end,
+        evaluate=evaluator.evaluate_during_training,
+        final_evaluate=evaluator.final_report,
         export=lambda folder, card: export_text_encoder(encoder, folder, card=card),
         self_loops=config.graph.self_loops,
         data_digest=f"{store.digest} read as {TokenizerSource.of(encoder.tokenizer).fingerprint}",
@@ -168,14 +169,16 @@ def _embed(
 
 
 @dataclass(frozen=True)
-class _Judge:
-    """What neighbours in the embedding tell of a node's label, and of its links."""
+class NodeLabelEvaluator(Evaluator):
+    """Classes and links of nodes, predicted from their neighbours in the embedding space."""
 
     config: Config
     nodes: SyntheticGraph
 
-    def during_training(self, model: Encoder, collective: Collective) -> Mapping[str, float]:
-        """Metrics ``nodes/auroc`` and ``nodes/accuracy``, and ``train/link_*``."""
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``nodes/auroc`` and ``nodes/accuracy``, and ``train/link_*``."""
         embedding_ND = _embed(self.config, self.nodes, model, collective)  # type: ignore[arg-type]
         queries = draw_link_queries(self.nodes.graph, self.nodes.heldout, 0, seed=0)
         found = self._left_out(embedding_ND)
@@ -186,34 +189,32 @@ class _Judge:
         means |= evaluate_links(queries, embedding_ND, LinkEvaluationConfig(), collective)
         return means | spread_metrics(embedding_ND)
 
-    def at_the_end(self, model: Encoder, collective: Collective) -> Mapping[str, Any]:
-        """Scores of the initial weights and the trained ones, what the graph foretells, and a map of the nodes."""
-        device = next(model.parameters()).device
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder as training begins with it."""
+        return _encoder(self.config, self.nodes)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the classes of all nodes; draw a map of the trained model."""
+        embedding_ND = _embed(self.config, self.nodes, model, collective)  # type: ignore[arg-type]
+        found = self._left_out(embedding_ND)
         largest_share = np.bincount(self.nodes.label_N).max() / len(self.nodes.label_N)
-        scores: dict[str, Any] = {
-            "chance": {"nodes": exact_scores({"auroc": 0.5, "accuracy": largest_share})}
-        }
-        spread: dict[str, Any] = {}
-        for name, one in {
-            "initial": _encoder(self.config, self.nodes).to(device),
-            "trained": model,
-        }.items():
-            embedding_ND = _embed(self.config, self.nodes, one, collective)  # type: ignore[arg-type]
-            found = self._left_out(embedding_ND)
-            spread[name] = spread_metrics(embedding_ND)
-            scores[name] = {"nodes": found.scores(derive_seed(self.config.seed, "bootstrap"))}
+        return ModelScores(
+            scores={"nodes": found.scores(bootstrap_seed(self.config.seed))},
+            chance={"nodes": exact_scores({"auroc": 0.5, "accuracy": largest_share})},
+            spread=spread_metrics(embedding_ND),
+            unit_scores={"nodes": found.units()},
+            embedding_map=self._map(embedding_ND) if stage == "trained" else None,
+        )
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the size and the homophily of the graph."""
+        return {"graph": describe(self.nodes)}
+
+    def _map(self, embedding_ND: Tensor) -> LabelledMap:
         rng = np.random.default_rng(derive_seed(self.config.seed, "map"))
         drawn = embedding_map(embedding_ND.cpu().numpy(), rng)
-        return {
-            "scores": scores,
-            "spread": spread,
-            "unit_scores": {"nodes": found.units()},  # of the last, which is the trained model
-            "graph": describe(self.nodes),
-            "embedding_map": {
-                "positions": drawn.position_S2.tolist(),
-                "groups": [f"class {self.nodes.label_N[row]}" for row in drawn.row_S],
-            },
-        }
+        groups = [f"class {self.nodes.label_N[row]}" for row in drawn.row_S]
+        return LabelledMap(drawn.position_S2, groups)
 
     def _left_out(self, embedding_ND: Tensor) -> LeftOut:
         return leave_one_out(embedding_ND.cpu().numpy(), self.nodes.label_N)

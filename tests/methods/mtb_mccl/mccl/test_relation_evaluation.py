@@ -47,11 +47,9 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
 def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: DocumentStore) -> None:
     folder, final = trained
     found = evaluate_relations(folder, tiny_documents.path, "test")
-    assert found.knn_settings._asdict() == final["rules"]["trained"]
+    assert found.knn_settings._asdict() == final.details["rules"]["trained"]
     for measure, value in found.scores.values.items():
-        assert value == pytest.approx(
-            final["scores"]["trained"]["test"][measure]["value"], abs=1e-6
-        )
+        assert value == pytest.approx(final.scores["trained"]["test"][measure]["value"], abs=1e-6)
     gold = sum(
         len(tiny_documents.relations(row)[0]) for row in tiny_documents.split_rows("test").tolist()
     )
@@ -59,7 +57,7 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
     card = (folder / "README.md").read_text()
     assert "jobs/extract_relations.py --model ." in card
     # A linear classifier compares with no labelled pairs.
-    has_reference = final["rules"]["trained"]["num_neighbors"] > 0
+    has_reference = final.details["rules"]["trained"]["num_neighbors"] > 0
     assert (
         ("reference_set.safetensors" in card)
         == (folder / "reference_set.safetensors").exists()
@@ -83,7 +81,7 @@ def test_documents_are_read_in_windows_as_long_as_in_training(
     assert (first.model.text.max_tokens, system.model.text.max_tokens) == (200, 32)
     export = system.export(tmp_path / "export", {})
     assert load_frozen(str(export)).model.text.max_tokens == 32
-    final = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]["test"]
+    final = system.final_evaluate(system.model, SingleProcess()).scores["trained"]["test"]
     found = evaluate_relations(export, tiny_documents.path, "test").scores.values
     assert {name: round(value, 6) for name, value in found.items()} == {
         name: round(told["value"], 6) for name, told in final.items()
@@ -176,7 +174,9 @@ def test_coarse_training_has_two_classes_and_its_neighbours_all_relations(
     assert reports[-1].metrics["mccl_loss"] < 0.8 * reports[0].metrics["mccl_loss"]
     assert all((before[name] != weight).any(-1).all() for name, weight in head.named_parameters())
     final = system.final_evaluate(system.model, SingleProcess())
-    found = {name: told["f1"] for name, told in final["relations"]["trained"]["test"].items()}
+    found = {
+        name: told["f1"] for name, told in final.details["relations"]["trained"]["test"].items()
+    }
     assert len(found) == len(tiny_documents.relation_names) - 1 > 1
     assert min(found.values()) > 0
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from raybio.evaluation.evaluator import paired_difference
+from raybio.evaluation.unit_scores import paired_difference
 from raybio.methods.mtb_mccl.mccl.scores import Facts, confusion_matrix, score_facts
 from tests import relation_oracles
 

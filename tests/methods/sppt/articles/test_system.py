@@ -52,10 +52,10 @@ def test_samples_of_test_graphs_are_asked_as_the_command_for_other_models_asks_t
     assert found[initial] != found[trained]
     for name, wanted in {"random": RANDOM, "initial": initial, "trained": trained}.items():
         for measure in MEASURES:
-            one = final["scores"][name]["samples"][measure]
+            one = final.scores[name]["samples"][measure]
             assert one["value"] == pytest.approx(found[wanted][measure].mean, rel=1e-5)
             assert one["low"] <= one["value"] <= one["high"]
-    units = final["unit_scores"]["samples"]
+    units = final.unit_scores["samples"]
     assert units.unit_U.tolist() == [0, 1, 2]
     assert units.value_by_measure["lrap"].mean() == pytest.approx(
         found[trained]["lrap"].mean, rel=1e-5
@@ -67,14 +67,14 @@ def test_samples_of_test_graphs_are_asked_as_the_command_for_other_models_asks_t
 
 def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
     system = build(tiny_config("sppt_mag", **SAMPLES), tiny_citations.path)
-    judge = system.final_evaluate.__self__
+    evaluator = system.final_evaluate.__self__
     embedding_ND = torch.randn(
         tiny_citations.num_rows, 8, generator=torch.Generator().manual_seed(0)
     )
-    alone = judge._on_samples(embedding_ND, SingleProcess())
+    alone = evaluator._on_samples(embedding_ND, SingleProcess())
     workers = [OneOfTwo(rank) for rank in range(2)]
     for worker in workers:
-        judge._on_samples(embedding_ND, worker)
+        evaluator._on_samples(embedding_ND, worker)
     ((first,), (second,)) = (worker.brought for worker in workers)
     assert (first[1] == 0).all() and (second[[0, 2]] == 0).all() and (first[0] != 0).all()
     np.testing.assert_allclose((first + second).T, list(alone.values()))
@@ -82,9 +82,7 @@ def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
 
 def test_without_test_graphs_there_are_no_samples(tiny_citations: LinkedTextStore) -> None:
     system = build(tiny_config("sppt_mag"), tiny_citations.path)
-    assert (
-        "samples" not in system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]
-    )
+    assert "samples" not in system.final_evaluate(system.model, SingleProcess()).scores["trained"]
 
 
 def test_a_test_graph_that_is_no_larger_than_a_sample_is_told_before_training(

@@ -60,13 +60,13 @@ def test_residues_and_numbers_are_learned(store: Store) -> None:
     system = METHODS[NAME].build(config, store.path)
     list(fit(system, config))
     final = system.final_evaluate(system.model, SingleProcess())
-    score = {who: row["test"]["score"]["value"] for who, row in final["scores"].items()}
+    score = {who: row["test"]["score"]["value"] for who, row in final.scores.items()}
     assert score["trained"] > max(0.85, score["initial"] + 0.1), score
     measure = {"secondary_structure": "accuracy", "stability": "spearman"}[store.task]
     assert final["measure"] == measure
-    trained = final["scores"]["trained"]["test"]
+    trained = final.scores["trained"]["test"]
     assert trained[measure] == trained["score"]
-    assert final["unit_scores"]["test"].value_by_measure["score"].mean() == pytest.approx(
+    assert final.unit_scores["test"].value_by_measure["score"].mean() == pytest.approx(
         score["trained"]
     )
 
@@ -150,7 +150,7 @@ def test_nothing_is_chosen_by_test_rows_and_what_was_chosen_by_dev_is_judged(
         with torch.no_grad():
             for weight in system.model.parameters():
                 weight.zero_()
-        scores = system.final_evaluate(system.model, SingleProcess())["scores"]["trained"]
+        scores = system.final_evaluate(system.model, SingleProcess()).scores["trained"]
         found.append(
             (seen, {split: scores[split]["spearman"]["value"] for split in ("dev", "test")})
         )
@@ -190,15 +190,15 @@ def test_test_rows_that_training_has_not_are_scored_apart_if_they_are_enough(
     assert store.known_from_training() == {"dev": 0, "test": 2}
     system = METHODS[NAME].build(tiny_config(NAME), store.path)
     final = system.final_evaluate(system.model, SingleProcess())
-    measured = final["unit_scores"]
+    measured = final.unit_scores
     if num_new < MIN_NEW_ROWS:
-        assert set(measured) == set(final["scores"]["trained"]) == {"dev", "test"}
+        assert set(measured) == set(final.scores["trained"]) == {"dev", "test"}
         return
     assert measured["new_test"].unit_U.tolist() == store.new_rows("test").tolist()
     is_new = np.isin(measured["test"].unit_U, measured["new_test"].unit_U)
     correct = {split: one.value_by_measure["accuracy"] for split, one in measured.items()}
     assert correct["new_test"].tolist() == correct["test"][is_new].tolist()
-    assert final["scores"]["trained"]["new_test"]["accuracy"]["value"] == pytest.approx(
+    assert final.scores["trained"]["new_test"]["accuracy"]["value"] == pytest.approx(
         correct["new_test"].mean()
     )
 
@@ -225,7 +225,7 @@ def test_texts_are_tuned_and_exported(tiny_task: Store, tiny_store: Store, tmp_p
     config = tiny_config(NAME, **{"encoder.vocabulary_size": 200, "schedule.max_steps": 80})
     system = METHODS[NAME].build(config, store.path)
     list(fit(system, config))
-    scores = system.final_evaluate(system.model, SingleProcess())["scores"]
+    scores = system.final_evaluate(system.model, SingleProcess()).scores
     assert scores["trained"]["test"]["macro_f1"]["value"] > 0.9
     with_dropout = METHODS[NAME].build(override_all(config, {"encoder.dropout": 0.25}), store.path)
     assert with_dropout.model.dropout.p == 0.25  # before the head, as in the authors' code

@@ -1,0 +1,104 @@
+"""The result of the final evaluation of a run: what every method reports, and how it is stored as JSON."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Stage = Literal["chance", "random", "initial", "trained"]
+"""``chance``: a random order or a constant prediction, computed exactly. ``random``: random vectors. ``initial``: the
+encoder before training. ``trained``: the encoder after it."""
+
+Score = Mapping[str, float]
+"""``value``, and the ends ``low`` and ``high`` of its 95 % interval; a score of chance has a ``value`` only."""
+
+SplitScores = Mapping[str, Mapping[str, Score]]
+"""Split -> measure -> score."""
+
+
+@dataclass(frozen=True)
+class UnitScores:
+    """Scores of the U units (nodes, texts, queries) of a split, for tests that compare runs unit by unit.
+
+    The mean of a unit's values over all units is the run's score, whether that is micro, macro or over groups.
+
+    Attributes:
+        unit_U: store rows, or numbers of terms or queries.
+        value_by_measure: (U,) values of each measure.
+    """
+
+    unit_U: NDArray[np.integer[Any]]
+    value_by_measure: Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledMap:
+    """A two-dimensional map of S embeddings.
+
+    Attributes:
+        position_S2: coordinates, float32.
+        group_S: a label for each point, such as its species.
+    """
+
+    position_S2: NDArray[np.floating[Any]]
+    group_S: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinalReport:
+    """The final evaluation of a run, equal on every worker.
+
+    Attributes:
+        scores: stage -> split -> measure -> score; the stages in the order in which tables show them.
+        spread: spread of the embeddings by stage, see ``ops.spread``.
+        unit_scores: by split, those of the trained model. They are stored in a file of their own, not in the JSON.
+        embedding_map: of the trained model, where the method draws one.
+        details: what one method adds; plain JSON.
+    """
+
+    scores: Mapping[Stage, SplitScores]
+    spread: Mapping[Stage, Mapping[str, float]] = field(default_factory=dict)
+    unit_scores: Mapping[str, UnitScores] = field(default_factory=dict)
+    embedding_map: LabelledMap | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON without the unit scores; details stand next to scores and spread."""
+        content: dict[str, Any] = {
+            "scores": dict(self.scores),
+            "spread": dict(self.spread),
+            **self.details,
+        }
+        if self.embedding_map is not None:
+            content["embedding_map"] = {
+                "positions": self.embedding_map.position_S2.tolist(),
+                "groups": list(self.embedding_map.group_S),
+            }
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self | None:
+        """Read what ``to_json`` returned; None if there are no scores, as for a run without a final evaluation.
+
+        Unit scores are not in the JSON and stay empty. Scores that are null were undefined and become NaN.
+        """
+        if "scores" not in content:
+            return None
+        details = dict(content)
+        scores = nan_for_null(details.pop("scores"))
+        spread = details.pop("spread", {})
+        points = details.pop("embedding_map", None)
+        embedding_map = None
+        if points is not None:
+            embedding_map = LabelledMap(np.asarray(points["positions"]), points["groups"])
+        return cls(scores=scores, spread=spread, embedding_map=embedding_map, details=details)
+
+
+def nan_for_null(scores: Any) -> Any:
+    """Return nested mappings of scores with NaN for null, which is how JSON files hold an undefined number."""
+    if isinstance(scores, dict):
+        return {name: nan_for_null(part) for name, part in scores.items()}
+    return math.nan if scores is None else scores

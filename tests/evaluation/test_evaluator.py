@@ -1,0 +1,50 @@
+"""The skeleton of every evaluation, on an evaluator that counts."""
+
+import torch
+
+from raybio.core.final_report import Stage
+from raybio.core.interfaces import Collective, Encoder
+from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
+from raybio.training.collective import SingleProcess
+
+
+class Constant(Encoder):
+    """An encoder of one weight."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor(weight))
+
+
+class WeightEvaluator(Evaluator):
+    """Scores the weight of a model."""
+
+    def evaluate_during_training(self, model: Encoder, collective: Collective) -> dict[str, float]:
+        return {"val/weight": model.weight.item()}
+
+    def initial_encoder(self) -> Encoder:
+        return Constant(0.25)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        return ModelScores(
+            scores={"val": exact_scores({"weight": model.weight.item()})},
+            chance={"val": exact_scores({"weight": 0.0})},
+            spread={"cosine": model.weight.item()},
+            details={"rules": stage},
+        )
+
+    def details(self) -> dict[str, int]:
+        return {"nodes": 3}
+
+
+def test_a_report_has_chance_first_and_then_the_initial_and_the_trained_encoder() -> None:
+    report = WeightEvaluator().final_report(Constant(0.75), SingleProcess())
+    assert list(report.scores) == ["chance", "initial", "trained"]
+    values = {stage: scores["val"]["weight"]["value"] for stage, scores in report.scores.items()}
+    assert values == {"chance": 0.0, "initial": 0.25, "trained": 0.75}
+    assert report.spread == {"initial": {"cosine": 0.25}, "trained": {"cosine": 0.75}}
+
+
+def test_details_of_a_model_are_reported_by_stage_next_to_those_of_the_whole() -> None:
+    report = WeightEvaluator().final_report(Constant(0.75), SingleProcess())
+    assert report.details == {"rules": {"initial": "initial", "trained": "trained"}, "nodes": 3}
