@@ -5,7 +5,7 @@ import pytest
 
 from raybio.core.errors import DataError
 from raybio.core.final_report import UnitScores
-from raybio.evaluation import evaluator as unit_scores
+from raybio.evaluation import unit_scores as unit_scores
 from raybio.evaluation.unit_scores import (
     paired_difference,
     read_unit_scores,

@@ -63,7 +63,7 @@ def test_residues_and_numbers_are_learned(store: Store) -> None:
     score = {who: row["test"]["score"]["value"] for who, row in final.scores.items()}
     assert score["trained"] > max(0.85, score["initial"] + 0.1), score
     measure = {"secondary_structure": "accuracy", "stability": "spearman"}[store.task]
-    assert final["measure"] == measure
+    assert final.details["measure"] == measure
     trained = final.scores["trained"]["test"]
     assert trained[measure] == trained["score"]
     assert final.unit_scores["test"].value_by_measure["score"].mean() == pytest.approx(
