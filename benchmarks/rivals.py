@@ -69,7 +69,7 @@ from raybio.methods.sppt.synthetic import system as synthetic_graphs
 from raybio.methods.sppt.synthetic.config import GraphKind
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.leave_one_out import leave_one_out
-from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 

@@ -29,7 +29,7 @@ from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats import Tables
 from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
-from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import Store
 from raybio.store.writer import Draft
 

@@ -24,8 +24,8 @@ from raybio.core.search_space import Budget, Distribution, Scheduler, Search, Se
 from raybio.methods.sppt.synthetic.config import Config
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import describe, embedded_nodes, published_settings
-from raybio.methods.sppt.synthetic.topics import TopicStore
 from raybio.runtime.run.folder import write_json
 from raybio.runtime.run.request import Arguments, default_folder, settle
 from raybio.store.store import open_store

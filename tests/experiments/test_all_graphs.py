@@ -20,11 +20,11 @@ from raybio.experiments.synthetic_graphs import (
 )
 from raybio.methods.sppt.synthetic.config import DEMO, SyntheticConfig
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
-from raybio.methods.sppt.synthetic.plots import corners, draw_nodes
+from raybio.methods.sppt.synthetic.plots import draw_nodes, fit_corners
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.simplicial import surface
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import build
-from raybio.methods.sppt.synthetic.topics import TopicStore
 from raybio.runtime.run.folder import read_json
 from raybio.runtime.run.request import Arguments
 from raybio.runtime.tune.trial import TrialOrder
@@ -174,10 +174,11 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
 def test_the_corners_of_a_surface_are_found_from_the_nodes_on_it(kind: str) -> None:
     rng, triangles = np.random.default_rng(0), surface(kind)
     corner_V2 = rng.normal(size=(triangles.max() + 1, 2))
-    place_N, weight_N3 = rng.integers(0, len(triangles), 300), rng.dirichlet(np.ones(3), 300)
-    position_N2 = (weight_N3[:, :, None] * corner_V2[triangles[place_N]]).sum(axis=1)
+    triangle_N = rng.integers(0, len(triangles), 300)
+    weight_N3 = rng.dirichlet(np.ones(3), 300)
+    position_N2 = (weight_N3[:, :, None] * corner_V2[triangles[triangle_N]]).sum(axis=1)
     np.testing.assert_allclose(
-        corners(triangles, place_N, weight_N3, position_N2), corner_V2, atol=1e-9
+        fit_corners(triangles, triangle_N, weight_N3, position_N2), corner_V2, atol=1e-9
     )
 
 

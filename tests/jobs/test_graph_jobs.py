@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from raybio.methods.sppt.articles.store import LinkedTextStore
-from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run

@@ -12,7 +12,7 @@ from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.sppt.graph_store import GraphStore
 from raybio.methods.sppt.synthetic.config import SyntheticConfig
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
-from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.training.settings import TrainingConfig
 
 COMMON = {

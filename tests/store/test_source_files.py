@@ -17,7 +17,7 @@ from raybio.methods.sppt.proteins.tree_of_life import (
     read_interactome,
     read_species,
 )
-from raybio.methods.sppt.synthetic.topics import prepare_topics
+from raybio.methods.sppt.synthetic.prepare import prepare_topics
 from raybio.methods.sppt.task_fit import read_node_labels
 from raybio.store import sources as source_files
 from raybio.store.json import read_json_object

@@ -249,7 +249,7 @@ def topics(
     config = settings_of(TopicConfig, locals())
     started = time.perf_counter()
     files = matching(source)
-    from raybio.methods.sppt.synthetic.topics import prepare_topics
+    from raybio.methods.sppt.synthetic.prepare import prepare_topics
 
     store = prepare_topics(out, files, config, force=force)
     show_store(store, started)

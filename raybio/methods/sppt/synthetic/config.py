@@ -9,8 +9,11 @@ from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.methods.sppt.config import MaskConfig, ObjectiveConfig, PlanConfig, check_sampling
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
-HEIGHT = 1.5**0.5
-"""Of a triangle: a way that is shorter meets no more than one of its corners."""
+TRIANGLE_HEIGHT = 1.5**0.5
+"""Height of a surface's triangles, whose edges have length sqrt(2).
+
+A shorter path passes at most one corner.
+"""
 
 
 GraphKind = Literal[
@@ -20,70 +23,73 @@ KINDS: tuple[GraphKind, ...] = get_args(GraphKind)
 
 
 NUM_KEPT = 3
-"""Topics of a sentence that are stored, the strongest first."""
+"""Topics stored of each sentence, the strongest first."""
 
 
 class TopicConfig(BaseConfig):
-    """How topics are found; the defaults are the paper's where it states them."""
+    """Settings of the topic model. Defaults are the paper's where it states them."""
 
     num_topics: int = Field(100, ge=NUM_KEPT, description="topics")
     max_share: float = Field(
-        0.7, gt=0, le=1, description="words in more than this share of the sentences are left out"
+        0.7, gt=0, le=1, description="words in more than this fraction of sentences are ignored"
     )
-    min_count: int = Field(100, ge=1, description="words in fewer sentences are left out")
+    min_count: int = Field(100, ge=1, description="words in fewer sentences are ignored")
     min_words: int = Field(
-        5, ge=1, description="sentences with fewer words, or fewer that count, are left out"
+        5, ge=1, description="sentences with fewer words, or fewer counted words, are skipped"
     )
-    num_passes: int = Field(5, ge=1, description="times that all sentences are looked at")
-    seed: int = Field(1, ge=0, description="of the topics' beginning")
+    num_passes: int = Field(5, ge=1, description="passes over all sentences")
+    seed: int = Field(1, ge=0, description="seed of the topic model")
 
 
 class SyntheticConfig(BaseConfig):
-    """Which graph, and over which sentences."""
+    """Settings of the graph and its sentences."""
 
     kind: GraphKind = Field(
-        "cliques", description="the graph; null settings below are the paper's for it"
+        "cliques", description="the graph; settings below that are null take the paper's value"
     )
-    repeat: int = Field(0, ge=0, description="number of the draw of graph and sentences")
+    repeat: int = Field(0, ge=0, description="index of the draw of graph and sentences")
     num_nodes: int | None = Field(
-        None, ge=10, description="nodes of cliques and surfaces (50, 100, 300)"
+        None, ge=10, description="number of nodes of cliques and surfaces (50, 100, 300)"
     )
     radius: float | None = Field(
         None,
         gt=0,
-        lt=HEIGHT,
-        description="surfaces: nearer points are linked (0.15, 0.2); a triangle's edge is 1.414",
+        lt=TRIANGLE_HEIGHT,
+        description="surfaces: points at a smaller distance are linked (0.15, 0.2); "
+        "a triangle's edge has length 1.414",
     )
     noise: float = Field(
-        0.0, ge=0, le=1, description="chance of each pair of nodes to be linked all the same"
+        0.0, ge=0, le=1, description="probability to link a pair of nodes at random"
     )
-    noise_removes: bool = Field(False, description="pairs of noise that are linked lose their link")
+    noise_removes: bool = Field(
+        False, description="noise also removes the link of a drawn pair that has one"
+    )
     min_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="cliques and cycles: sentences whose strongest topic is at least so much of them",
+        description="cliques and cycles: minimum share of a sentence's strongest topic",
     )
     min_sentences: int = Field(
-        25, ge=1, description="surfaces: sentences that a triangle of topics must have"
+        25, ge=1, description="surfaces: minimum number of sentences of a triangle's topics"
     )
     per_triangle: int = Field(
-        75, ge=1, description="surfaces: sentences of a triangle that nodes are drawn from"
+        75, ge=1, description="surfaces: sentences of a triangle among which nodes are drawn"
     )
     spread: Literal["even", "uniform"] = Field(
         "even",
-        description="surfaces: how a triangle's sentences are drawn: so that rare mixtures of topics are as likely as "
-        "frequent ones, or uniformly, as the authors' code does in effect",
+        description="surfaces: how a triangle's sentences are drawn; even: rare mixtures of topics "
+        "are as likely as frequent ones; uniform: as the authors' code does in effect",
     )
     self_loops: bool = Field(
         False,
-        description="every node is a neighbour of itself, as on the authors' surfaces: it may be drawn as its own "
-        "positive, and nodes on a surface that are near no other stay in the graph",
+        description="every node is its own neighbour, as on the authors' surfaces: it may be drawn "
+        "as its own positive, and isolated nodes of a surface stay in the graph",
     )
 
 
 class Config(TrainingConfig):
-    """Settings of SPPT on synthetic graphs; the defaults are the paper's for cliques."""
+    """Settings of SPPT on synthetic graphs. Defaults are the paper's for cliques."""
 
     encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
         num_layers=2,
@@ -119,4 +125,4 @@ DEMO = Config(
     optim=OptimConfig(peak_lr=2e-3, schedule="constant", num_warmup_steps=20),
     memory={"max_tokens_per_micro_batch": 8192},
 )
-"""Settings for the embedded simulated sentences on two CPU cores: a minute or two a graph."""
+"""Settings of the demo on simulated sentences: about two minutes a graph on two CPU cores."""

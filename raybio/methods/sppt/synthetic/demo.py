@@ -1,4 +1,4 @@
-"""The embedded default sentences of the synthetic graphs: words of a few topics, and topics found by real code."""
+"""Demo sentences of the synthetic graphs: simulated topics, prepared like real sentences."""
 
 import gzip
 from pathlib import Path
@@ -8,32 +8,33 @@ from pydantic import Field
 
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.sppt.synthetic.config import TopicConfig
-from raybio.methods.sppt.synthetic.topics import TopicStore, prepare_topics
+from raybio.methods.sppt.synthetic.prepare import prepare_topics
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
-"""Rises whenever the same settings give other sentences or another store of them."""
+"""Increases whenever the same settings give other sentences or another store."""
 
 
 class SentencesConfig(BaseConfig):
     """Size and shape of the simulated sentences."""
 
     num_sentences: int = Field(
-        12_000, ge=50, description="sentences; half of them are of one topic, half of three"
+        12_000, ge=50, description="sentences; half of them have one topic, half have three"
     )
     num_topics: int = Field(12, ge=3, description="topics")
-    words_per_topic: int = Field(40, ge=5, description="words of a topic")
-    words_per_sentence: int = Field(12, ge=5, description="words of a sentence")
-    seed: int = Field(0, ge=0, description="of everything")
+    words_per_topic: int = Field(40, ge=5, description="vocabulary size of a topic")
+    words_per_sentence: int = Field(12, ge=5, description="length of a sentence in words")
+    seed: int = Field(0, ge=0, description="seed of the simulation")
 
 
 def default_topics(directory: str | Path, config: SentencesConfig | None = None) -> TopicStore:
-    """The embedded sentences, simulated and prepared the first time, opened afterwards.
+    """Return the demo sentences with topics; the first call simulates and prepares them.
 
     Args:
-        directory: where they are kept, under a name that depends on every setting.
-        config: settings; the demo's if None.
+        directory: parent of the store's folder, whose name depends on every setting.
+        config: settings; None for the demo's.
 
     Raises:
         StoreError: if the directory cannot be written.
@@ -49,20 +50,23 @@ def default_topics(directory: str | Path, config: SentencesConfig | None = None)
 
 
 def write_sentences(directory: str | Path, config: SentencesConfig) -> Path:
-    """Simulate, and write a gzip file with a sentence a line. The same settings give the same bytes."""
+    """Simulate sentences and write them to a gzip file, one a line.
+
+    Equal settings give equal bytes.
+    """
     rng = np.random.default_rng(config.seed)
     invented = InventedWords(rng)
-    words = np.array(
-        [[invented.new() for _ in range(config.words_per_topic)] for _ in range(config.num_topics)]
-    )
+    topics_words = [
+        [invented.new() for _ in range(config.words_per_topic)] for _ in range(config.num_topics)
+    ]
+    words = np.array(topics_words)
     lines = []
     for sentence in range(config.num_sentences):
         topics = rng.choice(config.num_topics, 1 if sentence % 2 else 3, replace=False)
         weight = rng.dirichlet(np.ones(len(topics)))
         topic_W = rng.choice(topics, config.words_per_sentence, p=weight)
-        lines.append(
-            " ".join(words[topic_W, rng.integers(config.words_per_topic, size=len(topic_W))])
-        )
+        word_W = rng.integers(config.words_per_topic, size=len(topic_W))
+        lines.append(" ".join(words[topic_W, word_W]))
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "sentences.txt.gz"

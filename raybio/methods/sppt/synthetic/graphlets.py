@@ -1,16 +1,18 @@
-"""Graphlet degree vectors: how often each node stands at each place of a small connected subgraph.
+"""Graphlet degree vectors: how often each node occupies each orbit of a small connected subgraph.
 
-Places are the 15 orbits of induced connected subgraphs of two to four nodes, numbered as by Przulj (*Biological network
-comparison using graphlet degree distribution*, 2007):
+The 15 orbits of induced connected subgraphs of two to four nodes are numbered as by Przulj
+(*Biological network comparison using graphlet degree distribution*, 2007):
 
     0 edge | path of 3: 1 end, 2 middle | 3 triangle
     path of 4: 4 end, 5 inside | star: 6 leaf, 7 centre | 8 cycle of 4
     triangle with a tail: 9 the tail's end, 10 corners without it, 11 corner with it
     4-clique without an edge: 12 ends of the missing edge, 13 the others | 14 4-clique
 
-Only triangles and 4-cliques are looked for. All else follows from how many ways there are to extend a path or triangle
-by a node (Hocevar and Demsar, *A combinatorial approach to graphlet counting*, 2014): nobody has to list the stars of
-a hub.
+Only triangles and 4-cliques are enumerated. All other counts follow from the number of ways to
+extend a path or triangle by a node (Hocevar and Demsar, *A combinatorial approach to graphlet
+counting*, 2014). So the stars of a hub need not be enumerated.
+
+Shape letters: N nodes, M directed edges (two entries for each edge), O = 15 orbits.
 """
 
 from typing import Any
@@ -25,14 +27,16 @@ NUM_ORBITS = 15
 
 
 def graphlet_degrees(graph: Graph) -> NDArray[np.int64]:
-    """The graphlet degree vector of each node, (N, 15).
+    """Return the graphlet degree vector of each node (N, 15).
 
-    Time is that of looking at all paths of three nodes and all 4-cliques.
+    Time is proportional to the number of paths of three nodes plus the number of 4-cliques.
     """
-    indptr, indices = np.asarray(graph.indptr, np.int64), np.asarray(graph.indices, np.int64)
+    indptr = np.asarray(graph.indptr, np.int64)
+    indices = np.asarray(graph.indices, np.int64)
     triangles_M = _triangles(indptr, indices)
-    found: NDArray[np.int64] = _orbits(indptr, indices, triangles_M, _cliques(indptr, indices))
-    return found
+    cliques_N = _cliques(indptr, indices)
+    orbit_NO: NDArray[np.int64] = _orbits(indptr, indices, triangles_M, cliques_N)
+    return orbit_NO
 
 
 def _compiled(function: Any) -> Any:
@@ -40,14 +44,16 @@ def _compiled(function: Any) -> Any:
 
 
 @_compiled
-def _is_linked(indptr: Any, indices: Any, one: int, other: int) -> bool:
-    place = np.searchsorted(indices[indptr[one] : indptr[one + 1]], other)
-    return bool(place < indptr[one + 1] - indptr[one] and indices[indptr[one] + place] == other)
+def _is_linked(indptr: Any, indices: Any, node: int, other: int) -> bool:
+    first = indptr[node]
+    last = indptr[node + 1]
+    position = np.searchsorted(indices[first:last], other)
+    return bool(position < last - first and indices[first + position] == other)
 
 
 @_compiled
 def _triangles(indptr: Any, indices: Any) -> Any:
-    """Triangles over each edge, for each of its two entries."""
+    """Return the number of triangles at each directed edge (M,)."""
     num_nodes = len(indptr) - 1
     count_M = np.zeros(len(indices), np.int64)
     is_near_N = np.zeros(num_nodes, np.bool_)
@@ -63,7 +69,7 @@ def _triangles(indptr: Any, indices: Any) -> Any:
 
 @_compiled
 def _cliques(indptr: Any, indices: Any) -> Any:
-    """4-cliques that each node is in."""
+    """Return the number of 4-cliques of each node (N,)."""
     num_nodes = len(indptr) - 1
     count_N = np.zeros(num_nodes, np.int64)
     both = np.empty(num_nodes, np.int64)
@@ -71,12 +77,11 @@ def _cliques(indptr: Any, indices: Any) -> Any:
         for edge in range(indptr[x], indptr[x + 1]):
             y = indices[edge]
             if y > x:
-                # Neighbours of both, beyond y: each clique is found from its two first nodes.
-                size, left, right = (
-                    0,
-                    edge + 1,
-                    np.searchsorted(indices[indptr[y] : indptr[y + 1]], y) + indptr[y],
-                )
+                # Common neighbours beyond y, so that each clique is found once: from its two
+                # lowest nodes.
+                size = 0
+                left = edge + 1
+                right = np.searchsorted(indices[indptr[y] : indptr[y + 1]], y) + indptr[y]
                 while left < indptr[x + 1] and right < indptr[y + 1]:
                     if indices[left] == indices[right]:
                         both[size] = indices[left]
@@ -94,7 +99,11 @@ def _cliques(indptr: Any, indices: Any) -> Any:
 
 @_compiled
 def _solve(orbit_O: Any, ways: Any) -> None:
-    """Orbits 4 to 13, from the 4-cliques and the ways to extend: each counts some orbits, some repeatedly."""
+    """Fill in orbits 4 to 13 from orbit 14 and the numbers of extensions.
+
+    Each number of extensions is a weighted sum of the counts of two or more orbits. The equations
+    are those of Hocevar and Demsar 2014, solved in descending order.
+    """
     to_12_14, to_10_13, to_13_14, to_11_13, to_7_11, to_5_8, to_6_9, to_9_12, to_4_8, to_8_12 = ways
     six = 6 * orbit_O[14]
     orbit_O[13] = (to_13_14 - six) // 2
@@ -115,16 +124,24 @@ def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
     degree_N = np.diff(indptr)
     orbit_NO = np.zeros((num_nodes, NUM_ORBITS), np.int64)
     is_near_N = np.zeros(num_nodes, np.bool_)
-    shared_N = np.zeros(
-        num_nodes, np.int64
-    )  # neighbours in common with x, of nodes that are none of its own
+    # Common neighbours with x, for nodes that are not neighbours of x.
+    shared_N = np.zeros(num_nodes, np.int64)
     for x in range(num_nodes):
-        first, last = indptr[x], indptr[x + 1]
+        first = indptr[x]
+        last = indptr[x + 1]
         is_near_N[indices[first:last]] = True
-        # Ways to extend by one node; named after the two orbits of x between which they do not tell.
-        to_12_14 = to_10_13 = to_13_14 = to_11_13 = to_7_11 = to_5_8 = to_6_9 = to_9_12 = to_4_8 = (
-            to_8_12
-        ) = 0
+        # Numbers of extensions by one node, named after the two orbits of x that each one counts
+        # without distinguishing them.
+        to_12_14 = 0
+        to_10_13 = 0
+        to_13_14 = 0
+        to_11_13 = 0
+        to_7_11 = 0
+        to_5_8 = 0
+        to_6_9 = 0
+        to_9_12 = 0
+        to_4_8 = 0
+        to_8_12 = 0
         for edge in range(first, last):
             y = indices[edge]
             for beyond in range(indptr[y], indptr[y + 1]):
@@ -134,22 +151,22 @@ def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
         for edge in range(first, last):
             y = indices[edge]
             with_y = triangles_M[edge]
-            for beyond in range(indptr[y], indptr[y + 1]):  # x at the end of x, y, z
+            for beyond in range(indptr[y], indptr[y + 1]):  # paths x, y, z with x at the end
                 z = indices[beyond]
                 if z == x:
                     continue
-                over = triangles_M[beyond]
+                with_y_z = triangles_M[beyond]
                 if is_near_N[z]:
                     if z < y:
-                        to_12_14 += over - 1
-                        to_10_13 += degree_N[y] + degree_N[z] - 2 - 2 * over
+                        to_12_14 += with_y_z - 1
+                        to_10_13 += degree_N[y] + degree_N[z] - 2 - 2 * with_y_z
                 else:
                     orbit_NO[x, 1] += 1
                     to_6_9 += degree_N[y] - 2 - with_y
-                    to_9_12 += over
-                    to_4_8 += degree_N[z] - 1 - over
+                    to_9_12 += with_y_z
+                    to_4_8 += degree_N[z] - 1 - with_y_z
                     to_8_12 += shared_N[z] - 1
-            for other in range(edge + 1, last):  # x between y and z
+            for other in range(edge + 1, last):  # paths y, x, z with x in the middle
                 z = indices[other]
                 with_z = triangles_M[other]
                 if _is_linked(indptr, indices, y, z):
@@ -160,7 +177,8 @@ def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
                     orbit_NO[x, 2] += 1
                     to_7_11 += 2 * degree_N[x] - 4 - with_y - with_z
                     to_5_8 += degree_N[y] + degree_N[z] - 2 - with_y - with_z
-        orbit_NO[x, 0], orbit_NO[x, 14] = degree_N[x], cliques_N[x]
+        orbit_NO[x, 0] = degree_N[x]
+        orbit_NO[x, 14] = cliques_N[x]
         ways = (
             to_12_14,
             to_10_13,

@@ -1,4 +1,4 @@
-"""SPPT on synthetic graphs, for the table of methods."""
+"""Description of SPPT on synthetic graphs, for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
 from raybio.methods.sppt.synthetic.config import DEMO, Config
@@ -10,10 +10,10 @@ METHOD = Method(
     demo=DEMO,
     system="raybio.methods.sppt.synthetic.system",
     table=TableLayout(
-        title="Classes of nodes by their neighbours",
+        title="Leave-one-out 3-NN classification of nodes",
         measures={"auroc": "AUROC", "accuracy": "accuracy"},
-        splits={"nodes": "nodes of the graph, each left out"},
-        chance="AUROC of scores that are independent of the class, accuracy of the most frequent class",
+        splits={"nodes": "nodes of the graph, each left out once"},
+        chance="AUROC of scores independent of the class; accuracy of the most frequent class",
     ),
     step_metrics=("nodes/auroc",),
     comparison="objective.lambda_spml=0",

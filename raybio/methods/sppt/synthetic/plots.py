@@ -1,4 +1,4 @@
-"""Figures of SPPT's synthetic experiments: nodes in embedding space with their links, and scores over noise."""
+"""Figures of the synthetic experiments: embedded nodes with their links, and AUROC over noise."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,112 +13,129 @@ from raybio.methods.sppt.synthetic.graphs import SyntheticGraph
 from raybio.methods.sppt.synthetic.report import GraphScores
 from raybio.methods.sppt.synthetic.simplicial import surface
 
-GREY = "#BBBBBB"
+LINK_COLOUR = "#BBBBBB"
+SURFACE_COLOUR = "black"
 
 
 def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: str) -> Figure:
-    """A panel an embedding: its first two principal components, nodes coloured by class, links as lines.
+    """Return a figure with one panel an embedding: first two principal components, links as lines.
 
-    Beneath the nodes of a surface lies the surface: its triangles, whose corners are where they fit the nodes best.
+    Nodes are coloured by class. On a surface, its triangles are drawn beneath the nodes, with the
+    corners at their least-squares positions.
 
     Args:
-        panels: title -> embedding (N, D).
-        nodes: links, classes, and places on a surface.
-        kind: the graph, the title above all panels.
+        panels: embedding (N, D) by title.
+        nodes: links, classes and, on a surface, coordinates.
+        kind: name of the graph, the figure's title.
     """
-    graph, label_N = nodes.graph, nodes.label_N
+    graph = nodes.graph
     figure = Figure(figsize=(6 * len(panels), 5.5), dpi=130, layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    axes_by_panel = figure.subplots(1, len(panels), squeeze=False)[0]
     source_E = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
     edge_E2 = np.stack([source_E, np.asarray(graph.indices)], axis=1)
-    for (name, embedding_ND), one in zip(panels.items(), axes, strict=True):
-        centred = embedding_ND - embedding_ND.mean(axis=0)
-        _, _, axis_DD = np.linalg.svd(centred, full_matrices=False)
-        position_N2 = centred @ axis_DD[:2].T
-        one.add_collection(
-            LineCollection(
-                list(position_N2[edge_E2]), colors=GREY, linewidths=0.4, alpha=0.4, zorder=1
-            )
+    for (title, embedding_ND), axes in zip(panels.items(), axes_by_panel, strict=True):
+        position_N2 = _principal_components(embedding_ND)
+        lines = list(position_N2[edge_E2])
+        axes.add_collection(
+            LineCollection(lines, colors=LINK_COLOUR, linewidths=0.4, alpha=0.4, zorder=1)
         )
-        if nodes.place_N is not None and nodes.weight_N3 is not None:
-            _draw_triangles(
-                one,
-                surface(kind),
-                corners(surface(kind), nodes.place_N, nodes.weight_N3, position_N2),
-            )
-        for label in np.unique(label_N):
-            chosen, number = label_N == label, int(label)
-            colour, marker = (
-                COLOURS[number % len(COLOURS)],
-                MARKERS[number // len(COLOURS) % len(MARKERS)],
-            )
-            one.scatter(*position_N2[chosen].T, s=14, c=colour, marker=marker, linewidths=0)
-        one.set(title=name, xticks=[], yticks=[])
+        if nodes.triangle_N is not None and nodes.weight_N3 is not None:
+            triangle_T3 = surface(kind)
+            corner_V2 = fit_corners(triangle_T3, nodes.triangle_N, nodes.weight_N3, position_N2)
+            _draw_triangles(axes, triangle_T3, corner_V2)
+        for label in np.unique(nodes.label_N).tolist():
+            is_shown = nodes.label_N == label
+            colour = COLOURS[label % len(COLOURS)]
+            marker = MARKERS[label // len(COLOURS) % len(MARKERS)]
+            axes.scatter(*position_N2[is_shown].T, s=14, c=colour, marker=marker, linewidths=0)
+        axes.set(title=title, xticks=[], yticks=[])
     figure.suptitle(kind)
     return figure
 
 
-def corners(
-    triangle_T3: np.ndarray, place_N: np.ndarray, weight_N3: np.ndarray, position_N2: np.ndarray
+def fit_corners(
+    triangle_T3: np.ndarray,
+    triangle_N: np.ndarray,
+    weight_N3: np.ndarray,
+    position_N2: np.ndarray,
 ) -> np.ndarray:
-    """Where a surface's corners (V, 2) lie if flat triangles between them fit the nodes' positions: least squares."""
-    share_NV = np.zeros((len(place_N), int(triangle_T3.max()) + 1))
-    np.put_along_axis(share_NV, triangle_T3[place_N], weight_N3, axis=1)
-    found: np.ndarray = np.linalg.lstsq(share_NV, position_N2, rcond=None)[0]
-    return found
+    """Return positions (V, 2) of a surface's corners: the least-squares fit of flat triangles.
+
+    Args:
+        triangle_T3: corners of each triangle.
+        triangle_N: triangle of each node.
+        weight_N3: barycentric coordinates of each node.
+        position_N2: position of each node in the plane.
+    """
+    share_NV = np.zeros((len(triangle_N), int(triangle_T3.max()) + 1))
+    np.put_along_axis(share_NV, triangle_T3[triangle_N], weight_N3, axis=1)
+    corner_V2: np.ndarray = np.linalg.lstsq(share_NV, position_N2, rcond=None)[0]
+    return corner_V2
+
+
+def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:
+    """Write a figure with one panel a graph: AUROC over noise, mean and range over draws.
+
+    Returns:
+        ``path``.
+    """
+    kinds = list(dict.fromkeys(row.kind for row in scores))
+    figure = Figure(figsize=(5 * len(kinds), 4), dpi=130, layout="constrained")
+    axes_by_panel = figure.subplots(1, len(kinds), squeeze=False)[0]
+    for kind, axes in zip(kinds, axes_by_panel, strict=True):
+        rows = sorted((row for row in scores if row.kind == kind), key=lambda row: row.noise)
+        noise = [row.noise for row in rows]
+        curves = {
+            "language model": [row.alone for row in rows],
+            "SPPT": [row.with_graph for row in rows],
+        }
+        for number, (name, values) in enumerate(curves.items()):
+            colour = COLOURS[number]
+            axes.plot(
+                noise, np.mean(values, axis=1), color=colour, marker=MARKERS[number], label=name
+            )
+            low = np.min(values, axis=1)
+            high = np.max(values, axis=1)
+            axes.fill_between(noise, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes.set(
+            title=kind,
+            xlabel="noise: probability to link a pair of nodes at random",
+            ylabel="AUROC",
+        )
+        axes.legend(frameon=False)
+    return save(figure, path)
+
+
+def _principal_components(embedding_ND: np.ndarray) -> np.ndarray:
+    centred_ND = embedding_ND - embedding_ND.mean(axis=0)
+    _, _, axis_DD = np.linalg.svd(centred_ND, full_matrices=False)
+    position_N2: np.ndarray = centred_ND @ axis_DD[:2].T
+    return position_N2
 
 
 def _draw_triangles(axes: Axes, triangle_T3: np.ndarray, corner_V2: np.ndarray) -> None:
-    colour = "black"
+    polygons = list(corner_V2[triangle_T3])
     axes.add_collection(
-        PolyCollection(
-            list(corner_V2[triangle_T3]), facecolor=colour, edgecolor="none", alpha=0.06, zorder=0
-        )
+        PolyCollection(polygons, facecolor=SURFACE_COLOUR, edgecolor="none", alpha=0.06, zorder=0)
     )
     axes.add_collection(
         PolyCollection(
-            list(corner_V2[triangle_T3]),
-            facecolor="none",
-            edgecolor=colour,
-            linewidths=0.9,
-            zorder=2,
+            polygons, facecolor="none", edgecolor=SURFACE_COLOUR, linewidths=0.9, zorder=2
         )
     )
     box = {
         "facecolor": "white",
-        "edgecolor": colour,
+        "edgecolor": SURFACE_COLOUR,
         "boxstyle": "round,pad=0.15",
         "linewidth": 0.6,
     }
-    for number, place in enumerate(corner_V2, start=1):
+    for number, position_2 in enumerate(corner_V2, start=1):
         axes.annotate(
-            str(number), place, fontsize=8, color=colour, ha="center", va="center", bbox=box
+            str(number),
+            position_2,
+            fontsize=8,
+            color=SURFACE_COLOUR,
+            ha="center",
+            va="center",
+            bbox=box,
         )
-
-
-def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:
-    """A panel a graph: AUROC over noise without and with the graph loss, mean and range of the draws."""
-    kinds = list(dict.fromkeys(one.kind for one in scores))
-    figure = Figure(figsize=(5 * len(kinds), 4), dpi=130, layout="constrained")
-    axes = figure.subplots(1, len(kinds), squeeze=False)[0]
-    for kind, panel in zip(kinds, axes, strict=True):
-        own = sorted((one for one in scores if one.kind == kind), key=lambda one: one.noise)
-        noise = [one.noise for one in own]
-        for number, (name, values) in enumerate(
-            (
-                ("language model", [one.alone for one in own]),
-                ("SPPT", [one.with_graph for one in own]),
-            )
-        ):
-            mean, low, high = (
-                np.mean(values, axis=1),
-                np.min(values, axis=1),
-                np.max(values, axis=1),
-            )
-            panel.plot(noise, mean, color=COLOURS[number], marker=MARKERS[number], label=name)
-            panel.fill_between(noise, low, high, color=COLOURS[number], alpha=0.2, linewidth=0)
-        panel.set(
-            title=kind, xlabel="noise: share of pairs of nodes that are linked", ylabel="AUROC"
-        )
-        panel.legend(frameon=False)
-    return save(figure, path)

@@ -1,4 +1,4 @@
-"""The table of SPPT's synthetic experiments (the paper's Table 1), beside the published figures."""
+"""Table of the synthetic experiments (McDermott et al., Table 1) with the published figures."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,12 +22,12 @@ PUBLISHED = {
 
 
 class GraphScores(NamedTuple):
-    """What came of a graph, a number a draw.
+    """Results on one graph, one number a draw.
 
     Attributes:
         kind: the graph.
-        noise: chance of a pair of nodes to be linked all the same.
-        homophily: how often the commonest class among a node's neighbours is its own.
+        noise: probability of a random link.
+        homophily: fraction of nodes whose class is the most frequent one among their neighbours.
         alone: AUROC of the language model alone.
         with_graph: AUROC of SPPT.
     """
@@ -40,34 +40,47 @@ class GraphScores(NamedTuple):
 
 
 def graph_table(scores: Sequence[GraphScores], weight: float) -> str:
-    """Mean ± deviation over draws, and the mean of the differences, which are in pairs, with its 95 % interval."""
-    has_noise = any(one.noise for one in scores)
+    """Return the Markdown table of all graphs, with a note on its numbers.
+
+    Cells hold mean ± deviation over draws. The gain is the mean of the paired differences with its
+    95 % interval.
+
+    Args:
+        scores: one element a graph and noise rate, with equal numbers of draws.
+        weight: the λ of the graph loss.
+    """
+    has_noise = any(row.noise for row in scores)
+    noise_column = ["noise"] if has_noise else []
     head = [
         "graph",
-        *(["noise"] if has_noise else []),
+        *noise_column,
         "homophily",
         "AUROC, language model",
         f"AUROC, λ = {weight:g}",
+        "gain",
+        "published: language model / SPPT",
     ]
     rows = []
-    for one in scores:
-        gain = [after - before for before, after in zip(one.alone, one.with_graph, strict=True)]
-        published = PUBLISHED.get(one.kind) if not one.noise else None
-        rows.append(
-            [
-                one.kind,
-                *([f"{one.noise:g}"] if has_noise else []),
-                *(_over_draws(values) for values in (one.homophily, one.alone, one.with_graph)),
-                _mean_with_interval(gain),
-                "{:.2f} / {:.2f}".format(*published) if published else "-",
-            ]
-        )
-    draws = len(scores[0].alone)
-    note = "one draw of graph and sentences, which tells nothing about others: --repeats 3"
-    if draws > 1:
-        note = f"mean ± deviation over {draws} draws of graph and sentences; gain: mean and 95 % interval (Student's t)"
-    table = markdown_table([*head, "gain", "published: language model / SPPT"], rows)
-    return f"{table}\n\n{note}"
+    for row in scores:
+        gain = [after - before for before, after in zip(row.alone, row.with_graph, strict=True)]
+        cells = [row.kind]
+        if has_noise:
+            cells.append(f"{row.noise:g}")
+        cells += [_over_draws(values) for values in (row.homophily, row.alone, row.with_graph)]
+        cells.append(_mean_with_interval(gain))
+        published = PUBLISHED.get(row.kind) if not row.noise else None
+        cells.append("{:.2f} / {:.2f}".format(*published) if published else "-")
+        rows.append(cells)
+    return f"{markdown_table(head, rows)}\n\n{_note(len(scores[0].alone))}"
+
+
+def _note(num_draws: int) -> str:
+    if num_draws == 1:
+        return "one draw of graph and sentences, without an estimate of spread; use --repeats 3"
+    return (
+        f"mean ± deviation over {num_draws} draws of graph and sentences; gain: mean and 95 % "
+        "interval (Student's t)"
+    )
 
 
 def _mean_with_interval(values: Sequence[float]) -> str:

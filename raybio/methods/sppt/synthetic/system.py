@@ -37,9 +37,9 @@ from raybio.methods.sppt.graph.homophily import edge_homophily, homophily
 from raybio.methods.sppt.synthetic.config import Config, GraphKind
 from raybio.methods.sppt.synthetic.demo import default_topics
 from raybio.methods.sppt.synthetic.graphs import NUM_NODES, SyntheticGraph, synthetic_graph
-from raybio.methods.sppt.synthetic.leave_one_out import LeftOut, leave_one_out
+from raybio.methods.sppt.synthetic.leave_one_out import LeaveOneOut, leave_one_out
 from raybio.methods.sppt.synthetic.simplicial import SURFACES
-from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.system import link_system
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
@@ -216,7 +216,7 @@ class NodeLabelEvaluator(Evaluator):
         groups = [f"class {self.nodes.label_N[row]}" for row in drawn.row_S]
         return LabelledMap(drawn.position_S2, groups)
 
-    def _left_out(self, embedding_ND: Tensor) -> LeftOut:
+    def _left_out(self, embedding_ND: Tensor) -> LeaveOneOut:
         return leave_one_out(embedding_ND.cpu().numpy(), self.nodes.label_N)
 
 

@@ -8,7 +8,8 @@ import pytest
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.synthetic.graphlets import graphlet_degrees
 
-# A graphlet's sorted degrees -> the orbit of a node of it by its degree; these tell all graphlets of four nodes apart.
+# Orbit of a node by its degree, for each graphlet's sorted degrees. The sorted degrees identify
+# all graphlets of up to four nodes.
 ORBIT_BY_DEGREES = {
     (1, 1): {1: 0},
     (1, 1, 2): {1: 1, 2: 2},

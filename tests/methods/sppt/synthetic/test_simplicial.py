@@ -8,7 +8,7 @@ import pytest
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from raybio.methods.sppt.synthetic.config import HEIGHT
+from raybio.methods.sppt.synthetic.config import TRIANGLE_HEIGHT
 from raybio.methods.sppt.synthetic.simplicial import EDGE, SURFACES, geodesic_distances, surface
 
 
@@ -20,7 +20,7 @@ def random_points(
 
 
 def by_paths(triangle_T3, place_P, weight_P3, per_edge: int = 60) -> np.ndarray:
-    """Shortest paths over straight pieces within triangles, from point to point of their edges: never too short."""
+    """Shortest paths of straight pieces between points of the triangles' edges: an upper bound."""
     num_corners = int(triangle_T3.max()) + 1
     nodes = [tuple(row) for row in np.eye(num_corners).tolist()]  # barycentric over all corners
     for a, b in {
@@ -104,10 +104,10 @@ def test_three_points_obey_the_triangle_inequality_and_names_do_not_matter():
 
 
 def test_two_triangles_lie_flat():
-    # Corner 0 and corner 3 are opposite each other across the edge of 1 and 2: two heights apart, in a straight line.
+    # Corners 0 and 3 lie opposite each other across the edge from 1 to 2, two heights apart.
     weight = np.array([[0.4, 0.3, 0.3], [0.3, 0.3, 0.4]])
     found = geodesic_distances(surface("plane"), np.array([0, 1]), weight, up_to=1.2)
-    assert found[0, 1] == pytest.approx(0.8 * HEIGHT)
+    assert found[0, 1] == pytest.approx(0.8 * TRIANGLE_HEIGHT)
     corners = np.array([[0.0, 1, 0], [1.0, 0, 0], [0, 1, 0]])
     same, apart = geodesic_distances(surface("plane"), np.array([0, 1, 1]), corners, up_to=1.2)[
         0, 1:

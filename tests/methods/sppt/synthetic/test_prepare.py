@@ -7,7 +7,8 @@ import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.synthetic.config import TopicConfig
-from raybio.methods.sppt.synthetic.topics import FEW_TOLD, TopicStore, prepare_topics
+from raybio.methods.sppt.synthetic.prepare import FEW_COUNTED_WORDS, prepare_topics
+from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import open_store
 
 WORDS = [[f"{letter}{number}" for number in range(8)] for letter in "abcd"]
@@ -54,22 +55,20 @@ def test_sentences_are_cleaned_and_short_and_repeated_ones_left_out(tmp_path: Pa
     ]  # "x y ..." has no word that counts
     assert store.num_rows == 41
     aside = {reason: facts["count"] for reason, facts in store.manifest["quarantine"].items()}
-    assert aside == {"few words": 1, "the same as one before": 1, FEW_TOLD: 1}
+    assert aside == {"few words": 1, "the same as one before": 1, FEW_COUNTED_WORDS: 1}
 
 
 def test_too_little_to_tell_topics_by_is_refused(tmp_path: Path) -> None:
     few = write(tmp_path / "a.txt", sentences(20)[0])
     with pytest.raises(
         DataError,
-        match=r"a.txt: of 20 sentences no word is in 100 or more .*want more sentences, or a",
+        match=r"a.txt: no word is in 100 or more .* of 20 sentences; want more sentences, or a",
     ):
         prepare_topics(tmp_path / "store", [few])
     with pytest.raises(
         DataError, match=r"empty.txt: has no sentence of 5 words or more, want one a line"
     ):
         prepare_topics(tmp_path / "store", [write(tmp_path / "empty.txt", ["too short"])])
-    with pytest.raises(
-        DataError, match="20 sentences are left for 100 topics; want more sentences"
-    ):
+    with pytest.raises(DataError, match="20 sentences remain for 100 topics; want more sentences"):
         prepare_topics(tmp_path / "store", [few], TopicConfig(min_count=1))
     assert not (tmp_path / "store").exists()

@@ -1,4 +1,4 @@
-"""The synthetic graphs of SPPT's experiments."""
+"""Structures of the synthetic graphs."""
 
 from itertools import combinations
 
@@ -7,14 +7,14 @@ import pytest
 from scipy.sparse.csgraph import connected_components, shortest_path
 
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.synthetic.graphs import (
+from raybio.methods.sppt.synthetic.simplicial import geodesic_distances, surface
+from raybio.methods.sppt.synthetic.structures import (
     cliques,
     cycle_with_graphlets,
     near_on_surface,
     with_noise,
     within_steps,
 )
-from raybio.methods.sppt.synthetic.simplicial import geodesic_distances, surface
 
 
 def matrix(graph: Graph) -> np.ndarray:
@@ -34,9 +34,10 @@ def test_cliques_link_equal_labels_alone() -> None:
 def test_nodes_on_a_surface_are_linked_if_they_are_near() -> None:
     rng = np.random.default_rng(0)
     triangles = surface("torus")
-    place_N, weight_N3 = rng.integers(len(triangles), size=80), rng.dirichlet(np.ones(3), 80)
-    distance = geodesic_distances(triangles, place_N, weight_N3, up_to=0.4)
-    linked = matrix(near_on_surface(triangles, place_N, weight_N3, 0.4))
+    triangle_N = rng.integers(len(triangles), size=80)
+    weight_N3 = rng.dirichlet(np.ones(3), 80)
+    distance = geodesic_distances(triangles, triangle_N, weight_N3, up_to=0.4)
+    linked = matrix(near_on_surface(triangles, triangle_N, weight_N3, 0.4))
     np.testing.assert_array_equal(linked, (distance < 0.4) & ~np.eye(80, dtype=bool))
     assert 0 < linked.sum() < 80 * 79
 
@@ -81,7 +82,7 @@ def test_noise_adds_its_share_of_pairs_and_removes_only_if_it_may() -> None:
 
 
 def test_what_is_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="rate is 2, want a share"):
+    with pytest.raises(ValueError, match="rate is 2, want a probability"):
         with_noise(cliques(np.zeros(3)), 2, np.random.default_rng(0))
     with pytest.raises(
         ValueError, match="got cycle 2, every 4, max_nodes 6; want at least 3, 1 and 2"

@@ -11,12 +11,12 @@ from raybio.methods.sppt.synthetic.graphlets import graphlet_degrees
 from raybio.methods.sppt.synthetic.graphs import (
     NUM_NODES,
     SyntheticGraph,
-    chances,
+    draw_probabilities,
     synthetic_graph,
-    within_steps,
 )
 from raybio.methods.sppt.synthetic.simplicial import geodesic_distances, surface
-from raybio.methods.sppt.synthetic.topics import TopicStore
+from raybio.methods.sppt.synthetic.store import TopicStore
+from raybio.methods.sppt.synthetic.structures import within_steps
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_nodes_of_a_surface_lie_where_their_topics_say(store: TopicStore, kind: 
     nodes = synthetic_graph(store, SyntheticConfig(kind=kind))
     rows, triangles = rows_of(store, nodes), surface(kind)
     topic_of_corner: dict[int, int] = {}
-    for row, place, weight_3 in zip(rows, nodes.place_N, nodes.weight_N3, strict=True):
+    for row, place, weight_3 in zip(rows, nodes.triangle_N, nodes.weight_N3, strict=True):
         assert store.share_NK[row].sum() > 2 / 3
         for corner, weight in zip(triangles[place], weight_3, strict=True):
             share = store.share_NK[row] / store.share_NK[row].sum()
@@ -71,7 +71,7 @@ def test_nodes_of_a_surface_lie_where_their_topics_say(store: TopicStore, kind: 
             if np.isclose(share, weight).sum() == 1:
                 assert topic_of_corner.setdefault(int(corner), int(topic)) == topic
     assert len(set(topic_of_corner.values())) == len(topic_of_corner)
-    distance = geodesic_distances(triangles, nodes.place_N, nodes.weight_N3, up_to=0.3)
+    distance = geodesic_distances(triangles, nodes.triangle_N, nodes.weight_N3, up_to=0.3)
     radius = 0.2 if kind in ("sphere", "torus") else 0.15
     u, v = np.triu_indices(len(rows), 1)
     np.testing.assert_array_equal(nodes.graph.has_edge(u, v), distance[u, v] < radius)
@@ -190,8 +190,8 @@ def test_noise_leaves_sentences_and_labels_as_they_are(store: TopicStore) -> Non
 def test_even_spread_draws_rare_mixtures_as_often_as_frequent_ones() -> None:
     pure, mixed = np.array([0.9, 0.05, 0.05]), np.array([0.4, 0.3, 0.3])
     weight_M3 = np.concatenate([np.tile(pure, (30, 1)), np.tile(mixed, (10, 1))])
-    assert chances(weight_M3, "even")[:30].sum() == pytest.approx(0.5)
-    assert chances(weight_M3, "uniform")[:30].sum() == pytest.approx(0.75)
+    assert draw_probabilities(weight_M3, "even")[:30].sum() == pytest.approx(0.5)
+    assert draw_probabilities(weight_M3, "uniform")[:30].sum() == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def test_even_spread_draws_rare_mixtures_as_often_as_frequent_ones() -> None:
         ),
         (
             {"kind": "cliques", "noise": 1.0},
-            "a node of cliques linked to all others .*want less noise",
+            "a node of cliques is linked to all others .*want less noise",
         ),
-        ({"kind": "sphere", "radius": 1e-9}, "left too many nodes without a link"),
+        ({"kind": "sphere", "radius": 1e-9}, "too many nodes had no link"),
     ],
 )
 def test_too_few_sentences_are_told(
