@@ -51,6 +51,7 @@ from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_
 from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs.collate import WordReader, WordTokens, fold_of
+from raybio.methods.relation_graphs.config import Config as RelationGraphsConfig
 from raybio.methods.relation_graphs.graph_accuracy import embed_words
 from raybio.methods.relation_graphs.knn import Spaces, gold_of, probe
 from raybio.methods.relation_graphs.store import WordStore
@@ -65,7 +66,7 @@ from raybio.methods.sppt.link_retrieval import (
 )
 from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.scores import scores_with_intervals
-from raybio.methods.sppt.synthetic import system as synthetic_graphs
+from raybio.methods.sppt.synthetic.config import Config as SyntheticGraphsConfig
 from raybio.methods.sppt.synthetic.config import GraphKind
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.leave_one_out import leave_one_out
@@ -272,7 +273,7 @@ def ngram_auroc(texts: Sequence[str], label_N: np.ndarray) -> float:
 
 def run_ngrams(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, TopicStore)
-    config = load(synthetic_graphs.Config, arguments.config)
+    config = load(SyntheticGraphsConfig, arguments.config)
     rows = []
     for kind in get_args(GraphKind):
         aurocs = []
@@ -318,7 +319,7 @@ def run_relations(arguments: argparse.Namespace) -> str:
 
 def run_words(arguments: argparse.Namespace) -> str:
     store = open_store(arguments.store, WordStore)
-    config = load(relation_graphs.Config, arguments.config)
+    config = load(RelationGraphsConfig, arguments.config)
     config = override_all(config, {"encoder.source": arguments.model})
     encoder = relation_graphs.untrained_encoder(config, store).eval()
     reader = WordReader(

@@ -33,6 +33,8 @@ from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import Store
 from raybio.store.writer import Draft
 
+pytest_plugins = ["tests.runtime_fixtures"]
+
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 LANES = {
     "test_driver_faults": "commands that train",

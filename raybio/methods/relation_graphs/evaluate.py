@@ -17,6 +17,7 @@ from raybio.methods.relation_graphs.collate import (
     WordTokens,
     fold_of,
 )
+from raybio.methods.relation_graphs.config import Config
 from raybio.methods.relation_graphs.encoder import SETTINGS, WordEncoder
 from raybio.methods.relation_graphs.graph_accuracy import embed_words, validate
 from raybio.methods.relation_graphs.knn import (
@@ -42,7 +43,7 @@ class WordModel:
         encoder: with its heads, in evaluation mode.
     """
 
-    config: relation_graphs.Config
+    config: Config
     encoder: WordEncoder
 
     @classmethod
@@ -85,12 +86,12 @@ class WordModel:
             return words.word_WD, relation_graphs.head_of(self.encoder).tag_space(words.word_WD)
 
 
-def _config_of(folder: str | Path, store: WordStore) -> relation_graphs.Config:
+def _config_of(folder: str | Path, store: WordStore) -> Config:
     try:
         told: Mapping[str, Any] = json.loads(
             (Path(folder).expanduser() / SETTINGS).read_text(encoding="utf-8")
         )
-        config, trained_on = relation_graphs.Config.from_mapping(told["config"]), told["store"]
+        config, trained_on = Config.from_mapping(told["config"]), told["store"]
     except (OSError, KeyError, ValueError, ConfigError) as error:
         raise ConfigError(
             f"{folder}: is no exported model of words ({error}); want the export/ of a run of relation_graphs"

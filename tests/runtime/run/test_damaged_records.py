@@ -19,7 +19,7 @@ from raybio.runtime.run.worker import walk_alone
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.store.store import Store
 from raybio.training.loop import free_settings
-from tests.runtime.conftest import TINY
+from tests.runtime_fixtures import TINY
 
 SYSTEM = "sppt_protein"
 RECORDS = ["run.json", "launch.json", "tracking.json", "outcome.json", "result.json"]

@@ -1,19 +1,23 @@
+"""Fixtures of tests that train with Ray: a private home, one cluster, a tiny training."""
+
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from raybio.core.config import override_all
 from raybio.methods import METHODS
-from raybio.runtime.preflight.here import RAY_STOPS_AT
-from raybio.runtime.run.driver import Result, TrainRequest, train
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.training.workers import forkserver
+
+if TYPE_CHECKING:
+    from raybio.runtime.run.driver import Result, TrainRequest
 
 TINY = {
     "encoder.num_layers": 1,
@@ -35,6 +39,8 @@ TINY = {
 @pytest.fixture(scope="session", autouse=True)
 def private_home() -> Iterator[Path]:
     """A home and a temporary folder of Ray's own, with a short path: Ray's sockets lie deep below it."""
+    from raybio.runtime.preflight.here import RAY_STOPS_AT
+
     folder = Path(tempfile.mkdtemp(prefix="rb", dir="/tmp"))
     before = dict(os.environ)
     os.environ |= {"HOME": str(folder), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
@@ -83,12 +89,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
+def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> "TrainRequest":
     """Two workers; each test gives it a name."""
+    from raybio.runtime.run.driver import TrainRequest
+
     return TrainRequest("sppt_protein", tiny_training, tiny_store.path, "unbroken", runs, workers=2)
 
 
 @pytest.fixture
-def unbroken(ray_cluster: None, request_two: TrainRequest) -> Result:
+def unbroken(ray_cluster: None, request_two: "TrainRequest") -> "Result":
     """Trained by the first test that asks; the others find it finished."""
+    from raybio.runtime.run.driver import train
+
     return train(request_two)
