@@ -1,29 +1,13 @@
-"""Where encoders come from: a folder or a hub id, and one way to say that neither works.
-
-The commands that convert one model folder into another.
-
-A checkpoint that its authors published as ``pytorch_model.bin`` alone, as a folder that ``encoder.source`` takes.
-
-PubMedBERT, BlueBERT, CharacterBERT and many of their age are published as pickles. Fetch one
-(``hf download ID --local-dir FOLDER``) and convert it once:
-
-    python -m raybio.encoders.checkpoints SOURCE_FOLDER OUTPUT_FOLDER
-
-The weights go to ``model.safetensors``, all other files along; TensorFlow's names of layer norms become torch's.
-"""
+"""Where encoders come from: a folder or a hub id, and one error that says why neither loads."""
 
 import logging
-import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import file_exists, try_to_load_from_cache
-from safetensors.torch import save_file
-from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils.hub import cached_file
 from transformers.utils.logging import (
@@ -32,8 +16,8 @@ from transformers.utils.logging import (
     is_progress_bar_enabled,
 )
 
-from raybio.core.errors import ConfigError, DataError
-from raybio.core.files import atomic_folder, check_local
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_local
 from raybio.encoders.config import SCRATCH
 
 logger = logging.getLogger(__name__)
@@ -192,14 +176,14 @@ def _unloadable(source: str, reason: str) -> ConfigError:
         if (Path(source).expanduser() / "pytorch_model.bin").exists():
             advice = (
                 "Its weights are a pickle, which is not loaded; convert it once: python -m "
-                f"raybio.encoders.checkpoints {source} OUTPUT_FOLDER"
+                f"raybio.encoders.bin_checkpoint {source} OUTPUT_FOLDER"
             )
     else:
         advice = (
             "If it is meant to be a folder, there is none of that name here. If this machine has no network, fetch it "
             f"elsewhere with `hf download {source} --local-dir FOLDER` and set encoder.source=FOLDER, or copy a filled "
             "hub cache here and set HF_HUB_OFFLINE=1. If it is there as pytorch_model.bin alone, convert that folder "
-            "with `python -m raybio.encoders.checkpoints FOLDER OUTPUT_FOLDER`."
+            "with `python -m raybio.encoders.bin_checkpoint FOLDER OUTPUT_FOLDER`."
         )
     return ConfigError(
         f"encoder.source {source!r} cannot be loaded: {' '.join(reason.split())[:300]}. {advice}"
@@ -219,64 +203,6 @@ def check_complete(source: str, missing: list[str]) -> None:
         )
 
 
-def convert_command(convert: Callable[[str, str], Path], arguments: Sequence[str]) -> str | None:
-    """The command ``[program, source, output]``: convert a folder; returns what went wrong, if anything did."""
-    program, *places = arguments
-    if len(places) != 2:
-        return f"usage: python -m raybio.encoders.{Path(program).stem} SOURCE_FOLDER OUTPUT_FOLDER"
-    try:
-        sys.stdout.write(f"{convert(*places)}\n")
-    except (DataError, OSError) as error:
-        return f"error: {error}"
-    return None
-
-
-WEIGHTS = "pytorch_model.bin"
-
-
-LEFT_OUT = {".bin", ".h5", ".msgpack", ".ot", ".ckpt", ".safetensors", ".pt", ".pkl"}
-
-
-_TORCH_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-
-
-def convert_bin_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
-    """Write the checkpoint in ``source_dir`` to ``out_dir`` with its weights as safetensors.
-
-    Returns:
-        ``out_dir``, which appears whole or not at all.
-
-    Raises:
-        DataError: if the weights are missing, in several files, damaged, or more than tensors.
-    """
-    source = Path(source_dir)
-    if not (source / WEIGHTS).is_file():
-        raise DataError(
-            f"{source}: holds no {WEIGHTS}, want a folder with one (a checkpoint in parts is not read)"
-        )
-    # Tied weights share memory in a pickle; safetensors wants each tensor to have its own.
-    tensors = {
-        _torch_name(name): tensor.clone() for name, tensor in read_tensors(source / WEIGHTS).items()
-    }
-    with atomic_folder(Path(out_dir)) as folder:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        for file in source.iterdir():
-            if file.is_file() and file.suffix not in LEFT_OUT and not file.name.startswith("."):
-                shutil.copyfile(file, folder / file.name)
-    return Path(out_dir)
-
-
-def _torch_name(name: str) -> str:
-    for ending, right in _TORCH_NAMES.items():
-        if name.endswith(f"LayerNorm{ending}"):
-            return name.removesuffix(ending) + right
-    return name
-
-
-if __name__ == "__main__":
-    sys.exit(convert_command(convert_bin_checkpoint, sys.argv))
-
-
 def model_names(models: Sequence[str]) -> dict[str, str]:
     """Models by a short name: a run's or the last part of the path, or the whole where that is not unique."""
     places = [Path(model).absolute() for model in models]
@@ -285,27 +211,3 @@ def model_names(models: Sequence[str]) -> dict[str, str]:
         name if short.count(name) == 1 else model: model
         for name, model in zip(short, models, strict=True)
     }
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a pickled checkpoint by name; anything else in it is refused.
-
-    Raises:
-        DataError: if the file is missing, damaged, or no mapping of names to tensors.
-    """
-    try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        # Torch's restricted unpickler stumbles over damaged bytes with whatever exception comes first.
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(
-            f"{path}: cannot be read as a file of tensors ({reason}). Download it again."
-        ) from None
-    is_mapping = isinstance(tensors, Mapping) and all(
-        isinstance(tensor, Tensor) for tensor in tensors.values()
-    )
-    if not is_mapping:
-        raise DataError(
-            f"{path}: holds {type(tensors).__name__}, want a mapping of names to tensors"
-        )
-    return dict(tensors)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.encoders.checkpoints import convert_bin_checkpoint
+from raybio.encoders.bin_checkpoint import convert_bin_checkpoint
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.text import build_text_encoder
 from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
@@ -36,7 +36,9 @@ def test_a_pickled_checkpoint_is_refused_with_the_command_that_converts_it_and_t
     folder, model = published
     with pytest.raises(ConfigError, match=r"python -m raybio\.encoders\.bin_checkpoint"):
         build_text_encoder(TextEncoderConfig(source=str(folder), max_length=32), seed=0)
-    done = run_script("raybio.encoders.checkpoints", tmp_path, str(folder), str(tmp_path / "out"))
+    done = run_script(
+        "raybio.encoders.bin_checkpoint", tmp_path, str(folder), str(tmp_path / "out")
+    )
     assert done.returncode == 0, done.stderr
     encoder = build_text_encoder(
         TextEncoderConfig(source=str(tmp_path / "out"), max_length=32), seed=0

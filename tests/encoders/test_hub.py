@@ -21,7 +21,8 @@ TINY = {"num_layers": 1, "width": 16, "num_heads": 2, "ffn_width": 16, "max_posi
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from raybio.methods.relation_graphs.character_bert.model import build_character_bert, is_character_bert
+from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
+from raybio.methods.relation_graphs.character_bert.model import build_character_bert
 from raybio.methods.sppt.proteins.encoder import EncoderConfig, build_protein_encoder, vocabulary_of
 from raybio.encoders.checkpoints import check_source
 from raybio.core.errors import ConfigError

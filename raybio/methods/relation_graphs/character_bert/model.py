@@ -1,7 +1,7 @@
 """CharacterBERT: a BERT whose tokens are whole words, embedded from their characters (El Boukkouri et al. 2020).
 
 The authors publish ``general_character_bert`` and ``medical_character_bert`` (helboukkouri/character-bert) as pickles;
-convert such a folder once with ``python -m raybio.encoders.checkpoints SOURCE_FOLDER OUTPUT_FOLDER``. They are
+convert such a folder once with ``python -m raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER``. They are
 uncased: give them lower-cased words.
 
 Shape letters: R sentences, L padded length, D width, V words that were read, C characters of a word, U different words

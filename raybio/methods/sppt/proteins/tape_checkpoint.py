@@ -24,7 +24,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 
 from raybio.core.errors import DataError
 from raybio.core.files import atomic_folder
-from raybio.encoders.checkpoints import convert_command, read_tensors
+from raybio.encoders.bin_checkpoint import convert_command, read_tensors
 from raybio.methods.sppt.proteins.vocabulary import TAPE, build_tokenizer
 
 SIZES = (
@@ -166,4 +166,8 @@ def _read_description(path: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(convert_command(convert_tape_checkpoint, sys.argv))
+    sys.exit(
+        convert_command(
+            "raybio.methods.sppt.proteins.tape_checkpoint", convert_tape_checkpoint, sys.argv[1:]
+        )
+    )

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.checkpoints import convert_bin_checkpoint
+from raybio.encoders.bin_checkpoint import convert_bin_checkpoint
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.text import build_text_encoder
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
@@ -68,7 +68,9 @@ def test_the_authors_folder_is_refused_with_the_command_that_converts_it_and_the
             ConfigError, match=r"pickle.*python -m raybio\.encoders\.bin_checkpoint"
         ):
             refused()
-    done = run_script("raybio.encoders.checkpoints", tmp_path, str(folder), str(tmp_path / "out"))
+    done = run_script(
+        "raybio.encoders.bin_checkpoint", tmp_path, str(folder), str(tmp_path / "out")
+    )
     assert done.returncode == 0, done.stderr
     assert is_character_bert(str(tmp_path / "out"))
     loaded = build_character_bert(str(tmp_path / "out"), seed=0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.errors import DataError
-from raybio.encoders.checkpoints import convert_command
+from raybio.encoders.bin_checkpoint import convert_command
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.tape_checkpoint import (
@@ -278,17 +278,20 @@ def test_a_pickle_that_runs_code_is_refused_and_its_code_not_run(tmp_path):
     assert not canary.exists()
 
 
+MODULE = "raybio.methods.sppt.proteins.tape_checkpoint"
+
+
 def test_the_module_is_a_command(tmp_path, capsys):
     source, output = write_tape(tmp_path / "tape", tape_tensors()), tmp_path / "out"
-    command = partial(convert_command, convert_tape_checkpoint)
-    assert command(["tape_checkpoint.py", source, str(output)]) is None
+    command = partial(convert_command, MODULE, convert_tape_checkpoint)
+    assert command([source, str(output)]) is None
     assert capsys.readouterr().out == f"{output}\n"
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= {
         path.name for path in output.iterdir()
     }
-    assert command(["", str(tmp_path), "x"]).startswith("error: ")
+    assert command([str(tmp_path), "x"]).startswith("error: ")
     (tmp_path / "file").touch()
-    assert command(["", source, str(tmp_path / "file")]).startswith("error: ")
-    assert command(["/x/tape_checkpoint.py", source]).startswith(
+    assert command([source, str(tmp_path / "file")]).startswith("error: ")
+    assert command([source]).startswith(
         "usage: python -m raybio.methods.sppt.proteins.tape_checkpoint "
     )
