@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
-from raybio.encoders.tokenization import TokenizerSource, build_word_tokenizer
+from raybio.encoders.tokenization import TokenizerSource
+from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.ops.masking import mask_tokens
 from raybio.training.grad_cache import token_budget_micro_batches
 

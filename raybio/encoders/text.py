@@ -24,7 +24,6 @@ from raybio.encoders.text_checkpoint import (
     read_checkpoint,
     read_sentence_folder,
 )
-from raybio.encoders.tokenization import build_character_tokenizer, build_word_tokenizer
 from raybio.encoders.transformer import (
     fit_model,
     last_hidden_states,
@@ -32,6 +31,7 @@ from raybio.encoders.transformer import (
     resolve_pooling,
     seeded_weights,
 )
+from raybio.encoders.word_tokenizer import build_character_tokenizer, build_word_tokenizer
 from raybio.ops.similarity import at_least_fp32, normalise
 
 MASK_HEAD_FILE = "mask_head.safetensors"

@@ -1,36 +1,30 @@
 """Texts to token ids, many at once, in any process.
 
 Shape letters: R texts, T tokens of all texts end to end.
-
-Tokenizers made from counted words, for runs without a hub.
 """
 
 import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import chain
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from tokenizers import (
     Encoding,
-    Regex,
     Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
 )
-from transformers import PreTrainedTokenizerFast
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    # Only for annotations: processes that collate do without transformers.
+    from transformers import PreTrainedTokenizerFast
 
 TEXTS_AT_ONCE = 4096
 
@@ -242,104 +236,6 @@ def _plain_tokenizer(source_json: str) -> Tokenizer:
     # A marker that a text happens to hold is no marker.
     backend.encode_special_tokens = True
     return backend
-
-
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-
-MAX_LETTERS_PER_WORD = 100
-
-
-def build_word_tokenizer(
-    words: Mapping[str, int] | tuple[Sequence[str], Sequence[int]],
-    *,
-    size: int,
-    lowercase: bool = True,
-    max_tokens: int = 512,
-) -> PreTrainedTokenizerFast:
-    """A BERT tokenizer (WordPiece) whose vocabulary is letters and whole words; it depends on the counts alone.
-
-    Ids go to the special tokens, then to every letter that was seen as the start and as the continuation of a word
-    (in the order of Unicode), then to the most frequent words, alphabetically where they are equally frequent.
-
-    Args:
-        words: how often each word occurs, as a mapping or as (words, counts). They are split and normalised as BERT
-            does, so they may carry punctuation.
-        size: most tokens of the vocabulary.
-        lowercase: fold case, and strip accents.
-        max_tokens: the tokenizer's ``model_max_length``.
-
-    Raises:
-        ConfigError: if ``size`` does not hold the letters.
-    """
-    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    splitter = pre_tokenizers.BertPreTokenizer()
-    pairs = words.items() if isinstance(words, Mapping) else zip(*words, strict=True)
-    count_by_word = _count(pairs, normalizer, splitter)
-    letters = sorted(set().union(*count_by_word))
-    base = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
-    if size < len(base):
-        raise ConfigError(
-            f"a vocabulary of {size} tokens does not hold the {len(letters)} different letters of the texts; "
-            f"want at least {len(base)}. Raise encoder.vocabulary_size"
-        )
-    frequent = sorted(count_by_word, key=lambda word: (-count_by_word[word], word))
-    tokens = [*base, *(word for word in frequent if len(word) > 1)][:size]
-    id_by_token = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(
-        models.WordPiece(
-            id_by_token, unk_token="[UNK]", max_input_chars_per_word=MAX_LETTERS_PER_WORD
-        )
-    )
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
-    tokenizer.decoder = decoders.WordPiece()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(token, id_by_token[token]) for token in ("[CLS]", "[SEP]")],
-    )
-    return _fast_tokenizer(tokenizer, max_tokens)
-
-
-def build_character_tokenizer(
-    words: Iterable[str], *, max_tokens: int = 512
-) -> PreTrainedTokenizerFast:
-    """A tokenizer of single letters, lower-cased: the blank and those of ``words``, in the order of Unicode.
-
-    A text begins with [CLS] and has no token at its end, as in SPPT's synthetic experiments.
-    """
-    letters = sorted({" "}.union(*(word.lower() for word in words)))
-    id_by_token = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *letters])}
-    tokenizer = Tokenizer(models.WordLevel(id_by_token, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A", special_tokens=[("[CLS]", id_by_token["[CLS]"])]
-    )
-    return _fast_tokenizer(tokenizer, max_tokens)
-
-
-def _fast_tokenizer(tokenizer: Tokenizer, max_tokens: int) -> PreTrainedTokenizerFast:
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=max_tokens,
-        **dict(zip(names, SPECIAL_TOKENS, strict=True)),
-    )
-
-
-def _count(
-    pairs: Iterable[tuple[str, int]],
-    normalizer: normalizers.Normalizer,
-    splitter: pre_tokenizers.PreTokenizer,
-) -> Counter[str]:
-    count_by_word: Counter[str] = Counter()
-    for word, count in pairs:
-        for piece, _ in splitter.pre_tokenize_str(normalizer.normalize_str(word)):
-            if len(piece) <= MAX_LETTERS_PER_WORD:
-                count_by_word[piece] += int(count)
-    return count_by_word
 
 
 Tokenise = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]

@@ -8,7 +8,8 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from raybio.core.errors import ConfigError
-from raybio.encoders.tokenization import TEXTS_AT_ONCE, TokenizerSource, build_word_tokenizer
+from raybio.encoders.tokenization import TEXTS_AT_ONCE, TokenizerSource
+from raybio.encoders.word_tokenizer import build_word_tokenizer
 from tests.encoders.tiny_text import SENTENCES, tiny_tokenizer
 from tests.minilm import WHY_NOT, minilm_folder
 

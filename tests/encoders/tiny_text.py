@@ -23,7 +23,8 @@ from transformers import (
 
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens, TokenBatch
 from raybio.encoders.text import TextEncoder
-from raybio.encoders.tokenization import TokenizerSource, build_word_tokenizer
+from raybio.encoders.tokenization import TokenizerSource
+from raybio.encoders.word_tokenizer import build_word_tokenizer
 
 SENTENCES = [
     "Asthma and risk factors in the first 6 years of life in a population-based cohort.",

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.encoders.tokenization import TokenizerSource, build_word_tokenizer
+from raybio.encoders.tokenization import TokenizerSource
+from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.methods.contrastive_probe.cloze import ClozeCollate, ClozePlan, tail_sizes
 from raybio.methods.contrastive_probe.config import ClozeConfig, ClozePlanConfig
 from raybio.methods.contrastive_probe.prepare import kept_sentences, prepare_sentences
