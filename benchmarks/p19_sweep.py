@@ -71,7 +71,7 @@ def main() -> None:
         store = str(default_corpus(folder, CORPUS).path)
         base = override_all(METHODS["sppt_protein"].demo, SETTINGS)
         space = {
-            "system": "sppt_protein",
+            "method": "sppt_protein",
             "metric": METRIC,
             "mode": "max",
             "budget": {"max_steps": STEPS, "grace_steps": STEPS, "max_concurrent_trials": 2},

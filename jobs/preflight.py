@@ -19,11 +19,11 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 
 @app.command(help=__doc__)
 def preflight(
-    system: Annotated[
+    method: Annotated[
         str | None, typer.Option(help="whose training it will be, such as siamese")
     ] = None,
     space: Annotated[
-        Path | None, typer.Option(help="or the search space of a sweep, which names the system")
+        Path | None, typer.Option(help="or the search space of a sweep, which names the method")
     ] = None,
     store: Annotated[
         Path | None, typer.Option(help="prepared store; default: the embedded corpus")
@@ -77,7 +77,7 @@ def preflight(
     given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device)
     arguments = Arguments(*given, runs=runs, tracking_uri=tracking_uri)
     of_sweep = (space, tuple(budget or ()), gpus_per_worker)
-    found = look(Intent(arguments, system, *of_sweep, min_free_gib, seconds, not no_ray))
+    found = look(Intent(arguments, method, *of_sweep, min_free_gib, seconds, not no_ray))
     finding.show(found)
     if to_json is not None:
         to_json.write_text(

@@ -1,4 +1,4 @@
-"""Try many settings of one system by Ray Tune, and keep the best."""
+"""Try many settings of one method by Ray Tune, and keep the best."""
 
 import sys
 

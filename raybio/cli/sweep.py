@@ -44,7 +44,7 @@ SHOWN_PLACES = 10
 def sweep(
     space: Annotated[
         Path,
-        typer.Argument(help="YAML file of search_spaces/: the system, what varies, the budget"),
+        typer.Argument(help="YAML file of search_spaces/: the method, what varies, the budget"),
     ],
     store: Annotated[
         Path | None, typer.Option(help="prepared store; default: the embedded corpus")
@@ -93,7 +93,7 @@ def sweep(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
 ) -> None:
-    """Try many settings of one system, stop the bad ones early, and write down the best.
+    """Try many settings of one method, stop the bad ones early, and write down the best.
 
     The same command again goes on: what has ended is not trained again.
     """
@@ -109,7 +109,7 @@ def sweep(
     if dry_run:
         _show_plan(wanted, arguments)
         return
-    fields = settle(wanted.system, arguments, "sweep")
+    fields = settle(wanted.method, arguments, "sweep")
     _warn_outside(wanted, fields["config"])
     if name is None:
         # What may change when a sweep goes on is no part of the name that it gets by itself.
@@ -207,7 +207,7 @@ def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
 
 def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     """The trials, checked as far as that needs no store that is not there."""
-    store, base = settled_config(METHODS[space.system], arguments, Path("runs"))
+    store, base = settled_config(METHODS[space.method], arguments, Path("runs"))
     _warn_outside(space, base)
     trials = planned(space, TrialOrder(base, space, "" if store is None else str(store), "").check)
     if space.search.kind == "optuna":

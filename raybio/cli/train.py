@@ -27,16 +27,16 @@ ALL_FOLDS = (
 LAST_TRAINING = "after --all-folds: train each model again for its best steps, on validation sentences too; judge both"
 
 
-def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> NoReturn:
+def training_job(method: str, description: str, parts: Sequence[Part] = ()) -> NoReturn:
     """Run a training job's command line: parse, train, compare, print the table, exit.
 
     Args:
-        system: its name in ``METHODS``.
+        method: its name in ``METHODS``.
         description: what ``--help`` says first.
         parts: trainings that the job brings stores and settings for; none: what ``--store`` says.
     """
-    usual = METHODS[system].comparison
-    has_folds = any(field.path == FOLD for field in fields(METHODS[system].config))
+    usual = METHODS[method].comparison
+    has_folds = any(field.path == FOLD for field in fields(METHODS[method].config))
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
     @app.command(help=description, context_settings={"help_option_names": []})
@@ -75,7 +75,7 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
         help_: Annotated[
             bool,
             typer.Option(
-                "--help", is_eager=True, callback=help_of(system), help="show this and all settings"
+                "--help", is_eager=True, callback=help_of(method), help="show this and all settings"
             ),
         ] = False,
     ) -> None:
@@ -92,9 +92,9 @@ def training_job(system: str, description: str, parts: Sequence[Part] = ()) -> N
             *given, compared, seeds, verbose, yes, has_last_training=last_training
         )
         if all_folds and has_folds:
-            _train_all_folds(system, arguments)
+            _train_all_folds(method, arguments)
         else:
-            _train(system, arguments, parts)
+            _train(method, arguments, parts)
 
     run_app(app)
 
@@ -107,11 +107,11 @@ def _compared_with(given: list[str], usual: str | None, no_baseline: bool) -> tu
     return tuple(given) if given or no_baseline or usual is None else (usual,)
 
 
-def _train(system: str, arguments: Arguments, parts: Sequence[Part]) -> None:
+def _train(method: str, arguments: Arguments, parts: Sequence[Part]) -> None:
     asked = {part.name: _of_part(arguments, part, is_one=len(parts) == 1) for part in parts} or {
         "": arguments
     }
-    settled = {name: settle(system, one, Path(sys.argv[0]).stem) for name, one in asked.items()}
+    settled = {name: settle(method, one, Path(sys.argv[0]).stem) for name, one in asked.items()}
     from raybio.cli.train_and_compare import train_and_show
 
     train_and_show(settled, arguments.compare, arguments.seeds)
@@ -122,27 +122,27 @@ def _of_part(arguments: Arguments, part: Part, *, is_one: bool) -> Arguments:
     return replace(arguments, store=part.store, published=part.published, name=name)
 
 
-def _train_all_folds(system: str, arguments: Arguments) -> None:
+def _train_all_folds(method: str, arguments: Arguments) -> None:
     from raybio.experiments.cross_validation import train_and_show
 
-    train_and_show(system, arguments)
+    train_and_show(method, arguments)
 
 
-def help_of(system: str) -> Callable[[typer.Context, bool], None]:
+def help_of(method: str) -> Callable[[typer.Context, bool], None]:
     """What ``--help`` calls: the command's own help and, below it, the settings of a system."""
 
     def show(context: typer.Context, value: bool) -> None:
         if not value:
             return
         typer.echo(context.get_help())
-        _print_settings(system)
+        _print_settings(method)
         raise typer.Exit
 
     return show
 
 
-def _print_settings(system: str) -> None:
-    entry = METHODS[system]
+def _print_settings(method: str) -> None:
+    entry = METHODS[method]
     if not sys.stdout.isatty():
         print("\nSettings (--set or YAML): path, type, default, range, meaning")
         for field in fields(entry.config):

@@ -1,6 +1,6 @@
-"""Search spaces: YAML that says which settings of a system a sweep may vary, and how.
+"""Search spaces: YAML that says which settings of a method a sweep may vary, and how.
 
-Everything is checked when the file is read: that the system exists, that each path is one of its settings, and that
+Everything is checked when the file is read: that the method exists, that each path is one of its settings, and that
 each end of a range is a value that the setting takes. A range may exclude the base configuration's own value, which
 ``base_values_outside`` reports. A setting that means nothing without another one's value is drawn
 ``when`` that one has it:
@@ -168,7 +168,7 @@ class Search(BaseConfig):
 class SearchSpace(BaseConfig):
     """A sweep over one system."""
 
-    system: str = Field(description="key in METHODS")
+    method: str = Field(description="key in METHODS")
     metric: str = Field(
         description="the reported metric that decides, such as val/link_average_precision"
     )
@@ -264,7 +264,7 @@ def load_search_space(
 
     Args:
         path: the YAML file.
-        configs: name of each system -> returns the configuration that trials' settings are put on; a class of
+        configs: name of each method -> returns the configuration that trials' settings are put on; a class of
             configurations returns its defaults.
 
     Raises:
@@ -273,16 +273,16 @@ def load_search_space(
     """
     try:
         mapping = read_mapping(path)
-        system, space = mapping.get("system"), mapping.get("space")
-        if not isinstance(system, str) or system not in configs:
+        method, space = mapping.get("method"), mapping.get("space")
+        if not isinstance(method, str) or method not in configs:
             raise ConfigError(
-                f"system: {system!r} is not a system.{did_you_mean(str(system), list(configs))}"
+                f"method: {method!r} is not a method.{did_you_mean(str(method), list(configs))}"
             )
         if not isinstance(space, dict):
             raise ConfigError(f"space: got {space!r}; want a mapping of setting to distribution")
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
-    base = configs[system]()
+    base = configs[method]()
     found, problems = _checked(mapping, space, base)
     if found is None or problems:
         several = f"{len(problems)} problems\n  " if len(problems) > 1 else ""

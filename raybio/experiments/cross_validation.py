@@ -55,7 +55,7 @@ def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) ->
             "above 0. For runs that train on these too: --compare data.fold=1,2,3 without --all-folds"
         )
     return SearchSpace(
-        system="relation_graphs",
+        method="relation_graphs",
         metric=METRIC,
         mode="max",
         budget=Budget(
@@ -92,7 +92,7 @@ def models_of(config: TrainingConfig, more: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*models, *(TAGS_OF[model] for model in models)]))
 
 
-def train_and_show(system: str, arguments: Arguments) -> None:
+def train_and_show(method: str, arguments: Arguments) -> None:
     """Carry out ``--all-folds``, and print the table.
 
     Raises:
@@ -118,7 +118,7 @@ def train_and_show(system: str, arguments: Arguments) -> None:
             f"--name {arguments.name}: is a cross-validation of {begun['store']}; to go on with it, give --store and "
             "the same settings again"
         )
-    settled = settle(system, arguments, "folds")
+    settled = settle(method, arguments, "folds")
     models = models_of(settled["config"], arguments.compare)
     swept = train_all_folds(
         settled["config"],
@@ -261,7 +261,7 @@ def last_trainings(
         assert trial.best_step is not None  # it came to its end
         config = last_config(swept.order.config(trial.settings), trial.best_step, rule)
         trainings[model, fold] = LastTraining(
-            swept.order.space.system,
+            swept.order.space.method,
             config,
             trained.precision or swept.order.precision_of(config),
             store,

@@ -22,7 +22,7 @@ class LastTraining:
     """One training of one model on one fold: a run in a folder of its own.
 
     Attributes:
-        system: its name in ``METHODS``.
+        method: its name in ``METHODS``.
         config: of the training.
         precision: ``fp32`` or ``bf16``, that of the sweep.
         store: path of the prepared store.
@@ -31,7 +31,7 @@ class LastTraining:
         parent_run_id: the MLflow run that it belongs to; None if MLflow could not be reached.
     """
 
-    system: str
+    method: str
     config: TrainingConfig
     precision: str
     store: Path
@@ -56,7 +56,7 @@ class LastTraining:
             ClusterError: if it cannot be made.
         """
         self.folder.make()
-        self.folder.open(self.system, self.config, self.store, open_store(self.store).digest, ())
+        self.folder.open(self.method, self.config, self.store, open_store(self.store).digest, ())
         self.folder.record_precision(self.precision)
 
     def work(self, place: Room) -> None:
@@ -73,7 +73,7 @@ class LastTraining:
 
         torch.set_num_threads(max(1, int(place.cpus_per_worker)))
         # Models are judged in pairs, afterwards: judging each here would take longer than the training.
-        system = replace(METHODS[self.system].build(self.config, self.store), final_evaluate=None)
+        system = replace(METHODS[self.method].build(self.config, self.store), final_evaluate=None)
         device = "cuda" if place.gpus_per_worker else "cpu"
         reports = walk_alone(
             system,
@@ -95,7 +95,7 @@ class LastTraining:
 
         config, digest = self.config.to_mapping(), open_store(self.store).digest
         Tracker(
-            self.folder, self.tracking, self.system, config, digest, self.parent_run_id
+            self.folder, self.tracking, self.method, config, digest, self.parent_run_id
         ).catch_up()
 
 

@@ -85,7 +85,7 @@ def experiment_space(config_by_kind: Mapping[str, Config], asked: Experiments) -
     }
     num_trials = len(asked.kinds) * asked.repeats * len(asked.noise) * 2
     return SearchSpace(
-        system="sppt_synthetic",
+        method="sppt_synthetic",
         metric=METRIC,
         mode="max",
         budget=Budget(

@@ -47,7 +47,7 @@ class Slow(Example):
 
 
 def load(tmp_path, space, configs=None, **changes):
-    mapping = {"system": "example", "metric": "val/x", "mode": "max", "space": space, **changes}
+    mapping = {"method": "example", "metric": "val/x", "mode": "max", "space": space, **changes}
     path = tmp_path / "space.yaml"
     path.write_text(yaml.safe_dump(mapping, sort_keys=False))
     return load_search_space(path, configs or {"example": Example})
@@ -120,7 +120,7 @@ def test_a_wrong_entry_is_refused_with_the_reason(space, reason, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"system": "exampel"}, "Did you mean 'example'"),
+        ({"method": "exampel"}, "Did you mean 'example'"),
         ({"mode": "maximum"}, "mode"),
         ({"bugdet": {}}, "'bugdet' is not a setting"),
         ({"budget": {"num_trials": 0}}, "budget.num_trials"),
@@ -180,7 +180,7 @@ def test_steps_are_varied_where_the_rate_depends_on_them_alone(tmp_path):
 )
 def test_a_hostile_file_is_refused_with_the_reason(text, reason, tmp_path):
     path = tmp_path / "space.yaml"
-    path.write_text("system: example\nmetric: val/x\nmode: max\n" + text)
+    path.write_text("method: example\nmetric: val/x\nmode: max\n" + text)
     with pytest.raises(ConfigError, match=reason):
         load_search_space(path, {"example": Example})
 

@@ -152,7 +152,7 @@ def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(
     spaces = [
         load_search_space(path, configs) for path in sorted((ROOT / "search_spaces").glob("*.yaml"))
     ]
-    spaces = [space for space in spaces if space.system == name]
+    spaces = [space for space in spaces if space.method == name]
     assert spaces
     system = METHODS[name].build(tiny_config(name), store.path)
     logged = system.evaluate(system.model, SingleProcess())

@@ -1,6 +1,6 @@
 """Finished runs side by side: settings that differ, final scores with paired tests, curves in one frame, and cost.
 
-What is compared must have been asked the same: one system, one store. Tests of units speak of these trained models and
+What is compared must have been asked the same: one method, one store. Tests of units speak of these trained models and
 other units like theirs; what another seed would bring is told by repetitions alone.
 """
 
@@ -73,9 +73,9 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Comparison:
-    """Put runs of one system side by side; without scores what was asked may have differed."""
+    """Put runs of one method side by side; without scores what was asked may have differed."""
     groups, settings = grouped(runs), differing_settings(runs)
-    layout = METHODS[runs[0].identity["system"]].table
+    layout = METHODS[runs[0].identity["method"]].table
     notes = _notes(runs, settings, with_scores)
     tests, by_seed, rows = list[RunTest](), list[RunTest](), dict[str, Any]()
     if with_scores:

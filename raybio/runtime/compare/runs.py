@@ -39,7 +39,7 @@ class GivenRun:
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """``system``, ``data_digest``, ``config``, ``store`` and ``precision``."""
+        """``method``, ``data_digest``, ``config``, ``store`` and ``precision``."""
         content = self.folder.read_identity()
         assert content is not None
         return content
@@ -51,7 +51,7 @@ class GivenRun:
         with contextlib.suppress(
             ConfigError
         ):  # a setting that is gone, or takes other values now: it shows as it was
-            config = METHODS[self.identity["system"]].config.from_mapping(config).to_mapping()
+            config = METHODS[self.identity["method"]].config.from_mapping(config).to_mapping()
         # "auto" is no difference to what it came to.
         return _flat(config) | ({"precision": self.precision} if self.precision else {})
 
@@ -200,10 +200,10 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _check(runs: Sequence[GivenRun], same_data: bool) -> None:
-    systems = {run.label: str(run.identity["system"]) for run in runs}
-    if len(set(systems.values())) > 1:
+    methods = {run.label: str(run.identity["method"]) for run in runs}
+    if len(set(methods.values())) > 1:
         raise ConfigError(
-            f"RUN: runs of different systems have no metric in common: {_listed(systems)}; want one"
+            f"RUN: runs of different methods have no metric in common: {_listed(methods)}; want one"
         )
     stores = {
         run.label: f"{run.identity['store']} ({run.identity['data_digest'][:8]})" for run in runs

@@ -157,7 +157,7 @@ def compare(
     results += [
         train(replace(variant, parent_run_id=result.mlflow_run_id)) for variant in requests[1:]
     ]
-    layout = METHODS[request.system].table
+    layout = METHODS[request.method].table
     precisions = precisions_of_auto(kin, results)
     table = ResultTable(score_rows(kin, results), layout, precisions, cut_remarks(kin, results))
     paths = write_table(table, result.folder)
@@ -243,7 +243,7 @@ def _alike(kin: Sequence[Kin]) -> list[list[int]]:
 
 
 def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
-    """The system's metrics over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
+    """The method's metrics over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
 
     A metric that some run does not log on its way is left out. Returns the folder, if there is anything in it.
     """
@@ -252,7 +252,7 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
     logged = [{name for report in of_run for name in report["metrics"]} for of_run in reports]
     metrics = [
         name
-        for name in METHODS[first.system].step_metrics
+        for name in METHODS[first.method].step_metrics
         if all(name in names for names in logged)
     ]
     names_by_label = {}
@@ -278,7 +278,7 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
             names_by_label,
             metric,
             out / metric.removeprefix("val/"),
-            METHODS[first.system],
+            METHODS[first.method],
         )
     return [out] if metrics else []
 

@@ -45,7 +45,7 @@ class Intent:
 
     Attributes:
         arguments: as the training jobs take them; ``runs`` is the folder of sweeps for a sweep.
-        system: its name in ``METHODS``; None: settings are not looked at.
+        method: its name in ``METHODS``; None: settings are not looked at.
         space: YAML file of a search space, for a sweep; it names the system.
         budget: changes of the space's budget, such as ``num_trials=6``.
         gpus_per_worker: of a sweep's trials.
@@ -55,7 +55,7 @@ class Intent:
     """
 
     arguments: Arguments
-    system: str | None = None
+    method: str | None = None
     space: Path | None = None
     budget: tuple[str, ...] = ()
     gpus_per_worker: float | None = None
@@ -68,7 +68,7 @@ class Intent:
 class _Settled:
     runs: Path
     store: Path | None
-    system: str | None = None
+    method: str | None = None
     space: SearchSpace | None = None
     base: TrainingConfig | None = None
     configs: tuple[TrainingConfig, ...] = ()
@@ -90,7 +90,7 @@ def preflight(intent: Intent) -> list[Finding]:
     """Look at everything; what goes wrong is a finding and never ends the rest.
 
     Raises:
-        ConfigError: for settings without a system that they are of, and for options that this job does not have.
+        ConfigError: for settings without a method that they are of, and for options that this job does not have.
     """
     arguments, findings = intent.arguments, list[Finding]()
     _refuse_what_means_nothing(intent)
@@ -129,9 +129,9 @@ def preflight(intent: Intent) -> list[Finding]:
 
 def _refuse_what_means_nothing(intent: Intent) -> None:
     arguments, of_sweeps = intent.arguments, intent.budget or intent.gpus_per_worker is not None
-    if intent.system is None and intent.space is None and (arguments.settings or arguments.config):
+    if intent.method is None and intent.space is None and (arguments.settings or arguments.config):
         raise ConfigError(
-            "--set and --config: got no system, want --system or --space to say whose settings they are"
+            "--set and --config: got no method, want --method or --space to say whose settings they are"
         )
     if intent.space is None and of_sweeps:
         raise ConfigError(
@@ -145,21 +145,21 @@ def _refuse_what_means_nothing(intent: Intent) -> None:
 
 def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Finding]:
     """The settings as the job would have them; what they come to is added to ``settled``."""
-    system, space, arguments = intent.system, None, replace(intent.arguments, runs=settled[-1].runs)
+    method, space, arguments = intent.method, None, replace(intent.arguments, runs=settled[-1].runs)
     if intent.space is not None:
         space = load_search_space(intent.space, base_configs(arguments))
         space = space.with_budget(intent.budget)
-        system = space.system
-    if system is None:
+        method = space.method
+    if method is None:
         return
-    if system not in METHODS:
-        raise ConfigError(f"--system: got {system!r}, want one of {', '.join(METHODS)}")
-    fields = settle(system, arguments)
+    if method not in METHODS:
+        raise ConfigError(f"--method: got {method!r}, want one of {', '.join(METHODS)}")
+    fields = settle(method, arguments)
     base, store = fields["config"], fields["store"]
     configs = (base,) if space is None else _trials(base, space, store)
     asked = {name: fields[name] for name in ("use_gpu", "workers", "cpus_per_worker")}
-    settled.append(_Settled(fields["runs"], store, system, space, base, configs, **asked))
-    found = f"{system}: those of {len(configs)} trials are valid" if space else f"{system}: valid"
+    settled.append(_Settled(fields["runs"], store, method, space, base, configs, **asked))
+    found = f"{method}: those of {len(configs)} trials are valid" if space else f"{method}: valid"
     yield Finding("settings", OK, found)
     if space is not None:
         for described in base_values_outside(space, base):
@@ -181,9 +181,9 @@ def _look_at_store(plan: _Settled) -> Iterator[Finding]:
 
 
 def _look_at_encoders(plan: _Settled) -> Iterator[Finding]:
-    if plan.system is None or plan.store is None:
+    if plan.method is None or plan.store is None:
         return
-    entry = METHODS[plan.system]
+    entry = METHODS[plan.method]
     store = open_store(plan.store, entry.store)
     for config in plan.configs:
         entry.check(config, store)

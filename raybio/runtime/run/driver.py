@@ -60,8 +60,8 @@ class TrainRequest:
     """What to train, where, and with how much.
 
     Attributes:
-        system: its name in ``METHODS``.
-        config: the system's whole configuration.
+        method: its name in ``METHODS``.
+        config: the method's whole configuration.
         store: path of the prepared store.
         name: the run's name; the same name goes on with the same run.
         runs: folder of all runs, shared by driver and workers.
@@ -78,7 +78,7 @@ class TrainRequest:
         setup: called in each worker first; tests plant their faults with it.
     """
 
-    system: str
+    method: str
     config: TrainingConfig
     store: str | Path
     name: str
@@ -151,7 +151,7 @@ def check_request(request: TrainRequest) -> str:
             much as the user set.
         StoreError: if the store is missing, damaged or of another kind.
     """
-    entry = METHODS[request.system]
+    entry = METHODS[request.method]
     store = open_store(request.store, entry.store)
     if _finished(RunFolder(request.runs, request.name), request.config) is None:
         entry.check(request.config, store)
@@ -164,14 +164,14 @@ _READS_NO_INPUT = {"seed", "schedule", "optim", "memory", "precision", "on_nonfi
 
 
 def _input_lengths(request: TrainRequest) -> list[InputLengths]:
-    entry = METHODS[request.system]
+    entry = METHODS[request.method]
     digest = open_store(request.store, entry.store).digest
     reading = {
         name: part
         for name, part in request.config.to_mapping().items()
         if name not in _READS_NO_INPUT
     }
-    key = (request.system, str(request.store), digest, json.dumps(reading, sort_keys=True))
+    key = (request.method, str(request.store), digest, json.dumps(reading, sort_keys=True))
     # Texts are tokenised to be counted, which takes seconds; the runs of a comparison mostly read alike.
     if key not in _counted:
         _counted[key] = entry.input_lengths(request.config, open_store(request.store, entry.store))
@@ -225,10 +225,10 @@ def train(request: TrainRequest) -> Result:
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
         store, free = Path(request.store).absolute(), free_settings(request.config)
-        is_old = folder.open(request.system, request.config, store, digest, free)
+        is_old = folder.open(request.method, request.config, store, digest, free)
         finished = _finished(folder, request.config) if is_old else None
         tracker = Tracker(
-            folder, uri, request.system, request.config.to_mapping(), digest, request.parent_run_id
+            folder, uri, request.method, request.config.to_mapping(), digest, request.parent_run_id
         )
         if finished is not None:
             tracker.catch_up()
@@ -505,7 +505,7 @@ def _order(request: TrainRequest, folder: RunFolder, resources: Resources, start
 
     assert request.precision is not None
     return Order(
-        system=request.system,
+        method=request.method,
         config=request.config.to_mapping(),
         store=str(Path(request.store).absolute()),
         runs=str(folder.path.parent),

@@ -26,7 +26,7 @@ COMPLETE = ("finished", "early_stopping")
 
 
 RUN = "run.json"
-"""The identity of a run: system, configuration, store, precision."""
+"""The identity of a run: method, configuration, store, precision."""
 
 
 LAUNCH = "launch.json"
@@ -209,7 +209,7 @@ class RunFolder:
 
     def open(
         self,
-        system: str,
+        method: str,
         config: BaseConfig,
         store: Path,
         data_digest: str,
@@ -221,18 +221,18 @@ class RunFolder:
         is replaced by a run of other settings.
 
         Args:
-            system: its name in ``METHODS``.
+            method: its name in ``METHODS``.
             config: the whole configuration.
             store: where the store lies now.
             data_digest: its digest.
             free_settings: dotted paths that may differ from the last start.
 
         Raises:
-            CheckpointError: if the folder holds a run of another system, configuration or store, with the difference.
+            CheckpointError: if the folder holds a run of another method, configuration or store, with the difference.
             ClusterError: if the folder cannot be written.
             RecordError: if its ``run.json`` is lost, so that nobody knows which run the folder holds.
         """
-        identity = {"system": system, "data_digest": data_digest}
+        identity = {"method": method, "data_digest": data_digest}
         try:
             old = self.read_identity()
         except RecordError as error:

@@ -9,7 +9,7 @@ from raybio.core.errors import ConfigError, DivergedError
 
 
 class MetricError(ConfigError):
-    """A sweep's metric is none that its system evaluates: so it will be in every trial."""
+    """A sweep's metric is none that its method evaluates: so it will be in every trial."""
 
 
 @dataclass(frozen=True)

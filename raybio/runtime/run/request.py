@@ -16,7 +16,7 @@ from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig
 
 FOLD = "data.fold"
-"""Where a system's configuration says which part of a cross-validation is trained."""
+"""Where a method's configuration says which part of a cross-validation is trained."""
 
 
 ONE_FOLD = f"of a cross-validation: --set {FOLD}="
@@ -64,10 +64,10 @@ class Arguments:
     has_last_training: bool = False
 
 
-def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any]:
+def settle(method: str, arguments: Arguments, job: str = "run") -> dict[str, Any]:
     """Turn arguments into the fields of a ``TrainRequest``.
 
-    The settings are the system's defaults (its demo's without a store), then ``--config``, then ``--set``. A name that
+    The settings are the method's defaults (its demo's without a store), then ``--config``, then ``--set``. A name that
     exists, given without store and config, continues with what that run has. A configuration that a run or a sweep left
     in its folder brings their store, and the workers, threads and device that it was trained with.
 
@@ -76,7 +76,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
         RecordError: if a record of the run of that name is damaged and cannot be written again.
         StoreError: if the store is missing or damaged.
     """
-    entry = METHODS[system]
+    entry = METHODS[method]
     if arguments.device not in _DEVICES:
         raise ConfigError(f"--device: got {arguments.device!r}, want auto, cpu or gpu")
     runs = default_folder("runs", "RAYBIO_RUNS") if arguments.runs is None else arguments.runs
@@ -99,7 +99,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
 
     digest = open_store(store, entry.store).digest
     return {
-        "system": system,
+        "method": method,
         "config": config,
         "store": Path(store).absolute(),
         "name": arguments.name or f"{job}-{fingerprint(config)[:8]}{digest[:4]}",
@@ -116,7 +116,7 @@ def settle(system: str, arguments: Arguments, job: str = "run") -> dict[str, Any
 
 
 def base_configs(arguments: Arguments) -> dict[str, Callable[[], TrainingConfig]]:
-    """Name of each system -> returns the settled configuration of ``arguments``, as ``load_search_space`` takes them.
+    """Name of each method -> returns the settled configuration of ``arguments``, as ``load_search_space`` takes them.
 
     The functions raise ConfigError for settings that are wrong.
     """
@@ -136,7 +136,7 @@ def _given_or(value: Any, default: Any) -> Any:
 def settled_config(
     entry: Method, arguments: Arguments, runs: Path
 ) -> tuple[Path | None, TrainingConfig]:
-    """The store, None where it would be the system's demo's, and the settings; nothing is written.
+    """The store, None where it would be the method's demo's, and the settings; nothing is written.
 
     Raises:
         ConfigError: for settings that are wrong.

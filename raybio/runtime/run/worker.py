@@ -45,7 +45,7 @@ class Order:
     """What the driver asks of every worker; plain values, so that it travels.
 
     Attributes:
-        system: its name in ``METHODS``.
+        method: its name in ``METHODS``.
         config: the whole configuration as plain values.
         store: path of the prepared store.
         runs: folder of all runs.
@@ -57,7 +57,7 @@ class Order:
         setup: called as ``setup(rank, attempt folder)`` before anything else; tests plant their faults with it.
     """
 
-    system: str
+    method: str
     config: dict[str, Any]
     store: str
     runs: str
@@ -100,7 +100,7 @@ def _train(order: Order, folder: RunFolder) -> None:
         order.threads or max(1, torch.get_num_threads() // context.get_local_world_size())
     )
     collective: Collective = ProcessGroup() if world > 1 else SingleProcess()
-    entry = METHODS[order.system]
+    entry = METHODS[order.method]
     config = entry.config.from_mapping(order.config)
     checkpoints = _checkpoints(folder, config)
     if rank != 0:
@@ -124,7 +124,7 @@ def _walk(
     checkpoints: CheckpointStore,
     log: MetricsLog | None,
 ) -> None:
-    system = METHODS[order.system].build(config, order.store)
+    system = METHODS[order.method].build(config, order.store)
 
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
         _agree(first_step, collective)

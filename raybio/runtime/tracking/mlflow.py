@@ -62,9 +62,9 @@ def goes_on(client: Any, run_id: str) -> bool:
     return True
 
 
-def find_runs(client: Any, system: str, key: str) -> list[str]:
+def find_runs(client: Any, method: str, key: str) -> list[str]:
     """All runs that were made with this key, by attempts whose answers were lost or whose process was killed too."""
-    experiment = client.get_experiment_by_name(system)
+    experiment = client.get_experiment_by_name(method)
     if experiment is None:
         return []
     return [
@@ -73,22 +73,22 @@ def find_runs(client: Any, system: str, key: str) -> list[str]:
     ]
 
 
-def create_run(client: Any, uri: str, system: str, name: str, tags: dict[str, str]) -> str:
-    """A new run in the system's experiment, which is made with the first one; returns its id."""
-    experiment = client.get_experiment_by_name(system)
+def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, str]) -> str:
+    """A new run in the method's experiment, which is made with the first one; returns its id."""
+    experiment = client.get_experiment_by_name(method)
     if experiment is None:
         place = None
         if uri.startswith("sqlite:"):
             place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-        experiment_id = client.create_experiment(system, artifact_location=place)
+        experiment_id = client.create_experiment(method, artifact_location=place)
     else:
         experiment_id = experiment.experiment_id
     return str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
 
 
-def tags_of(system: str, data_digest: str) -> dict[str, str]:
-    """The system, the store's digest, versions of what computes, and raybio's commit; nothing of the environment."""
-    tags = {"system": system, "data_digest": data_digest, "version.python": sys.version.split()[0]}
+def tags_of(method: str, data_digest: str) -> dict[str, str]:
+    """The method, the store's digest, versions of what computes, and raybio's commit; nothing of the environment."""
+    tags = {"method": method, "data_digest": data_digest, "version.python": sys.version.split()[0]}
     for package in _VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             tags[f"version.{package}"] = metadata.version(package)

@@ -106,7 +106,7 @@ class Tracker:
         self,
         folder: RunFolder,
         uri: str,
-        system: str,
+        method: str,
         config: dict[str, Any],
         data_digest: str,
         parent_run_id: str | None = None,
@@ -117,13 +117,13 @@ class Tracker:
         Args:
             folder: the run's.
             uri: of the tracking server or database.
-            system: its name, which the experiment has too.
+            method: its name, which the experiment has too.
             config: the whole configuration.
             data_digest: of the store.
             parent_run_id: the run that this one belongs to.
             parent: its tracker, if it may not have an id yet; this process then samples the machine for the parent.
         """
-        self.folder, self.uri, self.system, self.config = folder, uri, system, config
+        self.folder, self.uri, self.method, self.config = folder, uri, method, config
         self.data_digest, self.parent_run_id, self.parent = data_digest, parent_run_id, parent
         saved = read_recomputable(folder.tracking) or {}
         saved = saved if saved.get("uri") == uri else {}
@@ -305,15 +305,15 @@ class Tracker:
         self.is_open.set()
 
     def _found(self) -> list[str]:
-        return mlflow_run.find_runs(self._client, self.system, self.key)
+        return mlflow_run.find_runs(self._client, self.method, self.key)
 
     def _created(self) -> str:
-        tags = mlflow_run.tags_of(self.system, self.data_digest)
+        tags = mlflow_run.tags_of(self.method, self.data_digest)
         parent_run_id = self.parent.run_id if self.parent else self.parent_run_id
         if parent_run_id is not None:
             tags["mlflow.parentRunId"] = parent_run_id
         tags[mlflow_run.KEY] = self.key
-        return mlflow_run.create_run(self._client, self.uri, self.system, self.folder.name, tags)
+        return mlflow_run.create_run(self._client, self.uri, self.method, self.folder.name, tags)
 
     def _forward(self) -> None:
         self._unsent += self._tail.read()

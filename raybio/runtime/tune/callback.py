@@ -191,11 +191,11 @@ class FollowedTrials(Callback):
 
     def _tracker(self, trial: Trial) -> Tracker:
         config = self.order.config(trial.settings)
-        folder, system = self.order.folder(trial), self.order.space.system
+        folder, method = self.order.folder(trial), self.order.space.method
         return Tracker(
             folder,
             self.parent.uri,
-            system,
+            method,
             config.to_mapping(),
             self.parent.data_digest,
             parent=self.parent,

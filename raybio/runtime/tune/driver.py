@@ -1,9 +1,9 @@
-"""A sweep, seen from the driver: many trials of one system, which Ray Tune starts and stops, and what they found.
+"""A sweep, seen from the driver: many trials of one method, which Ray Tune starts and stops, and what they found.
 
     sweeps/NAME/
         run.json            what must not change between two starts: space, base configuration, store
         trials/trial-.../   each trial's folder, as any run's; export/ is the model of its best step
-        best.yaml           the winner's whole configuration, for the system's own job
+        best.yaml           the winner's whole configuration, for the method's own job
         result.json         the leaderboard; also as leaderboard.csv
         report.html         both, and pictures
 
@@ -141,7 +141,7 @@ def sweep(request: SweepRequest) -> Swept:
     """
     folder, entry, space = (
         RunFolder(request.sweeps, request.name),
-        METHODS[request.space.system],
+        METHODS[request.space.method],
         request.space,
     )
     uri = tracking_uri(request.tracking, request.sweeps)
@@ -160,7 +160,7 @@ def sweep(request: SweepRequest) -> Swept:
             name: value for name, value in space.to_mapping().items() if value or name != "tied"
         }
         identity = _Identity(space=told, base=request.base.to_mapping())
-        folder.open(space.system, identity, Path(place), store.digest, FREE_SETTINGS)
+        folder.open(space.method, identity, Path(place), store.digest, FREE_SETTINGS)
         started = {"given": dict(request.given), "tracking": request.tracking}
         write_json(folder.launch, (read_json(folder.launch) or {}) | started)
         _restore_records(folder, order)
@@ -172,7 +172,7 @@ def sweep(request: SweepRequest) -> Swept:
                 )  # before anything is recorded: a plan that cannot run is no failed sweep
             folder.record_precision(_decided(request, folder).name)
         order = replace(order, precision=folder.precision or "auto")
-        tracker = Tracker(folder, uri, space.system, identity.to_mapping(), store.digest)
+        tracker = Tracker(folder, uri, space.method, identity.to_mapping(), store.digest)
         if not _is_complete(order):
             report_cuts(lengths, folder, tracker)
         with StopSignals(order.stop) as signals:

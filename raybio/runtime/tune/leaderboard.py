@@ -183,7 +183,7 @@ def _place(order: TrialOrder, trials: list[TrialRecord]) -> Place:
 def best_config(order: TrialOrder, place: Place) -> TrainingConfig:
     """The whole configuration of the first of the settings' trials, ending at the best step where that can be.
 
-    Run by the system's own job it trains what the trial trained, so the metric at that step is the same. Where the
+    Run by the method's own job it trains what the trial trained, so the metric at that step is the same. Where the
     learning rate depends on the end, it goes on to the trial's last step.
     """
     config = order.config(place.trials[0].settings)

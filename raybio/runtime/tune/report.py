@@ -113,7 +113,7 @@ def _notes(places: Sequence[Place]) -> list[str]:
         return ["No trial came to an evaluation."]
     first = places[0].trials[0]
     if not first.goes_on_from:
-        return ["best.yaml is the best settings' whole configuration, for the system's own job."]
+        return ["best.yaml is the best settings' whole configuration, for the method's own job."]
     return [
         "The best trial went on from another one's weights: best.yaml has its last settings alone, and its weights are "
         f"in trials/{first.name}/export."
@@ -127,7 +127,7 @@ def _summary(
     ways = Counter(one.status for one in trials)
     hours = sum(one.worker_seconds for one in trials) / 3600
     rows = [
-        ["system", space.system],
+        ["method", space.method],
         ["metric", f"{space.metric}, {'more' if space.mode == 'max' else 'less'} is better"],
         ["trials", ", ".join(f"{number} {status}" for status, number in ways.items()) or "none"],
         [

@@ -163,7 +163,7 @@ def _new_values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[
     last = max((step for step, _ in _known_values(folder, order.goal)), default=-1)
     store = open_store(order.store)
     config = order.config(trial.settings)
-    folder.open(order.space.system, config, Path(order.store), store.digest, ())
+    folder.open(order.space.method, config, Path(order.store), store.digest, ())
     folder.record_precision(order.precision_of(config))
     folder.stop.unlink(missing_ok=True)
     train = _trained_by_workers if order.workers > 1 else _trained_here
@@ -184,7 +184,7 @@ def _trained_here(
         order.setup(0, folder.path)
     torch.set_num_threads(order.threads)
     device = "cuda" if order.gpus_per_worker else "cpu"
-    system = METHODS[order.space.system].build(config, order.store)
+    system = METHODS[order.space.method].build(config, order.store)
     reports = walk_alone(
         system,
         config,
@@ -248,7 +248,7 @@ def _trained_by_workers(
         order.workers, order.cpus_per_worker, order.gpus_per_worker, order.threads
     )
     asked = Order(
-        system=order.space.system,
+        method=order.space.method,
         config=config.to_mapping(),
         store=order.store,
         runs=str(folder.path.parent),

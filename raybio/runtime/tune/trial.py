@@ -128,7 +128,7 @@ class TrialOrder:
             ConfigError: if they do not fit each other, or the store.
             StoreError: if the store is missing, damaged or of another kind.
         """
-        config, entry = self.config(settings), METHODS[self.space.system]
+        config, entry = self.config(settings), METHODS[self.space.method]
         if self.store:
             from raybio.store.store import open_store  # reads Arrow files: a dry run does without
 

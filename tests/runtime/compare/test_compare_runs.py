@@ -48,7 +48,7 @@ def write_run(
     values: np.ndarray | None,
     settings: Mapping[str, Any] | None = None,
     digest: str = "d" * 64,
-    system: str = SYSTEM,
+    method: str = SYSTEM,
     curve: Mapping[int, float] = CURVE,
     units: np.ndarray = UNITS,
     splits: tuple[str, ...] = ("val",),
@@ -56,8 +56,8 @@ def write_run(
 ) -> RunFolder:
     """What training leaves of a run whose units have ``values`` in all scores; None: a trial, without an evaluation."""
     folder = RunFolder(runs, name)
-    config = override_all(METHODS[system].config(), dict(settings or {}))
-    folder.open(system, config, Path("store"), digest, ())
+    config = override_all(METHODS[method].config(), dict(settings or {}))
+    folder.open(method, config, Path("store"), digest, ())
     log = MetricsLog(folder.metrics)
     for step, value in curve.items():
         rates = {"tokens_per_second": 100.0, "steps_per_second": 2.0} if step else {}
@@ -275,22 +275,22 @@ def test_runs_are_named_by_name_path_or_pattern_and_each_counts_once(tmp_path: P
 def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> None:
     write_run(tmp_path, "a", noisy(1))
     write_run(tmp_path, "elsewhere", noisy(1), digest="e" * 64)
-    write_run(tmp_path, "biostransformers", noisy(1), system="biostransformers")
+    write_run(tmp_path, "biostransformers", noisy(1), method="biostransformers")
     write_run(tmp_path, "silent", noisy(1), curve={})
     write_run(tmp_path / "sweep" / "trials", "trial-1", None)
     write_json(
-        tmp_path / "sweep" / "run.json", {"system": SYSTEM, "config": {"space": {}, "base": {}}}
+        tmp_path / "sweep" / "run.json", {"method": SYSTEM, "config": {"space": {}, "base": {}}}
     )
     for names, message in (
         (
             ["a", "nobody"],
-            r"RUN nobody: no run of that name in .*want one of a, elsewhere, siamese, silent",
+            r"RUN nobody: no run of that name in .*want one of a, biostransformers, elsewhere, silent",
         ),
         (["a"], r"got 1 run \(a\), want at least two"),
         (["a", "./a"], "want at least two that differ"),
         (
             ["a", "biostransformers"],
-            r"different systems .*a: structure_preserving, siamese: siamese",
+            r"different methods .*a: sppt_protein, biostransformers: biostransformers",
         ),
         (
             ["a", "elsewhere"],

@@ -314,7 +314,7 @@ def means_over_steps(
     kin: list[Kin], value_by_step: Callable[[Kin], dict[int, float]]
 ) -> list[tuple[str, int, str]]:
     """Label, step and runs with mean and deviation of what such runs would leave behind."""
-    metric, *_ = METHODS[kin[0].request.system].step_metrics
+    metric, *_ = METHODS[kin[0].request.method].step_metrics
     results = [
         finished(one.request.runs, one.request.name, value_by_step(one), metric) for one in kin
     ]

@@ -335,7 +335,7 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     space = tmp_path / "space.yaml"
     text = (ROOT / "search_spaces" / "sppt_protein.yaml").read_text()
     space.write_text(text)
-    sweep = replace(intent(tmp_path, tiny_store, device="auto"), system=None, space=space)
+    sweep = replace(intent(tmp_path, tiny_store, device="auto"), method=None, space=space)
     found = by_check(preflight(sweep))
     assert found["settings"].state == found["encoder"].state == OK
     assert "trials are valid" in found["settings"].found
@@ -371,7 +371,7 @@ def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
     assert (
         by_check(preflight(all_cpus))["resources"].state == ERROR
     )  # a run's stream needs CPUs beside its workers
-    sweep = replace(all_cpus, system=None, space=space, gpus_per_worker=0.0)
+    sweep = replace(all_cpus, method=None, space=space, gpus_per_worker=0.0)
     found = by_check(preflight(sweep))["resources"]
     assert (found.state, found.found.split(":")[0]) == (OK, "1 trials at a time")
     parts = replace(sweep, arguments=replace(sweep.arguments, cpus_per_worker=0.1))
@@ -397,7 +397,7 @@ def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
     ):
         preflight(replace(sweep, arguments=replace(sweep.arguments, device="cpu")))
     with pytest.raises(ConfigError, match="only sweeps have them; want --space"):
-        preflight(replace(sweep, system="sppt_protein", space=None))
+        preflight(replace(sweep, method="sppt_protein", space=None))
 
 
 def test_a_misspelt_setting_does_not_end_the_other_looks(
@@ -407,8 +407,8 @@ def test_a_misspelt_setting_does_not_end_the_other_looks(
     assert found["settings"].state == ERROR
     assert "peak_lr" in found["settings"].found
     assert found["store"].state == found["disk"].state == OK
-    with pytest.raises(ConfigError, match="want --system or --space"):
-        preflight(replace(intent(tmp_path, tiny_store, "seed=1"), system=None))
+    with pytest.raises(ConfigError, match="want --method or --space"):
+        preflight(replace(intent(tmp_path, tiny_store, "seed=1"), method=None))
 
 
 def test_only_a_few_nodes_are_named() -> None:

@@ -153,7 +153,7 @@ def test_a_cluster_of_two_nodes_is_looked_at_node_by_node(
     two_nodes: tuple[str, str], tmp_path: Path, tiny_store: Store
 ) -> None:
     address, jobs = two_nodes
-    given = ["--system", "sppt_protein", "--store", str(tiny_store.path), "--device", "cpu"]
+    given = ["--method", "sppt_protein", "--store", str(tiny_store.path), "--device", "cpu"]
     # 2 CPU are there, but 1.5 on no node alone.
     done, worst = run_preflight(tmp_path, address, *given, "--cpus-per-worker", "1.5")
     found = (tmp_path / "found.json").read_text()

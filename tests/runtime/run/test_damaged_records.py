@@ -148,7 +148,7 @@ def test_a_damaged_record_changes_neither_settings_nor_store_nor_workers(
     DAMAGES[damage](kept.folder.path / name)
     again = named_again(kept)
     for field in (
-        "system",
+        "method",
         "config",
         "name",
         "tracking",

@@ -51,7 +51,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 def begin(request: TrainRequest, precision: str | None) -> RunFolder:
     """What the driver leaves before the workers start."""
     folder = RunFolder(request.runs, request.name)
-    folder.open(request.system, request.config, Path(request.store), "digest", ())
+    folder.open(request.method, request.config, Path(request.store), "digest", ())
     if precision is not None:
         folder.record_precision(precision)
     return folder

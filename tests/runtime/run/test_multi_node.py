@@ -179,7 +179,7 @@ def test_a_node_lost_in_the_middle_of_a_sweep_keeps_no_trial_from_its_end(
     nodes: Nodes, drive: Callable[..., Driver], tiny_training: TrainingConfig, tmp_path: Path
 ) -> None:
     space = {
-        "system": "sppt_protein",
+        "method": "sppt_protein",
         "metric": METRIC,
         "mode": "max",
         "budget": {"max_steps": 12, "grace_steps": 4, "max_concurrent_trials": 2},

@@ -188,11 +188,11 @@ def test_a_damaged_run_json_of_a_run_without_a_checkpoint_begins_anew_or_is_refu
 ) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
-    folder.identity.write_text('{"system"')
+    folder.identity.write_text('{"method"')
     assert not open_folder(folder)
     assert "replaces a start" in capsys.readouterr().out
     folder.export.mkdir()
-    folder.identity.write_text('{"system"')
+    folder.identity.write_text('{"method"')
     with pytest.raises(RecordError, match=r"run\.json: damaged"):
         open_folder(folder)
 

@@ -104,7 +104,7 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "first"
     assert run.data.params["optim.peak_lr"] == "0.1"
-    assert {"system", "version.ray", "version.torch", "data_digest"} <= run.data.tags.keys()
+    assert {"method", "version.ray", "version.torch", "data_digest"} <= run.data.tags.keys()
     assert run.inputs.dataset_inputs[0].dataset.digest == "d" * 36
     assert history(uri, tracker.run_id, "loss") == [(step, 1 / step) for step in range(1, 2501)]
     assert history(uri, tracker.run_id, "final/test/f1") == [(2500, 0.75)]

@@ -16,7 +16,7 @@ LAMBDA, RATE, METRIC = "objective.lambda_spml", "optim.peak_lr", "val/link_mrr"
 
 def space_of(folder: Path, **sections: object) -> SearchSpace:
     given = {
-        "system": "sppt_protein",
+        "method": "sppt_protein",
         "metric": METRIC,
         "mode": "max",
         "budget": {"num_trials": 8, "max_steps": 40, "grace_steps": 10},

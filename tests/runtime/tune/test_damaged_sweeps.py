@@ -48,7 +48,7 @@ def sweep_folder(order: TrialOrder) -> RunFolder:
 
 
 def open_again(folder: RunFolder, order: TrialOrder) -> bool:
-    return folder.open(order.space.system, order.base, Path("store"), "d" * 64, ())
+    return folder.open(order.space.method, order.base, Path("store"), "d" * 64, ())
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

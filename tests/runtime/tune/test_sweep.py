@@ -38,7 +38,7 @@ def space_of(folder: Path, **sections: Any) -> SearchSpace:
 
     budget = {"num_trials": 6, "max_steps": 12, "grace_steps": 4, "max_concurrent_trials": 2}
     given = {
-        "system": "sppt_protein",
+        "method": "sppt_protein",
         "metric": METRIC,
         "mode": "max",
         "scheduler": {"kind": "none"},

@@ -40,7 +40,7 @@ class SweepJob:
         self.sweep = folder / "sweeps" / "mine"
         (folder / "config.yaml").write_text(yaml.safe_dump(config.to_mapping()))
         space = {
-            "system": "sppt_protein",
+            "method": "sppt_protein",
             "metric": "val/link_mrr",
             "mode": "max",
             "budget": {"max_steps": max_steps, "grace_steps": 4, "max_concurrent_trials": 2},

@@ -23,14 +23,14 @@ class TrackedSweep:
     """
 
     def __init__(
-        self, folder: Path, uri: str, num_children: int, system: str | None = None
+        self, folder: Path, uri: str, num_children: int, method: str | None = None
     ) -> None:
-        """In an experiment of its own, unless ``system`` says which."""
-        self.uri, self.name, self.system = uri, folder.name, system or folder.name
+        """In an experiment of its own, unless ``method`` says which."""
+        self.uri, self.name, self.method = uri, folder.name, method or folder.name
         names = [self.name, *(f"{self.name}-{number}" for number in range(num_children))]
         self.folders = {name: RunFolder(folder / "runs", name) for name in names}
         for one in self.folders.values():
-            one.open(self.system, TrainingConfig(), Path("/store"), "d" * 64, ())
+            one.open(self.method, TrainingConfig(), Path("/store"), "d" * 64, ())
         self.logs = {name: MetricsLog(one.metrics) for name, one in self.folders.items()}
         self.trackers: dict[str, Tracker] = {}
 
@@ -48,7 +48,7 @@ class TrackedSweep:
         for name, folder in self.folders.items():
             parent = self.trackers.get(self.name)
             self.trackers[name] = Tracker(
-                folder, self.uri, self.system, {"seed": 7}, "d" * 64, parent=parent
+                folder, self.uri, self.method, {"seed": 7}, "d" * 64, parent=parent
             )
 
     def start(self) -> None:
@@ -89,7 +89,7 @@ class TrackedSweep:
     def check(self, server: str, last: int) -> None:
         """MLflow has each run once, with all of its steps, its parent, its artifacts and its true status."""
         client = MlflowClient(server)
-        experiment = client.get_experiment_by_name(self.system)
+        experiment = client.get_experiment_by_name(self.method)
         assert experiment is not None
         found = client.search_runs([experiment.experiment_id])
         runs = {run.info.run_id: run for run in found if run.info.run_name.startswith(self.name)}
