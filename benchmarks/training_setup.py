@@ -11,7 +11,7 @@ from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.interfaces import Encoder, Objective, System
 from raybio.methods.sppt.batches import LinkBatch
 from raybio.methods.sppt.config import ObjectiveConfig
-from raybio.methods.sppt.loss import StructurePreserving
+from raybio.methods.sppt.objective import StructurePreserving
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
 from raybio.training.collective import SingleProcess

@@ -17,12 +17,11 @@ class LinkBatch(TokenBatch):
 
     Attributes:
         row_R: store row (graph node) of each sequence.
-        num_anchors: how many sequences are anchors, shape ().
+        num_anchors: number of anchors, shape ().
         linked_RG: True where the two nodes are linked in the graph.
         ignore_RG: True where a pair is neither positive nor negative: a sequence and itself, and by
             default copies of the same node.
-        num_fallback_negatives: negatives that had to come from outside their anchor's group, shape
-            ().
+        num_fallback_negatives: number of negatives from outside their anchor's group, shape ().
     """
 
     row_R: Tensor
@@ -34,7 +33,9 @@ class LinkBatch(TokenBatch):
 
 @dataclass(frozen=True)
 class TaskBatch(TokenBatch):
-    """One worker's shard of a step of a supervised task; ``label_T`` holds the class of each token, if those have one.
+    """One worker's shard of a step of a supervised task.
+
+    ``label_T`` holds the class of each token if the task labels tokens.
 
     Attributes:
         target_R: class or number of each sequence, float64.

@@ -1,10 +1,9 @@
-"""Collation: the rows of a step become one worker's shard of token sequences, masks and pair masks.
+"""Collation: the rows of a step become one worker's shard of tokens, labels and pair masks.
 
 Crops and masks are counter-based hashes of (seed, step, position in the global batch, position in
-the sequence), so a sequence is cropped and masked alike however many workers share the step.
+the sequence). So a sequence is cropped and masked in the same way for any number of workers.
 
-Shape letters: R sequences of the shard, G sequences of the global batch, T tokens of the shard end
-to end.
+Shape letters: R sequences of the shard, G sequences of the global batch, T tokens of the shard.
 """
 
 from collections.abc import Mapping
@@ -24,30 +23,30 @@ from raybio.ops.masking import mask_tokens
 
 
 class ReadRows(Protocol):
-    """Rows of a store -> their tokens; picklable."""
+    """Reader of store rows as tokens; must pickle."""
 
     @property
     def mask_id(self) -> int:
-        """Token id of what is masked."""
+        """Token id of the mask."""
         ...
 
     @property
     def ordinary_ids(self) -> np.ndarray:
-        """Token ids that sequences are made of, special ones left out."""
+        """Token ids of sequences, without special ones."""
         ...
 
     def __call__(
         self, row_R: np.ndarray, chance_R: object = 0.0
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens (T,), row pointers (R + 1,), and whether each token is a special one (T,).
+        """Return tokens (T,), row pointers (R + 1,) and which tokens are special, bool (T,).
 
-        ``chance_R``, in [0, 1), decides on what a reader leaves to chance.
+        ``chance_R``, in [0, 1), decides each random choice of the reader, such as a crop.
         """
         ...
 
 
 def unmasked(read: ReadRows, row_R: np.ndarray) -> TokenBatch:
-    """Rows for embedding: nothing is masked."""
+    """Return rows as tokens without masks, for embedding."""
     token_T, indptr_R1, _ = read(row_R)
     return TokenBatch(
         token_T=torch.from_numpy(token_T.astype(np.int64)),
@@ -57,33 +56,31 @@ def unmasked(read: ReadRows, row_R: np.ndarray) -> TokenBatch:
 
 
 class HasGraph(Protocol):
-    """A store of linked rows, or whatever else has a graph over rows."""
+    """A store of linked rows, or any other object with a graph over rows."""
 
     @property
     def graph(self) -> Graph:
-        """Over the rows."""
+        """Training graph over the rows."""
         ...
 
 
 @dataclass(frozen=True)
 class LinkCollate:
-    """(step, rank, world) -> the arrays of a ``LinkBatch``.
+    """Callable (step, rank, world) that returns the arrays of a ``LinkBatch``.
 
-    Pickles as its settings and the store's path; the mapped store is opened once a process.
+    It pickles as its settings and the store's path. Each process opens the mapped store once.
 
     Attributes:
-        linked: has the graph: a store of one.
-        plan_config: which rows.
-        mask_config: what is masked.
-        read: rows to tokens; what it leaves to chance is decided by the step and the place in the
-            global batch.
+        linked: store of the graph.
+        plan_config: settings of the plan.
+        mask_config: settings of masking.
+        read: reader of rows; its random choices depend on the step and the position in the batch.
         seed: the run's seed.
         with_pairs: whether positives, negatives and pair masks are needed (λ > 0).
-        mask_anchors: whether anchors are masked (λ < 1, or as the anchor's view in the coupling
-            loss).
-        same_node: what copies of one node in a batch are to each other.
-        self_loops: as in ``LinkPlan``; copies of a node are then linked, whatever ``same_node``
-            says.
+        mask_anchors: whether anchors are masked, for λ < 1 or for the graph loss.
+        same_node: relation between two copies of a node in a batch.
+        self_loops: as in ``LinkPlan``; copies of a node are then linked, and ``same_node`` is
+            ignored.
     """
 
     linked: HasGraph
@@ -102,20 +99,20 @@ class LinkCollate:
         return LinkPlan(self.linked.graph, self.plan_config, self.seed, self.self_loops)
 
     def __getstate__(self) -> dict[str, object]:
-        """The fields without the cached plan, so that what travels stays small."""
+        """Return the fields without the cached plan, to keep the pickle small."""
         return {name: value for name, value in self.__dict__.items() if name != "plan"}
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
-        """The arrays of worker ``rank``'s shard of ``step``."""
-        everything = self.plan.rows(step) if self.with_pairs else self.plan.anchors(step)
-        shard = everything.shard(rank, world)
+        """Return the arrays of worker ``rank``'s shard of ``step``."""
+        batch_rows = self.plan.rows(step) if self.with_pairs else self.plan.anchors(step)
+        shard = batch_rows.shard(rank, world)
         row_R = shard.flat
-        position_R = _global_positions(everything).shard(rank, world).flat
-        crop_key, num_anchors = derive_seed(self.seed, "crop", step), len(shard.anchor_B)
+        position_R = _global_positions(batch_rows).shard(rank, world).flat
+        crop_key = derive_seed(self.seed, "crop", step)
+        num_anchors = len(shard.anchor_B)
         token_T, indptr_R1, is_special_T = self.read(row_R, hash_uniform(crop_key, position_R))
-        label_T = np.full(
-            len(token_T), IGNORED_LABEL, dtype=np.int16 if token_T.itemsize == 1 else np.int32
-        )
+        label_type = np.int16 if token_T.itemsize == 1 else np.int32
+        label_T = np.full(len(token_T), IGNORED_LABEL, dtype=label_type)
         if self.mask_anchors and num_anchors:
             end = indptr_R1[num_anchors]
             token_T[:end], label_T[:end] = self._mask(
@@ -131,7 +128,7 @@ class LinkCollate:
             "label_T": label_T,
             "row_R": row_R,
             "num_anchors": np.asarray(num_anchors),
-            **self._pairs(everything, row_R, rank, world),
+            **self._pair_masks(batch_rows, row_R, rank, world),
             "num_fallback_negatives": np.asarray(self._count_fallbacks(shard)),
         }
 
@@ -143,6 +140,7 @@ class LinkCollate:
         position_R: np.ndarray,
         step: int,
     ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the masked tokens and the labels of the shard's anchors."""
         length_R = np.diff(indptr_R1)
         position_T = np.repeat(position_R, length_R)
         offset_T = np.arange(len(token_T)) - np.repeat(indptr_R1[:-1], length_R)
@@ -160,13 +158,14 @@ class LinkCollate:
             random_token_ids=self.read.ordinary_ids,
         )
 
-    def _pairs(
-        self, everything: StepRows, row_R: np.ndarray, rank: int, world: int
+    def _pair_masks(
+        self, batch_rows: StepRows, row_R: np.ndarray, rank: int, world: int
     ) -> dict[str, np.ndarray]:
+        """Return ``linked_RG`` and ``ignore_RG`` of ``LinkBatch``."""
         if not self.with_pairs:
-            nothing = np.zeros((len(row_R), 0), dtype=bool)
-            return {"linked_RG": nothing, "ignore_RG": nothing}
-        shards = [everything.shard(other, world).flat for other in range(world)]
+            no_pairs = np.zeros((len(row_R), 0), dtype=bool)
+            return {"linked_RG": no_pairs, "ignore_RG": no_pairs}
+        shards = [batch_rows.shard(other, world).flat for other in range(world)]
         column_G = np.concatenate(shards)
         offset = sum(len(shard) for shard in shards[:rank])
         linked_RG = self.linked.graph.linked(row_R, column_G)
@@ -187,7 +186,7 @@ class LinkCollate:
 
 
 def _global_positions(rows: StepRows) -> StepRows:
-    """The number of each sequence in the global batch, in a layout that does not depend on the workers."""
+    """Return each sequence's number in the global batch, which does not depend on the workers."""
     sizes = [rows.anchor_B.size, rows.positive_BP.size, rows.negative_BQ.size]
     anchor, positive, negative = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:2])
     return StepRows(

@@ -8,7 +8,7 @@ from raybio.core.config import BaseConfig
 
 
 class PlanConfig(BaseConfig):
-    """Which rows make up a step."""
+    """Rows of a step."""
 
     global_batch_rows: int = Field(64, ge=1, description="anchors of a step, over all workers")
     anchor_order: Literal["uniform", "group_first"] = Field(
@@ -58,10 +58,10 @@ PRESETS: dict[str, dict[str, float]] = {
 
 
 class MaskConfig(BaseConfig):
-    """Which tokens of an anchor are to be predicted."""
+    """Masking of the anchors' tokens."""
 
     mask_rate: float = Field(
-        0.15, gt=0, lt=1, description="share of an anchor's tokens that are to be predicted"
+        0.15, gt=0, lt=1, description="fraction of an anchor's tokens that are masked and predicted"
     )
     mask_style: Literal["always", "bert"] = Field(
         "always",
@@ -71,31 +71,36 @@ class MaskConfig(BaseConfig):
 
 
 class LinkEvaluationConfig(BaseConfig):
-    """How link retrieval is measured, during training and at the end."""
+    """Evaluation by link retrieval, during training and at the end."""
 
     num_nodes_per_group: int = Field(
         50,
         ge=0,
-        description="nodes drawn from each group, to which all their neighbours are added; 0: "
-        "whole groups",
+        description="nodes drawn from each group for evaluations during training; all their "
+        "neighbors are added; 0: whole groups",
     )
     num_nodes_per_group_at_the_end: int = Field(
         0,
         ge=0,
-        description="the same for a finished run's table; 0: whole groups, whose cost grows with "
-        "their squares",
+        description="the same for the final table; 0: whole groups, at a cost that grows with the "
+        "square of their sizes",
     )
     metric: Literal["euclidean", "cosine"] = Field(
-        "euclidean", description="what is near in embedding space"
+        "euclidean", description="distance by which candidates are ranked"
     )
-    block_rows: int = Field(1024, ge=1, description="nodes whose candidates are scored at once")
+    block_rows: int = Field(
+        1024, ge=1, description="most nodes whose candidates are scored at once"
+    )
 
 
 class ObjectiveConfig(BaseConfig):
-    """What is minimised."""
+    """The loss."""
 
     lambda_spml: float = Field(
-        0.1, ge=0, le=1, description="weight λ of the graph loss; the language model has 1 - λ"
+        0.1,
+        ge=0,
+        le=1,
+        description="weight λ of the graph loss; the language-model loss has weight 1 - λ",
     )
     loss: Literal["multi_similarity", "multi_similarity_global", "margin_contrastive"] = Field(
         "multi_similarity",
@@ -122,15 +127,18 @@ class ObjectiveConfig(BaseConfig):
         "preset's",
     )
     positive_margin: float = Field(
-        0.0, ge=0, description="margin_contrastive: linked pairs are pulled below this"
+        0.0,
+        ge=0,
+        description="margin_contrastive: distance below which a linked pair costs nothing",
     )
     negative_margin: float = Field(
-        10.0, ge=0, description="margin_contrastive: unlinked pairs are pushed beyond this"
+        10.0,
+        ge=0,
+        description="margin_contrastive: distance above which an unlinked pair costs nothing",
     )
     same_node: Literal["ignore", "positive", "negative"] = Field(
         "ignore",
-        description="what two copies of a node in one batch are (negative: as in the authors' "
-        "code)",
+        description="relation between two copies of a node in one batch (authors' code: negative)",
     )
     masked_anchors: bool = Field(
         True,
@@ -139,7 +147,7 @@ class ObjectiveConfig(BaseConfig):
     )
 
     def multi_similarity(self) -> dict[str, float]:
-        """The preset's numbers with the explicitly given ones in their place."""
+        """Return the preset's values, replaced by those that are set explicitly."""
         given = {name: getattr(self, name) for name in PRESETS[self.preset]}
         return PRESETS[self.preset] | {
             name: value for name, value in given.items() if value is not None
@@ -147,10 +155,10 @@ class ObjectiveConfig(BaseConfig):
 
 
 def check_sampling(plan: PlanConfig, objective: ObjectiveConfig) -> None:
-    """Refuse what cannot go together.
+    """Refuse combinations of settings that cannot be trained.
 
     Raises:
-        ValueError: naming both settings.
+        ValueError: the message names both settings.
     """
     if not objective.masked_anchors and objective.lambda_spml < 1:
         raise ValueError(
@@ -175,11 +183,14 @@ class LinkedTextConfig(BaseConfig):
     """How raw files become a store of linked texts; all of it stands in the store's manifest."""
 
     heldout_share: float = Field(
-        0.05, ge=0, lt=1, description="share of each group's links kept out of training"
+        0.05, ge=0, lt=1, description="fraction of each group's links that is kept out of training"
     )
-    seed: int = Field(0, ge=0, description="which links are held out")
+    seed: int = Field(0, ge=0, description="seed of the draw of held-out links")
     max_bad_share: float = Field(
-        0.1, ge=0, le=1, description="share of bad records beyond which the input is refused"
+        0.1,
+        ge=0,
+        le=1,
+        description="maximum fraction of invalid records; the input is refused beyond it",
     )
 
 
@@ -188,5 +199,5 @@ class PrepareConfig(LinkedTextConfig):
 
     strip_stop: bool = Field(False, description="remove a '*' at the end of a sequence")
     max_length: int = Field(
-        DEFAULT_MAX_LENGTH, ge=1, description="longer sequences are set aside, in letters"
+        DEFAULT_MAX_LENGTH, ge=1, description="longest sequence that is kept, in letters"
     )

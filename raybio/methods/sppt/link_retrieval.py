@@ -1,12 +1,11 @@
-"""Link retrieval: rank the nodes of a graph by nearness of embeddings and score the ranks of linked nodes.
+"""Link retrieval: rank nodes by nearness of embeddings, and score the ranks of linked nodes.
 
 The measures follow McDermott et al. (Structure-inducing pre-training, appendix on the choice of λ)
 and its code. The ranking is exact, needs bounded memory, and treats ties as ``LinkRetrieval``
 states for each measure.
 
-Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P directed links, K
-cut-offs, B anchors of a
-block, U distinct scores of links.
+Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P directed links, K cut-offs,
+B anchors of a block, U distinct scores of links.
 """
 
 from collections.abc import Iterator, Sequence
@@ -111,7 +110,7 @@ class LinkRetrieval:
 
     @property
     def average_precision(self) -> float:
-        """Average precision over all ordered pairs of a group (micro), mean over groups weighted by anchors."""
+        """Micro average precision of each group's ordered pairs; groups weigh as many anchors as they have."""
         start_G = np.flatnonzero(np.diff(self.group_A, prepend=self.group_A[0] - 1))
         links_G = np.add.reduceat(self.num_links_A, start_G)
         precision_G = np.add.reduceat(self.precision_sum_A, start_G) / links_G
@@ -126,7 +125,7 @@ class LinkRetrieval:
 
     @property
     def recall_at(self) -> dict[int, float]:
-        """Fraction of all directed links that are among the first k of their anchor, for each k of ``CUTOFFS``."""
+        """Fraction of directed links among the first k of their anchor, for each k of ``CUTOFFS``."""
         recall_K = self.hits_AK.sum(axis=0) / self.num_links_A.sum()
         return {k: float(recall) for k, recall in zip(CUTOFFS, recall_K, strict=True)}
 
@@ -143,7 +142,7 @@ def link_retrieval(
     collective: Collective | None = None,
     score_dtype: torch.dtype = torch.float64,
 ) -> LinkRetrieval:
-    """Rank, for each node, the other nodes of its group by nearness, and score the ranks of its links.
+    """Rank the other nodes of each node's group by nearness, and score the ranks of its links.
 
     Memory beyond the embeddings and links: a few blocks of ``block_rows`` x (size of the largest
         group) numbers.
@@ -194,7 +193,7 @@ def link_retrieval(
 
 
 class CandidateScores(Protocol):
-    """Scores of the candidates of a group: an ``ops.scores.Scorer`` of embeddings, or any table of scores."""
+    """Scores of a group's candidates: an ``ops.scores.Scorer`` of embeddings, or any table."""
 
     @property
     def num_candidates(self) -> int:
@@ -212,7 +211,7 @@ class CandidateScores(Protocol):
         ...
 
     def block(self, first: int, end: int) -> Tensor:
-        """Scores (end - first, N) of the candidates for anchors ``[first, end)``; -inf for the anchor itself."""
+        """Return scores (end - first, N) for anchors ``[first, end)``; -inf for the anchor itself."""
         ...
 
 

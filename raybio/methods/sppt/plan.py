@@ -1,8 +1,7 @@
-"""The plan: which rows make up each step, as a pure function of (seed, step).
+"""The plan: the rows of each step, as a pure function of (seed, step).
 
-No state, no lists, no buffers: a run resumes at any step by arithmetic, and the rows of a step do
-    not depend on how
-many workers share it.
+It has no state, so a run resumes at any step by arithmetic. The rows of a step do not depend on the
+number of workers that share it.
 
 Shape letters: B anchors of a step, P positives and Q negatives of an anchor.
 """
@@ -27,10 +26,10 @@ class StepRows:
     negative_BQ: np.ndarray
 
     def shard(self, rank: int, world: int) -> "StepRows":
-        """The slice of worker ``rank`` of ``world``: consecutive anchors with their positives and negatives."""
+        """Return worker ``rank``'s part: consecutive anchors with their positives and negatives."""
         num_anchors = len(self.anchor_B)
-        part = slice(num_anchors * rank // world, num_anchors * (rank + 1) // world)
-        return StepRows(self.anchor_B[part], self.positive_BP[part], self.negative_BQ[part])
+        here = slice(num_anchors * rank // world, num_anchors * (rank + 1) // world)
+        return StepRows(self.anchor_B[here], self.positive_BP[here], self.negative_BQ[here])
 
     @property
     def flat(self) -> np.ndarray:
@@ -40,18 +39,21 @@ class StepRows:
 
 @dataclass(frozen=True)
 class LinkPlan:
-    """Anchors with their linked positives and tier-1 negatives (SPPT, facts on tiered sampling).
+    """The tiered sampler of McDermott et al.: anchors, linked positives and tier-1 negatives.
 
-    In ``uniform`` order the anchors of all steps are one endless stream, the k-th of which is node
+    Tier 1 draws an anchor's negatives from its own group. Tier 2, the similarity of embeddings, is
+    the loss's part.
+
+    In ``uniform`` order the anchors of all steps form one endless stream. Its k-th entry is node
     number ``k mod N`` of the keyed permutation of epoch ``k div N``. So every batch is full, and
-    every epoch holds each node exactly once, also where the batch does not divide the epoch.
+    every epoch holds each node exactly once, also if the batch size does not divide the epoch.
 
     Attributes:
-        graph: who is linked to whom.
-        config: what a step is made of.
-        seed: of all drawing.
-        self_loops: each node counts as a neighbour of itself, so that it is drawn as its own
-            positive as often as any other, and nodes without a link are anchors too; parity with
+        graph: the training links.
+        config: number of rows of each kind and order of the anchors.
+        seed: seed of all draws.
+        self_loops: each node counts as a neighbor of itself. So it is drawn as its own positive as
+            often as any other neighbor, and nodes without a link are anchors too. For parity with
             the authors' synthetic surfaces.
 
     Raises:
@@ -69,9 +71,8 @@ class LinkPlan:
             raise DataError(
                 "the graph has no links, want at least one: nothing can be pre-trained on it"
             )
-        if self.config.anchor_order == "group_first" and self.config.global_batch_rows > len(
-            self._nodes
-        ):
+        is_group_first = self.config.anchor_order == "group_first"
+        if is_group_first and self.config.global_batch_rows > len(self._nodes):
             raise ConfigError(
                 f"plan.global_batch_rows = {self.config.global_batch_rows}, but only "
                 f"{len(self._nodes)} nodes have a link and group_first draws without replacement: "
@@ -80,24 +81,21 @@ class LinkPlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which each node with a positive is an anchor once; a fraction where the batch does not fit."""
+        """Steps in which each node with a positive is an anchor once; may be fractional."""
         return len(self._nodes) / self.config.global_batch_rows
 
     def anchors(self, step: int) -> StepRows:
-        """The anchors of ``step`` alone, for training without the graph."""
-        anchor_B = (
-            self._uniform(step)
-            if self.config.anchor_order == "uniform"
-            else self._group_first(step)
-        )
+        """Return the anchors of ``step`` only, for training without the graph."""
+        is_uniform = self.config.anchor_order == "uniform"
+        anchor_B = self._uniform(step) if is_uniform else self._group_first(step)
         nothing = np.empty((len(anchor_B), 0), dtype=np.int64)
         return StepRows(anchor_B, nothing, nothing)
 
     def rows(self, step: int) -> StepRows:
-        """The rows of the global batch of ``step``.
+        """Return the rows of the global batch of ``step``.
 
         Raises:
-            DataError: if negatives are wanted of a node that is linked to all others.
+            DataError: if a node needs negatives but is linked to all others.
         """
         anchor_B = self.anchors(step).anchor_B
         rng = np.random.default_rng(derive_seed(self.seed, "neighbours", step))
@@ -113,6 +111,7 @@ class LinkPlan:
         return StepRows(anchor_B, positive_BP, negative_BQ)
 
     def _positives(self, anchor_B: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draw neighbors; with self-loops the node itself is one more neighbor."""
         num = self.config.num_positives_per_anchor
         if not self.self_loops:
             return self.graph.sample_neighbors(anchor_B, num, rng)
@@ -120,31 +119,31 @@ class LinkPlan:
         is_other_BP = rng.integers(0, degree_B[:, None] + 1, size=(len(anchor_B), num)) > 0
         positive_BP = np.repeat(anchor_B[:, None], num, axis=1)
         linked_B = degree_B > 0
-        neighbour_BP = self.graph.sample_neighbors(anchor_B[linked_B], num, rng)
-        positive_BP[linked_B] = np.where(is_other_BP[linked_B], neighbour_BP, positive_BP[linked_B])
+        neighbor_BP = self.graph.sample_neighbors(anchor_B[linked_B], num, rng)
+        positive_BP[linked_B] = np.where(is_other_BP[linked_B], neighbor_BP, positive_BP[linked_B])
         return positive_BP
 
     @cached_property
     def _nodes(self) -> np.ndarray:
-        """Nodes that have a positive, sorted by group so that a group is one range of them."""
-        counted = np.flatnonzero((self.graph.degree_N > 0) | self.self_loops)
-        return counted[np.argsort(self.graph.group_N[counted], kind="stable")]
+        """Nodes that have a positive, sorted by group, so that a group is one range."""
+        nodes = np.flatnonzero((self.graph.degree_N > 0) | self.self_loops)
+        return nodes[np.argsort(self.graph.group_N[nodes], kind="stable")]
 
     @cached_property
     def _group_bounds(self) -> np.ndarray:
-        """Group g (numbered among the groups that have links) is ``_nodes[bounds[g] : bounds[g + 1]]``."""
+        """Group g of those with a node in ``_nodes`` is ``_nodes[bounds[g] : bounds[g + 1]]``."""
         changes = np.flatnonzero(np.diff(self.graph.group_N[self._nodes])) + 1
         return np.concatenate([[0], changes, [len(self._nodes)]])
 
     def _uniform(self, step: int) -> np.ndarray:
         batch = self.config.global_batch_rows
-        drawn_B = shuffled_epochs(
+        index_B = shuffled_epochs(
             step * batch, batch, num_rows=len(self._nodes), seed=self.seed, name="anchors"
         )
-        return self._nodes[drawn_B].astype(np.int64)
+        return self._nodes[index_B].astype(np.int64)
 
     def _group_first(self, step: int) -> np.ndarray:
-        """Whole groups are drawn until the batch is full, so a batch larger than its first group takes a second."""
+        """Draw groups until the batch is full: a batch larger than one group takes several."""
         rng = np.random.default_rng(derive_seed(self.seed, "groups", step))
         sizes = np.diff(self._group_bounds).astype(float)
         chosen: list[np.ndarray] = []

@@ -1,4 +1,4 @@
-"""Scores of link retrieval for the final report: bootstrap intervals, chance values and scores of single nodes.
+"""Scores of link retrieval for the final report: intervals, chance values, unit scores.
 
 Scores of a stage are ``{"train" | "val": {measure: {"value", "low", "high"}}}``: "train" for
 training links, "val" for held-out links.
@@ -47,7 +47,7 @@ def link_unit_scores(
 
 
 def chance_scores(queries: LinkQueries) -> dict[str, dict[str, dict[str, float]]]:
-    """Return ``{"train" | "val": {measure: {"value"}}}`` of candidates in random order, exactly."""
+    """Return ``{"train" | "val": {measure: {"value"}}}`` of randomly ordered candidates, exactly."""
     scores = {"train": exact_scores(link_chance(queries.training, queries.group_S))}
     if queries.heldout.num_edges:
         chance = link_chance(queries.heldout, queries.group_S, ignored=queries.training)
@@ -58,7 +58,7 @@ def chance_scores(queries: LinkQueries) -> dict[str, dict[str, dict[str, float]]
 def link_chance(
     links: Graph, group_S: np.ndarray, ignored: Graph | None = None
 ) -> dict[str, float]:
-    """Return the expected scores of link retrieval where all orders of the candidates are equally likely.
+    """Return the expected scores where all orders of the candidates are equally likely.
 
     A node with R links among its M candidates, the other nodes of its group that are not ignored,
     expects ``expected_average_precision(R, M)`` as LRAP, and so on. For the average precision all
@@ -98,7 +98,10 @@ def link_chance(
 
 
 def _chance_at_cutoffs(links_A: np.ndarray, candidates_A: np.ndarray) -> dict[str, float]:
-    """Return precision and recall at each cut-off k: R of M candidates give R min(k, M) / M expected hits."""
+    """Return precision and recall at each cut-off.
+
+    R links among M candidates give R min(k, M) / M expected hits among the first k.
+    """
     hits_AK = np.stack([links_A * expected_recall(k, candidates_A) for k in CUTOFFS], axis=1)
     precision_K = hits_AK.mean(axis=0) / CUTOFFS
     return _named_by_cutoff(precision_K, hits_AK.sum(axis=0) / links_A.sum())

@@ -25,7 +25,7 @@ from raybio.methods.sppt.evaluate import (
     retrieve_links,
 )
 from raybio.methods.sppt.graph.csr import Graph
-from raybio.methods.sppt.loss import StructurePreserving
+from raybio.methods.sppt.objective import StructurePreserving
 from raybio.methods.sppt.scores import chance_scores, link_unit_scores, scores_with_intervals
 from raybio.ops.spread import spread_metrics
 from raybio.training.embed import embed_rows
