@@ -26,8 +26,9 @@ import psutil
 import yaml
 
 from raybio.core.config import override_all
+from raybio.core.records import read_record
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 
 JOB = Path(__file__).parents[1] / "jobs" / "sppt_protein.py"
@@ -154,7 +155,7 @@ def run_to_the_end(
 
 
 def is_finished(run: RunFolder) -> bool:
-    return (read_json(run.result) or {}).get("status") == "finished"
+    return (read_record(run.result, "result") or {}).get("status") == "finished"
 
 
 def end_leftovers(family: list[psutil.Process], patience_seconds: float = 0) -> int:
@@ -172,7 +173,7 @@ def unbroken(setting: Setting) -> str:
     starts, finished = run_to_the_end(setting, run, setting.start(run))
     if not finished:
         sys.exit(f"the unbroken run did not finish in {starts} starts\n{setting.tail(run)}")
-    weights = str(read_json(run.result)["weights_sha256"])
+    weights = str(read_record(run.result, "result")["weights_sha256"])
     print(
         f"unbroken run: {setting.num_steps} steps, {starts} start, weights {weights[:16]}",
         flush=True,
@@ -201,7 +202,7 @@ def broken(setting: Setting, number: int, rng: random.Random, expected: str) -> 
         end_leftovers(family, LEFTOVER_SECONDS)
     else:
         starts, finished = run_to_the_end(setting, run, process)
-    weights = (read_json(run.result) or {}).get("weights_sha256")
+    weights = (read_record(run.result, "result") or {}).get("weights_sha256")
     steps = [report["step"] for report in read_reports(run.metrics)]
     each_once = steps == sorted(set(steps)) and set(range(1, setting.num_steps + 1)) <= set(steps)
     is_equal = finished and weights == expected

@@ -10,6 +10,7 @@ import typer
 from raybio.cli.options import non_negative, positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
+from raybio.core.records import read_record
 from raybio.core.search_space import (
     STEPS,
     SearchSpace,
@@ -18,7 +19,7 @@ from raybio.core.search_space import (
     load_search_space,
 )
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.request import (
     Arguments,
     base_configs,
@@ -142,7 +143,7 @@ class _Given:
 
     def after(self, folder: RunFolder) -> "_Given":
         """These, and of what the sweep's last start was given all that is not given now."""
-        earlier = (read_json(folder.launch) or {}).get("given", {})
+        earlier = (read_record(folder.launch, "launch") or {}).get("given", {})
         names = {_name(text) for text in self.budget}
         budget = [text for text in earlier.pop("budget", []) if _name(text) not in names]
         others = {

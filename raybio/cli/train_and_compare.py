@@ -6,10 +6,11 @@ from typing import Any
 
 from rich.console import Console
 
+from raybio.core.records import read_recomputable
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_side_by_side
 from raybio.runtime.compare.variations import Variation, compare, family
 from raybio.runtime.run.driver import TrainRequest, check_request, with_precision
-from raybio.runtime.run.folder import RunFolder, read_recomputable
+from raybio.runtime.run.folder import RunFolder
 
 
 def train_and_show(
@@ -69,7 +70,7 @@ def _train_and_show(
         )
     for renderable in lines_for_terminal(table):
         console.print(renderable)
-    uri = (read_recomputable(result.folder.tracking) or {}).get("uri", "")
+    uri = (read_recomputable(result.folder.tracking, "tracking") or {}).get("uri", "")
     for what, where in {
         "result": result.folder.result,
         "model": result.folder.export,

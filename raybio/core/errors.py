@@ -32,6 +32,10 @@ class RecordError(RaybioError):
     """A record of a run or a sweep, a JSON file in its folder, is damaged or missing."""
 
 
+class RecordFormatError(RecordError):
+    """A record is of another kind or format version than this version of raybio reads."""
+
+
 class ClusterError(RaybioError):
     """The cluster cannot carry out what was asked: resources, storage or a lost worker."""
 

@@ -157,6 +157,22 @@ def _sync_all(folder: Path) -> None:
         sync(file)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file in one atomic step that survives a power loss; an older one is replaced.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    # Without it a power loss can take the new name back.
+    sync(path.parent)
+
+
 def sync(path: Path) -> None:
     """Force a file's content, or a folder's list of names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from raybio.core.config import override, value_at
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.markdown import markdown_table
+from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.experiments.fold_evaluation import TAGS_OF, Judgement, judgements
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_table
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import WarningPrinter
 from raybio.runtime.run.request import FOLD, Arguments, default_folder, settle
 from raybio.runtime.run.tasks import Share, work_off
@@ -225,7 +226,7 @@ def _judged(
         model: {str(fold): one for fold, one in by_fold.items()}
         for model, by_fold in scores.items()
     }
-    write_json(folder.path / "folds.json", data)
+    write_record(folder.path / "folds.json", "cross-validation", {"scores": data})
     where = markdown_table(["model", "fold", "folder"], folders)
     (folder.path / "folds.md").write_text(f"{table}\n\n{where}\n", encoding="utf-8")
     add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raybio.core.final_report import nan_for_null
+from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.encoder import SETTINGS
 from raybio.runtime.cluster.room import Room
-from raybio.runtime.run.folder import RunFolder, read_recomputable, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.store.store import sha256_of
 
 UNTUNED = "untuned"
@@ -66,7 +67,7 @@ class Judgement:
 
     def known(self) -> Found | None:
         """What it came to; None if it has not, or the models have been trained again since."""
-        kept = read_recomputable(self.path) or {}
+        kept = read_recomputable(self.path, "fold scores") or {}
         return (
             Found(nan_for_null(kept["scores"]), kept["rule"])
             if kept.get("models") == self._digests()
@@ -76,7 +77,7 @@ class Judgement:
     def keep(self, found: Found) -> None:
         """Write it."""
         self.path.parent.mkdir(exist_ok=True)
-        write_json(self.path, {"models": self._digests(), **found._asdict()})
+        write_record(self.path, "fold scores", {"models": self._digests(), **found._asdict()})
 
     def work(self, place: Room) -> Found:
         """Judge.

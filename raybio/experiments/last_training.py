@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.config import override_all
+from raybio.core.records import read_recomputable
 from raybio.runtime.cluster.room import Room
-from raybio.runtime.run.folder import COMPLETE, RunFolder, read_recomputable
+from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.notices import warnings_to
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
@@ -46,7 +47,7 @@ class LastTraining:
     @property
     def is_done(self) -> bool:
         """Whether it came to its end."""
-        return (read_recomputable(self.folder.outcome) or {}).get("status") in COMPLETE
+        return (read_recomputable(self.folder.outcome, "outcome") or {}).get("status") in COMPLETE
 
     def open(self) -> None:
         """Make its folder, or look whether the folder is of this training.

@@ -20,13 +20,13 @@ import numpy as np
 
 from raybio.core.config import fields, fingerprint, override_all, value_at
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.methods.sppt.synthetic.config import Config
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import describe, embedded_nodes, published_settings
-from raybio.runtime.run.folder import write_json
 from raybio.runtime.run.request import Arguments, default_folder, settle
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
@@ -225,7 +225,9 @@ def report(
         for kind in asked.kinds
         for noise in asked.noise
     ]
-    write_json(folder / "graphs.json", [one._asdict() for one in scores])
+    write_record(
+        folder / "graphs.json", "synthetic graphs", {"graphs": [one._asdict() for one in scores]}
+    )
     (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")
     files = [folder / "graphs.md", folder / "graphs.json"]
     if len(asked.noise) > 1:

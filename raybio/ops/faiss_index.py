@@ -7,7 +7,6 @@ C candidates, D width, Q queries, K nearest.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.core.errors import ConfigError, StoreError
+from raybio.core.errors import ConfigError, RecordError, StoreError
+from raybio.core.records import read_record, write_record
 from raybio.ops.nearest import Metric
 
 EXACT_AT_MOST = 100_000
@@ -90,7 +90,7 @@ class VectorIndex:
             "of": dict(of or {}),
             "sha256": _sha256(folder / "vectors.npy"),
         }
-        (folder / "index.json").write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        write_record(folder / "index.json", "vector index", facts)
 
     @classmethod
     def open(
@@ -108,14 +108,14 @@ class VectorIndex:
             ConfigError: if faiss is not installed, or knows no such index.
         """
         try:
-            facts = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-            metric, expected, found = (
-                facts["metric"],
-                facts["sha256"],
-                _sha256(folder / "vectors.npy"),
-            )
+            facts = read_record(folder / "index.json", "vector index")
+            if facts is None:
+                raise StoreError(f"{folder}: holds no whole index (no index.json). Save it again.")
+            metric = facts["metric"]
+            expected = facts["sha256"]
             kept = dict(facts["of"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
+            found = _sha256(folder / "vectors.npy")
+        except (OSError, RecordError, LookupError, TypeError) as error:
             raise StoreError(f"{folder}: holds no whole index ({error}). Save it again.") from error
         if found != expected or metric not in ("l2", "cosine"):
             raise StoreError(

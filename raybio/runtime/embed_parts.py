@@ -9,7 +9,6 @@ OUT.parts/
 Every file is written under another name, forced to the disk and renamed.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -19,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raybio.core.errors import StoreError
-from raybio.runtime.run.folder import read_recomputable
+from raybio.core.errors import RecordFormatError, StoreError
+from raybio.core.records import read_recomputable, write_record
 from raybio.training.durable import commit_file, file_sha256, replace_file
 
 VERSION = 1
@@ -58,12 +57,11 @@ class Parts:
             quarantine: what was left out of the input.
         """
         manifest = {
-            "version": VERSION,
             "origin": origin,
             "inputs": list(inputs),
             "quarantine": dict(quarantine),
         }
-        replace_file(self._manifest, json.dumps(manifest, indent=1).encode())
+        write_record(self._manifest, "embedding manifest", manifest)
         return manifest
 
     def read_manifest(self, origin: str) -> dict[str, Any] | None:
@@ -72,17 +70,14 @@ class Parts:
         Raises:
             StoreError: if the folder belongs to another input or part size, or to another version of raybio.
         """
-        manifest = read_recomputable(self._manifest)
-        if manifest is None:
-            return None
-        if (
-            not isinstance(manifest, dict)
-            or manifest.get("version") != VERSION
-            or manifest.get("origin") != origin
-        ):
+        try:
+            manifest = read_recomputable(self._manifest, "embedding manifest")
+        except RecordFormatError:
+            manifest = {}
+        if manifest is not None and manifest.get("origin") != origin:
             raise StoreError(
-                f"{self.folder} holds parts of another input or part size, or of another version of raybio. Choose "
-                "another --out, or delete that folder"
+                f"{self.folder} holds parts of another input or part size, or of another version of "
+                "raybio. Choose another --out, or delete that folder"
             )
         return manifest
 
@@ -105,13 +100,8 @@ class Parts:
         stream = pa.BufferOutputStream()
         pq.write_table(table, stream)
         written = replace_file(self.output(number), memoryview(stream.getvalue()))
-        record = {
-            "version": VERSION,
-            "sha256": written.sha256,
-            "input": input_digest,
-            "model": model_digest,
-        }
-        replace_file(self.record(number), json.dumps(record, indent=1).encode())
+        record = {"sha256": written.sha256, "input": input_digest, "model": model_digest}
+        write_record(self.record(number), "embedding part", record)
 
     def read(self, number: int, *, input_digest: str, model_digest: str) -> pa.Table:
         """Read a part that was made from this input by this model.
@@ -157,8 +147,11 @@ class Parts:
             content = self.output(number).read_bytes()
         except OSError as error:
             raise PartError(f"cannot be read ({error.strerror})") from None
-        record = read_recomputable(self.record(number))
-        if not isinstance(record, dict) or record.get("version") != VERSION:
+        try:
+            record = read_recomputable(self.record(number), "embedding part")
+        except RecordFormatError:
+            record = None
+        if record is None:
             raise PartError("has no record of this version")
         if record.get("model") != model_digest:
             raise PartError("comes from another model")

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, LongRunError, StoreError
+from raybio.core.records import read_record, write_record
 from raybio.runtime.cluster.room import Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run import driver as runtime_train
@@ -29,7 +30,7 @@ from raybio.runtime.run.driver import (
     check_request,
     train,
 )
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.progress import ProgressView
@@ -111,7 +112,7 @@ def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_st
     longer = override(config, "schedule.max_steps", config.schedule.max_steps + 1)
     with folder.lock("driver", 1), pytest.raises(ClusterError, match="another process is at work"):
         train(replace(request_one, config=longer))
-    assert read_json(folder.identity)["config"] == config.to_mapping()
+    assert read_record(folder.identity, "run")["config"] == config.to_mapping()
     folder.export.mkdir()
     with pytest.raises(CheckpointError, match="seed"):
         train(replace(request_one, config=override(config, "seed", 5)))
@@ -140,9 +141,9 @@ def test_a_signal_excuses_no_failure(
     folder = RunFolder(tmp_path, "first")
     folder.make()
     if outcome is not None:
-        write_json(folder.outcome, {"status": outcome, "step": 3})
+        write_record(folder.outcome, "outcome", {"status": outcome, "step": 3})
     if has_failure:
-        write_json(folder.failure, {"kind": "DivergedError", "message": "no number"})
+        write_record(folder.failure, "failure", {"kind": "DivergedError", "message": "no number"})
     assert _status(folder, caught, error) == status
 
 
@@ -178,10 +179,10 @@ def test_a_finished_run_needs_its_encoder_no_more(
     folder.make()
     result = dict.fromkeys(("precision", "checkpoint", "weights_sha256", "mlflow_run_id"))
     result |= {"metrics": {}, "final": {}, "config": {}, "step": request.config.schedule.max_steps}
-    write_json(folder.result, result | {"status": "failed"})
+    write_record(folder.result, "result", result | {"status": "failed"})
     with pytest.raises(ConfigError, match="'./gone': no such folder"):
         check_request(request)
-    write_json(folder.result, result | {"status": "finished"})
+    write_record(folder.result, "result", result | {"status": "finished"})
     assert check_request(request) == tiny_store.digest
 
 
@@ -207,7 +208,7 @@ def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
     assert caught.value.exit_code == 143
     assert signal.getsignal(signal.SIGTERM) == before
     folder = RunFolder(request_one.runs, request_one.name)
-    assert read_json(folder.result)["status"] == "stopped"
+    assert read_record(folder.result, "result")["status"] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
     request = replace(request_one, config=config, is_length_accepted=is_accepted)
     folder, shown = RunFolder(request.runs, request.name), io.StringIO()
     folder.make()
-    write_json(folder.launch, {"workers": 1, "is_length_accepted": is_accepted})
+    write_record(folder.launch, "launch", {"workers": 1, "is_length_accepted": is_accepted})
     follower = _Follower(request, folder, Resources(1, 1.0, gpus, 1))
     log = MetricsLog(folder.metrics)
     with ProgressView(
@@ -254,7 +255,7 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
     if is_refused:
         assert "about 5.8 days on CPUs; want a day at most, or --yes" in str(follower.refusal)
     # What was measured as short enough is not measured again, on a machine that may be busier.
-    assert read_json(folder.launch)["is_length_accepted"] == (
+    assert read_record(folder.launch, "launch")["is_length_accepted"] == (
         is_accepted or (not is_refused and not gpus)
     )
 
@@ -274,7 +275,7 @@ def test_a_run_that_nobody_accepted_is_stopped_and_kept(
     (folder.path / "mine.txt").write_text("of the user")
     with pytest.raises(LongRunError, match="takes months"):
         train(replace(request_one, use_gpu=False))
-    assert read_json(folder.result)["status"] == "stopped"
+    assert read_record(folder.result, "result")["status"] == "stopped"
     assert (folder.path / "mine.txt").exists()
 
 

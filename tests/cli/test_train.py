@@ -4,8 +4,9 @@ import pytest
 
 from raybio.core.config import fields
 from raybio.core.errors import ConfigError
+from raybio.core.records import write_record
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.request import Arguments, default_folder, settle
 from raybio.store.store import Store
 from tests.paths import ROOT
@@ -65,7 +66,7 @@ def test_asking_for_a_comparison_and_for_none_is_refused(tmp_path: Path) -> None
 
 def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) -> None:
     (tmp_path / "runs" / "mtb").mkdir(parents=True)
-    write_json(tmp_path / "runs" / "mtb" / "run.json", {})
+    write_record(tmp_path / "runs" / "mtb" / "run.json", "run", {})
     refused = run_job(tmp_path, "--init", "runs/mtb", job="relation_finetune.py")
     assert refused.returncode == 2
     assert (
@@ -76,7 +77,7 @@ def test_a_run_that_has_no_model_yet_is_nothing_to_begin_with(tmp_path: Path) ->
 
 def test_a_sweep_is_nothing_to_begin_with_but_its_trials_are(tmp_path: Path) -> None:
     (tmp_path / "sweeps" / "mine").mkdir(parents=True)
-    write_json(tmp_path / "sweeps" / "mine" / "run.json", {"config": {"space": {}}})
+    write_record(tmp_path / "sweeps" / "mine" / "run.json", "run", {"config": {"space": {}}})
     refused = run_job(tmp_path, "--init", "sweeps/mine", job="relation_finetune.py")
     assert refused.returncode == 2
     assert (
@@ -157,8 +158,10 @@ def test_a_name_alone_continues_with_as_many_workers_as_the_run_began_with(
 ) -> None:
     folder = RunFolder(tmp_path, "first")
     folder.make()
-    write_json(
-        folder.launch, {"workers": 2, "cpus_per_worker": 0.5, "tracking": "http://127.0.0.1:5"}
+    write_record(
+        folder.launch,
+        "launch",
+        {"workers": 2, "cpus_per_worker": 0.5, "tracking": "http://127.0.0.1:5"},
     )
     again = settle(NAME, Arguments(tiny_store.path, name="first", runs=tmp_path))
     assert (again["workers"], again["cpus_per_worker"], again["tracking"]) == (
@@ -178,7 +181,7 @@ def test_the_configuration_that_a_sweep_or_run_left_brings_its_store(
 ) -> None:
     config = tmp_path / "best.yaml"
     config.write_text("optim: {peak_lr: 0.001}\n")
-    write_json(tmp_path / "run.json", {"store": str(tiny_store.path)})
+    write_record(tmp_path / "run.json", "run", {"store": str(tiny_store.path)})
     fields = settle("sppt_protein", Arguments(config=config))
     assert fields["store"] == Path(tiny_store.path)
     assert fields["config"] == METHODS["sppt_protein"].config.from_mapping(
@@ -193,9 +196,9 @@ def test_the_configuration_that_a_sweep_left_is_trained_as_its_best_trial_was(
     """With other threads it would not be bit-identical."""
     config = tmp_path / "best.yaml"
     config.write_text("seed: 3\n")
-    write_json(tmp_path / "run.json", {"store": str(tiny_store.path)})
+    write_record(tmp_path / "run.json", "run", {"store": str(tiny_store.path)})
     launch = {"workers": 2, "threads_per_worker": 4, "use_gpu": False, "given": {"workers": 3}}
-    write_json(tmp_path / "launch.json", launch)
+    write_record(tmp_path / "launch.json", "launch", launch)
     fields = settle(NAME, Arguments(config=config, runs=tmp_path / "runs"))
     assert (fields["workers"], fields["threads_per_worker"], fields["use_gpu"]) == (2, 4, False)
     assert f"2 workers of 4 threads on CPUs: so {config} was trained" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from raybio.cli.evaluate import app
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, StoreError
+from raybio.core.records import write_record
 from raybio.evaluation.plots import COLOURS
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
@@ -23,7 +24,6 @@ from raybio.methods.relation_graphs.demo import WordsConfig, default_words
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.methods.relation_graphs.tags import gold_pairs, tag_names, tags_of
 from raybio.methods.relation_graphs.word_map import PAIRS, TAGS, WORDS, shown_pairs, shown_words
-from raybio.runtime.run.folder import write_json
 from raybio.training.loop import fit
 
 TINY = {
@@ -56,7 +56,7 @@ def runs(store: WordStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
         system = relation_graphs.build(config, store.path)
         list(fit(system, config))
         system.export(folder / name / "export", {})
-        write_json(folder / name / "run.json", {"config": config.to_mapping()})
+        write_record(folder / name / "run.json", "run", {"config": config.to_mapping()})
     return folder
 
 
@@ -305,7 +305,7 @@ def test_wrong_arguments_are_refused(
     Path("file").write_text("")
     for name, identity in {"unfinished": {}, "sweep": {"config": {"space": {}}}}.items():
         Path(name).mkdir()
-        write_json(Path(name) / "run.json", identity)
+        write_record(Path(name) / "run.json", "run", identity)
     arguments = {
         "--relations": "cldr",
         "--entities": "clner",

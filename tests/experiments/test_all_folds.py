@@ -12,6 +12,7 @@ from ray.util.state import list_tasks
 
 from raybio.core.digest import weights_digest
 from raybio.core.errors import CheckpointError, ConfigError
+from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
 from raybio.experiments.cross_validation import fold_space, models_of, train_and_show
 from raybio.experiments.fold_evaluation import Found, Judgement, judgements
@@ -28,7 +29,7 @@ from raybio.methods.relation_graphs.evaluate import (
 )
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.cluster.room import Room
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.request import Arguments
 from raybio.runtime.run.tasks import work_off_here
 from raybio.store.store import open_store
@@ -203,17 +204,17 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_al
     for _ in fit(system, whole.config):
         pass
     digest = weights_digest(system.model.state_dict().items())
-    assert read_json(whole.folder.outcome)["weights_sha256"] == digest
+    assert read_record(whole.folder.outcome, "outcome")["weights_sha256"] == digest
     assert WordModel.load(whole.folder.export, store).config == whole.config
 
     stopped.folder.stop.touch()
     stopped.work(place)
     assert not stopped.is_done
-    assert read_json(stopped.folder.outcome)["step"] < 5
+    assert read_record(stopped.folder.outcome, "outcome")["step"] < 5
     stopped.folder.stop.unlink()
     stopped.work(place)
     assert stopped.is_done
-    assert read_json(stopped.folder.outcome)["weights_sha256"] == digest
+    assert read_record(stopped.folder.outcome, "outcome")["weights_sha256"] == digest
 
 
 def test_a_damaged_checkpoint_of_a_last_training_is_warned_about_once(

@@ -1,6 +1,5 @@
 """SPPT's synthetic experiments as a sweep: the table and its figures."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from matplotlib.collections import PolyCollection
 
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, DataError
+from raybio.core.records import read_record
 from raybio.experiments.synthetic_graphs import (
     Experiments,
     _digest,
@@ -25,7 +25,6 @@ from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.simplicial import surface
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import build
-from raybio.runtime.run.folder import read_json
 from raybio.runtime.run.request import Arguments
 from raybio.runtime.tune.trial import TrialOrder
 
@@ -135,7 +134,7 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     )
     train_and_show(given, asked)
     folder = tmp_path / "sweeps" / "syn"
-    scores = json.loads((folder / "graphs.json").read_text())
+    scores = read_record(folder / "graphs.json", "synthetic graphs")["graphs"]
     assert [(one["kind"], one["noise"]) for one in scores] == [
         ("cliques", 0),
         ("cliques", 0.3),
@@ -160,7 +159,9 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     monkeypatch.setattr(
         "raybio.runtime.tune.driver._tuned", None
     )  # all is there: Ray is not asked again
-    assert read_json(folder / "run.json")["config"]["space"]["tied"]["graph.kind"].keys() == {
+    assert read_record(folder / "run.json", "run")["config"]["space"]["tied"][
+        "graph.kind"
+    ].keys() == {
         "cliques",
         "plane",
     }

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raybio.core.records import read_record
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, write_knowledge
-from raybio.runtime.run.folder import read_json
 from raybio.runtime.run.metrics_log import read_reports
 from tests.jobs.test_sppt_job import run
 from tests.paths import ROOT
@@ -54,7 +54,7 @@ def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_st
     assert done.returncode == 0, done.stderr[-3000:]
     assert "full set" in done.stdout
     folder = tmp_path / "runs" / "first"
-    result = read_json(folder / "result.json")
+    result = read_record(folder / "result.json", "result")
     assert (result["status"], result["step"]) == ("finished", 4)
     assert result["final"]["scores"].keys() == {"chance", "initial", "trained"}
     probed = [

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from raybio.core.records import read_record
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
 from tests.methods.conformance_cases import tiny_config
@@ -71,14 +71,16 @@ def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) ->
     runs = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert len(runs) == 4
     assert {"tuned-scicite", "tuned-acl_arc"} < set(runs), runs
-    result = read_json(tmp_path / "runs" / "tuned-scicite" / "result.json")
+    result = read_record(tmp_path / "runs" / "tuned-scicite" / "result.json", "result")
     assert (
         result["config"]["optim"]["peak_lr"],
         result["config"]["plan"]["global_batch_rows"],
     ) == (1e-5, 32)
     assert result["step"] == 4 and result["final"]["measure"] == "macro_f1"
     assert (
-        read_json(tmp_path / "runs" / "tuned-acl_arc" / "result.json")["config"]["optim"]["peak_lr"]
+        read_record(tmp_path / "runs" / "tuned-acl_arc" / "result.json", "result")["config"][
+            "optim"
+        ]["peak_lr"]
         == 5e-5
     )
     table = (tmp_path / "runs" / "tuned-scicite" / "table.md").read_text()

@@ -1,6 +1,5 @@
 """SPPT on articles and on synthetic graphs, started as a user would: without arguments but sizes, killed, again."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from raybio.core.records import read_record
 from raybio.methods.sppt.articles.store import LinkedTextStore
 from raybio.methods.sppt.synthetic.store import TopicStore
-from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
 from tests.paths import ROOT
@@ -82,9 +81,9 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
         *sizes,
     )
     assert judged.returncode == 0, judged.stderr[-3000:]
-    lrap = read_json(tmp_path / "runs" / "mag" / "result.json")["final"]["scores"]["trained"][
-        "samples"
-    ]["lrap"]
+    lrap = read_record(tmp_path / "runs" / "mag" / "result.json", "result")["final"]["scores"][
+        "trained"
+    ]["samples"]["lrap"]
     assert f"| {100 * lrap['value']:.2f} ± " in judged.stdout, judged.stdout
 
 
@@ -121,7 +120,7 @@ def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
         done = run(home, *command[1:])
         assert done.returncode == 0, done.stderr[-3000:]
         folder = home / "sweeps" / "syn"
-        tables.append(json.loads((folder / "graphs.json").read_text()))
+        tables.append(read_record(folder / "graphs.json", "synthetic graphs")["graphs"])
         assert (folder / "graphs.md").read_text() in done.stdout
         assert {path.name for path in folder.glob("map-*.png")} == {
             "map-cliques.png",

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import yaml
 
-from raybio.runtime.run.folder import read_json
+from raybio.core.records import read_record
 from raybio.store.store import Store
 from tests.jobs.test_sppt_job import ROOT, SETTINGS, run
 
@@ -66,16 +66,16 @@ def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(
     assert "the same command with --yes resumes it" in refused.stderr
     assert "Traceback" not in refused.stderr
     folder = tmp_path / "runs" / "long"
-    first = read_json(folder / "result.json")
+    first = read_record(folder / "result.json", "result")
     assert (first["status"], first["step"] > 0) == ("stopped", True)
-    assert read_json(folder / "launch.json")["is_length_accepted"] is False
+    assert read_record(folder / "launch.json", "launch")["is_length_accepted"] is False
 
     code, printed = stopped_when_timed(tmp_path, *arguments, "--yes")
     assert code == 143, printed[-3000:]
     assert f"long: resuming from step {first['step']}" in printed
     assert "the same command goes on from there" in printed
-    assert read_json(folder / "launch.json")["is_length_accepted"] is True
-    second = read_json(folder / "result.json")
+    assert read_record(folder / "launch.json", "launch")["is_length_accepted"] is True
+    second = read_record(folder / "result.json", "result")
     assert (second["status"], second["mlflow_run_id"]) == ("stopped", first["mlflow_run_id"])
     assert not [
         one

@@ -1,16 +1,15 @@
 """The job of CLDR and CLNER, started as a user would: one fold, and a whole cross-validation."""
 
-import json
 import shutil
 from pathlib import Path
 
 import mlflow
 import pytest
 
+from raybio.core.records import read_record, write_record
 from raybio.methods.relation_graphs.demo import WordsConfig, write_words
 from raybio.methods.relation_graphs.evaluate import judge_together
 from raybio.methods.relation_graphs.prepare import prepare_words
-from raybio.runtime.run.folder import read_json
 from tests.jobs.test_relations_job import given
 from tests.jobs.test_sppt_job import run
 from tests.paths import ROOT
@@ -55,7 +54,7 @@ def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
     )
     done = run(tmp_path, *job, "--set", "model=joint")
     assert done.returncode == 0, done.stderr[-3000:]
-    result = read_json(tmp_path / "runs" / "joint" / "result.json")
+    result = read_record(tmp_path / "runs" / "joint" / "result.json", "result")
     assert result["config"]["data"]["fold"] == 2
     export = tmp_path / "runs" / "joint" / "export"
     judged = judge_together(export, export, store).intervals()
@@ -80,7 +79,7 @@ def test_all_folds_are_trained_and_judged_once(
     done = run(tmp_path, *job)
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "sweeps" / "folds"
-    scores = read_json(folder / "folds.json")
+    scores = read_record(folder / "folds.json", "cross-validation")["scores"]
     assert {model: sorted(by_fold) for model, by_fold in scores.items()} == {
         "chance": ["1", "2"],
         "untuned": ["1", "2"],
@@ -90,7 +89,7 @@ def test_all_folds_are_trained_and_judged_once(
         assert scores["cldr + clner"][fold].keys() - scores["untuned"][fold].keys() == {
             "graph_accuracy"
         }
-    statuses = [one["status"] for one in read_json(folder / "result.json")["trials"]]
+    statuses = [one["status"] for one in read_record(folder / "result.json", "result")["trials"]]
     assert statuses == ["finished"] * 4
     table = (folder / "folds.md").read_text()
     assert [row.split(" | ")[0] for row in table.splitlines()[2:5]] == [
@@ -120,11 +119,12 @@ def test_all_folds_are_trained_and_judged_once(
     )
 
     marked = folder / "folds" / "cldr-clner-1.json"
-    content = read_json(marked)
-    marked.write_text(json.dumps(content | {"scores": content["scores"] | {"ner_f1": 1.0}}))
+    content = read_record(marked, "fold scores")
+    scores = content["scores"] | {"ner_f1": 1.0}
+    write_record(marked, "fold scores", content | {"scores": scores})
     again = run(tmp_path, *job, "--last-training")
     assert again.returncode == 0, again.stderr[-3000:]
-    scores = read_json(folder / "folds.json")
+    scores = read_record(folder / "folds.json", "cross-validation")["scores"]
     assert scores["cldr + clner"]["1"]["ner_f1"] == 1.0  # read, not judged again
     assert sorted(scores["cldr + clner, last training"]) == ["1", "2"]
     table = (folder / "folds.md").read_text()
@@ -132,10 +132,10 @@ def test_all_folds_are_trained_and_judged_once(
         "| cldr + clner, last training | 2 |" in table
         and "| clner, last training | 2 | last/clner-2/export |" in table
     )
-    last = read_json(folder / "last" / "clner-2" / "run.json")["config"]
+    last = read_record(folder / "last" / "clner-2" / "run.json", "run")["config"]
     best = {
         (one["settings"]["model"], one["settings"]["data.fold"]): one["best_step"]
-        for one in read_json(folder / "result.json")["trials"]
+        for one in read_record(folder / "result.json", "result")["trials"]
     }
     assert last["schedule"]["max_steps"] == best["clner", 2]
     assert last["data"]["train_on_validation"] and last["data"]["fold"] == 2
@@ -145,13 +145,17 @@ def test_all_folds_are_trained_and_judged_once(
         *folder.glob("trials/*/run.json"),
         *folder.glob("last/*/run.json"),
     ]
-    (precision,) = {read_json(path)["precision"] for path in records}
+    (precision,) = {read_record(path, "run")["precision"] for path in records}
     assert len(records) == 1 + 4 + 4
     assert (
         f"precision: {precision} (this CPU has " in done.stdout and "precision:" not in again.stdout
     )
-    assert {read_json(path)["precision"] for path in folder.glob("*/*/outcome.json")} == {precision}
+    assert {
+        read_record(path, "outcome")["precision"] for path in folder.glob("*/*/outcome.json")
+    } == {precision}
     runs = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
-    parent = read_json(folder / "tracking.json")["run_id"]
-    child = runs.get_run(read_json(folder / "last" / "clner-2" / "tracking.json")["run_id"])
+    parent = read_record(folder / "tracking.json", "tracking")["run_id"]
+    child = runs.get_run(
+        read_record(folder / "last" / "clner-2" / "tracking.json", "tracking")["run_id"]
+    )
     assert child.data.tags["mlflow.parentRunId"] == parent and child.info.status == "FINISHED"

@@ -8,12 +8,12 @@ import pytest
 from safetensors.torch import load_file
 
 from raybio.core.config import override_all
+from raybio.core.records import read_record
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import read_parts
 from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.methods.mtb_mccl.mtb.config import DEMO
-from raybio.runtime.run.folder import read_json
 from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
 from tests.paths import ROOT
@@ -76,7 +76,9 @@ def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
     moved = max(float((after[name] - before[name]).abs().max()) for name in shared)
     assert 0 < moved < 1.5 * 4 * LR  # what four steps of Adam can do
 
-    results = [read_json(runs / name / "result.json") for name in ("tuned", "tuned.seed-1")]
+    results = [
+        read_record(runs / name / "result.json", "result") for name in ("tuned", "tuned.seed-1")
+    ]
     assert [(one["status"], one["step"]) for one in results] == [("finished", 4)] * 2
     scores = [one["final"]["scores"]["trained"]["test"] for one in results]
     f1 = [100 * one["f1"]["value"] for one in scores]
@@ -100,7 +102,7 @@ def test_a_corpus_is_pretrained_on_and_fine_tuning_begins_with_that_run(
     store = ["--store", tiny_documents.path]
     done = run(tmp_path, JOBS / "mtb_pretrain.py", *store, "--name", "mtb", *given(PRETRAINING))
     assert done.returncode == 0, done.stderr[-3000:]
-    assert read_json(tmp_path / "runs" / "mtb" / "result.json")["status"] == "finished"
+    assert read_record(tmp_path / "runs" / "mtb" / "result.json", "result")["status"] == "finished"
     command = [
         JOBS / "relation_finetune.py",
         *store,
@@ -112,4 +114,6 @@ def test_a_corpus_is_pretrained_on_and_fine_tuning_begins_with_that_run(
     ]
     done = run(tmp_path, *command)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert read_json(tmp_path / "runs" / "tuned" / "result.json")["status"] == "finished"
+    assert (
+        read_record(tmp_path / "runs" / "tuned" / "result.json", "result")["status"] == "finished"
+    )

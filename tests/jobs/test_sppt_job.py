@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from raybio.runtime.run.folder import read_json
+from raybio.core.records import read_record
 from raybio.store.store import Store
 from tests.paths import ROOT
 
@@ -61,11 +61,14 @@ def test_the_job_trains_compares_tracks_and_embeds(tiny_store: Store, home: Path
     assert "(raylet)" not in trained.stdout + trained.stderr
 
     folder = home / "runs" / "first"
-    result = read_json(folder / "result.json")
+    result = read_record(folder / "result.json", "result")
     assert (result["status"], result["step"]) == ("finished", 20)
     assert result["config"]["precision"] == "auto"
     for name in ("first", "first.lambda_spml-0"):
-        assert read_json(home / "runs" / name / "run.json")["precision"] == result["precision"]
+        assert (
+            read_record(home / "runs" / name / "run.json", "run")["precision"]
+            == result["precision"]
+        )
     client = MlflowClient(f"sqlite:///{home}/mlflow.db")
     tracked = client.get_run(result["mlflow_run_id"])
     assert tracked.info.status == "FINISHED"

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.report import Section, write_report
 from raybio.methods import METHODS
@@ -20,7 +21,7 @@ from raybio.runtime.compare.plots import Row, plot_overlaid, plot_scores
 from raybio.runtime.compare.runs import GivenRun, Group, differing_settings, grouped
 from raybio.runtime.compare.table import UNDEFINED, ResultTable
 from raybio.runtime.compare.tests import RunTest, seed_tests, unit_tests
-from raybio.runtime.run.folder import COMPLETE, write_json
+from raybio.runtime.run.folder import COMPLETE
 
 Table = list[list[str]]
 
@@ -183,7 +184,7 @@ def write_comparison(found: Comparison, out: Path) -> list[Path]:
         "tests_by_seed": [asdict(test) | {"verdict": test.verdict} for test in found.by_seed],
         "cost": {run.label: _cost(run) for run in found.runs},
     }
-    write_json(out / "report.json", data)
+    write_record(out / "report.json", "comparison", data)
     written = [*write_report("Comparison of runs", sections, out), out / "report.json"]
     return written + _write_csv(found, data, out) + [*score_plots.values(), *curve_plots.values()]
 

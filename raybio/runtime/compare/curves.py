@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from raybio.core.errors import ConfigError
-from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json
+from raybio.core.records import read_record
+from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.training.method import Method, MetricsByStep
 
@@ -98,7 +99,7 @@ def _print_points(points: Sequence[CurvePoint], metric: str) -> None:
 
 def unfinished_status(run: RunFolder) -> str:
     """Return the status of a run with steps left to train; empty for a finished run."""
-    result = read_json(run.result) or {}
+    result = read_record(run.result, "result") or {}
     status = result.get("status", "not ended yet")
     if status not in COMPLETE:
         step = read_reports(run.metrics)[-1]["step"]

@@ -11,10 +11,11 @@ from typing import Any
 
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import FinalReport, SplitScores, UnitScores
+from raybio.core.records import read_record
 from raybio.evaluation.unit_scores import read_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.variations import REPETITIONS
-from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json
+from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import ENDED
 
@@ -58,9 +59,9 @@ class GivenRun:
     @property
     def precision(self) -> str | None:
         """Its precision: of its result, of its outcome (a trial has no result), or as recorded at its start."""
-        ended = self.result.get("precision") or (read_json(self.folder.outcome) or {}).get(
-            "precision"
-        )
+        ended = self.result.get("precision") or (
+            read_record(self.folder.outcome, "outcome") or {}
+        ).get("precision")
         recorded: str | None = ended or self.identity.get("precision")
         return recorded
 
@@ -72,15 +73,15 @@ class GivenRun:
     @cached_property
     def result(self) -> Mapping[str, Any]:
         """``result.json``; nothing where there is none, as for trials."""
-        return read_json(self.folder.result) or {}
+        return read_record(self.folder.result, "result") or {}
 
     @property
     def status(self) -> str:
         """How it ended, if it did."""
         told = (
             self.result,
-            read_json(self.folder.path / ENDED) or {},
-            read_json(self.folder.outcome) or {},
+            read_record(self.folder.path / ENDED, "trial end") or {},
+            read_record(self.folder.outcome, "outcome") or {},
         )
         return next((str(one["status"]) for one in told if "status" in one), "not ended yet")
 
@@ -179,7 +180,7 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
 
 def _meant(text: str, folder: Path) -> list[Path]:
     for path in (folder / text, Path(text)):
-        if (identity := read_json(path / "run.json")) is not None:
+        if (identity := read_record(path / "run.json", "run")) is not None:
             if "space" in identity["config"]:
                 raise ConfigError(
                     f"RUN {text}: is a sweep; want runs, such as its trials: '{path}/trials/*'"

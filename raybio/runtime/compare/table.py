@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.markdown import markdown_table
+from raybio.core.records import write_record
 from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison, plot_table
 from raybio.ops.significance import SeedMean, mean_over_seeds
 from raybio.runtime.compare.labels import label_of, shown
 from raybio.runtime.compare.plots import plot_against
-from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.folder import RunFolder
 
 Score = Mapping[str, float]
 """``value``, ``low`` and ``high``; of repetitions one deviation around the mean, and their number as ``num_runs``.
@@ -146,7 +147,7 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     """``table.md``, ``table.json`` and the plots of the table; returns their paths, none if nothing was held out."""
     splits = {split: table.layout.splits[split] for split in table.splits}
     paths = [folder.path / "table.json", folder.path / "table.md"]
-    write_json(paths[0], dict(table.rows))
+    write_record(paths[0], "score table", {"scores": table.rows})
     sections = []
     for split in splits:
         header, body = table.cells(split)

@@ -11,6 +11,7 @@ from typing import Any
 
 from raybio.core.errors import ConfigError, LongRunError, RaybioError
 from raybio.core.final_report import FinalReport
+from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.encoders.input_lengths import InputLengths
 from raybio.evaluation.plots import plot_final, plot_run
 from raybio.methods import METHODS
@@ -18,13 +19,7 @@ from raybio.runtime.cluster.connection import check_plan, connected
 from raybio.runtime.cluster.room import Node, Resources, check_resources
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.duration import DurationEstimate, epochs_in_words
-from raybio.runtime.run.folder import (
-    COMPLETE,
-    RunFolder,
-    read_json,
-    read_recomputable,
-    write_json,
-)
+from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.metrics_log import MetricsTail, read_reports
 from raybio.runtime.run.notices import NoticeTail
 from raybio.runtime.run.precision import show_decision, worker_processors
@@ -240,7 +235,7 @@ def train(request: TrainRequest) -> Result:
             (request,) = with_precision([request])
         assert request.precision is not None  # the run is not finished
         # Not before: a plan that is refused must not be taken for the run's own by the next start.
-        write_json(folder.launch, {key: getattr(request, key) for key in REMEMBERED})
+        write_record(folder.launch, "launch", {key: getattr(request, key) for key in REMEMBERED})
         folder.record_precision(request.precision)
         start = folder.begin_start()
         # What the last start came to says nothing of this one, which may be killed before it can say so itself.
@@ -325,7 +320,8 @@ def _processors(requests: Sequence[TrainRequest]) -> list[Processor]:
 
 def report_cuts(lengths: list[InputLengths], folder: RunFolder, tracker: Tracker) -> None:
     """Print what is cut, and keep it in the run's folder and in MLflow."""
-    write_json(folder.inputs, [asdict(one) | {"remark": one.remark} for one in lengths])
+    counted = [asdict(one) | {"remark": one.remark} for one in lengths]
+    write_record(folder.inputs, "inputs", {"inputs": counted})
     remarks = [one.remark for one in lengths if one.remark]
     for remark in remarks:
         print(remark, flush=True)
@@ -369,16 +365,16 @@ def _run(
         number = signals.caught[0] if signals.caught else signal.SIGTERM
         raise _interrupted(folder, request, number) from None
     finally:
-        write_json(folder.result, _summary(folder, request, status, tracker.run_id))
+        write_record(folder.result, "result", _summary(folder, request, status, tracker.run_id))
         if status in COMPLETE:
             with contextlib.suppress(OSError, ValueError):
                 plot_run(read_reports(folder.metrics), folder.plots)
-                outcome = read_json(folder.outcome) or {}
+                outcome = read_record(folder.outcome, "outcome") or {}
                 plot_final(FinalReport.from_json(outcome.get("final", {})), folder.plots)
         tracker.finish(_MLFLOW_STATUS[status])
         # The id may have come late, from a tracking server that was away.
-        write_json(folder.result, _summary(folder, request, status, tracker.run_id))
-    return _result(read_json(folder.result), folder, was_finished=False)
+        write_record(folder.result, "result", _summary(folder, request, status, tracker.run_id))
+    return _result(read_record(folder.result, "result"), folder, was_finished=False)
 
 
 def _interrupted(folder: RunFolder, request: TrainRequest, number: int) -> InterruptedRunError:
@@ -480,8 +476,8 @@ class _Follower:
         self._is_length_settled = True
         if not projection.is_long:
             # A job that is retried on a busier machine must not be refused.
-            launch = read_json(self._folder.launch) or {}
-            write_json(self._folder.launch, launch | {"is_length_accepted": True})
+            launch = read_record(self._folder.launch, "launch") or {}
+            write_record(self._folder.launch, "launch", launch | {"is_length_accepted": True})
             return
         self.refusal = (
             f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. The run is stopped "
@@ -518,8 +514,8 @@ def _order(request: TrainRequest, folder: RunFolder, resources: Resources, start
 
 
 def _finished(folder: RunFolder, config: TrainingConfig) -> Result | None:
-    content = read_recomputable(folder.result)
-    if read_recomputable(folder.outcome) is None and folder.outcome.exists():
+    content = read_recomputable(folder.result, "result")
+    if read_recomputable(folder.outcome, "outcome") is None and folder.outcome.exists():
         return None  # damaged: the final evaluation is done again
     if content is None or content["status"] not in COMPLETE:
         return None
@@ -536,7 +532,7 @@ def _result(content: dict[str, Any], folder: RunFolder, was_finished: bool) -> R
 def _summary(
     folder: RunFolder, request: TrainRequest, status: str, run_id: str | None
 ) -> dict[str, Any]:
-    outcome = read_json(folder.outcome) or {}
+    outcome = read_record(folder.outcome, "outcome") or {}
     reports, newest_checkpoint = read_reports(folder.metrics), folder.newest_checkpoint
     newest: dict[str, float] = {}
     for report in reports:
@@ -560,13 +556,13 @@ def _summary(
         "checkpoint": newest_checkpoint and str(newest_checkpoint),
         "weights_sha256": outcome.get("weights_sha256"),
         "mlflow_run_id": run_id,
-        "inputs": read_recomputable(folder.inputs) or [],
+        "inputs": (read_recomputable(folder.inputs, "inputs") or {}).get("inputs", []),
     }
 
 
 def _status(folder: RunFolder, caught: list[int], error: BaseException | None) -> str:
     """A signal excuses a run that stopped or was left behind, but no failure that came at the same time."""
-    outcome = read_json(folder.outcome)
+    outcome = read_record(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] in COMPLETE:
         return str(outcome["status"])
     if folder.failure.exists() or (outcome is None and error is not None):

@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import fcntl
 import functools
-import json
 import logging
 import os
 import re
@@ -18,8 +17,22 @@ from typing import IO, Any
 import yaml
 
 from raybio.core.config import BaseConfig, changed_settings, difference
-from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError
-from raybio.core.files import check_local, sync
+from raybio.core.errors import (
+    CheckpointError,
+    ClusterError,
+    ConfigError,
+    RecordError,
+    RecordFormatError,
+)
+from raybio.core.files import check_local, replace_text
+from raybio.core.records import (
+    FORMATS,
+    from_record,
+    read_recomputable,
+    read_record,
+    to_record,
+    write_record,
+)
 
 COMPLETE = ("finished", "early_stopping")
 """What ``result.json`` calls runs that came to their end."""
@@ -37,20 +50,6 @@ _log = logging.getLogger(__name__)
 
 
 _NAME = re.compile(r"\w[\w.+-]{0,99}")
-
-
-_ADVICE = {
-    RUN: "Give the run's whole command, with --store, --config and --set as at the first start; or restore the file "
-    "from a backup, or choose another --name.",
-    LAUNCH: "Restore it from a backup, or delete it and give --workers, --cpus-per-worker, --device and --tracking-uri "
-    "as at the first start: with others, results are not bit-identical.",
-    "trial.json": "Restore it from a backup, or choose another --name.",
-    "trials.json": "Restore it from a backup, or delete it: the sweep finds its trials by their settings.",
-    "result.json": "Give the run's own command again: it is written again.",
-    "outcome.json": "Give the run's own command again: it is written again.",
-    "tracking.json": "Give the run's own command again: it is written again.",
-}
-"""What to do about a lost record, by its file's name."""
 
 
 class RunFolder:
@@ -106,6 +105,8 @@ class RunFolder:
         """The precision recorded in ``run.json``; None before it is decided."""
         try:
             return (self.read_identity() or {}).get("precision")
+        except RecordFormatError:
+            raise
         except RecordError:
             # ``open`` decides whether the folder is refused or replaced.
             return None
@@ -124,7 +125,7 @@ class RunFolder:
                 f"{self.identity}: the run computes in {recorded}, got {name}. Choose another --name to train in {name}"
             )
         try:
-            write_json(self.identity, identity | {"precision": name})
+            write_record(self.identity, "run", identity | {"precision": name})
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -152,7 +153,7 @@ class RunFolder:
             CheckpointError: if the newest checkpoint has another format version.
             RecordError: if ``run.json`` is damaged or missing and the checkpoints have no copy of it.
         """
-        content, damage = self._read(self.identity)
+        content, damage = self._read(self.identity, "run")
         if damage is not None:
             raise damage
         return content
@@ -164,7 +165,7 @@ class RunFolder:
             CheckpointError: if the newest checkpoint has another format version.
             RecordError: if ``launch.json`` is damaged and checkpoints that have no copy of it depend on it.
         """
-        content, damage = self._read(self.launch)
+        content, damage = self._read(self.launch, "launch")
         if content is not None:
             return content
         if damage is not None and self.launch.exists() and committed_in(self.checkpoints):
@@ -172,20 +173,30 @@ class RunFolder:
         if damage is not None:
             _warn_once(f"{damage}; this start's own options count")
         # Another tracking server would get a second MLflow run.
-        saved = read_recomputable(self.tracking) or {}
+        saved = read_recomputable(self.tracking, "tracking") or {}
         return {"tracking": saved["uri"]} if "uri" in saved else {}
 
     def records(self) -> dict[str, Any]:
-        """Return copies of the records that the run's checkpoints keep, by file name."""
-        return {path.name: read_json(path) for path in (self.identity, self.launch)}
+        """Return the records of which the run's checkpoints keep a copy, by file name."""
+        copies = {}
+        for path, kind in ((self.identity, "run"), (self.launch, "launch")):
+            content = read_record(path, kind)
+            copies[path.name] = None if content is None else to_record(kind, content)
+        return copies
 
-    def _read(self, path: Path) -> tuple[dict[str, Any] | None, RecordError | None]:
-        """Return a record or its copy in the newest checkpoint, and what is wrong if there is neither."""
+    def _read(self, path: Path, kind: str) -> tuple[dict[str, Any] | None, RecordError | None]:
+        """Return a record or its copy in the newest checkpoint, or why there is neither.
+
+        Raises:
+            RecordFormatError: if the record or its copy has another format version.
+        """
         try:
-            content = read_json(path)
+            content = read_record(path, kind)
             damage = RecordError(
-                f"{path}: missing, although the run has checkpoints. {_advice(path)}"
+                f"{path}: missing, although the run has checkpoints. {FORMATS[kind].if_lost}"
             )
+        except RecordFormatError:
+            raise
         except RecordError as error:
             content = None
             damage = error
@@ -199,10 +210,11 @@ class RunFolder:
         manifest = newest_manifest(self.checkpoints) or {}
         # Checkpoints of earlier versions have no copies.
         copies = manifest.get("run", {})
-        content = copies.get(path.name)
-        if content is None:
+        copy = copies.get(path.name)
+        if copy is None:
             was_there = path.exists() or path.name not in copies
             return None, damage if was_there else None
+        content = from_record(copy, kind, self.checkpoints)
         state = "damaged" if path.exists() else "missing"
         _warn_once(f"{path} is {state}; its copy in the newest checkpoint is used")
         return content, None
@@ -235,6 +247,8 @@ class RunFolder:
         identity = {"method": method, "data_digest": data_digest}
         try:
             old = self.read_identity()
+        except RecordFormatError:
+            raise
         except RecordError as error:
             if self._has_results:
                 raise
@@ -243,7 +257,7 @@ class RunFolder:
         if old is None and self._has_more_than_checkpoints:
             # Checkpoints alone are those of another run, from which a trial of PBT starts.
             raise RecordError(
-                f"{self.identity}: missing, although the folder holds results. {_advice(self.identity)}"
+                f"{self.identity}: missing, although the folder holds results. {FORMATS['run'].if_lost}"
             )
         if old is not None:
             free = tuple(f"{path}: " for path in free_settings)
@@ -266,8 +280,8 @@ class RunFolder:
             mapping = config.to_mapping()
             known = {"config": mapping, "store": str(store), "key": self._key(old)}
             kept = {"precision": old["precision"]} if old and "precision" in old else {}
-            write_json(self.identity, identity | known | kept)
-            _replace(self.config, yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True))
+            write_record(self.identity, "run", identity | known | kept)
+            replace_text(self.config, yaml.safe_dump(mapping, sort_keys=False, allow_unicode=True))
         except OSError as error:
             raise self._unwritable(error) from None
         return old is not None
@@ -277,7 +291,11 @@ class RunFolder:
         if old is None:
             return uuid.uuid4().hex
         # Runs of earlier versions have it in tracking.json alone, or not yet.
-        return old.get("key") or (read_json(self.tracking) or {}).get("key") or uuid.uuid4().hex
+        return (
+            old.get("key")
+            or (read_record(self.tracking, "tracking") or {}).get("key")
+            or uuid.uuid4().hex
+        )
 
     @property
     def _has_results(self) -> bool:
@@ -289,7 +307,9 @@ class RunFolder:
         if self.export.exists() or (self.path / "trials").exists():
             return True
         try:
-            result = read_json(self.result) or read_json(self.outcome) or {}
+            result = (
+                read_record(self.result, "result") or read_record(self.outcome, "outcome") or {}
+            )
         except RecordError:
             return True
         return result.get("status") in COMPLETE
@@ -332,12 +352,12 @@ class RunFolder:
         Ray may restart the workers of a failed start after its driver has given it up.
         """
         start = uuid.uuid4().hex
-        write_json(self.start, {"start": start})
+        write_record(self.start, "start", {"start": start})
         return start
 
     def is_newest_start(self, start: str) -> bool:
         """Whether the run has not been started again since ``start``."""
-        return read_json(self.start) == {"start": start}
+        return read_record(self.start, "start") == {"start": start}
 
     @contextlib.contextmanager
     def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:
@@ -356,36 +376,6 @@ class RunFolder:
                     )
                 time.sleep(0.2)
             yield
-
-
-def read_json(path: Path) -> Any:
-    """Return the file's content, None if there is no such file.
-
-    Raises:
-        RecordError: if the file is there and is no JSON.
-    """
-    content, damage = _parsed(path)
-    if damage:
-        raise RecordError(f"{path}: {damage}. {_advice(path)}")
-    return content
-
-
-def read_recomputable(path: Path) -> Any:
-    """Return the content of a record that is written again when it is lost; None, with a warning, if it is damaged."""
-    content, damage = _parsed(path)
-    if damage:
-        _log.warning("%s: %s; it is written again", path, damage)
-    return content
-
-
-def _parsed(path: Path) -> tuple[Any, str]:
-    """Return the file's content, and what is wrong with it."""
-    try:
-        return json.loads(path.read_bytes()), ""
-    except (FileNotFoundError, NotADirectoryError):
-        return None, ""
-    except ValueError as error:
-        return None, f"damaged, not JSON ({error})"
 
 
 @functools.cache
@@ -410,12 +400,6 @@ def committed_in(checkpoints: Path) -> bool:
         ) from None
 
 
-def _advice(path: Path) -> str:
-    return _ADVICE.get(
-        path.name, "Restore it from a backup, or delete it and give the same command again."
-    )
-
-
 def model_folder(given: str, option: str) -> str:
     """The model of a run, if ``given`` is a run's folder; anything else as it is: a model's folder, or a hub id.
 
@@ -436,7 +420,7 @@ def model_folder(given: str, option: str) -> str:
                 else ". Want a run, a model's folder, or a hub id"
             )
         )
-    if (identity := read_json(folder / RUN)) is None:
+    if (identity := read_record(folder / RUN, "run")) is None:
         return given
     if "space" in identity.get("config", {}):
         raise ConfigError(
@@ -447,26 +431,6 @@ def model_folder(given: str, option: str) -> str:
             f"{option} {given}: that run has no model yet ({export.name}/); run its command to the end"
         )
     return str(export.absolute())
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write ``content`` so that readers see the old file or the new one, never half of it.
-
-    NaN and infinity, which JSON does not have, become null; ``core.final_report.nan_for_null`` reads them as NaN.
-    """
-    plain = json.loads(json.dumps(content, default=float), parse_constant=lambda _: None)
-    _replace(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    # Without it a power loss can take the new name back.
-    sync(path.parent)
 
 
 def _open_lock(path: Path) -> IO[str]:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from raybio.core.config import fingerprint, load, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
+from raybio.core.records import read_record
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder, read_json
+from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder
 from raybio.training.method import Method
 from raybio.training.settings import TrainingConfig
 
@@ -179,7 +180,7 @@ def _store_and_base(
             return Path(old["store"]), entry.config.from_mapping(old["config"])
     if (
         arguments.config is not None
-        and (left := read_json(arguments.config.parent / RUN)) is not None
+        and (left := read_record(arguments.config.parent / RUN, "run")) is not None
     ):
         return Path(left["store"]), entry.config()
     return None, entry.demo
@@ -187,7 +188,11 @@ def _store_and_base(
 
 def _trained_with(config: Path) -> dict[str, Any]:
     """How the run or the sweep's best trial was trained in whose folder a configuration lies."""
-    found = read_json(config.with_name(LAUNCH)) or {} if config.with_name(RUN).is_file() else {}
+    found = (
+        read_record(config.with_name(LAUNCH), "launch") or {}
+        if config.with_name(RUN).is_file()
+        else {}
+    )
     if not found.get("workers"):
         return {}
     told = f"{found['workers']} worker" + ("s" if found["workers"] > 1 else "")

@@ -17,9 +17,10 @@ from raybio.core.digest import weights_digest
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.final_report import FinalReport
 from raybio.core.interfaces import Collective, System
+from raybio.core.records import read_record, write_record
 from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import report_start, warnings_to
@@ -74,7 +75,9 @@ def work(order: Order) -> None:
     folder = RunFolder(order.runs, order.name)
     rank = ray.train.get_context().get_world_rank()
     # In this order: the driver begins a new start before it removes the failure of the one before.
-    if read_json(folder.failure) is not None or not folder.is_newest_start(order.start):
+    if read_record(folder.failure, "failure") is not None or not folder.is_newest_start(
+        order.start
+    ):
         return  # Ray has restarted the workers of a start that is over
     if not folder.identity.exists():
         raise ClusterError(
@@ -89,7 +92,9 @@ def work(order: Order) -> None:
     except ClusterError:
         raise  # another worker is gone, or the storage is: Ray starts all of them again
     except RaybioError as error:
-        write_json(folder.failure, {"kind": type(error).__name__, "message": str(error)})
+        write_record(
+            folder.failure, "failure", {"kind": type(error).__name__, "message": str(error)}
+        )
         raise
 
 
@@ -305,7 +310,7 @@ def _finish(
         "final": {} if report is None else report.to_json(),
         "weights_sha256": weights_digest(system.model.state_dict().items()),
     }
-    write_json(folder.outcome, outcome)
+    write_record(folder.outcome, "outcome", outcome)
 
 
 def _card(

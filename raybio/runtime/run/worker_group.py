@@ -11,8 +11,9 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from raybio.core import errors
 from raybio.core.errors import ClusterError, RaybioError
+from raybio.core.records import read_record
 from raybio.runtime.cluster.room import Resources
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.worker import Order, work
 
 THREAD = "raybio-train"
@@ -65,7 +66,7 @@ def wait_for_workers(seconds: float) -> None:
 
 def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
     """The error that ended a run, as itself where a worker wrote it down."""
-    failure = read_json(folder.failure)
+    failure = read_record(folder.failure, "failure")
     if failure is not None:
         kind = getattr(errors, failure["kind"], RaybioError)
         return kind(failure["message"])  # type: ignore[no-any-return]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.final_report import FinalReport
-from raybio.runtime.run.folder import RunFolder, read_recomputable
+from raybio.core.records import read_recomputable
+from raybio.runtime.run.folder import RunFolder
 
 KEY = "raybio.key"
 """The tag by which a run is found again whose id got lost on its way here."""
@@ -134,7 +135,7 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
 
 def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
     """A report of ``final/SPLIT/SCORE``, the final evaluation of the trained model; none before there is one."""
-    outcome = read_recomputable(folder.outcome) or {}
+    outcome = read_recomputable(folder.outcome, "outcome") or {}
     report = FinalReport.from_json(outcome.get("final", {}))
     scores = {} if report is None else report.scores.get("trained", {})
     metrics = {

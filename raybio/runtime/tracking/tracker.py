@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ConfigError
+from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.runtime.cluster.machine import MachineLoad, warn_of_network
-from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsTail
 from raybio.runtime.tracking import mlflow as mlflow_run
 
@@ -125,7 +126,7 @@ class Tracker:
         """
         self.folder, self.uri, self.method, self.config = folder, uri, method, config
         self.data_digest, self.parent_run_id, self.parent = data_digest, parent_run_id, parent
-        saved = read_recomputable(folder.tracking) or {}
+        saved = read_recomputable(folder.tracking, "tracking") or {}
         saved = saved if saved.get("uri") == uri else {}
         self.run_id: str | None = saved.get("run_id")
         self.key: str = saved.get("key") or self._own_key()
@@ -224,7 +225,7 @@ class Tracker:
         """Return the same key each time for a run, and for a trial, which has no ``run.json`` before it starts."""
         if self.parent is not None:
             return f"{self.parent.key}-{self.folder.name}"
-        identity = read_json(self.folder.identity) or {}
+        identity = read_record(self.folder.identity, "run") or {}
         return identity.get("key") or uuid.uuid4().hex
 
     @property
@@ -383,7 +384,7 @@ class Tracker:
         }
         more |= {"pending": pending}
         self._is_pending = pending
-        write_json(self.folder.tracking, content | more)
+        write_record(self.folder.tracking, "tracking", content | more)
 
 
 def _warn(uri: str, error: Exception) -> None:
@@ -399,7 +400,7 @@ def _warn(uri: str, error: Exception) -> None:
 
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:
     """Add files or folders to the finished run of ``folder``; a tracking server that is away is only warned about."""
-    saved = read_recomputable(folder.tracking) or {}
+    saved = read_recomputable(folder.tracking, "tracking") or {}
     if not saved.get("run_id"):
         return
     try:

@@ -7,8 +7,9 @@ from typing import Any
 
 from ray.tune import Callback
 
+from raybio.core.records import read_record, write_record
 from raybio.core.search_space import format_value
-from raybio.runtime.run.folder import COMPLETE, RunFolder, read_json, write_json
+from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.goal import Goal, MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.notices import WarningPrinter
@@ -49,7 +50,7 @@ MLFLOW_STATUS = {
 
 def earlier_trials(sweep: Path) -> list[Trial]:
     """The trials of the sweep's earlier starts, in order; of a population, its members as they stood."""
-    return [Trial(**one) for one in read_json(sweep / TRIALS) or []]
+    return [Trial(**one) for one in (read_record(sweep / TRIALS, "trials") or {}).get("trials", [])]
 
 
 class FollowedTrials(Callback):
@@ -87,8 +88,8 @@ class FollowedTrials(Callback):
         """Send what MLflow has not taken yet of trials that ended before this start."""
         for note in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
             trial, status = (
-                Trial(**read_json(note.with_name(NOTE))["trial"]),
-                read_json(note)["status"],
+                Trial(**read_record(note.with_name(NOTE), "trial")["trial"]),
+                read_record(note, "trial end")["status"],
             )
             tracker = self._tracker(trial)
             if tracker.is_pending:
@@ -125,7 +126,7 @@ class FollowedTrials(Callback):
         if now is None:
             return
         folder = self.order.folder(now)
-        outcome = read_json(folder.outcome) or {}
+        outcome = read_record(folder.outcome, "outcome") or {}
         if folder.failure.exists():
             self._end(now, FAILED)
         elif outcome.get("status") in COMPLETE:
@@ -143,7 +144,7 @@ class FollowedTrials(Callback):
                 :LONGEST_REASON
             ]
             message = f"its process ended {trial.num_failures} times: {reason}"
-            write_json(folder.failure, {"kind": "ClusterError", "message": message})
+            write_record(folder.failure, "failure", {"kind": "ClusterError", "message": message})
         self._end(now, FAILED)
 
     def kill(self) -> None:
@@ -177,13 +178,17 @@ class FollowedTrials(Callback):
                 self._listed[self._listed.index(before)] = now  # an heir
             else:
                 self._listed.append(now)
-            write_json(self.folder.path / TRIALS, [asdict(one) for one in self._listed])
+            write_record(
+                self.folder.path / TRIALS,
+                "trials",
+                {"trials": [asdict(one) for one in self._listed]},
+            )
         folder.make()
         self._warnings.follow(folder.notices)
         if not (folder.path / NOTE).exists():
-            write_json(folder.path / NOTE, new_note(now))
+            write_record(folder.path / NOTE, "trial", new_note(now))
         if status_of(folder) == INTERRUPTED:
-            write_json(folder.launch, self.order.launch)
+            write_record(folder.launch, "launch", self.order.launch)
         if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
             self._trackers[folder.name] = self._tracker(now)
             self._trackers[folder.name].start()
@@ -207,8 +212,8 @@ class FollowedTrials(Callback):
         self._show_warnings(trial)
         known = status_of(folder)
         if known == INTERRUPTED and status != INTERRUPTED:
-            write_json(folder.path / ENDED, {"status": status})
-            failure = read_json(folder.failure) or {}
+            write_record(folder.path / ENDED, "trial end", {"status": status})
+            failure = read_record(folder.failure, "failure") or {}
             why = failure.get("message", "")
             print(f"{shown(trial)} | {status}{': ' + why if why else ''}", flush=True)
             if failure.get("kind") == MetricError.__name__:
@@ -252,7 +257,7 @@ def _facts(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], dict[str, flo
     tags = {
         "best_step": None if best is None else str(best[0]),
         "checkpoint": None if newest is None else str(newest),
-        "error": (read_json(folder.failure) or {}).get("message"),
+        "error": (read_record(folder.failure, "failure") or {}).get("message"),
     }
     metrics = {} if best is None else {f"best/{goal.metric}": best[1]}
     return {name: value for name, value in tags.items() if value is not None}, metrics

@@ -28,6 +28,7 @@ from ray.tune.trainable import wrap_function
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ClusterError, ConfigError, RecordError
+from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.core.search_space import SearchSpace
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
@@ -39,7 +40,7 @@ from raybio.runtime.cluster.connection import (
 from raybio.runtime.cluster.room import Node, Room, room_of_trials
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.driver import InterruptedRunError, check_lengths, report_cuts
-from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
@@ -162,7 +163,9 @@ def sweep(request: SweepRequest) -> Swept:
         identity = _Identity(space=told, base=request.base.to_mapping())
         folder.open(space.method, identity, Path(place), store.digest, FREE_SETTINGS)
         started = {"given": dict(request.given), "tracking": request.tracking}
-        write_json(folder.launch, (read_json(folder.launch) or {}) | started)
+        write_record(
+            folder.launch, "launch", (read_record(folder.launch, "launch") or {}) | started
+        )
         _restore_records(folder, order)
         _forget_what_may_pass(folder, order)
         if not _is_complete(order):
@@ -260,13 +263,13 @@ def _restore_records(folder: RunFolder, order: TrialOrder) -> None:
     trials = {order.folder(trial).name: trial for trial in earlier_trials(folder.path)}
     for path in sorted((folder.path / "trials").glob("*/")):
         note = path / NOTE
-        if path.name in trials and read_recomputable(note) is None:
-            write_json(note, new_note(trials[path.name]))
-        elif read_json(note) is None and (path / "metrics.jsonl").exists():
+        if path.name in trials and read_recomputable(note, "trial") is None:
+            write_record(note, "trial", new_note(trials[path.name]))
+        elif read_record(note, "trial") is None and (path / "metrics.jsonl").exists():
             raise RecordError(
                 f"{note}: missing, and it says what the trial is. Restore it from a backup"
             )
-        if read_recomputable(path / ENDED) is None:
+        if read_recomputable(path / ENDED, "trial end") is None:
             # The trial goes on, and the sweep decides again.
             (path / ENDED).unlink(missing_ok=True)
 
@@ -275,7 +278,7 @@ def _forget_what_may_pass(folder: RunFolder, order: TrialOrder) -> None:
     """Trials that failed for want of a machine are tried again; those that failed by themselves would do so again."""
     order.stop.unlink(missing_ok=True)
     for failure in (folder.path / "trials").glob("*/failure.json"):
-        reason = read_recomputable(failure)
+        reason = read_recomputable(failure, "failure")
         if reason is None or reason["kind"] == "ClusterError":
             (failure.parent / ENDED).unlink(missing_ok=True)
             failure.unlink()

@@ -11,8 +11,9 @@ import yaml
 from scipy import stats
 
 from raybio.core.config import override_all
+from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Settings
-from raybio.runtime.run.folder import LAUNCH, RunFolder, read_json, write_json
+from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import FAILED, NOTE, Trial, TrialOrder, status_of
 from raybio.training.loop import free_settings
@@ -85,7 +86,7 @@ def records(order: TrialOrder) -> list[TrialRecord]:
 
 
 def _record(order: TrialOrder, note: Path) -> TrialRecord:
-    folder, content = RunFolder(note.parent.parent, note.parent.name), read_json(note)
+    folder, content = RunFolder(note.parent.parent, note.parent.name), read_record(note, "trial")
     reports = read_reports(folder.metrics)
     values = order.goal.own_values(reports)
     best = order.goal.best(values)
@@ -98,7 +99,7 @@ def _record(order: TrialOrder, note: Path) -> TrialRecord:
         best_step=None if best is None else best[0],
         best_value=None if best is None else best[1],
         worker_seconds=content["worker_seconds"],
-        error=(read_json(folder.failure) or {}).get("message", ""),
+        error=(read_record(folder.failure, "failure") or {}).get("message", ""),
         goes_on_from=next(
             (report["goes_on_from"] for report in reversed(reports) if "goes_on_from" in report), ""
         ),
@@ -205,7 +206,7 @@ def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], li
         ],
         "trials": [asdict(one) for one in trials],
     }
-    write_json(folder.result, content)
+    write_record(folder.result, "result", content)
     with (folder.path / "leaderboard.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(
@@ -252,8 +253,10 @@ def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], li
             best_config(order, places[0]).to_mapping(), sort_keys=False, allow_unicode=True
         )
         (folder.path / "best.yaml").write_text(text, encoding="utf-8")
-        trained = read_json(folder.path / "trials" / places[0].trials[0].name / LAUNCH) or {}
-        write_json(
-            folder.launch, (read_json(folder.launch) or {}) | trained
+        trained = (
+            read_record(folder.path / "trials" / places[0].trials[0].name / LAUNCH, "launch") or {}
+        )
+        write_record(
+            folder.launch, "launch", (read_record(folder.launch, "launch") or {}) | trained
         )  # for whoever trains best.yaml
     return places, trials

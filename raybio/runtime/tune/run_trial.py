@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, RaybioError
+from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.room import Resources
-from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run.notices import warnings_to
@@ -50,7 +51,7 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
             f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials and driver must share "
             "the sweeps folder. Choose one that all of them see with --sweeps or RAYBIO_SWEEPS"
         )
-    note = read_json(folder.path / NOTE)
+    note = read_record(folder.path / NOTE, "trial")
     started, told = time.monotonic(), list[tuple[int, float]]()
 
     def note_time() -> None:
@@ -59,7 +60,7 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
         note["worker_seconds"] += order.workers * (now - started)
         started = now
         if not has_ended(folder):
-            write_json(folder.path / NOTE, note)
+            write_record(folder.path / NOTE, "trial", note)
 
     try:
         told_step = _told_step(order, trial)
@@ -88,7 +89,9 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
     except ClusterError:
         raise  # Tune tries again
     except RaybioError as error:
-        write_json(folder.failure, {"kind": type(error).__name__, "message": str(error)})
+        write_record(
+            folder.failure, "failure", {"kind": type(error).__name__, "message": str(error)}
+        )
     finally:
         note_time()  # what came after the last evaluation, or came to none, has cost as much
 
@@ -103,7 +106,9 @@ def _tell(folder: RunFolder, goal: Goal, told: list[tuple[int, float]]) -> None:
     assert best is not None
     report = {"step": step, OBJECTIVE: best[1], "best_step": best[0], goal.metric: value}
     with tempfile.TemporaryDirectory() as place:
-        write_json(Path(place) / NOTE, {"folder": str(folder.path), "step": step})
+        write_record(
+            Path(place) / NOTE, "trial checkpoint", {"folder": str(folder.path), "step": step}
+        )
         ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(place))
 
 
@@ -119,7 +124,7 @@ def _told_step(order: TrialOrder, trial: Trial) -> int:
     if found is None:
         return -1
     with found.as_directory() as place:
-        note = read_json(Path(place) / NOTE)
+        note = read_record(Path(place) / NOTE, "trial checkpoint")
     folder, donor = order.folder(trial), Path(note["folder"])
     if donor != folder.path and not committed(folder.checkpoints):
         _go_on_from(
@@ -157,7 +162,7 @@ def _new_values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[
     """(step, value) of each evaluation that is new, as it comes; none of a trial that came to its end."""
     if has_ended(folder) or folder.failure.exists():
         return
-    outcome = read_recomputable(folder.outcome)
+    outcome = read_recomputable(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] != "stopped":
         return
     last = max((step for step, _ in _known_values(folder, order.goal)), default=-1)

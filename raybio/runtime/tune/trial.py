@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.config import fingerprint, override_all
+from raybio.core.records import read_record
 from raybio.core.search_space import SearchSpace, Settings, quoted
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.training.settings import TrainingConfig
 
@@ -154,4 +155,4 @@ def has_ended(folder: RunFolder) -> bool:
 
 def status_of(folder: RunFolder) -> str:
     """How a trial ended, as the driver noted; interrupted, if it did not."""
-    return str((read_json(folder.path / ENDED) or {}).get("status", INTERRUPTED))
+    return str((read_record(folder.path / ENDED, "trial end") or {}).get("status", INTERRUPTED))

@@ -10,13 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.image import imread
 
 from raybio.core.config import override_all
+from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.runtime.compare.plots import plot_against
 from raybio.runtime.compare.table import Judged, write_against
 from raybio.runtime.compare.variations import Kin, Variation, compare, family, judged
 from raybio.runtime.run.driver import Result, TrainRequest
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from tests.methods.conformance_cases import tiny_config
 
 ENTRY = METHODS["relation_finetune"]
@@ -226,7 +227,7 @@ def test_a_comparison_of_real_runs_draws_them_and_sends_the_files_to_mlflow(
     }
     names = ["num_proxies = 0", "num_proxies = 1 (this run)", "num_proxies = 2"]
     assert found == [(str(number), f1[name]) for number, name in enumerate(names)]
-    uri = read_json(result.folder.tracking)["uri"]
+    uri = read_record(result.folder.tracking, "tracking")["uri"]
     sent = {file.path for file in MlflowClient(uri).list_artifacts(result.mlflow_run_id)}
     assert {
         "table.json",

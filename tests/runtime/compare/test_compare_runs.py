@@ -16,6 +16,7 @@ from raybio.cli.compare import compare
 from raybio.core.config import override, override_all
 from raybio.core.errors import ConfigError
 from raybio.core.final_report import UnitScores
+from raybio.core.records import read_record, write_record
 from raybio.evaluation.unit_scores import write_unit_scores
 from raybio.methods import METHODS
 from raybio.runtime.compare.compare import (
@@ -30,7 +31,7 @@ from raybio.runtime.compare.plots import plot_overlaid, plot_scores
 from raybio.runtime.compare.runs import given_runs
 from raybio.runtime.compare.tests import LEVEL, MIN_SEEDS
 from raybio.runtime.run.driver import Result, TrainRequest, train
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from tests.paths import ROOT
 from tests.script_process import run_script
@@ -72,8 +73,10 @@ def write_run(
         if chance is not None:
             by_chance = {name: {"value": chance} for name in MEASURES}
             final["scores"]["chance"] = dict.fromkeys(splits, by_chance)
-        write_json(
-            folder.result, {"status": "finished", "step": 10, "precision": "fp32", "final": final}
+        write_record(
+            folder.result,
+            "result",
+            {"status": "finished", "step": 10, "precision": "fp32", "final": final},
         )
         of_units = UnitScores(units, dict.fromkeys(MEASURES, values))
         write_unit_scores(folder.unit_scores, dict.fromkeys(splits, of_units))
@@ -154,11 +157,11 @@ def test_an_undefined_score_is_shown_as_such_and_not_tested(tmp_path: Path) -> N
         {"a": noisy(1), "b": noisy(2), "constant": undefined}.items()
     ):
         folder = write_run(tmp_path, name, values, {"objective.lambda_spml": number / 10})
-    result = read_json(folder.result)
+    result = read_record(folder.result, "result")
     of_split = result["final"]["scores"]["trained"]["val"]
     nowhere = {name: dict.fromkeys(one, math.nan) for name, one in of_split.items()}
     result["final"]["scores"]["trained"]["val"] = nowhere
-    write_json(folder.result, result)
+    write_record(folder.result, "result", result)
     found = compared(tmp_path)
     assert {(test.one, test.two) for test in found.tests} == {("a", "b")}
     assert any("a or constant is undefined: no test" in note for note in found.notes)
@@ -237,9 +240,9 @@ def test_settings_that_differ_stand_in_a_column_a_run_and_younger_ones_have_thei
 ) -> None:
     write_run(tmp_path, "one", noisy(1), {"objective.lambda_spml": 0.25})
     old = write_run(tmp_path, "two", noisy(2), {"optim.peak_lr": 1.25e-4})
-    identity = read_json(old.identity)
+    identity = read_record(old.identity, "run")
     del identity["config"]["evaluation"]["block_rows"]
-    write_json(old.identity, identity)
+    write_record(old.identity, "run", identity)
     default = METHODS[SYSTEM].config()
     found = compared(tmp_path)
     assert found.settings == {
@@ -254,7 +257,7 @@ def test_settings_that_differ_stand_in_a_column_a_run_and_younger_ones_have_thei
 def test_auto_is_no_difference_to_the_precision_that_it_came_to(tmp_path: Path) -> None:
     write_run(tmp_path, "run", noisy(1), {"precision": "auto"})
     trial = write_run(tmp_path, "trial", None, {"precision": "fp32"})
-    write_json(trial.outcome, {"status": "finished", "precision": "fp32"})
+    write_record(trial.outcome, "outcome", {"status": "finished", "precision": "fp32"})
     found = compared(tmp_path)
     assert found.settings == {}
     assert [row[-1] for row in cost_table(found)[1:]] == ["fp32", "fp32"]
@@ -278,8 +281,10 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
     write_run(tmp_path, "biostransformers", noisy(1), method="biostransformers")
     write_run(tmp_path, "silent", noisy(1), curve={})
     write_run(tmp_path / "sweep" / "trials", "trial-1", None)
-    write_json(
-        tmp_path / "sweep" / "run.json", {"method": SYSTEM, "config": {"space": {}, "base": {}}}
+    write_record(
+        tmp_path / "sweep" / "run.json",
+        "run",
+        {"method": SYSTEM, "config": {"space": {}, "base": {}}},
     )
     for names, message in (
         (
@@ -315,7 +320,9 @@ def test_a_reader_is_told_what_was_not_tested_and_what_was_not_alike(tmp_path: P
     write_run(tmp_path, "a", noisy(1))
     earlier = write_run(tmp_path, "earlier", noisy(2), {"evaluation.metric": "cosine", "seed": 1})
     earlier.unit_scores.unlink()
-    write_json(earlier.result, read_json(earlier.result) | {"precision": "bf16"})
+    write_record(
+        earlier.result, "result", read_record(earlier.result, "result") | {"precision": "bf16"}
+    )
     write_run(
         tmp_path,
         "other-units",
@@ -449,6 +456,6 @@ def test_the_job_compares_real_runs(
         assert test["difference"] == pytest.approx(ours - theirs)
     report = (tmp_path / "comparison" / "report.md").read_text()
     assert "| val/link_mrr | 24 |" in report
-    assert "unit_scores" not in read_json(other.folder.result)["final"]
+    assert "unit_scores" not in read_record(other.folder.result, "result")["final"]
     with pytest.raises(ConfigError, match="want at least two"):
         given_runs(["unbroken"], Path(request_two.runs))

@@ -5,8 +5,9 @@ import pytest
 
 from raybio.cli.contrastive_probe.curves import curves
 from raybio.core.errors import ConfigError
+from raybio.core.records import write_record
 from raybio.runtime.compare.curves import read_curve
-from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 
 
@@ -56,7 +57,7 @@ def test_a_run_that_has_not_come_to_its_end_is_named(
     for name, status in (("running", None), ("stopped", "stopped"), ("whole", "finished")):
         write_run(tmp_path, name, {0: 0.1, 50: 0.2})
         if status:
-            write_json(RunFolder(tmp_path, name).result, {"status": status})
+            write_record(RunFolder(tmp_path, name).result, "result", {"status": status})
     curves(run=["running", "stopped", "whole"], out=tmp_path / "out", runs=tmp_path)
     lines = [line for line in capsys.readouterr().out.splitlines() if "is not finished" in line]
     assert lines == [
@@ -72,8 +73,8 @@ def test_a_run_made_longer_is_not_finished_and_a_step_that_some_runs_lack_is_not
     write_run(tmp_path, "whole", {0: 0.1, 50: 0.2})
     for name, max_steps in (("longer", 100), ("whole", 50)):
         run = RunFolder(tmp_path, name)
-        write_json(run.result, {"status": "finished", "step": 50})
-        write_json(run.identity, {"config": {"schedule": {"max_steps": max_steps}}})
+        write_record(run.result, "result", {"status": "finished", "step": 50})
+        write_record(run.identity, "run", {"config": {"schedule": {"max_steps": max_steps}}})
     curves(run=["both=longer", "both=whole"], out=tmp_path / "out", runs=tmp_path)
     output = capsys.readouterr().out
     assert "longer: is not finished (at step 61 of 100), more evaluations may follow" in output

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+from raybio.core.records import read_record
 from raybio.runtime.compare.table import lines_for_terminal
 from raybio.runtime.compare.variations import Variation, compare, cut_remarks, family
 from raybio.runtime.run.driver import TrainRequest
-from raybio.runtime.run.folder import read_json
 from raybio.store.store import Store
 from tests.methods.conformance_cases import tiny_config
 
@@ -38,14 +38,16 @@ def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
     assert remark in inputs["remark"]
     assert remark in capsys.readouterr().out
     assert (
-        read_json(result.folder.result)["inputs"]
-        == read_json(result.folder.inputs)
+        read_record(result.folder.result, "result")["inputs"]
+        == read_record(result.folder.inputs, "inputs")["inputs"]
         == result.inputs
     )
     assert remark in (result.folder.path / "table.md").read_text()
     assert any(remark in str(line) for line in lines_for_terminal(table))
     tracked = (
-        MlflowClient(read_json(result.folder.tracking)["uri"]).get_run(result.mlflow_run_id).data
+        MlflowClient(read_record(result.folder.tracking, "tracking")["uri"])
+        .get_run(result.mlflow_run_id)
+        .data
     )
     assert remark in tracked.tags["inputs"]
     share = inputs["num_cut"] / len(lengths)

@@ -11,9 +11,10 @@ import pytest
 
 from raybio.core.config import override_all
 from raybio.core.errors import CheckpointError, RecordError
+from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.driver import REMEMBERED, TrainRequest, _finished, _summary, check_request
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.request import Arguments, settle
 from raybio.runtime.run.worker import walk_alone
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
@@ -68,13 +69,13 @@ def start(
     folder = RunFolder(request.runs, request.name)
     digest = check_request(request)
     folder.open(SYSTEM, request.config, Path(request.store), digest, free_settings(request.config))
-    write_json(folder.launch, {key: getattr(request, key) for key in REMEMBERED})
+    write_record(folder.launch, "launch", {key: getattr(request, key) for key in REMEMBERED})
     finished = _finished(folder, request.config)
     uri = tracking_uri(request.tracking, Path(request.runs))
     tracker = Tracker(folder, uri, SYSTEM, request.config.to_mapping(), digest)
     if finished is not None:
         tracker.catch_up()
-        return read_json(folder.result), tracker.run_id
+        return read_record(folder.result, "result"), tracker.run_id
     for path in (folder.stop, folder.outcome, folder.result):
         path.unlink(missing_ok=True)
     tracker.start()
@@ -85,10 +86,10 @@ def start(
     for report in reports:
         if report.step == stop_at:
             folder.stop.touch()
-    status = read_json(folder.outcome)["status"]
-    write_json(folder.result, _summary(folder, request, status, tracker.run_id))
+    status = read_record(folder.outcome, "outcome")["status"]
+    write_record(folder.result, "result", _summary(folder, request, status, tracker.run_id))
     tracker.finish("FINISHED" if status == "finished" else "KILLED")
-    return read_json(folder.outcome), tracker.run_id
+    return read_record(folder.outcome, "outcome"), tracker.run_id
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +188,7 @@ def test_a_damaged_failure_is_an_error_that_names_the_file(tmp_path: Path) -> No
     with pytest.raises(
         RecordError, match=r"failure\.json: damaged, not JSON .* give the same command again"
     ):
-        read_json(tmp_path / "failure.json")
+        read_record(tmp_path / "failure.json", "failure")
 
 
 def test_a_lost_run_json_of_a_run_whose_checkpoints_have_no_copy_is_refused(kept: Kept) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError
+from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
 from raybio.runtime.cluster.room import Resources
 from raybio.runtime.compare.table import (
@@ -19,7 +20,7 @@ from raybio.runtime.compare.table import (
 )
 from raybio.runtime.compare.variations import Variation, compare, family
 from raybio.runtime.run.driver import Result, TrainRequest, train, with_precision
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import worker_processors
 from raybio.store.store import Store
 from raybio.training.precision import resolve_precision
@@ -148,7 +149,7 @@ def test_the_record_stays_when_the_run_goes_on_and_no_other_is_taken(
     assert folder.precision is None
     begin(request_one, "bf16")
     begin(request_one, None)
-    content = read_json(folder.identity)
+    content = read_record(folder.identity, "run")
     assert content["precision"] == folder.precision == "bf16"
     assert content["config"]["precision"] == "auto"
     with pytest.raises(
@@ -156,7 +157,7 @@ def test_the_record_stays_when_the_run_goes_on_and_no_other_is_taken(
         match=r"run.json: the run computes in bf16, got fp32. Choose another --name",
     ):
         folder.record_precision("fp32")
-    assert read_json(folder.identity) == content
+    assert read_record(folder.identity, "run") == content
 
 
 def test_finished_runs_need_no_decision(
@@ -165,7 +166,7 @@ def test_finished_runs_need_no_decision(
     folder = begin(request_one, "bf16")
     result = dict.fromkeys(("checkpoint", "weights_sha256", "mlflow_run_id"))
     result |= {"metrics": {}, "final": {}, "config": {}, "precision": "bf16", "status": "finished"}
-    write_json(folder.result, result | {"step": request_one.config.schedule.max_steps})
+    write_record(folder.result, "result", result | {"step": request_one.config.schedule.max_steps})
     # No machine has room for its workers.
     assert precisions([replace(request_one, workers=99)]) == ["bf16"]
     assert capsys.readouterr().out == ""
@@ -225,5 +226,5 @@ def test_workers_compute_in_what_the_driver_decided_and_a_run_that_goes_on_keeps
     assert (first.status, first.precision) == ("finished", other)
     longer = trained(6)
     assert (longer.status, longer.step, longer.precision) == ("finished", 6, other)
-    assert read_json(longer.folder.identity)["precision"] == other
-    assert read_json(longer.folder.identity)["config"]["precision"] == "auto"
+    assert read_record(longer.folder.identity, "run")["precision"] == other
+    assert read_record(longer.folder.identity, "run")["config"]["precision"] == "auto"

@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from raybio.core.config import override_all
+from raybio.core.records import read_record, write_record
 from raybio.runtime.run.driver import TrainRequest, train
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
@@ -109,7 +110,7 @@ def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weight
     step = int(np.random.default_rng().integers(1, 23))
     older = job.run_folder("killed").result
     older.parent.mkdir(parents=True)
-    write_json(older, {"status": "stopped", "step": 0})
+    write_record(older, "outcome", {"status": "stopped", "step": 0})
     process = job.start("killed")
     job.wait_for_step("killed", step, process)
     assert not older.exists()  # nothing says of a run at work, or killed, that it was stopped
@@ -144,7 +145,10 @@ def test_a_signal_commits_a_checkpoint_ends_the_tracked_run_as_killed_and_leaves
     (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     assert process.wait(timeout=1500) == code
     folder = job.run_folder("stopped")
-    result, tracking = read_json(folder.result), read_json(folder.tracking)
+    result, tracking = (
+        read_record(folder.result, "result"),
+        read_record(folder.tracking, "tracking"),
+    )
     assert result["status"] == "stopped"
     assert Path(result["checkpoint"]).name == f"step-{result['step']:08d}"
     assert MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status == "KILLED"

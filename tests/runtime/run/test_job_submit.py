@@ -13,7 +13,8 @@ import yaml
 from mlflow import MlflowClient
 
 from raybio.core.config import override_all
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.core.records import read_record
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
@@ -91,7 +92,10 @@ def test_a_job_that_is_stopped_and_submitted_again_goes_on_in_the_home_folder_an
         time.sleep(0.2)
     stop = ray_job(head, "stop", "first")
     assert "was stopped" in stop.stdout + stop.stderr, stop.stdout + stop.stderr
-    stopped, tracking = read_json(folder.result), read_json(folder.tracking)
+    stopped, tracking = (
+        read_record(folder.result, "result"),
+        read_record(folder.tracking, "tracking"),
+    )
     assert stopped["status"] == "stopped"
     assert Path(stopped["checkpoint"]).name == f"step-{stopped['step']:08d}"
     assert MlflowClient(tracking["uri"]).get_run(tracking["run_id"]).info.status == "KILLED"

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from raybio.core.config import override_all
+from raybio.core.records import read_record
 from raybio.runtime.run.driver import Result
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.checkpoint import committed, step_of
@@ -167,7 +168,7 @@ def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_wit
     nodes.kill(second)
     fourth = nodes.add(cpus=1)
     driver.finish()
-    result = read_json(folder.result)
+    result = read_record(folder.result, "result")
     assert result["weights_sha256"] == unbroken.weights_sha256
     assert [report["step"] for report in read_reports(folder.metrics)] == list(range(25))
     for node in (third, fourth):
@@ -199,7 +200,7 @@ def test_a_node_lost_in_the_middle_of_a_sweep_keeps_no_trial_from_its_end(
     nodes.kill(first)
     third = nodes.add(cpus=1)
     driver.finish()
-    result = read_json(tmp_path / "sweeps" / "mine" / "result.json")
+    result = read_record(tmp_path / "sweeps" / "mine" / "result.json", "result")
     found = {one["settings"][LAMBDA]: one["status"] for one in result["trials"]}
     assert found == dict.fromkeys(LAMBDAS, "finished")
     for one in result["trials"]:

@@ -12,7 +12,8 @@ import pytest
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, RecordError
 from raybio.core.final_report import nan_for_null
-from raybio.runtime.run.folder import RunFolder, read_json, read_recomputable, write_json
+from raybio.core.records import read_recomputable, read_record, write_record
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
@@ -59,7 +60,7 @@ def test_a_free_setting_may_change(tmp_path: Path) -> None:
     open_folder(folder)
     longer = override(CONFIG, "schedule.max_steps", 9)
     assert open_folder(folder, longer, free=("schedule.max_steps",))
-    assert read_json(folder.identity)["config"] == longer.to_mapping()
+    assert read_record(folder.identity, "run")["config"] == longer.to_mapping()
 
 
 def test_a_run_that_is_older_than_a_setting_goes_on_with_its_default_and_no_other_value(
@@ -68,9 +69,9 @@ def test_a_run_that_is_older_than_a_setting_goes_on_with_its_default_and_no_othe
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
     folder.export.mkdir()
-    identity = read_json(folder.identity)
+    identity = read_record(folder.identity, "run")
     del identity["config"]["optim"]["scalar_lr"]
-    write_json(folder.identity, identity)
+    write_record(folder.identity, "run", identity)
     with pytest.raises(CheckpointError, match=r"optim.scalar_lr: 0.001 -> 0.5"):
         open_folder(folder, override(CONFIG, "optim.scalar_lr", 0.5))
     assert open_folder(folder)
@@ -118,14 +119,14 @@ def test_the_lock_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
 def test_a_torn_json_file_is_an_error_unless_it_is_written_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_json(tmp_path / "a.json", {"step": 1})
-    assert read_json(tmp_path / "a.json") == {"step": 1}
+    write_record(tmp_path / "a.json", "failure", {"step": 1})
+    assert read_record(tmp_path / "a.json", "failure") == {"step": 1}
     (tmp_path / "a.json").write_text('{"step"')
     with pytest.raises(RecordError, match=r"a\.json: damaged, not JSON"):
-        read_json(tmp_path / "a.json")
-    assert read_recomputable(tmp_path / "a.json") is None
+        read_record(tmp_path / "a.json", "failure")
+    assert read_recomputable(tmp_path / "a.json", "failure") is None
     assert "a.json: damaged" in caplog.text
-    assert read_json(tmp_path / "b.json") is None
+    assert read_record(tmp_path / "b.json", "failure") is None
 
 
 def test_a_start_that_came_to_no_checkpoint_is_replaced_by_other_settings(
@@ -133,10 +134,10 @@ def test_a_start_that_came_to_no_checkpoint_is_replaced_by_other_settings(
 ) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
-    key = read_json(folder.identity)["key"]
+    key = read_record(folder.identity, "run")["key"]
     MetricsLog(folder.metrics).append(3, {"loss": 1.0})
-    write_json(folder.result, {"status": "failed", "step": 3})
-    write_json(folder.tracking, {"uri": "sqlite:///a.db", "run_id": "a", "key": key})
+    write_record(folder.result, "result", {"status": "failed", "step": 3})
+    write_record(folder.tracking, "tracking", {"uri": "sqlite:///a.db", "run_id": "a", "key": key})
     changed = override(CONFIG, "optim.peak_lr", 0.2)
     assert not open_folder(folder, changed)
     assert (
@@ -144,7 +145,7 @@ def test_a_start_that_came_to_no_checkpoint_is_replaced_by_other_settings(
         in capsys.readouterr().out
     )
     assert sorted(path.name for path in folder.path.iterdir()) == ["config.yaml", "run.json"]
-    identity = read_json(folder.identity)
+    identity = read_record(folder.identity, "run")
     assert identity["config"] == changed.to_mapping()
     assert identity["key"] != key
 
@@ -152,11 +153,11 @@ def test_a_start_that_came_to_no_checkpoint_is_replaced_by_other_settings(
 def test_a_failed_start_goes_on_with_the_same_settings(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
-    key = read_json(folder.identity)["key"]
+    key = read_record(folder.identity, "run")["key"]
     MetricsLog(folder.metrics).append(3, {"loss": 1.0})
     assert open_folder(folder)
     assert folder.metrics.exists()
-    assert read_json(folder.identity)["key"] == key
+    assert read_record(folder.identity, "run")["key"] == key
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_a_run_with_anything_to_keep_is_not_replaced(tmp_path: Path, kept: str) 
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
     if kept == "finished":
-        write_json(folder.result, {"status": "finished", "step": 3})
+        write_record(folder.result, "result", {"status": "finished", "step": 3})
     elif kept.startswith("damaged"):
         (folder.path / f"{kept.split()[1]}.json").write_text("{")
     else:
@@ -204,7 +205,7 @@ def test_a_missing_run_json_does_not_let_another_run_take_over_results(
     folder = RunFolder(tmp_path, "first")
     open_folder(folder)
     if kept == "finished":
-        write_json(folder.result, {"status": "finished", "step": 3})
+        write_record(folder.result, "result", {"status": "finished", "step": 3})
     else:
         (folder.path / kept).mkdir()
     folder.identity.unlink()
@@ -255,7 +256,7 @@ def test_an_undefined_number_is_null_for_every_reader_of_json_and_nan_for_ours(
             "mse": {"value": 0.5, "low": np.float64(0.4), "high": math.inf},
         }
     }
-    write_json(tmp_path / "a.json", {"scores": scores})
+    write_record(tmp_path / "a.json", "failure", {"scores": scores})
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is no JSON")

@@ -18,11 +18,12 @@ import pytest
 from raybio.core.config import override_all
 from raybio.core.errors import CheckpointError, ClusterError, DivergedError
 from raybio.core.final_report import FinalReport
+from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.runtime.compare.variations import compare
 from raybio.runtime.run.driver import InterruptedRunError, Result, TrainRequest, train
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.loop import fit
@@ -178,7 +179,7 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
     with pytest.raises(InterruptedRunError, match="SIGTERM: stopped at step") as error:
         train(request)
     assert error.value.exit_code == 143
-    stopped = read_json(folder.result)
+    stopped = read_record(folder.result, "result")
     assert stopped["status"] == "stopped"
     assert Path(stopped["checkpoint"]).name == f"step-{stopped['step']:08d}"
     assert mlflow_status(folder) == "KILLED"
@@ -236,7 +237,7 @@ def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_
     with pytest.raises(InterruptedRunError, match="SIGINT: stopped at step 24"):
         train(replace(request, setup=endless_evaluation))
     (folder.path / "evaluating").unlink()  # whoever is left of the run ends
-    assert read_json(folder.result)["status"] == "stopped"
+    assert read_record(folder.result, "result")["status"] == "stopped"
     result = train(request)
     assert result.status == "finished"
     assert result.final.scores["trained"]
@@ -245,7 +246,7 @@ def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_
 def mlflow_status(folder: RunFolder) -> str:
     from mlflow import MlflowClient
 
-    saved = read_json(folder.tracking)
+    saved = read_record(folder.tracking, "tracking")
     return str(MlflowClient(tracking_uri=saved["uri"]).get_run(saved["run_id"]).info.status)
 
 
@@ -282,7 +283,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
     with pytest.raises(DivergedError, match="step 8"):
         train(request)
     folder = RunFolder(request.runs, "poisoned")
-    result = read_json(folder.result)
+    result = read_record(folder.result, "result")
     assert result["status"] == "failed"
     assert result["checkpoint"] == str(folder.checkpoints / "step-00000005")
     assert [path.name for path in folder.checkpoints.glob("step-*")] == ["step-00000005"]
@@ -297,7 +298,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_under_other_s
     folder = RunFolder(request.runs, "replaced")
     with pytest.raises(DivergedError, match="step 3"):
         train(request)
-    failed = read_json(folder.tracking)
+    failed = read_record(folder.tracking, "tracking")
     # Ended before the step that is poisoned: a worker's process may be used again.
     other = override_all(request.config, {"optim.peak_lr": 1e-4, "schedule.max_steps": 3})
     result = train(replace(request, config=other, setup=None))

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from raybio.core.errors import ConfigError
+from raybio.core.records import write_record
 from raybio.runtime.cluster import machine
 from raybio.runtime.cluster.machine import network_file_system
-from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.tracking import tracker as track
 from raybio.runtime.tracking.mlflow import flatten
@@ -97,7 +98,7 @@ def test_a_run_has_settings_tags_data_metrics_artifacts_and_its_true_status(
     folder.export.mkdir()
     (folder.export / "config.json").write_text("{}")
     scores = {"trained": {"test": {"f1": {"value": 0.75, "low": 0.7, "high": 0.8}}}, "initial": {}}
-    write_json(folder.outcome, {"step": 2500, "final": {"scores": scores}})
+    write_record(folder.outcome, "outcome", {"step": 2500, "final": {"scores": scores}})
     tracker.finish("FINISHED")
     client = MlflowClient(uri)
     run = client.get_run(tracker.run_id)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.runtime.run.folder import read_json
+from raybio.core.records import read_record
 from raybio.runtime.tracking import tracker as track
 from raybio.runtime.tracking.tracker import Tracker
 from tests.runtime.tracking.test_track_faults import server, way
@@ -133,7 +133,7 @@ def test_a_driver_that_was_killed_waits_for_no_large_files(
         time.sleep(0.05)
     sweep.parent.kill()
     sweep.parent.finish("KILLED")  # ends while the first file is under way
-    assert read_json(sweep.parent.folder.tracking)["pending"]
+    assert read_record(sweep.parent.folder.tracking, "tracking")["pending"]
     way.slow = ""
     may_go_on.set()
     assert sweep.parent._thread is not None

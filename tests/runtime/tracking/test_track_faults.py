@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.runtime.run.folder import read_json, write_json
+from raybio.core.records import read_record, write_record
 from raybio.runtime.tracking import mlflow as mlflow_run
 from raybio.runtime.tracking import tracker as track
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
@@ -84,7 +84,9 @@ def test_children_of_a_server_that_stays_away_end_in_time_with_few_words_and_are
         sweep.finish()  # ends, though the server stays away
     lines = [record.getMessage() for record in caplog.records]
     assert sum("trying again" in line for line in lines) <= 1, lines
-    assert all(read_json(folder.tracking)["pending"] for folder in sweep.folders.values())
+    assert all(
+        read_record(folder.tracking, "tracking")["pending"] for folder in sweep.folders.values()
+    )
     way.become("refused")  # requests that hang end
     for tracker in sweep.trackers.values():
         assert tracker._thread is not None
@@ -201,7 +203,7 @@ def test_a_run_that_mlflow_no_longer_has_is_made_anew_and_whole(
     first, saved = sweep.parent.run_id, sweep.parent.folder.tracking
     MlflowClient(way.address).delete_run(first)
     if how == "unknown":
-        write_json(saved, read_json(saved) | {"run_id": "0" * 32})
+        write_record(saved, "tracking", read_record(saved, "tracking") | {"run_id": "0" * 32})
     sweep.start()
     sweep.finish()
     assert sweep.parent.run_id != first

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import yaml
 
+from raybio.core.records import write_record
 from raybio.core.search_space import SearchSpace, load_search_space
 from raybio.methods import METHODS
-from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, Trial, TrialOrder
 
@@ -46,11 +47,12 @@ def leave(
     log.append(0, {METRIC: 0.99})  # the start is no step of the trial
     for step, value in values.items():
         log.append(step, {METRIC: value})
-    write_json(
+    write_record(
         folder.path / NOTE,
+        "trial",
         {"trial": {"settings": trial.settings, "branch": trial.branch}, "worker_seconds": 36.0},
     )
-    write_json(folder.path / ENDED, {"status": status})
+    write_record(folder.path / ENDED, "trial end", {"status": status})
     return folder
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from raybio.core.errors import RecordError
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.core.records import read_record, write_record
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import report_start, warnings_to
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.runtime.tune.callback import TRIALS, FollowedTrials, earlier_trials
@@ -38,8 +39,9 @@ def order(tmp_path: Path) -> TrialOrder:
     leave(order, GOOD, {10: 0.7})
     leave(order, BAD, {10: 0.2})
     failed = leave(order, LATE, {}, FAILED)
-    write_json(failed.failure, {"kind": "ClusterError", "message": "no memory"})
-    write_json(Path(order.sweep) / TRIALS, [asdict(one) for one in (GOOD, BAD, LATE)])
+    write_record(failed.failure, "failure", {"kind": "ClusterError", "message": "no memory"})
+    trials = [asdict(trial) for trial in (GOOD, BAD, LATE)]
+    write_record(Path(order.sweep) / TRIALS, "trials", {"trials": trials})
     return order
 
 
@@ -58,7 +60,7 @@ def test_a_damaged_trial_json_is_written_again_from_the_list_of_trials(
     before = leaderboard(order, records(order))[0].settings
     DAMAGES[damage](order.folder(GOOD).path / NOTE)
     _restore_records(sweep_folder(order), order)
-    assert read_json(order.folder(GOOD).path / NOTE) == {
+    assert read_record(order.folder(GOOD).path / NOTE, "trial") == {
         "trial": asdict(GOOD),
         "worker_seconds": 0.0,
     }
@@ -112,7 +114,7 @@ def test_a_sweep_whose_precision_is_lost_with_its_run_json_is_refused(
 
 def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(order: TrialOrder) -> None:
     folder = sweep_folder(order)
-    write_json(folder.identity, {"key": "k" * 32})
+    write_record(folder.identity, "run", {"key": "k" * 32})
     parent = Tracker(folder, "http://127.0.0.1:9", "sppt_protein", {}, "d" * 64)
     trial = order.folder(GOOD)
 
@@ -120,7 +122,7 @@ def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(order: Tri
         return Tracker(trial, parent.uri, "sppt_protein", {}, "d" * 64, parent=parent).key
 
     first = key()
-    write_json(trial.tracking, {"uri": parent.uri, "key": first})
+    write_record(trial.tracking, "tracking", {"uri": parent.uri, "key": first})
     zero(trial.tracking)
     assert key() == first
     assert (

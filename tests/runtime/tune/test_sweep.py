@@ -16,10 +16,10 @@ from ray.util import placement_group_table
 
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError
+from raybio.core.records import read_record
 from raybio.core.search_space import SearchSpace, load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.driver import TrainRequest, train
-from raybio.runtime.run.folder import read_json
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.driver import SweepRequest, Swept, sweep
 from raybio.runtime.tune.trial import FAILED, FINISHED, REPLACED, STOPPED
@@ -100,7 +100,7 @@ def assert_nothing_is_left() -> None:
 
 
 def rate_of(run: Path) -> float:
-    return float(read_json(run / "run.json")["config"]["optim"]["peak_lr"])
+    return float(read_record(run / "run.json", "run")["config"]["optim"]["peak_lr"])
 
 
 def some_go_wrong(rank: int, run: Path) -> None:
@@ -193,7 +193,7 @@ def test_bad_trials_are_stopped_early_and_finished_sweeps_train_nothing(request_
     }
     expected = {FINISHED: "FINISHED", STOPPED: "KILLED"}
     assert by_name == {one.name: (expected[one.status], one.status) for one in swept.trials}
-    (counted,) = read_json(swept.folder.inputs)
+    (counted,) = read_record(swept.folder.inputs, "inputs")["inputs"]
     assert (counted["what"], counted["num_rows"]) == ("sequences", open_store(asked.store).num_rows)
     logs = logs_of(swept)
     capsys.readouterr()
@@ -280,8 +280,11 @@ def test_trials_of_several_workers_report_on_their_way_and_are_stopped(
     assert capsys.readouterr().out.startswith(f"precision: {other} (this CPU has ")
     assert load(METHODS["sppt_protein"].config, swept.folder.path / "best.yaml").precision == other
     for folder in (swept.folder.path, *(swept.folder.path / "trials").iterdir()):
-        assert read_json(folder / "run.json")["precision"] == other
-    outcomes = [read_json(path) for path in (swept.folder.path / "trials").glob("*/outcome.json")]
+        assert read_record(folder / "run.json", "run")["precision"] == other
+    outcomes = [
+        read_record(path, "outcome")
+        for path in (swept.folder.path / "trials").glob("*/outcome.json")
+    ]
     assert {outcome["precision"] for outcome in outcomes} == {other}
     # The same sweep again, on another kind of machine and with one more trial.
     more = replace(
@@ -294,7 +297,7 @@ def test_trials_of_several_workers_report_on_their_way_and_are_stopped(
     assert capsys.readouterr().out.startswith(f"precision: {other} (as the sweep began)")
     assert len(again.trials) == 3
     for folder in (swept.folder.path / "trials").iterdir():
-        assert read_json(folder / "run.json")["precision"] == other
+        assert read_record(folder / "run.json", "run")["precision"] == other
     assert all(one.values for one in swept.trials)
     assert_nothing_is_left()
     _, children = mlflow_runs(swept)

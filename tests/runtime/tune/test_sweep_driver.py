@@ -13,8 +13,9 @@ import pytest
 from mlflow import MlflowClient
 
 from raybio.core.errors import ClusterError
+from raybio.core.records import read_record, write_record
 from raybio.runtime.run.driver import InterruptedRunError
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.runtime.tune.callback import FollowedTrials, earlier_trials
@@ -118,8 +119,10 @@ def test_mlflow_has_the_best_step_the_checkpoint_and_the_reason_of_a_failure(
         (folder.path / ENDED).unlink()
     for step in (20, 30):
         (good.checkpoints / f"step-{step:08d}").mkdir(parents=True)
-    write_json(good.outcome, {"status": "finished"})
-    write_json(bad.failure, {"kind": "DivergedError", "message": "the loss is not finite"})
+    write_record(good.outcome, "outcome", {"status": "finished"})
+    write_record(
+        bad.failure, "failure", {"kind": "DivergedError", "message": "the loss is not finite"}
+    )
     for number, trial in enumerate((of(0.0), of(0.1))):
         followed.on_trial_complete(0, [], tuned(trial, number))
     followed.close(is_killed=False)
@@ -169,11 +172,12 @@ def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
     for step in (10, 20, 30):
         (folder.checkpoints / f"step-{step:08d}").mkdir(parents=True)
     if status == FAILED:
-        write_json(
+        write_record(
             folder.failure,
+            "failure",
             {"kind": "ClusterError", "message": "it may go on when it is started again"},
         )
-    write_json(folder.outcome, {"status": "finished"})
+    write_record(folder.outcome, "outcome", {"status": "finished"})
     followed.on_trial_complete(0, [], tuned(of(0.5)))
     assert status_of(folder) == status
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
@@ -195,7 +199,7 @@ def test_why_a_trial_failed_is_told_from_what_tune_noted_at_once_and_not_from_it
         lambda: None,
     )
     followed.on_trial_error(0, [], trial)
-    assert read_json(order.folder(of(0.5)).failure)["message"] == (
+    assert read_record(order.folder(of(0.5)).failure, "failure")["message"] == (
         "its process ended 2 times: the node was low on memory: 9 of 10 GB"
     )
     assert "low on memory" in capsys.readouterr().out
@@ -228,7 +232,7 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     with pytest.raises(ClusterError, match="the cluster is gone"):
         sweep(replace(request_to, given={"budget": ["num_trials=8"]}))
     assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
-    launch = read_json(request_to.sweeps / "mine" / "launch.json")
+    launch = read_record(request_to.sweeps / "mine" / "launch.json", "launch")
     # For the next start of the sweep, and for the job that trains its best settings.
     assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.tracking}
 

@@ -14,7 +14,8 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.core.records import read_record
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
 from raybio.training.checkpoint import step_of
@@ -80,7 +81,7 @@ class SweepJob:
     def finish(self) -> dict:
         process = self.start()
         assert process.wait(timeout=1500) == 0, self.log
-        return read_json(self.sweep / "result.json")
+        return read_record(self.sweep / "result.json", "result")
 
     @property
     def log(self) -> str:
@@ -199,7 +200,7 @@ def test_a_signal_saves_the_trials_ends_their_tracked_runs_and_leaves_no_process
     runs = sorted((job.sweep / "trials").iterdir())
     assert len(runs) == 2
     for run in runs:
-        outcome = read_json(run / "outcome.json")
+        outcome = read_record(run / "outcome.json", "outcome")
         assert outcome["status"] == "stopped"
         assert (run / "checkpoints" / f"step-{outcome['step']:08d}").is_dir()
     assert job.tracked() == sorted(

@@ -11,9 +11,10 @@ import pytest
 from raybio.cli.sweep import _Given, _refuse_both, _show_plan, _tell_both
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
+from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Distribution
 from raybio.runtime.cluster.room import Node, check_resources, room
-from raybio.runtime.run.folder import RunFolder, read_json, write_json
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal, MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.request import Arguments
@@ -88,7 +89,9 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
     leave(order, of(0.5, seed=order.base.seed + 1), {10: 0.3, 20: 0.6, 30: 0.5})
     leave(order, of(0.1), {10: 0.1}, STOPPED)
     failed = leave(order, of(0.1, 1e-5), {}, FAILED)
-    write_json(failed.failure, {"kind": "DivergedError", "message": "no | longer <finite>"})
+    write_record(
+        failed.failure, "failure", {"kind": "DivergedError", "message": "no | longer <finite>"}
+    )
     folder = RunFolder(Path(order.sweep).parent, "mine")
     places, trials = write_results(folder, order)
     first, *equal, fourth, last = [(one.best_step, one.best_value, one.status) for one in trials]
@@ -213,7 +216,9 @@ def test_the_report_stands_alone_and_shows_every_trial(order: TrialOrder) -> Non
                 STOPPED if number < 2 else FINISHED,
             )
     failed = leave(order, of(0.1), {}, FAILED)
-    write_json(failed.failure, {"kind": "DivergedError", "message": "loss <b>is</b> infinite"})
+    write_record(
+        failed.failure, "failure", {"kind": "DivergedError", "message": "loss <b>is</b> infinite"}
+    )
     folder = RunFolder(Path(order.sweep).parent, "mine")
     places, trials = write_results(folder, order)
     page = Page(write_sweep_report(folder, order, places, trials)[1].read_text())
@@ -231,7 +236,11 @@ def test_the_report_stands_alone_and_shows_every_trial(order: TrialOrder) -> Non
 
 
 def test_a_report_of_trials_that_all_failed_says_so(order: TrialOrder) -> None:
-    write_json(leave(order, of(0.1), {}, FAILED).failure, {"kind": "DataError", "message": "torn"})
+    write_record(
+        leave(order, of(0.1), {}, FAILED).failure,
+        "failure",
+        {"kind": "DataError", "message": "torn"},
+    )
     folder = RunFolder(Path(order.sweep).parent, "mine")
     places, trials = write_results(folder, order)
     assert places == leaderboard(order, trials) == []
@@ -339,12 +348,14 @@ def test_the_best_file_brings_how_its_own_trial_was_trained_and_not_how_the_swee
     order = order_of(tmp_path)
     for value, score, workers in ((0.1, 0.5, 1), (0.5, 0.3, 2)):
         folder = leave(order, of(value), {10: score})
-        write_json(folder.launch, {"workers": workers, "threads_per_worker": 4, "use_gpu": False})
+        write_record(
+            folder.launch, "launch", {"workers": workers, "threads_per_worker": 4, "use_gpu": False}
+        )
     folder = RunFolder(tmp_path / "sweeps", "mine")
-    write_json(folder.launch, {"given": {"workers": 2}})
+    write_record(folder.launch, "launch", {"given": {"workers": 2}})
     write_results(folder, order)
     own = {"workers": 1, "threads_per_worker": 4, "use_gpu": False}
-    assert read_json(folder.launch) == {"given": {"workers": 2}} | own
+    assert read_record(folder.launch, "launch") == {"given": {"workers": 2}} | own
 
 
 def test_settings_of_a_file_that_the_space_decides_are_told(tmp_path: Path, capsys) -> None:
@@ -405,7 +416,7 @@ def test_a_sweep_goes_on_with_what_it_was_given_before(tmp_path: Path, capsys) -
     assert _Given(("num_trials=3",)).after(folder) == _Given(("num_trials=3",))
     folder.make()
     earlier = _Given(("num_trials=20", "num_seeds=4"), workers=2, tracking_uri="http://127.0.0.1:5")
-    write_json(folder.launch, {"given": asdict(earlier)})
+    write_record(folder.launch, "launch", {"given": asdict(earlier)})
     assert _Given().after(folder) == earlier
     told = (
         "--budget num_trials=20 --budget num_seeds=4 --workers 2 --tracking-uri http://127.0.0.1:5"

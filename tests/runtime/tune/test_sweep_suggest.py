@@ -9,7 +9,8 @@ import pytest
 
 from raybio.core.config import override
 from raybio.core.errors import ClusterError, ConfigError
-from raybio.runtime.run.folder import RunFolder, write_json
+from raybio.core.records import write_record
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.run_trial import OBJECTIVE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
@@ -84,7 +85,9 @@ def test_optuna_learns_nothing_from_trials_that_failed(order: TrialOrder) -> Non
     for number, trial in enumerate(trials):
         folder = leave(order, trial, {10: 0.5})
         if number == 1:
-            write_json(folder.failure, {"kind": "DivergedError", "message": "not finite"})
+            write_record(
+                folder.failure, "failure", {"kind": "DivergedError", "message": "not finite"}
+            )
         search.on_trial_complete(str(number), {OBJECTIVE: 0.5}, error=number == 2)
     assert [one.state.name for one in search._study.trials] == ["COMPLETE", "FAIL", "FAIL"]
 
@@ -137,10 +140,12 @@ def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reaso
 
     folder, donor = order.folder(of(0.5)), RunFolder(tmp_path, "donor")
     folder.make()
-    write_json(folder.path / NOTE, {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
+    write_record(folder.path / NOTE, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
     (donor.checkpoints / "step-00000010").mkdir(parents=True)  # torn
     (tmp_path / "told").mkdir()
-    write_json(tmp_path / "told" / NOTE, {"folder": str(donor.path), "step": 10})
+    write_record(
+        tmp_path / "told" / NOTE, "trial checkpoint", {"folder": str(donor.path), "step": 10}
+    )
     monkeypatch.setattr(
         ray.tune, "get_checkpoint", lambda: ray.tune.Checkpoint.from_directory(tmp_path / "told")
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from mlflow import MlflowClient
 
-from raybio.runtime.run.folder import RunFolder, read_json
+from raybio.core.records import read_record
+from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.training.settings import TrainingConfig
@@ -108,7 +109,7 @@ class TrackedSweep:
             assert {"config.json", "config.yaml"} <= {
                 file.path for file in client.list_artifacts(run_id)
             }
-            assert not read_json(self.folders[name].tracking)["pending"]
+            assert not read_record(self.folders[name].tracking, "tracking")["pending"]
 
 
 def ending(name: str) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """Zero-shot evaluation of text encoders: models and data sets in, a judged report out; no training, no cluster."""
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raybio.core.errors import ConfigError, RecordError, StoreError
+from raybio.core.errors import ConfigError, RecordError, RecordFormatError, StoreError
 from raybio.core.randomness import derive_seed
+from raybio.core.records import read_record
 from raybio.encoders.checkpoints import model_names
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.input_lengths import text_lengths
@@ -123,18 +123,22 @@ def training_pmids(model: str) -> np.ndarray | None:
         model: ``export/`` in the folder of a run; ``run.json`` next to it names the store.
 
     Raises:
-        RecordError: if ``run.json`` is there and is no JSON.
+        RecordError: if ``run.json`` is there and is damaged or of another format version.
     """
     record = Path(model).parent / "run.json"
     try:
-        run = json.loads(record.read_bytes())
+        run = read_record(record, "run")
     except OSError:
         return None
-    except ValueError as error:
+    except RecordFormatError:
+        raise
+    except RecordError as error:
         raise RecordError(
-            f"{record}: damaged, not JSON ({error}), want the record that names the run's training articles. Give the "
-            "run's own command again, which restores it, or copy the model's folder elsewhere to judge it without them"
+            f"{error} It names the run's training articles: to evaluate the model without them, "
+            "copy its folder elsewhere"
         ) from None
+    if run is None:
+        return None
     try:
         store = open_store(run["store"], ArticleStore)
         is_the_same = run["data_digest"].startswith(store.digest)

@@ -57,6 +57,6 @@ def test_a_run_json_that_is_torn_is_an_error_and_no_unknown_training_set(
         json.dumps({"1": {"QUESTION": "a?", "CONTEXTS": ["b"], "LONG_ANSWER": "c"}})
     )
     with pytest.raises(
-        RecordError, match=r"run\.json: damaged, not JSON .*Give the run's own command again"
+        RecordError, match=r"run\.json: damaged, not JSON .*Give the run's whole command"
     ):
         zero_shot([str(tmp_path / "export")], ["pubmedqa-contexts"], tmp_path)

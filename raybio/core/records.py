@@ -1,0 +1,163 @@
+"""JSON records on disk: each names its kind and its format version, which readers check.
+
+A record is a JSON object ``{"format": kind, "version": number, ...}``. It is written in one atomic
+step that survives a power loss, so that readers see the old file or the new one. A change of what a
+kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from raybio.core.errors import RecordError, RecordFormatError
+from raybio.core.files import replace_text
+
+_log = logging.getLogger(__name__)
+
+
+class Format(NamedTuple):
+    """The format of one kind of record.
+
+    Attributes:
+        version: the version that is written, and the only one that is read.
+        if_lost: what the user does about a damaged or missing record.
+    """
+
+    version: int
+    if_lost: str
+
+
+_SAME_COMMAND = "Give the run's own command again: it is written again."
+_ANY = "Restore it from a backup, or delete it and give the same command again."
+
+FORMATS = {
+    "run": Format(
+        1,
+        "Give the run's whole command, with --store, --config and --set as at the first start; or "
+        "restore the file from a backup, or choose another --name.",
+    ),
+    "launch": Format(
+        1,
+        "Restore it from a backup, or delete it and give --workers, --cpus-per-worker, --device and "
+        "--tracking-uri as at the first start: with others, results are not bit-identical.",
+    ),
+    "start": Format(1, _ANY),
+    "inputs": Format(1, _ANY),
+    "failure": Format(1, _ANY),
+    "outcome": Format(1, _SAME_COMMAND),
+    "result": Format(1, _SAME_COMMAND),
+    "tracking": Format(1, _SAME_COMMAND),
+    "trial": Format(1, "Restore it from a backup, or choose another --name."),
+    "trial checkpoint": Format(1, _ANY),
+    "trial end": Format(1, _ANY),
+    "trials": Format(
+        1,
+        "Restore it from a backup, or delete it: the sweep finds its trials by their settings.",
+    ),
+    "comparison": Format(1, _ANY),
+    "score table": Format(1, _ANY),
+    "fold scores": Format(1, _ANY),
+    "cross-validation": Format(1, _ANY),
+    "synthetic graphs": Format(1, _ANY),
+    "embedding manifest": Format(1, _ANY),
+    "embedding part": Format(1, _ANY),
+    "vector index": Format(1, _ANY),
+}
+"""Kind of record -> its format."""
+
+
+def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
+    """Write a record of a kind of ``FORMATS``.
+
+    NaN and infinity, which JSON does not have, become null; ``with_nan`` reads them as NaN.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    plain = json.loads(
+        json.dumps(to_record(kind, content), default=float), parse_constant=lambda _: None
+    )
+    replace_text(path, json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_record(path: Path, kind: str) -> dict[str, Any] | None:
+    """Return the content of a record, None if there is no such file.
+
+    Raises:
+        RecordError: if the file is no JSON.
+        RecordFormatError: if it is a record of another kind or format version.
+    """
+    try:
+        record = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise RecordError(f"{path}: damaged, not JSON ({error}). {FORMATS[kind].if_lost}") from None
+    return from_record(record, kind, path)
+
+
+def read_recomputable(path: Path, kind: str) -> dict[str, Any] | None:
+    """Return the content of a record that is written again when it is lost.
+
+    Returns:
+        None if there is no such file, and, with a warning, if it is no JSON.
+
+    Raises:
+        RecordFormatError: if it is a record of another kind or format version.
+    """
+    try:
+        record = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        _log.warning("%s: damaged, not JSON (%s); it is written again", path, error)
+        return None
+    return from_record(record, kind, path)
+
+
+def to_record(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as it is written, with its kind and version."""
+    header = {"format": kind, "version": FORMATS[kind].version}
+    if header.keys() & content.keys():
+        raise ValueError(f"a record's content has the keys of its header: {sorted(content)}")
+    return header | dict(content)
+
+
+def from_record(record: Any, kind: str, source: Path) -> dict[str, Any]:
+    """Return the content of a parsed record.
+
+    Args:
+        record: parsed JSON.
+        kind: its expected kind.
+        source: the file that it was read from.
+
+    Raises:
+        RecordFormatError: if it is a record of another kind or format version.
+    """
+    wanted = FORMATS[kind].version
+    if not isinstance(record, dict) or "version" not in record or "format" not in record:
+        raise RecordFormatError(
+            f"{source}: got no format version, want a {kind} record of version {wanted}: it was "
+            "written by an earlier version of raybio; train again, or use the raybio of that time"
+        )
+    if record["format"] != kind:
+        raise RecordFormatError(
+            f"{source}: got a {record['format']} record, want a {kind} record; restore it from a "
+            "backup"
+        )
+    if record["version"] != wanted:
+        raise RecordFormatError(
+            f"{source}: got a {kind} record of version {record['version']}, want version {wanted}: "
+            "it was written by another version of raybio; train again, or use the raybio of that time"
+        )
+    return {name: value for name, value in record.items() if name not in ("format", "version")}
+
+
+def with_nan(scores: Any) -> Any:
+    """Return scores of a record in which null, an undefined number, is NaN."""
+    if isinstance(scores, dict):
+        return {name: with_nan(part) for name, part in scores.items()}
+    return math.nan if scores is None else scores

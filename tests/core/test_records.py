@@ -1,0 +1,82 @@
+"""Records on disk: their format versions, and files that are damaged."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raybio.core.errors import RecordError, RecordFormatError
+from raybio.core.records import FORMATS, read_recomputable, read_record, with_nan, write_record
+
+
+def test_what_is_written_is_read_again_and_the_file_names_kind_and_version(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    content = {"step": np.float32(1.5), "nested": {"é": [1, None]}}
+    write_record(path, "outcome", content)
+    assert read_record(path, "outcome") == {"step": 1.5, "nested": {"é": [1, None]}}
+    written = json.loads(path.read_text())
+    assert (written["format"], written["version"]) == ("outcome", FORMATS["outcome"].version)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_undefined_numbers_become_null_and_are_read_as_nan(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_record(path, "result", {"scores": {"a": float("nan"), "b": float("inf"), "c": 1.0}})
+    scores = (read_record(path, "result") or {})["scores"]
+    assert scores == {"a": None, "b": None, "c": 1.0}
+    assert np.isnan([with_nan(scores)["a"], with_nan(scores)["b"]]).all()
+    assert with_nan(scores)["c"] == 1.0
+
+
+def test_content_with_the_keys_of_the_header_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keys of its header"):
+        write_record(tmp_path / "a.json", "run", {"version": 3})
+    with pytest.raises(KeyError):
+        write_record(tmp_path / "a.json", "unknown", {})
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_missing_record_is_none(tmp_path: Path) -> None:
+    assert read_record(tmp_path / "a.json", "run") is None
+    assert read_record(tmp_path / "a" / "b.json", "run") is None
+    assert read_recomputable(tmp_path / "a.json", "run") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "\0" * 40, '{"format": "run"'])
+def test_a_damaged_record_is_an_error_with_advice(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=r"run\.json: damaged, not JSON .* --store") as raised:
+        read_record(path, "run")
+    assert not isinstance(raised.value, RecordFormatError)
+    with caplog.at_level(logging.WARNING):
+        assert read_recomputable(path, "run") is None
+    assert "run.json: damaged, not JSON" in caplog.text
+    assert "it is written again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([], "got no format version, want a run record of version 1: .*train again"),
+        (None, "got no format version"),
+        ({"system": "sppt_protein"}, "got no format version"),
+        ({"format": "run"}, "got no format version"),
+        ({"format": "run", "version": 0}, "got a run record of version 0, want version 1: .*train"),
+        ({"format": "run", "version": 2}, "got a run record of version 2, want version 1"),
+        ({"format": "launch", "version": 1}, "got a launch record, want a run record"),
+    ],
+)
+def test_another_version_or_kind_is_refused_in_one_sentence(
+    content: object, complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(content))
+    for read in (read_record, read_recomputable):
+        with pytest.raises(RecordFormatError, match=complaint) as raised:
+            read(path, "run")
+        assert str(raised.value).count(". ") == 0 and "\n" not in str(raised.value)
