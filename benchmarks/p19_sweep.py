@@ -15,7 +15,8 @@ import yaml
 from _measure import NUM_PAIRS, SMALL, report, seconds_of
 
 from raybio.core.config import override_all
-from raybio.core.search_space import load_search_space, quoted
+from raybio.core.search_space import quoted
+from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
 from raybio.runtime.cluster.connection import started

@@ -11,13 +11,8 @@ from raybio.cli.options import non_negative, positive
 from raybio.core.config import fingerprint, read_mapping
 from raybio.core.errors import ConfigError
 from raybio.core.records import read_record
-from raybio.core.search_space import (
-    STEPS,
-    SearchSpace,
-    base_values_outside,
-    format_value,
-    load_search_space,
-)
+from raybio.core.search_space import STEPS, SearchSpace, base_values_outside, format_value
+from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.request import (

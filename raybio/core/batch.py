@@ -1,6 +1,7 @@
 """Typed, frozen batches of token sequences, as the loader hands them to the training step.
 
-Shape letters: R sequences of a batch, T tokens of all sequences end to end, M selected sequences, L padded length.
+Shape letters: R sequences of a batch, T tokens of all sequences end to end, M selected sequences, L
+padded length.
 """
 
 import dataclasses
@@ -21,11 +22,11 @@ PADDING_MULTIPLE = 8
 
 
 class Batch:
-    """Base class of batches: flat fields, one array each, so that a batch travels through Arrow unchanged."""
+    """Base class of batches; fields are flat arrays, so that a batch travels through Arrow."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Self:
-        """Build a batch from named numpy arrays; fields keep their dtypes except that integers widen to int64."""
+        """Build a batch from named numpy arrays; integers widen to int64, other dtypes stay."""
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         return cls(**{name: _tensor(arrays[name]) for name in names})
 
@@ -61,7 +62,7 @@ class TokenBatch(Batch):
     Attributes:
         token_T: token ids, all sequences end to end, special tokens included.
         indptr_R1: sequence r is ``token_T[indptr_R1[r] : indptr_R1[r + 1]]``.
-        label_T: the original id where a token was masked for prediction, ``IGNORED_LABEL`` elsewhere.
+        label_T: the original id where a token was masked for prediction, else ``IGNORED_LABEL``.
     """
 
     token_T: Tensor
@@ -88,7 +89,7 @@ class TokenBatch(Batch):
         return row_M
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedTokens:
-        """Return sequences ``row_M`` as a rectangle; its length is a multiple of ``PADDING_MULTIPLE``."""
+        """Return sequences ``row_M`` as a rectangle, padded to a multiple of 8 tokens."""
         start_M = self.indptr_R1[row_M]
         length_M = self.length_R[row_M]
         longest = int(length_M.max())

@@ -1,4 +1,4 @@
-"""Configuration: frozen pydantic models, where an unknown key is an error that suggests the right one."""
+"""Configuration: frozen pydantic models that refuse unknown keys and suggest the right one."""
 
 import contextlib
 import difflib
@@ -18,7 +18,7 @@ from raybio.core.errors import ConfigError
 
 
 class BaseConfig(BaseModel):
-    """Base of all configuration: immutable, complete, and strict about names and types."""
+    """Base class of all configuration: immutable, complete, and strict about names and types."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True
@@ -26,11 +26,11 @@ class BaseConfig(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _yes_is_not_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _bool_is_not_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[str(info.field_name)].annotation
         types_ = typing.get_args(annotation) or (annotation,)
         if isinstance(value, bool) and bool not in types_ and (int in types_ or float in types_):
-            return str(value)  # a word, which is refused like any other that is no number
+            return str(value)  # refused like any other text that is no number
         return value
 
     @classmethod
@@ -38,7 +38,7 @@ class BaseConfig(BaseModel):
         """Validate a nested mapping.
 
         Raises:
-            ConfigError: for an unknown field, a wrong type or a value out of range, with the field's path.
+            ConfigError: for an unknown field, a wrong type or a value out of range, with its path.
         """
         try:
             return cls.model_validate(mapping)
@@ -46,11 +46,21 @@ class BaseConfig(BaseModel):
             raise ConfigError(_explain(cls, mapping, error)) from None
 
     def to_mapping(self) -> dict[str, Any]:
-        """The configuration as plain nested dicts that JSON and YAML can hold."""
+        """Return the configuration as plain nested dicts that JSON and YAML can hold."""
         return self.model_dump(mode="json")
 
 
 C = TypeVar("C", bound=BaseConfig)
+
+_SYMBOLS = {
+    "ge": ">=",
+    "gt": ">",
+    "le": "<=",
+    "lt": "<",
+    "min_length": "of length >=",
+    "multiple_of": "a multiple of",
+}
+"""Constraint of a pydantic field -> how ranges are shown."""
 
 
 class Field(NamedTuple):
@@ -70,18 +80,17 @@ def load(model: type[C], path: str | Path, base: C | None = None) -> C:
         ConfigError: if the file is missing, is not a YAML mapping, or does not fit the model.
     """
     try:
-        return model.from_mapping(
-            _merge(base.to_mapping() if base is not None else {}, read_mapping(path))
-        )
+        defaults = {} if base is None else base.to_mapping()
+        return model.from_mapping(_merge(defaults, read_mapping(path)))
     except ConfigError as error:
         raise ConfigError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping; nothing at all counts as an empty one.
+    """Read a YAML file that holds a mapping; an empty file is an empty mapping.
 
     Raises:
-        ConfigError: if it cannot be read, is not plain YAML (see ``parse_yaml``) or holds something else.
+        ConfigError: if it cannot be read, is not plain YAML (see ``parse_yaml``) or is no mapping.
     """
     try:
         mapping = parse_yaml(Path(path).read_text(encoding="utf-8"))
@@ -99,7 +108,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Plain YAML data: no tags that build objects, no key twice, no aliases (by which a small file can grow huge).
+    """Parse plain YAML: no tags that build objects, no repeated keys, no aliases.
 
     Raises:
         ConfigError: with the line and the reason.
@@ -118,7 +127,7 @@ def parse_yaml(text: str) -> Any:
 
 class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A node of the document; aliases are refused, since a few of them can blow up without end."""
+        """Return a node of the document; aliases are refused, as a few can expand without end."""
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()  # type: ignore[no-untyped-call]
             raise yaml.MarkedYAMLError(
@@ -128,12 +137,12 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; a key that stands there twice is refused, where YAML would take the last."""
+        """Return a mapping; a repeated key is refused, where PyYAML would take its last value."""
         seen = set()
         for key_node, _ in node.value:
             if key_node.value in seen and isinstance(key_node, yaml.ScalarNode):
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key_node.value!r} stands here twice; keep one",
+                    problem=f"the key {key_node.value!r} is repeated; keep one",
                     problem_mark=key_node.start_mark,
                 )
             if isinstance(key_node, yaml.ScalarNode):
@@ -142,7 +151,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def value_at(config: BaseConfig, path: str) -> Any:
-    """The value of the setting at a dotted ``path``, which must exist, as plain data."""
+    """Return the value of the setting at a dotted ``path``, which must exist, as plain data."""
     node: Any = config.to_mapping()
     for name in path.split("."):
         node = node[name]
@@ -150,17 +159,18 @@ def value_at(config: BaseConfig, path: str) -> Any:
 
 
 def override(config: C, path: str, value: Any) -> C:
-    """A copy of ``config`` with the field at dotted ``path`` set to ``value``; see ``override_all``."""
+    """Return ``config`` with the field at dotted ``path`` set; see ``override_all``."""
     return override_all(config, {path: value})
 
 
 def override_all(config: C, value_by_path: Mapping[str, Any]) -> C:
-    """A copy of ``config`` with several fields set at once, so that values that only fit together can be given.
+    """Return ``config`` with several fields set at once, for values that are only valid together.
 
-    A string value is read as YAML (``"0.1"`` is a number, ``"[1, 2]"`` a list), as it comes from ``--set``.
+    A string value is read as YAML, as it comes from ``--set``: ``"0.1"`` is a number, ``"[1, 2]"``
+    a list.
 
     Raises:
-        ConfigError: if a path does not exist (with the nearest one that does) or a value does not fit.
+        ConfigError: if a path does not exist (naming the nearest one) or a value does not fit.
     """
     known = [field.path for field in fields(type(config))]
     mapping = config.to_mapping()
@@ -183,7 +193,7 @@ def _read_yaml(path: str, text: str) -> Any:
 
 
 def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
-    """16 hex digits that change when any setting changes, except those at the dotted paths in ``ignore``."""
+    """Return 16 hex digits that change with any setting, except those at paths in ``ignore``."""
     mapping = config.to_mapping()
     for path in ignore:
         *parents, leaf = path.split(".")
@@ -196,19 +206,23 @@ def fingerprint(config: BaseConfig, ignore: Iterable[str] = ()) -> str:
 
 
 def changed_settings(old: dict[str, Any], new: BaseConfig) -> list[str]:
-    """Lines ``path: old -> new`` for each setting that differs; one that is younger than ``old`` had its default."""
-    with contextlib.suppress(
-        ConfigError
-    ):  # a setting that is gone, or takes other values now: it shows as it was
+    """Return lines ``path: old -> new`` for each setting that differs.
+
+    A setting that did not exist when ``old`` was saved counts as its default.
+    """
+    # If a setting was removed or takes other values now, the saved mapping is shown as it is.
+    with contextlib.suppress(ConfigError):
         old = type(new).from_mapping(old).to_mapping()
     return difference(old, new.to_mapping())
 
 
 def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Lines ``path: old -> new`` for each setting that differs between two nested mappings."""
+    """Return lines ``path: old -> new`` for each setting that differs between two mappings."""
     lines = []
     for key in sorted(old.keys() | new.keys()):
-        path, before, after = prefix + key, old.get(key, "(absent)"), new.get(key, "(absent)")
+        path = prefix + key
+        before = old.get(key, "(absent)")
+        after = new.get(key, "(absent)")
         if isinstance(before, dict) and isinstance(after, dict):
             lines += difference(before, after, path + ".")
         elif before != after:
@@ -219,21 +233,19 @@ def difference(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> li
 def fields(
     model: type[BaseConfig], prefix: str = "", defaults: BaseConfig | None = None
 ) -> Iterator[Field]:
-    """Every leaf field of ``model``, in order of declaration, with its dotted path.
+    """Yield every leaf field of ``model``, in order of declaration, with its dotted path.
 
-    Defaults are those of ``model`` itself, which may give a section other values than the section's own class has.
+    Defaults are those of ``model``, which may differ from the defaults of a section's own class.
     """
     for name, info in model.model_fields.items():
         inner: Any = info.annotation
-        default = (
-            getattr(defaults, name)
-            if defaults is not None
-            else info.get_default(call_default_factory=True)
-        )
+        if defaults is None:
+            default = info.get_default(call_default_factory=True)
+        else:
+            default = getattr(defaults, name)
         if _is_section(inner):
-            yield from fields(
-                inner, f"{prefix}{name}.", default if isinstance(default, BaseConfig) else None
-            )
+            section = default if isinstance(default, BaseConfig) else None
+            yield from fields(inner, f"{prefix}{name}.", section)
         else:
             yield Field(
                 prefix + name,
@@ -252,9 +264,9 @@ def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         inner = merged.get(key)
-        merged[key] = (
-            _merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(inner, dict) and isinstance(value, dict):
+            value = _merge(inner, value)
+        merged[key] = value
     return merged
 
 
@@ -265,40 +277,42 @@ def _explain(model: type[BaseConfig], mapping: Mapping[str, Any], error: Validat
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             lines.append(f"{path!r} is not a setting.{did_you_mean(path, known)}")
-        elif problem["type"] == "value_error":  # of our own validators, in our own words
+        elif problem["type"] == "value_error":  # the validators of the models raise these
             message = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{path}: {message}" if path else message)
         else:
-            lines.append(
-                _misfit(
-                    model, mapping, problem["loc"], is_infinite=problem["type"] == "finite_number"
-                )
-            )
-    return "; ".join(dict.fromkeys(lines))  # each member of a union complains for itself
+            is_infinite = problem["type"] == "finite_number"
+            lines.append(_misfit(model, mapping, problem["loc"], is_infinite=is_infinite))
+    # Each member of a union reports the same problem, so repetitions are dropped.
+    return "; ".join(dict.fromkeys(lines))
 
 
 def _misfit(
     model: type[BaseConfig], mapping: Any, location: Iterable[int | str], *, is_infinite: bool
 ) -> str:
-    """What was given for the setting in which ``location`` lies, and what it takes."""
+    """Describe the value given for the setting that contains ``location``, and what it accepts."""
     names: list[str] = []
     annotation: Any = model
-    wanted, got = _wanted(model, ""), repr(mapping)
+    wanted = _wanted(model, "")
+    got = repr(mapping)
     for name in location:
         if not (isinstance(name, str) and _is_section(annotation) and isinstance(mapping, Mapping)):
             break
         info = annotation.model_fields[name]
-        annotation, wanted = info.annotation, _wanted(info.annotation, _range(info))
+        annotation = info.annotation
+        wanted = _wanted(annotation, _range(info))
         got = repr(mapping[name]) if name in mapping else "nothing"
         mapping = mapping.get(name)
         names.append(name)
-    wanted = wanted.replace("a number", "a finite number") if is_infinite else wanted
+    if is_infinite:
+        wanted = wanted.replace("a number", "a finite number")
     return f"{'.'.join(names)}: got {got}, want {wanted}"
 
 
 def _wanted(annotation: Any, range_: str) -> str:
-    """What a setting of this type takes, in words."""
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    """Describe in words what a setting of this type accepts."""
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))
     if origin is typing.Annotated:
@@ -322,25 +336,23 @@ def _wanted(annotation: Any, range_: str) -> str:
 
 
 def did_you_mean(path: str, known: list[str]) -> str:
-    """A sentence that names the settings nearest to a misspelt ``path``, to be appended to an error."""
-    if path in known:  # a flat "a.b:" in YAML, where nesting is meant
+    """Return a sentence that suggests the settings nearest to a misspelt ``path``."""
+    if path in known:  # a flat key "a.b:" in YAML
         return f" Write it nested: '{path.replace('.', ': {')}: ...{'}' * path.count('.')}'."
     near = difflib.get_close_matches(path, known, n=2, cutoff=0.5)
     if not near:
         leaf = path.rsplit(".", 1)[-1]
-        leaves = {candidate.rsplit(".", 1)[-1]: candidate for candidate in known}
-        near = [
-            leaves[name] for name in difflib.get_close_matches(leaf, list(leaves), n=2, cutoff=0.5)
-        ]
-    return (
-        f" Did you mean {' or '.join(repr(name) for name in near)}?"
-        if near
-        else " See --help for all settings."
-    )
+        path_by_leaf = {candidate.rsplit(".", 1)[-1]: candidate for candidate in known}
+        near_leaves = difflib.get_close_matches(leaf, list(path_by_leaf), n=2, cutoff=0.5)
+        near = [path_by_leaf[name] for name in near_leaves]
+    if not near:
+        return " See --help for all settings."
+    return f" Did you mean {' or '.join(repr(name) for name in near)}?"
 
 
 def _type_name(annotation: Any) -> str:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
     if origin is typing.Literal:
         return " | ".join(str(argument) for argument in arguments)
     if origin is typing.Annotated:
@@ -350,23 +362,22 @@ def _type_name(annotation: Any) -> str:
     if annotation is type(None):
         return "null"
     if origin is not None:
-        name = "list" if origin is tuple else origin.__name__  # as it is given
-        return f"{name} of {', '.join(_type_name(argument) for argument in arguments if argument is not ...)}"
+        name = "list" if origin is tuple else origin.__name__  # YAML writes tuples as lists
+        items = [_type_name(argument) for argument in arguments if argument is not ...]
+        return f"{name} of {', '.join(items)}"
     return str(getattr(annotation, "__name__", annotation))
 
 
 def _range(info: FieldInfo) -> str:
-    symbols = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "of length >="}
-    symbols |= {"multiple_of": "a multiple of"}
     parts = []
     for constraint in info.metadata:
-        for name, symbol in symbols.items():
+        for name, symbol in _SYMBOLS.items():
             if hasattr(constraint, name):
                 parts.append(f"{symbol} {getattr(constraint, name)}")
     return ", ".join(parts)
 
 
 def _show(default: Any) -> str:
-    return (
-        "null" if default is None else str(list(default) if isinstance(default, tuple) else default)
-    )
+    if default is None:
+        return "null"
+    return str(list(default) if isinstance(default, tuple) else default)

@@ -1,4 +1,4 @@
-"""One number for all weights of a model."""
+"""A digest of all weights of a model."""
 
 import hashlib
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def weights_digest(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """Sha256 over the name (UTF-8) and the bytes (row-major) of each tensor, in order of name; 64 hex digits.
+    """Return the sha256 of the names (UTF-8) and bytes (row-major) of tensors, sorted by name.
 
-    Equal digests mean bit-identical weights of one architecture, wherever the tensors live and in whatever order they
-    come. Pass ``model.state_dict().items()``.
+    Equal digests mean bit-identical weights of one architecture, whatever the devices and the
+    order of the tensors. Pass ``model.state_dict().items()``.
 
     Raises:
         ValueError: if two tensors have the same name.
@@ -25,6 +25,6 @@ def weights_digest(named_tensors: Iterable[tuple[str, Tensor]]) -> str:
         digest.update(name.encode())
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            # As bytes, because numpy has no bfloat16.
+            # Viewed as bytes, because numpy has no bfloat16.
             digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -5,7 +5,7 @@ Every message says what happened, what was found, what was wanted and what to do
 
 
 class RaybioError(Exception):
-    """Base of every error that raybio raises on purpose."""
+    """Base class of every error that raybio raises on purpose."""
 
 
 class ConfigError(RaybioError):
@@ -13,7 +13,7 @@ class ConfigError(RaybioError):
 
 
 class LongRunError(ConfigError):
-    """The run would take longer than anybody has accepted."""
+    """The run would take longer than the user has accepted."""
 
 
 class DataError(RaybioError):
@@ -21,7 +21,7 @@ class DataError(RaybioError):
 
 
 class StoreError(RaybioError):
-    """A prepared store on disk is missing, damaged or not the one that was expected."""
+    """A prepared store on disk is missing, damaged or not the expected one."""
 
 
 class CheckpointError(RaybioError):
@@ -37,7 +37,7 @@ class RecordFormatError(RecordError):
 
 
 class ClusterError(RaybioError):
-    """The cluster cannot carry out what was asked: resources, storage or a lost worker."""
+    """The cluster cannot carry out the request: resources, storage or a lost worker."""
 
 
 class DivergedError(RaybioError):

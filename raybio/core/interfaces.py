@@ -1,8 +1,12 @@
-"""What the parts of a system promise each other.
+"""The protocols between encoders, losses, methods and the training loop.
 
-A *step* encodes a batch of sequences and adds two kinds of loss: one that is separable over sequences (masked language
-modelling) and one that couples the embeddings of all sequences of all workers (a contrastive loss). Everything that
-trains here has that shape, which is what lets one loop do micro-batches, gradient caching and gathering for all of it.
+A *step* encodes a batch of sequences and adds two kinds of loss. One is separable over sequences
+(masked language modelling). The other couples the embeddings of all sequences of all workers (a
+contrastive loss). Every method here has that shape, so one loop does micro-batches, gradient
+caching and gathering for all of them.
+
+Shape letters: N rows of this worker, M rows of all workers, R sequences, L padded length, K tokens,
+V vocabulary, D width.
 """
 
 from abc import abstractmethod
@@ -19,17 +23,17 @@ from raybio.core.final_report import FinalReport
 
 
 class Encoded(NamedTuple):
-    """An encoder's output: hidden states of each token (R, L, D) and one embedding of each sequence (R, D)."""
+    """An encoder's output: hidden states of tokens (R, L, D), embeddings of sequences (R, D)."""
 
     hidden_RLD: Tensor
     embedding_RD: Tensor
 
 
 class Encoder(nn.Module):
-    """A torch module that turns padded tokens into states and embeddings.
+    """A torch module that turns padded tokens into hidden states and embeddings.
 
     Attributes:
-        width: D, numbers in an embedding.
+        width: D, the width of an embedding.
         pad_id: token id of padding.
     """
 
@@ -38,22 +42,22 @@ class Encoder(nn.Module):
 
     @abstractmethod
     def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Encode; the embedding of a sequence must not depend on the others in the batch."""
+        """Encode sequences; the embedding of one must not depend on the others in the batch."""
 
     @abstractmethod
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Scores (K, V) of the vocabulary for K hidden states, by the language-model head."""
+        """Return the language-model head's scores (K, V) of the vocabulary for K hidden states."""
 
 
 class Gathered(NamedTuple):
-    """Rows of all workers in rank order (M, D), and the index in it of the caller's first row."""
+    """Rows of all workers in rank order (M, D), and the index of the caller's first row."""
 
     row_MD: Tensor
     offset: int
 
 
 class Collective(Protocol):
-    """The other workers, handed to whoever needs them; one process alone is the case with nobody else."""
+    """Collective operations over all workers. With one process, each is the identity."""
 
     rank: int
     world: int
@@ -67,12 +71,12 @@ class Collective(Protocol):
         ...
 
     def all_max(self, tensor: Tensor) -> Tensor:
-        """Greatest over workers, element by element, without gradient."""
+        """Return the elementwise maximum over workers, without gradient."""
         ...
 
 
 class LossReport(NamedTuple):
-    """This worker's *share* of a loss: the loss of the global batch is the sum of the shares of all workers.
+    """This worker's *share* of a loss; the sum over workers is the loss of the global batch.
 
     ``terms`` are shares too, detached, for the log.
     """
@@ -82,37 +86,37 @@ class LossReport(NamedTuple):
 
 
 class Objective(Protocol):
-    """A loss over a batch, in a part that is separable over sequences and a part that couples them."""
+    """A loss over a batch: one part is separable over sequences, the other couples them."""
 
     @property
     def uses_rows(self) -> bool:
-        """Whether the separable part counts."""
+        """Whether the separable part is used."""
         ...
 
     @property
     def uses_embeddings(self) -> bool:
-        """Whether the coupling part counts."""
+        """Whether the coupling part is used."""
         ...
 
     def normaliser(self, batch: Any, collective: Collective) -> Tensor:
-        """The global count by which the separable part is divided; called once a step, before encoding."""
+        """Return the global count that divides the separable part; called before encoding."""
         ...
 
     def row_loss(
         self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
     ) -> LossReport:
-        """The separable part over one micro-batch."""
+        """Compute the separable part over one micro-batch."""
         ...
 
     def embedding_loss(
         self, embedding_RD: Tensor, batch: Any, collective: Collective
     ) -> LossReport:
-        """The coupling part over this worker's embeddings of the step; it gathers the others' itself."""
+        """Compute the coupling part of this worker's embeddings; gathers those of the others."""
         ...
 
 
 Collate = Callable[[int, int, int], Mapping[str, np.ndarray]]
-"""(step, rank, world) -> arrays of that worker's shard of the step; picklable, so that Ray Data can carry it."""
+"""(step, rank, world) -> arrays of that worker's shard; picklable, for Ray Data."""
 
 
 Evaluate = Callable[[Encoder, Collective], Mapping[str, float]]
@@ -124,26 +128,29 @@ FinalEvaluate = Callable[[Encoder, Collective], FinalReport]
 
 
 Export = Callable[[Path, Mapping[str, Any]], Path]
-"""(folder, sections of the model card) -> the folder, in which others find the trained model."""
+"""(folder, sections of the model card) -> the folder that holds the exported model."""
 
 
 @dataclass(frozen=True)
 class System:
-    """One published method, wired: all that ``training.loop.fit`` needs to know about it.
+    """One published method, wired: everything that ``training.loop.fit`` needs to know about it.
 
     Attributes:
         name: its key in ``METHODS``.
         model: everything that is trained; an ``Encoder``.
-        objective: what is minimised.
-        batch_type: turns the arrays of ``collate`` into a typed batch.
+        objective: the loss to minimise.
+        batch_type: class of the typed batch, built from the arrays of ``collate``.
         collate: makes this worker's shard of a step.
-        steps_per_epoch: steps in which every row is an anchor once, a fraction where the batch does not divide them.
+        steps_per_epoch: steps in which every row is an anchor once; a fraction if the batch does
+            not divide the rows.
         evaluate: validation metrics during training, or None.
         final_evaluate: the whole evaluation of the finished run, or None.
         export: writes the trained model for programs that do not know raybio.
-        data_digest: names the store and the tokenizer that the batches are made from; a run goes on with these alone.
-        is_pretrained: whether the encoder begins with trained weights.
-        is_supervised: whether labels may rightly put all embeddings on a line, as two classes or one number do.
+        data_digest: identifies the store and the tokenizer that batches are made from; a run
+            resumes only with these.
+        is_pretrained: whether the encoder starts from trained weights.
+        is_supervised: whether labels may legitimately put all embeddings on a line, as two classes
+            or a number do.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Randomness without state: permutations, uniforms and seeds that are functions of a key and of counters.
+"""Stateless randomness: permutations, uniforms and seeds as functions of a key and of counters.
 
-A generator must be consumed in order, so its draws depend on who else draws and on how many workers share the work.
-A hash of (key, counters) does not: any worker computes any draw, in any order, on any machine, with no memory.
+A generator must be consumed in order, so its draws depend on all other draws and on the number of
+workers. A hash of (key, counters) does not: any worker computes any draw, in any order, on any
+machine, without state.
 """
 
 import hashlib
@@ -23,9 +24,10 @@ _NUM_ROUNDS = 6
 
 
 def hash_uniform(key: int, *counters: ArrayLike) -> NDArray[np.float64]:
-    """Uniforms in [0, 1), one for each element of the broadcast integer ``counters``.
+    """Return uniforms in [0, 1), one for each element of the broadcast integer ``counters``.
 
-    Equal key and counters give equal draws; the order of the counters matters. 53 random bits a draw.
+    Equal keys and counters give equal draws; the order of the counters matters. A draw has 53
+    random bits.
 
     Raises:
         TypeError: for counters that are not integers.
@@ -34,10 +36,12 @@ def hash_uniform(key: int, *counters: ArrayLike) -> NDArray[np.float64]:
 
 
 def keyed_permutation(index_N: ArrayLike, *, num_rows: int, key: int) -> NDArray[np.int64]:
-    """Where a shuffle of ``range(num_rows)`` chosen by ``key`` sends each index: O(1) memory, no index list.
+    """Return the images of indices under the permutation of ``range(num_rows)`` chosen by ``key``.
 
-    A generalised Feistel network on Z_a x Z_b with a * b just above ``num_rows`` (Black and Rogaway, 2002, "Ciphers
-    with arbitrary finite domains"), walked on while it lands outside, which makes it a bijection of the range.
+    It takes O(1) memory: a generalised Feistel network on Z_a x Z_b with a * b just above
+    ``num_rows`` (Black and Rogaway, 2002, "Ciphers with arbitrary finite domains"). Values outside
+    the range are encrypted again until they fall inside (cycle walking), which makes it a bijection
+    of the range.
 
     Args:
         index_N: indices in [0, num_rows), any shape.
@@ -46,6 +50,7 @@ def keyed_permutation(index_N: ArrayLike, *, num_rows: int, key: int) -> NDArray
 
     Raises:
         ValueError: for an index out of range.
+        TypeError: for indices that are not integers.
     """
     index = np.asarray(index_N)
     if num_rows < 1 or num_rows >= 2**62:
@@ -70,17 +75,17 @@ def keyed_permutation(index_N: ArrayLike, *, num_rows: int, key: int) -> NDArray
 def shuffled_epochs(
     first: int, num: int, *, num_rows: int, seed: int, name: str
 ) -> NDArray[np.int64]:
-    """Items ``first`` to ``first + num - 1`` of an endless stream of epochs, each a permutation of all rows.
+    """Return items ``first`` to ``first + num - 1`` of an endless stream of shuffled epochs.
 
-    So every batch cut from it is full, also where the batch does not divide the epoch, and each epoch holds each row
-    exactly once.
+    Each epoch is a permutation of all rows, so it holds each row exactly once. Every batch cut from
+    the stream is full, even if the batch size does not divide the epoch.
 
     Args:
         first: position in the stream.
-        num: how many.
+        num: number of items.
         num_rows: rows of an epoch.
         seed: the run's seed.
-        name: what is shuffled, so that two streams of one run differ.
+        name: name of the stream, so that two streams of one run differ.
     """
     position = np.arange(first, first + num, dtype=np.int64)
     epoch, offset = np.divmod(position, num_rows)
@@ -94,7 +99,11 @@ def shuffled_epochs(
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed in [0, 2**63) for what ``parts`` name; the same in every process, whatever PYTHONHASHSEED."""
+    """Return a seed in [0, 2**63) that depends on ``parts`` alone, not on PYTHONHASHSEED.
+
+    Raises:
+        TypeError: for a part that is neither an int nor a str.
+    """
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
         if isinstance(part, bool) or not isinstance(part, int | np.integer | str):
@@ -121,13 +130,14 @@ def _feistel(
 def _hash(key: int, *counters: ArrayLike) -> NDArray[np.uint64]:
     word = _mix_int(key & _MASK)
     first = 0
-    # Leading plain numbers are stirred as such: numpy takes a hundred times as long for one number.
+    # Leading plain numbers are hashed in Python: numpy takes a hundred times as long for each.
     while first < len(counters) and isinstance(counters[first], int):
-        word = _mix_int(((word + int(_GOLDEN)) & _MASK) ^ (int(counters[first]) & _MASK))  # type: ignore[arg-type]
+        counter = int(counters[first]) & _MASK  # type: ignore[arg-type]
+        word = _mix_int(((word + int(_GOLDEN)) & _MASK) ^ counter)
         first += 1
     state: NDArray[np.uint64] = np.asarray([word], dtype=np.uint64)
-    for counter in counters[first:]:
-        state = _mix((state + _GOLDEN) ^ _as_words(counter))
+    for array in counters[first:]:
+        state = _mix((state + _GOLDEN) ^ _as_words(array))
     return state.reshape(np.broadcast_shapes(*(np.shape(counter) for counter in counters)))
 
 
@@ -139,14 +149,14 @@ def _as_words(counter: Any) -> NDArray[np.uint64]:
 
 
 def _mix(word: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014): a bijection that stirs every bit into all others."""
+    """Apply the finaliser of splitmix64 (Steele et al., 2014), a bijection that mixes all bits."""
     word = (word ^ (word >> np.uint64(30))) * np.uint64(_FACTORS[0])
     word = (word ^ (word >> np.uint64(27))) * np.uint64(_FACTORS[1])
     return word ^ (word >> np.uint64(31))
 
 
 def _mix_int(word: int) -> int:
-    """``_mix`` of one number."""
+    """Apply ``_mix`` to one number."""
     word = ((word ^ (word >> 30)) * _FACTORS[0]) & _MASK
     word = ((word ^ (word >> 27)) * _FACTORS[1]) & _MASK
     return word ^ (word >> 31)

@@ -14,7 +14,8 @@ class TableLayout:
         splits: name of a split -> its table heading; one table per split.
         chance: how the scores in the row "chance" are computed.
         plain: scores shown as raw numbers; all others are shown in percent.
-        secondary: splits that repeat or refine another one; shown in tables, but neither tested nor plotted.
+        secondary: splits that repeat or refine another one; shown in tables, but neither tested
+            nor plotted.
     """
 
     title: str

@@ -186,8 +186,8 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
     ("text", "reason"),
     [
         ("- 1\n- 2\n", "want a mapping"),
-        ("seed: 1\nseed: 2\n", "'seed' stands here twice"),
-        ("optim: {peak_lr: 0.1, peak_lr: 0.2}\n", "'peak_lr' stands here twice"),
+        ("seed: 1\nseed: 2\n", "'seed' is repeated"),
+        ("optim: {peak_lr: 0.1, peak_lr: 0.2}\n", "'peak_lr' is repeated"),
         ("seed: !!python/object/apply:os.system ['true']\n", "python/object"),
         ("seed: !!python/name:os.system\n", "python/name"),
         ("optim: &o {peak_lr: 0.1}\nmargin: *o\n", "alias"),

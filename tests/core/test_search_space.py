@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ConfigError
-from raybio.core.search_space import Distribution, base_values_outside, load_search_space
+from raybio.core.search_space import Distribution, base_values_outside
+from raybio.core.search_space_file import load_search_space
 from tests.paths import ROOT
 
 SPACES = ROOT / "search_spaces"
@@ -155,7 +156,9 @@ def test_steps_are_varied_where_the_rate_depends_on_them_alone(tmp_path):
         space = rates | {"layers": {"choice": [4]}, "schedule.max_steps": wrong}
         assert "add when: {optim.schedule: linear}" in refused(tmp_path, space, **alone)
     space = rates | {"schedule.max_steps": lengths}
-    assert "scheduler.kind asha; want none" in refused(tmp_path, space, budget=alone["budget"])
+    assert "scheduler.kind asha cannot compare trials of different lengths; want none" in refused(
+        tmp_path, space, budget=alone["budget"]
+    )
     assert "20 is above budget.max_steps 15" in refused(
         tmp_path, space, **alone | {"budget": {"max_steps": 15, "grace_steps": 5}}
     )
@@ -166,11 +169,11 @@ def test_steps_are_varied_where_the_rate_depends_on_them_alone(tmp_path):
     [
         (
             "space: {layers: {choice: [4]}}\nspace: {seed: {choice: [0]}}\n",
-            "'space' stands here twice",
+            "'space' is repeated",
         ),
         (
             "space: {layers: {choice: [4]}, layers: {choice: [4, 5]}}\n",
-            "'layers' stands here twice",
+            "'layers' is repeated",
         ),
         ("space: {layers: {choice: !!python/object/apply:os.system ['true']}}\n", "python/object"),
         ("space: {layers: &l {choice: [4]}, seed: *l}\n", "alias"),

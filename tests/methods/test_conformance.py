@@ -13,7 +13,7 @@ from raybio.core.config import BaseConfig, fields, value_at
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, System
-from raybio.core.search_space import load_search_space
+from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.runtime.compare.table import ResultTable

@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from raybio.core.errors import ClusterError, ConfigError
-from raybio.core.search_space import Budget, SearchSpace, base_values_outside, load_search_space
+from raybio.core.search_space import Budget, SearchSpace, base_values_outside
+from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from raybio.core.config import load
-from raybio.core.search_space import load_search_space
+from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.driver import TrainRequest, train
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import yaml
 
 from raybio.core.records import write_record
-from raybio.core.search_space import SearchSpace, load_search_space
+from raybio.core.search_space import SearchSpace
+from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog

@@ -17,7 +17,8 @@ from ray.util import placement_group_table
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import read_record
-from raybio.core.search_space import SearchSpace, load_search_space
+from raybio.core.search_space import SearchSpace
+from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.driver import TrainRequest, train
 from raybio.runtime.run.metrics_log import read_reports
