@@ -31,7 +31,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_sentences_and_a_benchmark_become_a_run_that_is_probed_at_every_saved_step(
     tmp_path: Path, empty_database: Path
 ) -> None:

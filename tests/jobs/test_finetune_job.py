@@ -44,7 +44,7 @@ def write_task(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) -> None:
     shutil.copy(empty_database, tmp_path)
     data = write_task(tmp_path / "data")

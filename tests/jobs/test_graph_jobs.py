@@ -28,6 +28,7 @@ ENCODER = {
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
     tiny_citations: LinkedTextStore, tmp_path: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_articles_are_trained_with_and_without_their_links_and_asked_by_samples(
     assert f"| {100 * lrap['value']:.2f} ± " in judged.stdout, judged.stdout
 
 
+@pytest.mark.nightly
 def test_synthetic_graphs_that_were_killed_go_on_and_end_in_the_same_table(
     tiny_topics: TopicStore, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def stopped_when_timed(home: Path, *arguments: object) -> tuple[int, str]:
         return process.wait(), "".join(printed)
 
 
+@pytest.mark.nightly
 def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(
     tiny_store: Store, tmp_path: Path
 ) -> None:

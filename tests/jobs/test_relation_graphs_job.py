@@ -62,7 +62,7 @@ def test_a_fold_is_trained_and_its_model_judged_again_gives_the_same(
         assert judged[name]["value"] == pytest.approx(one["value"], abs=1e-5), name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_folds_are_trained_and_judged_once(
     store: Path, tmp_path: Path, empty_database: Path
 ) -> None:

@@ -51,7 +51,7 @@ def given(settings: dict[str, object]) -> list[str]:
     return [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_fine_tuning_begins_with_what_was_pretrained_and_two_seeds_give_a_mean(
     tiny_documents: DocumentStore, tmp_path: Path, empty_database: Path
 ) -> None:

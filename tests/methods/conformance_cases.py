@@ -227,7 +227,7 @@ CASES = {
         overfit={
             "schedule.max_steps": 250,
             "plan.global_batch_rows": 16,
-            "evaluation.neighbours": [20],
+            "evaluation.num_neighbors": [20],
         },
         learned=("dev", "f1"),
         constant=("dev", "f1", lambda store: 0.0),

@@ -5,6 +5,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -39,6 +40,10 @@ CONTRASTIVE_LOSSES = {
     "sppt_synthetic": ["spml"],
 }
 """Terms of the loss whose value for equal embeddings says how many candidates there are."""
+
+
+ONE_OF_EACH_ENCODER = {"sppt_protein", "biostransformers", "relation_finetune", "relation_graphs"}
+"""Methods whose overfitting the first tier tests: proteins, texts, entity pairs, words."""
 
 
 @pytest.fixture(scope="module", params=list(METHODS))
@@ -100,12 +105,21 @@ def test_a_source_that_is_not_there_is_refused_before_anything_is_loaded(
         METHODS[name].check(tiny_config(name, **{"encoder.source": "./nowhere"}), store)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ONE_OF_EACH_ENCODER else pytest.mark.nightly)
+        for name in METHODS
+    ],
+    indirect=True,
+)
 def test_it_overfits_a_tiny_store(name: str, store: Store) -> None:
     config = tiny_config(name, **CASES[name].overfit)
     system = METHODS[name].build(config, store.path)
     reports = list(fit(system, config))
-    assert reports[-1].metrics["loss"] < 0.65 * reports[0].metrics["loss"]
+    losses = [report.metrics["loss"] for report in reports if "loss" in report.metrics]
+    # One step's loss depends on its batch.
+    assert np.mean(losses[-20:]) < 0.65 * losses[0]
     split, score = CASES[name].learned
     judged = {who: row[split][score]["value"] for who, row in final_scores(system).items()}
     assert judged["trained"] > max(0.9, 1.5 * judged["initial"]), judged

@@ -320,6 +320,7 @@ def test_parts_that_are_damaged_are_embedded_again_and_the_result_is_the_same(
         embed_file(model, fasta, out, rows_per_part=4)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_parts_of_a_model_that_was_overwritten_are_not_used(
     fasta: Path, tmp_path: Path, stop_before_join: Callable[[EmbeddingModel, Path, Path], Path]
@@ -358,6 +359,7 @@ def test_after_a_kill_only_the_missing_parts_are_embedded(
     assert (parts / "part-000001.parquet").stat().st_mtime_ns == kept
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_model_that_is_overwritten_while_it_embeds_gives_no_output(
     fasta: Path, tmp_path: Path
@@ -408,7 +410,7 @@ def test_a_missing_input_or_model_is_named(fasta: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model", "proteins.fasta"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_embeds_by_run_and_by_folder_alike_and_refuses_with_one_message(
     fasta: Path, tmp_path: Path, tiny_documents: object
 ) -> None:

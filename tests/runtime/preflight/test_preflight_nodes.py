@@ -148,7 +148,7 @@ def run_preflight(
     return done, worst
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cluster_of_two_nodes_is_looked_at_node_by_node(
     two_nodes: tuple[str, str], tmp_path: Path, tiny_store: Store
 ) -> None:

@@ -17,6 +17,7 @@ from tests.methods.conformance_cases import tiny_config
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
+@pytest.mark.nightly
 def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
     tiny_task: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,7 @@ def flip_a_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_user_sees_that_the_newest_checkpoint_is_damaged_and_from_which_step_the_run_resumes(
     request_one: TrainRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,6 +207,7 @@ def test_the_nodes_of_a_cluster_that_have_room_for_a_worker_are_asked(
     assert worker_processors(lambda nodes: Resources(1, 99, 0, None)) == []
 
 
+@pytest.mark.nightly
 def test_workers_compute_in_what_the_driver_decided_and_a_run_that_goes_on_keeps_it(
     ray_cluster: None,
     request_one: TrainRequest,

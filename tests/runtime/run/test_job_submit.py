@@ -52,6 +52,7 @@ def submit(head: Nodes, working_dir: Path, *arguments: str) -> subprocess.Comple
         time.sleep(2)
 
 
+@pytest.mark.nightly
 def test_a_job_that_is_stopped_and_submitted_again_goes_on_in_the_home_folder_and_keeps_the_token_to_itself(
     head: Nodes,
     tiny_store: Store,

@@ -136,6 +136,7 @@ def last_step(folder: RunFolder) -> int:
     return reports[-1]["step"] if reports else -1
 
 
+@pytest.mark.nightly
 def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_with_the_weights_of_the_unbroken_run(
     unbroken: Result,
     nodes: Nodes,
@@ -211,6 +212,7 @@ def test_a_node_lost_in_the_middle_of_a_sweep_keeps_no_trial_from_its_end(
         nodes.kill(node)
 
 
+@pytest.mark.nightly
 def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_driver_or_the_head(
     nodes: Nodes,
 ) -> None:

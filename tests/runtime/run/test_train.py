@@ -157,7 +157,7 @@ def test_a_worker_killed_at_any_step_changes_nothing(
     assert logged_steps(result) == list(range(25))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_order(
     unbroken: Result,
     request_two: TrainRequest,
@@ -290,7 +290,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
     assert mlflow_status(folder) == "FAILED"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_under_other_settings(
     request_two: TrainRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,6 +317,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_under_other_s
     )
 
 
+@pytest.mark.nightly
 def test_workers_of_a_start_that_was_given_up_leave_the_run_alone(
     request_two: TrainRequest,
 ) -> None:

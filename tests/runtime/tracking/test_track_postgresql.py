@@ -27,6 +27,7 @@ def drive(folder: Path, uri: str, start_at: float) -> None:
     sweep.check(uri, last=200)
 
 
+@pytest.mark.nightly
 def test_drivers_write_to_one_server_on_postgresql_at_once_and_its_going_down_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,7 +118,7 @@ def nothing_goes(rank: int, run: Path) -> None:
     raise ConfigError("there is nothing to learn")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_that_raise_are_killed_or_stopped_early_do_not_keep_the_others_from_their_end(
     request_of, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
@@ -261,7 +261,7 @@ def test_other_rules_of_stopping_stop_too(request_of, kind: str) -> None:
     assert_nothing_is_left()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_trials_of_several_workers_report_on_their_way_and_are_stopped(
     request_of, monkeypatch, capsys
 ) -> None:

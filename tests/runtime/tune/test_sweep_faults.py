@@ -172,6 +172,7 @@ def test_a_population_whose_driver_was_killed_goes_on_from_where_its_members_sto
             assert reports[-1]["step"] >= stood[one["name"]]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("number", "code"),
     [pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly), (signal.SIGTERM, 143)],
