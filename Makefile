@@ -8,10 +8,11 @@ STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.installed-tools
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test test-all lint bench clean
 help:
 	@echo "make demo    prepare the embedded corpus, train, evaluate, print the table"
-	@echo "make test    lint, type check and run the tests"
+	@echo "make test    lint, type check and run the first tier of tests"
+	@echo "make test-all  the same with both tiers of tests (an hour)"
 	@echo "make bench   run the benchmarks and write benchmarks/RESULTS.md (make bench ONLY=P1,P2 for some)"
 	@echo "make lint    ruff and mypy alone"
 
@@ -38,8 +39,13 @@ lint: install
 
 # Two processes: more clusters at once than that keep two cores from starting any of them in time (tests/conftest.py has
 # the lanes).
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+
 test: lint
-	$(BIN)/python -m pytest -q -m "not nightly" -n 2 --dist loadgroup --no-loadscope-reorder
+	$(PYTEST) -m "not nightly"
+
+test-all: lint
+	$(PYTEST) -m ""
 
 bench: install
 	$(BIN)/python benchmarks/run_all.py $(if $(ONLY),--only $(ONLY))
