@@ -23,10 +23,11 @@ from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
 from raybio.methods.sppt.synthetic.config import Config
+from raybio.methods.sppt.synthetic.evaluate import describe
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
-from raybio.methods.sppt.synthetic.system import describe, embedded_nodes, published_settings
+from raybio.methods.sppt.synthetic.system import embedded_nodes, published_settings
 from raybio.runtime.run.request import Arguments, default_folder, settle
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig

@@ -24,7 +24,7 @@ class EvaluationConfig(LinkEvaluationConfig):
     )
     samples: int = Field(100, ge=1, description="samples of each test graph")
     nodes_per_sample: int = Field(
-        200, ge=1, description="nodes drawn for a sample, to which their neighbours are added"
+        200, ge=1, description="nodes drawn for a sample, to which their neighbors are added"
     )
 
 

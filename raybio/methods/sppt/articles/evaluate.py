@@ -1,7 +1,8 @@
-"""Evaluation of finished text encoders by link retrieval on samples of test graphs."""
+"""Link retrieval of text encoders: at the end of a run, and of finished encoders by command."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -10,21 +11,31 @@ import torch
 from torch import Tensor
 
 from raybio.core.errors import DataError
+from raybio.core.final_report import Stage
+from raybio.core.interfaces import Collective, Encoder
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.input_lengths import text_lengths
 from raybio.encoders.text import build_text_encoder, text_reader
 from raybio.encoders.text_checkpoint import read_checkpoint
 from raybio.encoders.tokenization import TokenizerSource, read_texts
+from raybio.evaluation.evaluator import ModelScores, bootstrap_seed, device_of, exact_scores
+from raybio.evaluation.unit_scores import sample_units
+from raybio.methods.sppt.articles.config import EvaluationConfig
 from raybio.methods.sppt.articles.link_samples import (
+    MEASURES,
+    LinkSample,
     OverTrials,
     draw_link_samples,
     num_linked_test_nodes,
     over_trials,
     random_vectors,
+    sampled_link_chance,
     sampled_link_scores,
     whole_graph,
 )
 from raybio.methods.sppt.articles.store import LinkedTextStore
+from raybio.methods.sppt.downstream.scores import with_intervals
+from raybio.methods.sppt.system import LinkEvaluator
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
@@ -32,7 +43,72 @@ from raybio.training.embed import embed_rows
 RANDOM = "random vectors"
 """Name of the random baseline among the models."""
 
+SAMPLES_SEED = 0
+"""Seed of test graphs and their samples, equal in all runs and in ``evaluate.py link-samples``."""
+
 MAX_TOKENS_PER_BATCH = 16_384
+
+
+@dataclass(frozen=True)
+class ArticleLinkEvaluator(LinkEvaluator):
+    """Evaluates link retrieval over the whole graph and, if configured, on samples of test graphs.
+
+    Attributes:
+        linked: the articles and their links.
+        evaluation: settings, with the number and size of the samples.
+    """
+
+    linked: LinkedTextStore
+    evaluation: EvaluationConfig
+
+    def stages(self, model: Encoder, collective: Collective) -> Iterator[tuple[Stage, ModelScores]]:
+        """Score all stages. Test graphs are the units of an additional split, ``samples``."""
+        for stage, scores in super().stages(model, collective):
+            if self.evaluation.test_graphs:
+                scores = self._with_samples(scores, stage, model, collective)
+            yield stage, scores
+
+    def _with_samples(
+        self, scores: ModelScores, stage: Stage, model: Encoder, collective: Collective
+    ) -> ModelScores:
+        row_N = np.arange(self.linked.num_rows)
+        if stage == "random":
+            embedding_ND = random_vectors(len(row_N), SAMPLES_SEED)
+        elif stage == "initial":
+            initial = self.initial_encoder().to(device_of(model))
+            embedding_ND = self.embed(initial, collective, row_N)
+        else:
+            embedding_ND = self.embed(model, collective, row_N)
+        value_by_measure = self._score_samples(embedding_ND, collective)
+        intervals = with_intervals(value_by_measure, bootstrap_seed(self.config.seed))
+        chance = exact_scores(sampled_link_chance(self._samples))
+        units = sample_units(np.arange(self.evaluation.test_graphs), value_by_measure)
+        return replace(
+            scores,
+            scores={**scores.scores, "samples": intervals},
+            chance={**scores.chance, "samples": chance},
+            unit_scores={**scores.unit_scores, "samples": units},
+        )
+
+    def _score_samples(self, embedding_ND: Tensor, collective: Collective) -> dict[str, np.ndarray]:
+        """Return the scores (T,) of the test graphs by measure. The workers share the graphs."""
+        value_TM = torch.zeros(
+            len(self._samples), len(MEASURES), dtype=torch.float64, device=embedding_ND.device
+        )
+        for trial in range(collective.rank, len(self._samples), collective.world):
+            value_TM[trial] = torch.tensor(sampled_link_scores(self._samples[trial], embedding_ND))
+        value_MT = collective.all_sum(value_TM).T.cpu().numpy()
+        return dict(zip(MEASURES, value_MT, strict=True))
+
+    @cached_property
+    def _samples(self) -> list[list[LinkSample]]:
+        return draw_link_samples(
+            whole_graph(self.linked),
+            trials=self.evaluation.test_graphs,
+            samples=self.evaluation.samples,
+            nodes=self.evaluation.nodes_per_sample,
+            seed=SAMPLES_SEED,
+        )
 
 
 def evaluate_link_samples(

@@ -1,7 +1,7 @@
 """Link retrieval on samples of test graphs: the measure on articles of McDermott et al., Table 7.
 
 A test graph has at most about a quarter of the nodes. A sample consists of some drawn nodes and all
-their neighbours in the test graph; the evaluation retrieves the links among them. The measure is
+their neighbors in the test graph; the evaluation retrieves the links among them. The measure is
 transductive: these links may be training links.
 
 Shape letters: N nodes, S nodes of a test graph, A nodes of a sample, T trials, M measures,

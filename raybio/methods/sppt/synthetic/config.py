@@ -83,7 +83,7 @@ class SyntheticConfig(BaseConfig):
     )
     self_loops: bool = Field(
         False,
-        description="every node is its own neighbour, as on the authors' surfaces: it may be drawn "
+        description="every node is its own neighbor, as on the authors' surfaces: it may be drawn "
         "as its own positive, and isolated nodes of a surface stay in the graph",
     )
 

@@ -77,7 +77,7 @@ def _cliques(indptr: Any, indices: Any) -> Any:
         for edge in range(indptr[x], indptr[x + 1]):
             y = indices[edge]
             if y > x:
-                # Common neighbours beyond y, so that each clique is found once: from its two
+                # Common neighbors beyond y, so that each clique is found once: from its two
                 # lowest nodes.
                 size = 0
                 left = edge + 1
@@ -124,7 +124,7 @@ def _orbits(indptr: Any, indices: Any, triangles_M: Any, cliques_N: Any) -> Any:
     degree_N = np.diff(indptr)
     orbit_NO = np.zeros((num_nodes, NUM_ORBITS), np.int64)
     is_near_N = np.zeros(num_nodes, np.bool_)
-    # Common neighbours with x, for nodes that are not neighbours of x.
+    # Common neighbors with x, for nodes that are not neighbors of x.
     shared_N = np.zeros(num_nodes, np.int64)
     for x in range(num_nodes):
         first = indptr[x]

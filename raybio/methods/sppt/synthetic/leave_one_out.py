@@ -1,6 +1,6 @@
-"""Leave-one-out classification of nodes by their nearest neighbours, the measure of Table 1.
+"""Leave-one-out classification of nodes by their nearest neighbors, the measure of Table 1.
 
-Shape letters: N nodes, D embedding width, C classes, k neighbours.
+Shape letters: N nodes, D embedding width, C classes, k neighbors.
 """
 
 from typing import NamedTuple
@@ -49,17 +49,17 @@ class LeaveOneOut(NamedTuple):
 
 
 def leave_one_out(
-    embedding_ND: Floats, label_N: NDArray[np.int64], num_neighbours: int = 3
+    embedding_ND: Floats, label_N: NDArray[np.int64], num_neighbors: int = 3
 ) -> LeaveOneOut:
     """Classify each node by its nearest other nodes, and return the scores.
 
     As in the authors' code, a vote weighs the inverse of the Euclidean distance. If some distances
-    are 0, only those neighbours vote. A class without a neighbour gets no votes.
+    are 0, only those neighbors vote. A class without a neighbor gets no votes.
 
     Args:
         embedding_ND: embeddings; rows that differ only by rounding of their precision are equal.
         label_N: classes, numbered from 0 without gaps.
-        num_neighbours: k, at most N - 1. Among equally distant nodes the first ones count.
+        num_neighbors: k, at most N - 1. Among equally distant nodes the first ones count.
 
     Raises:
         ValueError: for fewer than two classes.
@@ -72,7 +72,7 @@ def leave_one_out(
         raise ValueError("all nodes have one class, want two at least")
     given_ND = torch.from_numpy(np.asarray(embedding_ND))
     embedding_ND = without_rounding_noise(given_ND.double(), given_ND.dtype).numpy()
-    vote_NC = _votes(embedding_ND, label_N, num_classes, num_neighbours)
+    vote_NC = _votes(embedding_ND, label_N, num_classes, num_neighbors)
     size_C = np.bincount(label_N, minlength=num_classes)
     auroc_N = np.empty(len(label_N))
     for label in range(num_classes):
@@ -86,7 +86,7 @@ def leave_one_out(
 
 
 def _votes(
-    embedding_ND: Floats, label_N: NDArray[np.int64], num_classes: int, num_neighbours: int
+    embedding_ND: Floats, label_N: NDArray[np.int64], num_classes: int, num_neighbors: int
 ) -> Floats:
     """Return the share of votes of each class (N, C)."""
     num_nodes = len(label_N)
@@ -94,7 +94,7 @@ def _votes(
     squared_NN = np.maximum(square_N[:, None] + square_N - 2 * embedding_ND @ embedding_ND.T, 0)
     np.fill_diagonal(squared_NN, np.inf)
     order_NN = np.argsort(squared_NN, axis=1, kind="stable")
-    nearest_Nk = order_NN[:, : min(num_neighbours, num_nodes - 1)]
+    nearest_Nk = order_NN[:, : min(num_neighbors, num_nodes - 1)]
     # Recomputed: above, equal rows of different norm round to different distances.
     distance_Nk = np.linalg.norm(embedding_ND[:, None] - embedding_ND[nearest_Nk], axis=2)
     is_zero_Nk = distance_Nk == 0

@@ -27,7 +27,7 @@ class GraphScores(NamedTuple):
     Attributes:
         kind: the graph.
         noise: probability of a random link.
-        homophily: fraction of nodes whose class is the most frequent one among their neighbours.
+        homophily: fraction of nodes whose class is the most frequent one among their neighbors.
         alone: AUROC of the language model alone.
         with_graph: AUROC of SPPT.
     """

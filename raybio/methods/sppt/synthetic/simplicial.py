@@ -154,7 +154,7 @@ def _unfold(
             if _distance_to_segment(viewer, *window) > up_to:
                 continue
             edge = frozenset((int(corners[first]), int(corners[second])))
-            # The neighbouring triangle's third corner is this one's, mirrored at the edge.
+            # The neighboring triangle's third corner is this one's, mirrored at the edge.
             c = view.corner_3[opposite]
             mirrored = a + (b - a) * np.conj((c - a) / (b - a))
             known = {int(corners[first]): a, int(corners[second]): b}

@@ -42,7 +42,7 @@ def test_ends_of_a_link_that_chose_stay_together_and_no_node_is_in_two_parts() -
     triangles = cliques(500, 3)
     nodes = draw_test_nodes(triangles, np.random.default_rng(1))
     counts = np.bincount(nodes // 3, minlength=500)
-    # Of a triangle the first link takes two; the third node finds only neighbours that are in a part already.
+    # The first link of a triangle assigns two nodes. All neighbors of the third are then assigned.
     assert set(counts.tolist()) == {0, 2}
 
 
@@ -79,9 +79,7 @@ def test_every_model_gets_the_same_samples() -> None:
     assert scores_of(graph, noise, trials=2, samples=3, nodes=10, seed=5) != first
 
 
-def test_a_sample_is_some_nodes_and_their_neighbours_and_the_deviation_is_that_of_a_sample_of_trials() -> (
-    None
-):
+def test_a_sample_has_neighbors_of_drawn_nodes_and_the_deviation_is_over_trials() -> None:
     graph = cliques(60, 3)
     noise = torch.randn(180, 4, generator=torch.Generator().manual_seed(0))
     alone, both = (
@@ -91,7 +89,8 @@ def test_a_sample_is_some_nodes_and_their_neighbours_and_the_deviation_is_that_o
         first = alone[name].mean
         second = 2 * one.mean - first
         assert one.deviation == pytest.approx(abs(first - second) / 2**0.5)
-    # The first trial by hand: of each triangle of the test graph two nodes are left, and a node's partner comes along.
+    # The first trial by hand: the test graph has two nodes of each triangle, so a drawn node brings
+    # its partner.
     rng = np.random.default_rng((3, 0))
     nodes = draw_test_nodes(graph, rng)
     partners = [
@@ -100,12 +99,12 @@ def test_a_sample_is_some_nodes_and_their_neighbours_and_the_deviation_is_that_o
         if sum(other // 3 == one // 3 for other in nodes.tolist()) == 2
     ]
     drawn = rng.choice([nodes.tolist().index(one) for one in partners], 4, replace=False)
-    asked = sorted(
+    members = sorted(
         {other for one in nodes[drawn].tolist() for other in partners if other // 3 == one // 3}
     )
     ranks = []
-    for one in asked:
-        others = [other for other in asked if other != one]
+    for one in members:
+        others = [other for other in members if other != one]
         near = sorted(others, key=lambda other: float((noise[one] - noise[other]).norm()))
         ranks.append(1 + next(place for place, other in enumerate(near) if other // 3 == one // 3))
     assert alone["mrr"].mean == pytest.approx(np.mean([1 / rank for rank in ranks]))

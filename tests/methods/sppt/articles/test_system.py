@@ -71,10 +71,10 @@ def test_workers_share_the_test_graphs(tiny_citations: LinkedTextStore) -> None:
     embedding_ND = torch.randn(
         tiny_citations.num_rows, 8, generator=torch.Generator().manual_seed(0)
     )
-    alone = evaluator._on_samples(embedding_ND, SingleProcess())
+    alone = evaluator._score_samples(embedding_ND, SingleProcess())
     workers = [OneOfTwo(rank) for rank in range(2)]
     for worker in workers:
-        evaluator._on_samples(embedding_ND, worker)
+        evaluator._score_samples(embedding_ND, worker)
     ((first,), (second,)) = (worker.brought for worker in workers)
     assert (first[1] == 0).all() and (second[[0, 2]] == 0).all() and (first[0] != 0).all()
     np.testing.assert_allclose((first + second).T, list(alone.values()))

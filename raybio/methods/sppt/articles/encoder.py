@@ -1,0 +1,53 @@
+"""Text encoder of SPPT: initial weights, the head for masked words, and texts as its tokens."""
+
+from functools import partial
+
+import numpy as np
+
+from raybio.core.errors import ConfigError
+from raybio.core.randomness import derive_seed
+from raybio.encoders.config import ClsTextEncoderConfig
+from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.tokenization import TokenizerSource
+from raybio.methods.sppt.articles.collate import HasTexts, TextRows
+from raybio.methods.sppt.config import ObjectiveConfig
+
+
+def initial_text_encoder(
+    config: ClsTextEncoderConfig,
+    objective: ObjectiveConfig,
+    *,
+    count_by_word: dict[str, int],
+    seed: int,
+) -> TextEncoder:
+    """Return the encoder at the start of training, with a language-model head if λ < 1.
+
+    Args:
+        config: settings of the encoder.
+        objective: holds λ; with λ = 1 the head would get no gradient.
+        count_by_word: word counts, for a tokenizer trained from scratch.
+        seed: the run's seed.
+
+    Raises:
+        ConfigError: if the encoder cannot be loaded, or has no masked-word head and cannot get one.
+    """
+    encoder = build_text_encoder(
+        config, seed=derive_seed(seed, "weights"), count_by_word=count_by_word
+    )
+    if objective.lambda_spml < 1:
+        encoder.learn_words(config, seed=derive_seed(seed, "mask head"))
+    return encoder
+
+
+def text_rows(linked: HasTexts, encoder: TextEncoder) -> TextRows:
+    """Return the reader of texts as the encoder's tokens.
+
+    Raises:
+        ConfigError: if the encoder's tokenizer has no mask token.
+    """
+    source = TokenizerSource.of(encoder.tokenizer)
+    if source.mask_id is None:
+        raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
+    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    ordinary_ids = np.setdiff1d(np.arange(source.vocabulary_size), source.special_ids)
+    return TextRows(linked, tokenise, source.mask_id, source.special_ids, ordinary_ids)
