@@ -204,7 +204,7 @@ def report(
 ) -> list[Path]:
     """Write table and figures into the sweep's folder; the table comes first."""
     # Only now: this imports matplotlib.
-    from raybio.evaluation.plots import save
+    from raybio.evaluation.figures import save_figure
     from raybio.methods.sppt.synthetic.plots import draw_nodes, plot_noise
 
     folder = swept.folder.path
@@ -244,7 +244,7 @@ def report(
                 exports[kind, 0, asked.noise[0], one], store, chosen
             )
             panels[title] = embedding_ND
-        files.append(save(draw_nodes(panels, nodes, kind), folder / f"map-{kind}.png"))
+        files.append(save_figure(draw_nodes(panels, nodes, kind), folder / f"map-{kind}.png"))
     return files
 
 

@@ -15,7 +15,7 @@ from raybio.cli.evaluate import app
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, StoreError
 from raybio.core.records import write_record
-from raybio.evaluation.plots import COLOURS
+from raybio.evaluation.figures import COLORS
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
 from raybio.methods.relation_graphs import word_map
@@ -232,7 +232,7 @@ def test_the_command_draws_three_panels_and_writes_where_each_point_lies(
     assert positions[0] != positions[1]
     assert len(lines) == len(of_pairs) + 2 * len(tagged)
     figure = imread(drawn / "word_maps.png")[..., :3]
-    for colour in ("#CCCCCC", *COLOURS[: len(names) - 1]):
+    for colour in ("#CCCCCC", *COLORS[: len(names) - 1]):
         assert (np.abs(figure - to_rgb(colour)).max(axis=-1) < 0.01).any()
 
 

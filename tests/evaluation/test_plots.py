@@ -1,9 +1,20 @@
+"""Plots of runs and scores."""
+
 from pathlib import Path
 
 import numpy as np
+from matplotlib.colors import to_rgba
 from matplotlib.image import imread
 
-from raybio.evaluation.plots import parts_over_steps, plot_embedding_map, plot_run, plot_table
+from raybio.evaluation.figures import (
+    GREY,
+    background_last,
+    labelled_scatter,
+    new_figure,
+    style_of,
+)
+from raybio.evaluation.plots import plot_embedding_map, plot_table
+from raybio.evaluation.run_plots import parts_over_steps, plot_run
 
 PNG = b"\x89PNG"
 
@@ -36,6 +47,24 @@ def test_a_map_of_more_groups_than_colours_is_drawn(tmp_path: Path) -> None:
         rng.normal(size=(200, 2)), [str(n % 40) for n in range(200)], tmp_path / "map.png"
     )
     assert path.read_bytes().startswith(PNG)
+
+
+def test_points_of_no_group_are_grey_and_last_in_the_legend() -> None:
+    axes = new_figure(4, 4).subplots()
+    position_S2 = np.arange(12.0).reshape(6, 2)
+    group_S = np.array([0, 1, -1, 1, 2, 1])
+    labelled_scatter(axes, position_S2, group_S, ["binds", "treats"], background_label="none")
+    background, *groups = axes.collections
+    np.testing.assert_array_equal(background.get_offsets(), position_S2[[2, 4]])
+    np.testing.assert_array_equal(groups[1].get_offsets(), position_S2[[1, 3, 5]])
+    assert background.get_facecolor().tolist() == [list(to_rgba(GREY))]
+    handles, labels = background_last(axes)
+    assert labels == ["binds (1)", "treats (3)", "none (2)"]
+    assert handles[-1] is background
+
+
+def test_the_first_64_styles_differ() -> None:
+    assert len({style_of(number) for number in range(64)}) == 64
 
 
 def test_a_table_as_a_picture(tmp_path: Path) -> None:

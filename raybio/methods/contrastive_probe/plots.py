@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from raybio.evaluation.plots import COLOURS, plot_curves, plot_heat_map, save
+from raybio.evaluation.figures import COLORS, save_figure
+from raybio.evaluation.plots import plot_curves, plot_heat_map
 
 
 def plot_probe(data: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -69,7 +70,7 @@ def plot_judgements(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> 
     axes.set_xticks([0, 1], ["not gold", "gold"])
     axes.set_yticks(range(len(scores)), [str(score) for score in scores])
     axes.set(ylabel="experts' score")
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_statistics(data: Mapping[str, Any], path: Path) -> Path:
@@ -79,18 +80,18 @@ def plot_statistics(data: Mapping[str, Any], path: Path) -> Path:
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     places = np.arange(len(relations))
-    left.barh(places, [one["full"] for one in relations], color=COLOURS[0], label="full")
+    left.barh(places, [one["full"] for one in relations], color=COLORS[0], label="full")
     if data["num_hard_queries"] is not None:
         left.barh(
-            places, [one["hard"] for one in relations], height=0.4, color=COLOURS[1], label="hard"
+            places, [one["hard"] for one in relations], height=0.4, color=COLORS[1], label="hard"
         )
     left.set_yticks(places, [one["relation"].replace("_", " ") for one in relations], fontsize=7)
     left.invert_yaxis()
     left.set(xlabel="queries")
     left.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
-    right.bar(list(lengths), [100 * share for share in lengths.values()], color=COLOURS[0])
+    right.bar(list(lengths), [100 * share for share in lengths.values()], color=COLORS[0])
     right.set(xlabel=f"{data['unit']} of an answer", ylabel="answers (%)")
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def _number(value: float | None) -> float:

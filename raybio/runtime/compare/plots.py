@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from raybio.evaluation.plots import COLOURS, MARKERS, save
+from raybio.evaluation.figures import COLORS, MARKERS, save_figure
 
 Row = tuple[str, int, int, float, float]
 """Label, step, runs, mean, deviation."""
@@ -61,7 +61,7 @@ def plot_overlaid(rows: Sequence[Row], path: Path, *, title: str) -> Path:
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     figure.legend(frameon=False, fontsize=9, loc="outside lower center", handlelength=4)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_scores(
@@ -103,7 +103,7 @@ def plot_scores(
         axes.set_yticks(range(len(labels)), shown, fontsize=9)
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.grid(alpha=0.3)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_against(
@@ -164,7 +164,7 @@ def plot_against(
         figure.legend(
             *handles, frameon=False, fontsize=9, loc="outside lower center", handlelength=4
         )
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def _apart(values: Sequence[float], is_log: bool) -> list[float]:
@@ -188,4 +188,4 @@ def _style(number: int) -> dict[str, Any]:
     """Marker and stroke together repeat after 32."""
     place = number % len(MARKERS)
     stroke = _STROKES[(number + number // len(MARKERS)) % len(_STROKES)]
-    return {"color": COLOURS[place], "marker": MARKERS[place], "ms": 5, "linestyle": stroke}
+    return {"color": COLORS[place], "marker": MARKERS[place], "ms": 5, "linestyle": stroke}

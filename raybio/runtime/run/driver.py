@@ -13,7 +13,7 @@ from raybio.core.errors import ConfigError, LongRunError, RaybioError
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.encoders.input_lengths import InputLengths
-from raybio.evaluation.plots import plot_final, plot_run
+from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import check_plan, connected
 from raybio.runtime.cluster.room import Node, Resources, check_resources

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from raybio.core.search_space import Distribution, SearchSpace, format_value
-from raybio.evaluation.plots import COLOURS, save
+from raybio.evaluation.figures import COLORS, save_figure
 from raybio.runtime.tune.leaderboard import TrialRecord
 from raybio.runtime.tune.trial import FAILED, FINISHED, INTERRUPTED, REPLACED, STOPPED
 
@@ -43,7 +43,7 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
             some = [one for one in shown if one.status == status]
             places = [_place(distribution, one.settings[name]) for one in some]
             values = [one.best_value for one in some]
-            colour = COLOURS[0] if status == FINISHED else GREY
+            colour = COLORS[0] if status == FINISHED else GREY
             axes.scatter(
                 places, values, marker=marker, c=colour, s=36, label=status if some else None
             )
@@ -58,7 +58,7 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
     )
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
@@ -96,7 +96,7 @@ def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
         axes.axvline(place, c="#333333", lw=0.8, zorder=0)
     axes.spines[:].set_visible(False)
     _legend(figure, judged)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_learning(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
@@ -114,7 +114,7 @@ def plot_learning(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
     _legend(
         figure, judged, more=[Line2D([], [], ls="", marker="x", c="#333333", label="stopped here")]
     )
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_importance(shares: dict[str, float], path: Path) -> Path:
@@ -125,12 +125,12 @@ def plot_importance(shares: dict[str, float], path: Path) -> Path:
     axes.barh(
         [name.rsplit(".", 1)[-1] for name in names],
         [shares[name] for name in names],
-        color=COLOURS[0],
+        color=COLORS[0],
     )
     for place, name in enumerate(names):
         axes.text(shares[name], place, f" {shares[name]:.2f}", va="center", fontsize=9)
     axes.set(xlim=(0, 1.12), xlabel="share of the variance between trials")
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
@@ -154,7 +154,7 @@ def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
     axes.invert_yaxis()
     axes.set(xlabel="worker-minutes")
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -166,7 +166,7 @@ def _figure(width: float, height: float) -> Figure:
 def _style(number: int) -> dict[str, Any]:
     if number >= NAMED:
         return {"c": GREY, "lw": 0.8, "ls": "-"}
-    return {"c": COLOURS[(0, 5, 2, 3)[number]], "lw": 2.0, "ls": STYLES[number]}
+    return {"c": COLORS[(0, 5, 2, 3)[number]], "lw": 2.0, "ls": STYLES[number]}
 
 
 def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D] = ()) -> None:

@@ -1,19 +1,14 @@
-"""Maps of pairs of entities, model beside model: a figure, and a table of its points."""
+"""Maps of pairs of entities for several models: a figure, and a table of its points."""
 
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from raybio.evaluation.plots import COLOURS, MARKERS, save
+from raybio.evaluation.figures import background_last, labelled_scatter, new_figure, save_figure
 
-_MOST_COLUMNS = 4
-
-
-_GREY = "#CCCCCC"
+MOST_COLUMNS = 4
 
 
 def plot_relation_maps(
@@ -22,49 +17,35 @@ def plot_relation_maps(
     relations: Sequence[str],
     path: Path,
 ) -> Path:
-    """A panel a model; a colour and a marker a relation, pairs without any in grey behind them.
+    """Draw a panel a model; a colour and a marker a relation, pairs without any in grey behind them.
 
     Args:
         position_by_name: name of the model -> coordinates (S, 2).
-        group_S: place of each pair's relation in ``relations``; beyond them: none.
+        group_S: index of each pair's relation in ``relations``; any other number: none.
         relations: names.
         path: the PNG file.
     """
-    columns = min(len(position_by_name), _MOST_COLUMNS)
-    rows = -(-len(position_by_name) // columns)
-    figure = Figure(
-        figsize=(max(3.6 * columns, 5.5), 3.6 * rows + 0.6), dpi=130, layout="constrained"
-    )
-    FigureCanvasAgg(figure)
-    panels = np.ravel(figure.subplots(rows, columns))
-    order = [len(relations), *range(len(relations))]
+    num_columns = min(len(position_by_name), MOST_COLUMNS)
+    num_rows = -(-len(position_by_name) // num_columns)
+    figure = new_figure(max(3.6 * num_columns, 5.5), 3.6 * num_rows + 0.6)
+    panels = np.ravel(figure.subplots(num_rows, num_columns))
+    labels = [relation.replace("_", " ") for relation in relations]
     for axes, (name, position_S2) in zip(panels, position_by_name.items(), strict=False):
-        for group in order:
-            is_none, chosen_S = group == len(relations), group_S == group
-            axes.scatter(
-                *position_S2[chosen_S].T,
-                s=12,
-                c=_GREY if is_none else COLOURS[group % len(COLOURS)],
-                marker="." if is_none else MARKERS[group % len(MARKERS)],
-                linewidths=0,
-                label=f"{'none' if is_none else relations[group].replace('_', ' ')} ({chosen_S.sum():,})",
-            )
-        axes.set(xticks=[], yticks=[])
+        labelled_scatter(axes, position_S2, group_S, labels, background_label="none")
         axes.set_title(name, fontsize=10)
     for axes in panels[len(position_by_name) :]:
         axes.axis("off")
-    handles, labels = panels[0].get_legend_handles_labels()
-    # Those in colour first, grey last.
+    handles, labels = background_last(panels[0])
     figure.legend(
-        [*handles[1:], handles[0]],
-        [*labels[1:], labels[0]],
+        handles,
+        labels,
         loc="outside lower center",
         ncols=max(2, int(figure.get_figwidth() // 2.2)),
         frameon=False,
         fontsize=9,
         markerscale=2,
     )
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def write_coordinates(

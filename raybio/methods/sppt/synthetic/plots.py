@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 
-from raybio.evaluation.plots import COLOURS, MARKERS, save
+from raybio.evaluation.figures import COLORS, MARKERS, labelled_scatter, save_figure
 from raybio.methods.sppt.synthetic.graphs import SyntheticGraph
 from raybio.methods.sppt.synthetic.report import GraphScores
 from raybio.methods.sppt.synthetic.simplicial import surface
@@ -29,6 +29,7 @@ def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: st
         kind: name of the graph, the figure's title.
     """
     graph = nodes.graph
+    classes = [f"class {label}" for label in range(int(nodes.label_N.max()) + 1)]
     figure = Figure(figsize=(6 * len(panels), 5.5), dpi=130, layout="constrained")
     axes_by_panel = figure.subplots(1, len(panels), squeeze=False)[0]
     source_E = np.repeat(np.arange(graph.num_nodes), graph.degree_N)
@@ -43,12 +44,8 @@ def draw_nodes(panels: Mapping[str, np.ndarray], nodes: SyntheticGraph, kind: st
             triangle_T3 = surface(kind)
             corner_V2 = fit_corners(triangle_T3, nodes.triangle_N, nodes.weight_N3, position_N2)
             _draw_triangles(axes, triangle_T3, corner_V2)
-        for label in np.unique(nodes.label_N).tolist():
-            is_shown = nodes.label_N == label
-            colour = COLOURS[label % len(COLOURS)]
-            marker = MARKERS[label // len(COLOURS) % len(MARKERS)]
-            axes.scatter(*position_N2[is_shown].T, s=14, c=colour, marker=marker, linewidths=0)
-        axes.set(title=title, xticks=[], yticks=[])
+        labelled_scatter(axes, position_N2, nodes.label_N, classes, size=14)
+        axes.set_title(title)
     figure.suptitle(kind)
     return figure
 
@@ -90,7 +87,7 @@ def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:
             "SPPT": [row.with_graph for row in rows],
         }
         for number, (name, values) in enumerate(curves.items()):
-            colour = COLOURS[number]
+            colour = COLORS[number]
             axes.plot(
                 noise, np.mean(values, axis=1), color=colour, marker=MARKERS[number], label=name
             )
@@ -103,7 +100,7 @@ def plot_noise(scores: Sequence[GraphScores], path: Path) -> Path:
             ylabel="AUROC",
         )
         axes.legend(frameon=False)
-    return save(figure, path)
+    return save_figure(figure, path)
 
 
 def _principal_components(embedding_ND: np.ndarray) -> np.ndarray:

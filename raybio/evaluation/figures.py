@@ -1,0 +1,88 @@
+"""What all figures share: the palette, figures without a display, files, and scatter plots of labelled points.
+
+Figures are readable in print, and their colours are distinct for colour-blind readers.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000", "#F0E442")
+"""The palette of Okabe and Ito."""
+
+MARKERS = "o^sDvPX*"
+
+GREY = "#CCCCCC"
+
+DPI = 130
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of a size in inches.
+
+    It does not come from pyplot, which keeps every figure in a global list and asks the display for a backend.
+    """
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a figure to a PNG file and return the file; its folder is made where it does not exist."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    return path
+
+
+def style_of(number: int) -> tuple[str, str]:
+    """Return the colour and the marker of a line or a group; the first 64 differ from each other."""
+    color = COLORS[number % len(COLORS)]
+    marker = MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
+    return color, marker
+
+
+def labelled_scatter(
+    axes: Axes,
+    position_S2: np.ndarray,
+    group_S: np.ndarray,
+    labels: Sequence[str],
+    *,
+    background_label: str | None = None,
+    size: float = 12,
+) -> None:
+    """Draw S points with a colour and a marker for each of G groups, and others in grey behind them.
+
+    Args:
+        axes: where to draw; ticks are removed, since the axes of a map have no meaning.
+        position_S2: coordinates.
+        group_S: index of each point's group in ``labels``; any other number is the background.
+        labels: name of each group.
+        background_label: name of the points of no group; None: there are none.
+        size: of a point, as matplotlib counts it.
+    """
+    if background_label is not None:
+        is_background_S = (group_S < 0) | (group_S >= len(labels))
+        _scatter(axes, position_S2[is_background_S], background_label, GREY, ".", size)
+    for group, label in enumerate(labels):
+        color, marker = style_of(group)
+        _scatter(axes, position_S2[group_S == group], label, color, marker, size)
+    axes.set(xticks=[], yticks=[])
+
+
+def background_last(axes: Axes) -> tuple[list[Any], list[str]]:
+    """Return legend handles and labels of axes whose first entry is the background, with that entry at the end."""
+    handles, labels = axes.get_legend_handles_labels()
+    return [*handles[1:], handles[0]], [*labels[1:], labels[0]]
+
+
+def _scatter(
+    axes: Axes, position_P2: np.ndarray, name: str, color: str, marker: str, size: float
+) -> None:
+    label = f"{name} ({len(position_P2):,})"
+    x_P, y_P = position_P2.T
+    axes.scatter(x_P, y_P, s=size, c=color, marker=marker, linewidths=0, label=label)
