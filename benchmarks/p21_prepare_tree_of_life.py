@@ -17,7 +17,7 @@ from pathlib import Path
 
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.demo import SimulationConfig, write_tree_of_life
-from raybio.methods.sppt.proteins.tree_of_life import TreeOfLife
+from raybio.methods.sppt.proteins.formats.tree_of_life import TreeOfLife
 
 SPECIES, PROTEINS, LINKS = 1_840, 1_450_633, 8_762_166
 SIZES = (Fraction(1, 16), Fraction(1, 4), Fraction(1))

@@ -18,9 +18,10 @@ from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.config import override_all
 from raybio.core.randomness import derive_seed, keyed_permutation
 from raybio.methods.sppt.collate import LinkCollate
+from raybio.methods.sppt.proteins.collate import TokenTable, tokens_of_rows
 from raybio.methods.sppt.proteins.config import Config, EncoderConfig
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
-from raybio.methods.sppt.proteins.store import ProteinStore, TokenTable, tokens_of_rows
+from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.proteins.system import build
 from raybio.runtime.run.stream import stream_batches
 from raybio.store.store import open_store

@@ -27,7 +27,7 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.prepare import prepare_proteins
-from raybio.methods.sppt.proteins.formats import Tables
+from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.store.store import Store

@@ -19,7 +19,8 @@ from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.relation_graphs.config import WordEncoderConfig
 from raybio.methods.relation_graphs.encoder import build_word_encoder, export_word_encoder
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.encoder import build_protein_encoder, export_encoder
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.methods.sppt.proteins.export import export_encoder
 from tests.encoders.tiny_text import COUNT_BY_WORD, save_tiny
 from tests.methods.relation_graphs.test_word import characters
 

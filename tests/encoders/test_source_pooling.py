@@ -13,7 +13,8 @@ from raybio.encoders.text_checkpoint import write_sentence_files
 from raybio.encoders.transformer import resolve_pooling
 from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.encoder import build_protein_encoder, export_encoder
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS
 from tests.encoders.tiny_text import save_tiny
 

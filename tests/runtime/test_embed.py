@@ -20,11 +20,8 @@ from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.model import TaskModel
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.encoder import (
-    ProteinEncoder,
-    build_protein_encoder,
-    export_encoder,
-)
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
+from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.runtime import embed
 from raybio.runtime.embed import embed_file, model_of_folder, model_of_run
 from raybio.training.embedding_model import EmbeddingModel

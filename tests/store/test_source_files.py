@@ -11,8 +11,8 @@ from raybio.methods.biostransformers.formats.tables import read_pair_table
 from raybio.methods.biostransformers.zero_shot.datasets import read_pmids
 from raybio.methods.contrastive_probe.sentences import read_names, read_sentences
 from raybio.methods.mtb_mccl.documents.pubtator import read_pubtator
-from raybio.methods.sppt.proteins.formats import read_fasta
-from raybio.methods.sppt.proteins.tree_of_life import (
+from raybio.methods.sppt.proteins.formats.fasta import read_fasta
+from raybio.methods.sppt.proteins.formats.tree_of_life import (
     SPECIES_COLUMNS,
     read_interactome,
     read_species,

@@ -26,12 +26,14 @@ def embed(
     store: str | Path, rows: np.ndarray, collective: Collective, max_tokens: int = 4096
 ) -> torch.Tensor:
     from raybio.methods.sppt.collate import unmasked
-    from raybio.methods.sppt.proteins.store import ProteinRows, ProteinStore
-    from raybio.methods.sppt.proteins.system import token_table
+    from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
+    from raybio.methods.sppt.proteins.store import ProteinStore
     from raybio.store.store import open_store
 
     model = METHODS[NAME].build(tiny_config(NAME), store).model
-    read = partial(unmasked, ProteinRows(open_store(store, ProteinStore), token_table(model), 40))
+    read = partial(
+        unmasked, ProteinRows(open_store(store, ProteinStore), TokenTable.of(model.vocabulary), 40)
+    )
     return embed_rows(model, read, rows, collective, max_tokens=max_tokens)
 
 

@@ -172,8 +172,8 @@ def proteins(
             "want either --interactomes, --species and --sequences, or --edges and --proteins"
         )
     from raybio.methods.sppt.prepare import prepare_proteins
-    from raybio.methods.sppt.proteins.formats import Tables
-    from raybio.methods.sppt.proteins.tree_of_life import TreeOfLife
+    from raybio.methods.sppt.proteins.formats.tables import Tables
+    from raybio.methods.sppt.proteins.formats.tree_of_life import TreeOfLife
 
     source = TreeOfLife(*tree_of_life) if all(tree_of_life) else Tables(*tables)  # type: ignore[arg-type]
     show_store(prepare_proteins(out, source, config, force=force), started)

@@ -7,7 +7,7 @@ import pytest
 from raybio.core.batch import IGNORED_LABEL
 from raybio.methods.sppt.collate import LinkCollate
 from raybio.methods.sppt.config import MaskConfig, PlanConfig
-from raybio.methods.sppt.proteins.store import ProteinRows, TokenTable, tokens_of_rows
+from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable, tokens_of_rows
 from raybio.store.store import Store
 
 TABLE = TokenTable(np.arange(256), cls_id=2, eos_id=None, mask_id=1, residue_ids=np.arange(65, 90))

@@ -13,7 +13,7 @@ from raybio.methods.sppt import prepare
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.graph_store import first_of_each, group_order, number_groups
 from raybio.methods.sppt.prepare import prepare_proteins
-from raybio.methods.sppt.proteins.formats import Tables
+from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.store.store import open_store
 from tests.paths import ROOT, SHARED_DATA
 

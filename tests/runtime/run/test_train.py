@@ -264,7 +264,7 @@ def test_another_store_is_refused_before_anything_starts(
 ) -> None:
     from raybio.methods.sppt.config import PrepareConfig
     from raybio.methods.sppt.prepare import prepare_proteins
-    from raybio.methods.sppt.proteins.formats import Tables
+    from raybio.methods.sppt.proteins.formats.tables import Tables
 
     (tmp_path / "proteins.tsv").write_text(
         "protein_id\tspecies_taxid\tsequence\na\t1\tMKV\nb\t1\tMKT\nc\t1\tMKA\nd\t1\tMKL\n"

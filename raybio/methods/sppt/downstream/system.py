@@ -49,16 +49,12 @@ from raybio.methods.sppt.downstream.scores import (
     with_intervals,
 )
 from raybio.methods.sppt.downstream.store import TaskCollate, TaskStore, read_labelled
+from raybio.methods.sppt.proteins.checkpoint import check_protein_source
+from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.encoder import (
-    ProteinEncoder,
-    build_protein_encoder,
-    check_protein_source,
-    export_encoder,
-)
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
+from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths, with_alike_proteins
-from raybio.methods.sppt.proteins.store import ProteinRows
-from raybio.methods.sppt.proteins.system import token_table
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
 from raybio.training.embed import embed_rows
@@ -203,7 +199,9 @@ def _reader(config: Config, store: TaskStore, model: TaskModel) -> tuple[ReadRow
     encoder = model.encoder
     if isinstance(encoder, ProteinEncoder):
         longest = min(config.encoder.max_length, encoder.max_tokens)
-        return ProteinRows(store, token_table(encoder), longest), encoder.vocabulary.fingerprint
+        return ProteinRows(
+            store, TokenTable.of(encoder.vocabulary), longest
+        ), encoder.vocabulary.fingerprint
     assert isinstance(encoder, TextEncoder)
     source = TokenizerSource.of(encoder.tokenizer)
     tokenise = partial(source.tokenise, max_length=encoder.max_tokens)

@@ -11,7 +11,7 @@ from raybio.core.config import BaseConfig
 from raybio.core.errors import DataError
 from raybio.methods.sppt.downstream.config import TASKS, Task
 from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
-from raybio.methods.sppt.proteins.residues import LETTERS
+from raybio.methods.sppt.proteins.formats.residues import LETTERS
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft

@@ -23,15 +23,10 @@ from raybio.core.config import BaseConfig, fingerprint
 from raybio.core.randomness import derive_seed, hash_uniform
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
-from raybio.methods.sppt.proteins.evolution import (
-    LETTERS,
-    Proteome,
-    draw_families,
-    evolve,
-    found_proteome,
-)
+from raybio.methods.sppt.proteins.evolution import Proteome, draw_families, evolve, found_proteome
+from raybio.methods.sppt.proteins.formats.tree_of_life import SPECIES_COLUMNS, TreeOfLife
 from raybio.methods.sppt.proteins.store import ProteinStore
-from raybio.methods.sppt.proteins.tree_of_life import SPECIES_COLUMNS, TreeOfLife
+from raybio.methods.sppt.proteins.substitution import LETTERS
 from raybio.store.demo_corpus import cached_store
 from raybio.store.store import SCHEMA_VERSION
 

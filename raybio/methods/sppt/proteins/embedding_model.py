@@ -23,9 +23,9 @@ from raybio.methods.sppt.proteins.encoder import (
     max_tokens_of,
     vocabulary_of,
 )
-from raybio.methods.sppt.proteins.formats import read_fasta
+from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS, read_protein_settings
-from raybio.methods.sppt.proteins.vocabulary import vocabulary_of_tokenizer
+from raybio.methods.sppt.proteins.tokenizer import vocabulary_of_tokenizer
 from raybio.store.quarantine import Quarantine
 from raybio.training.embedding_model import EmbeddingModel, settled_pooling
 

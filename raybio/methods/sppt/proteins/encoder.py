@@ -1,25 +1,10 @@
-"""Protein encoders: a BERT or ESM transformer over residues, from scratch, from a folder or from the hub.
+"""Protein encoders: a BERT or ESM transformer over residues.
 
 Shape letters: R sequences, L padded length, D width, K selected tokens, V token ids.
-
-Encoders that others trained: from a folder or the hub, safetensors only, and never with code of
-    theirs.
-
-A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load without
-raybio.
 """
-
-import json
-import logging
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 from transformers import (
-    AutoConfig,
-    AutoModelForMaskedLM,
-    AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     EsmConfig,
@@ -30,12 +15,8 @@ from transformers import (
 
 from raybio.core.batch import PaddedTokens
 from raybio.core.errors import ConfigError, DataError
-from raybio.core.files import atomic_folder
 from raybio.core.interfaces import Encoded, Encoder
-from raybio.encoders.checkpoints import check_complete, check_source, load_pretrained, load_weights
 from raybio.encoders.config import SCRATCH, Pooling
-from raybio.encoders.export import model_card
-from raybio.encoders.text_checkpoint import write_sentence_files
 from raybio.encoders.transformer import (
     fit_model,
     last_hidden_states,
@@ -43,18 +24,12 @@ from raybio.encoders.transformer import (
     resolve_pooling,
     seeded_weights,
 )
+from raybio.methods.sppt.proteins.checkpoint import load_config, load_model, load_vocabulary
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.saved_settings import (
-    SETTINGS,
-    ProteinSettings,
     read_protein_settings,
 )
-from raybio.methods.sppt.proteins.vocabulary import (
-    VOCABULARIES,
-    Vocabulary,
-    build_tokenizer,
-    vocabulary_of_tokenizer,
-)
+from raybio.methods.sppt.proteins.vocabulary import VOCABULARIES, Vocabulary
 from raybio.ops.similarity import at_least_fp32
 
 
@@ -225,165 +200,3 @@ def _max_tokens(model_config: PreTrainedConfig, config: EncoderConfig) -> int:
         return config.max_positions
     # ESM-1b counts positions from pad_id + 1, as fairseq does.
     return model_config.max_position_embeddings - model_config.pad_token_id - 1
-
-
-logger = logging.getLogger(__name__)
-
-
-def load_vocabulary(source: str, revision: str) -> Vocabulary:
-    """The vocabulary of a checkpoint's tokenizer.
-
-    Raises:
-        ConfigError: if the source cannot be found or reached, or its tokenizer does not read single
-            residues.
-    """
-    tokenizer = load_pretrained(AutoTokenizer, source, revision)
-    try:
-        return vocabulary_of_tokenizer(tokenizer)
-    except ValueError as error:
-        raise ConfigError(
-            f"encoder.source {source!r} is no protein encoder: {error}. Give one whose tokens are "
-            "single residues."
-        ) from None
-
-
-def check_protein_source(source: str, revision: str) -> None:
-    """Refuse a source that is not there or reads no single residues, before anything is started.
-
-    Raises:
-        ConfigError: naming it and what is wanted.
-    """
-    check_source(source, revision)
-    if source != SCRATCH:
-        load_vocabulary(source, revision)
-
-
-def load_config(source: str, revision: str) -> PreTrainedConfig:
-    """Return the settings of a checkpoint's model; no weights are read.
-
-    Raises:
-        ConfigError: if the source cannot be found or reached, or is no BERT or ESM.
-    """
-    model_config: PreTrainedConfig = load_pretrained(AutoConfig, source, revision)
-    if model_config.model_type not in ("bert", "esm") or getattr(
-        model_config, "is_folding_model", False
-    ):
-        raise ConfigError(
-            f"encoder.source {source!r} is of type {model_config.model_type}; want BERT or ESM "
-            "(not ESMFold)"
-        )
-    return model_config
-
-
-def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel:
-    """A checkpoint's masked language model in float32, with ``dropout`` in place of its own.
-
-    A checkpoint without language-model head gets a random one from torch's generator, with a
-    warning in the log.
-
-    Raises:
-        ConfigError: if the source cannot be found or reached, is no BERT or ESM, or lacks weights.
-    """
-    model_config = load_config(source, revision)
-    model_config.hidden_dropout_prob = model_config.attention_probs_dropout_prob = dropout
-    model, missing = load_weights(
-        AutoModelForMaskedLM, source, revision, config=model_config, attn_implementation="sdpa"
-    )
-    missing = [name for name in missing if "contact_head" not in name]
-    check_complete(
-        source, [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]
-    )
-    if missing:
-        logger.warning("%s has no language-model head; it starts from random weights", source)
-    return model
-
-
-_USAGE = """```python
-import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForMaskedLM.from_pretrained(".").base_model
-{tokenize}
-with torch.no_grad():
-    states = model(**batch).last_hidden_state
-{pool}
-```"""
-
-
-_TOKENIZE = 'batch = tokenizer(["MKTAYIAKQR", "MVLSPADK"], padding=True, truncation=True, return_tensors="pt"{options})'
-
-
-_USAGE_BY_POOLING = {
-    "cls": _USAGE.format(tokenize=_TOKENIZE.format(options=""), pool="embedding = states[:, 0]"),
-    "mean": _USAGE.format(
-        tokenize=_TOKENIZE.format(options=", return_special_tokens_mask=True")
-        + "\nresidue = 1 - batch.pop('special_tokens_mask')[..., None]",
-        pool="embedding = (states * residue).sum(1) / residue.sum(1)",
-    ),
-}
-
-
-def export_encoder(
-    encoder: ProteinEncoder,
-    directory: str | Path,
-    *,
-    card: Mapping[str, Any],
-    max_tokens: int | None = None,
-) -> Path:
-    """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
-
-    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and
-    ``AutoTokenizer`` load it, and so does ``encoder.source``. With pooling "cls"
-    ``SentenceTransformer`` does too; its mean pooling would count special tokens, so for pooling
-    "mean" its files are left out. ``read_protein_settings`` reads pooling and length.
-
-    Args:
-        encoder: what to export; not changed.
-        directory: the folder to write.
-        card: sections of README.md by title, as values that YAML can hold, such as ``{"Data
-            digest": "9f…", "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is
-            the heading.
-        max_tokens: tokens of a sequence in training, special ones included; None: all that the
-            encoder reads.
-
-    Returns:
-        ``directory``.
-    """
-    length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
-    tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
-    settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalised": False}
-    with atomic_folder(Path(directory)) as folder:
-        encoder.model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        (folder / "README.md").write_text(_model_card(encoder, card, length), encoding="utf-8")
-        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        if encoder.pooling == "cls":
-            write_sentence_files(folder, width=encoder.width, pooling="cls", max_tokens=length)
-    return Path(directory)
-
-
-def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: int) -> str:
-    return model_card(
-        card,
-        default_name="Protein encoder",
-        tags=["protein", "raybio"]
-        + (["sentence-transformers"] if encoder.pooling == "cls" else []),
-        facts=_facts(encoder, max_tokens),
-        usage=_USAGE_BY_POOLING[encoder.pooling],
-    )
-
-
-def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
-    config = encoder.model.config
-    millions = sum(weight.numel() for weight in encoder.parameters()) / 1e6
-    pooled = (
-        "the first token's last state"
-        if encoder.pooling == "cls"
-        else "the mean of the residues' last states"
-    )
-    return (
-        f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, "
-        f"width {encoder.width} and {millions:.1f} M weights, trained with raybio. It reads "
-        f"upper-case residue letters, up to {max_tokens} tokens. A protein's embedding is "
-        f"{pooled}, not normalised."
-    )

@@ -21,17 +21,18 @@ from raybio.core.errors import ConfigError
 from raybio.core.interfaces import System
 from raybio.core.randomness import derive_seed
 from raybio.encoders.input_lengths import InputLengths
+from raybio.methods.sppt.proteins.checkpoint import check_protein_source
+from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 from raybio.methods.sppt.proteins.config import Config
 from raybio.methods.sppt.proteins.demo import default_corpus
 from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,
     build_protein_encoder,
-    check_protein_source,
-    export_encoder,
     max_tokens_of,
 )
+from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.input_lengths import protein_lengths
-from raybio.methods.sppt.proteins.store import ProteinRows, ProteinStore, TokenTable
+from raybio.methods.sppt.proteins.store import ProteinStore
 from raybio.methods.sppt.system import LinkEvaluator, link_system
 from raybio.store.store import open_store
 
@@ -80,7 +81,7 @@ def build(config: Config, store_path: str | Path) -> System:
     store = open_store(store_path, ProteinStore)
     encoder = _encoder(config)
     _check_length(config, encoder.max_tokens)
-    table, longest = token_table(encoder), config.input.max_length
+    table, longest = TokenTable.of(encoder.vocabulary), config.input.max_length
     evaluator = LinkEvaluator(
         store,
         ProteinRows(store, table, longest),
@@ -106,15 +107,3 @@ def build(config: Config, store_path: str | Path) -> System:
 def _encoder(config: Config) -> ProteinEncoder:
     """The encoder as training begins with it."""
     return build_protein_encoder(config.encoder, seed=derive_seed(config.seed, "weights"))
-
-
-def token_table(encoder: ProteinEncoder) -> TokenTable:
-    """What collation needs to know of the encoder's vocabulary."""
-    vocabulary = encoder.vocabulary
-    return TokenTable(
-        token_id_by_byte=vocabulary.token_id_by_byte,
-        cls_id=vocabulary.cls_id,
-        eos_id=vocabulary.eos_id,
-        mask_id=vocabulary.mask_id,
-        residue_ids=vocabulary.residue_ids,
-    )

@@ -25,7 +25,8 @@ from transformers import BertConfig, BertForMaskedLM, BertModel, PreTrainedModel
 from raybio.core.errors import DataError
 from raybio.core.files import atomic_folder
 from raybio.encoders.bin_checkpoint import convert_command, read_tensors
-from raybio.methods.sppt.proteins.vocabulary import TAPE, build_tokenizer
+from raybio.methods.sppt.proteins.tokenizer import build_tokenizer
+from raybio.methods.sppt.proteins.vocabulary import TAPE
 
 SIZES = (
     "vocab_size",

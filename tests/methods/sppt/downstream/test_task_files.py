@@ -330,7 +330,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
 def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
     from raybio.core.batch import IGNORED_LABEL
     from raybio.methods.sppt.downstream.store import read_labelled
-    from raybio.methods.sppt.proteins.store import ProteinRows, TokenTable
+    from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 
     rows = {
         "train": [{"primary": "ACDEF", "ss3": [0, 1, 2, 0, 1]}, {"primary": "EF", "ss3": [2, 1]}],

@@ -15,7 +15,8 @@ from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
 from raybio.encoders.text_checkpoint import read_sentence_folder
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.encoder import build_protein_encoder, export_encoder
+from raybio.methods.sppt.proteins.encoder import build_protein_encoder
+from raybio.methods.sppt.proteins.export import export_encoder
 from raybio.methods.sppt.proteins.saved_settings import SETTINGS, read_protein_settings
 
 SEQUENCES = ["MKTAYIAKQR", "MVLSPADK"]

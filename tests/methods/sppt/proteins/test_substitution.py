@@ -1,7 +1,7 @@
 import numpy as np
 import scipy.linalg
 
-from raybio.methods.sppt.proteins.evolution import (
+from raybio.methods.sppt.proteins.substitution import (
     LETTERS,
     frequencies,
     random_residues,

@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 from transformers import BertTokenizer, EsmTokenizer
 
+from raybio.methods.sppt.proteins.tokenizer import build_tokenizer, vocabulary_of_tokenizer
 from raybio.methods.sppt.proteins.vocabulary import (
     ESM,
     STANDARD_RESIDUES,
     TAPE,
     VOCABULARIES,
-    build_tokenizer,
     make_vocabulary,
-    vocabulary_of_tokenizer,
 )
 
 BOTH = pytest.mark.parametrize("vocabulary", [TAPE, ESM], ids=lambda vocabulary: vocabulary.name)

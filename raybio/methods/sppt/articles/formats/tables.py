@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
 from raybio.methods.sppt.graph_store import Corpus, LinkCollector, concatenated, find, first_of_each
-from raybio.methods.sppt.proteins.formats import BLOCK_BYTES, read_columns, set_aside_rows
-from raybio.methods.sppt.proteins.residues import is_missing
+from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_columns, skip_rows
+from raybio.methods.sppt.proteins.formats.residues import is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 
@@ -57,7 +57,7 @@ class LinkedTables:
             v_E = find(cited, keys)
             is_unknown = (u_E < 0) | (v_E < 0)
             reason = "link with an id that is not among the articles"
-            set_aside_rows(is_unknown, reason, "link", file, line, [citing, cited], quarantine)
+            skip_rows(is_unknown, reason, "link", file, line, [citing, cited], quarantine)
             links.add(u_E[~is_unknown], v_E[~is_unknown], line.to_numpy()[~is_unknown], file)
         quarantine.check("link")
         return single_group_corpus(keys, spooled_N, links.merged(file))
@@ -105,6 +105,6 @@ class LinkedTables:
                 (without_key, "article without an id"),
                 (without_text & ~without_key, "article without a text"),
             ):
-                set_aside_rows(is_bad, reason, "article", self.articles, line, [key], quarantine)
+                skip_rows(is_bad, reason, "article", self.articles, line, [key], quarantine)
             kept = pa.array(~(without_key | without_text))
             yield key.filter(kept), text.filter(kept).cast(pa.large_binary()), line.filter(kept)

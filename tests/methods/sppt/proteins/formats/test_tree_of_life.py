@@ -6,7 +6,7 @@ import pytest
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.prepare import prepare_proteins
-from raybio.methods.sppt.proteins.tree_of_life import (
+from raybio.methods.sppt.proteins.formats.tree_of_life import (
     TreeOfLife,
     list_interactomes,
     read_interactome,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.proteins.formats import NO_TAXID, read_links, read_proteins
+from raybio.methods.sppt.proteins.formats.tables import NO_TAXID, read_links, read_proteins
 from raybio.store.quarantine import Quarantine
 
 HEADER = b"protein_id\tspecies_taxid\tsequence\n"

@@ -17,7 +17,8 @@ from raybio.methods.sppt.proteins.encoder import (
     build_protein_encoder,
     vocabulary_of,
 )
-from raybio.methods.sppt.proteins.vocabulary import ESM, STANDARD_RESIDUES, TAPE, build_tokenizer
+from raybio.methods.sppt.proteins.tokenizer import build_tokenizer
+from raybio.methods.sppt.proteins.vocabulary import ESM, STANDARD_RESIDUES, TAPE
 
 TINY = {"num_layers": 2, "width": 32, "num_heads": 4, "ffn_width": 48, "max_positions": 64}
 BOTH = pytest.mark.parametrize("name", ["tape", "esm"])

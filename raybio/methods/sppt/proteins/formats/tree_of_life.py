@@ -23,8 +23,8 @@ from raybio.methods.sppt.graph_store import (
     first_of_each,
     group_order,
 )
-from raybio.methods.sppt.proteins.formats import read_fasta
-from raybio.methods.sppt.proteins.residues import NULL_WORDS, is_missing
+from raybio.methods.sppt.proteins.formats.fasta import read_fasta
+from raybio.methods.sppt.proteins.formats.residues import NULL_WORDS, is_missing
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source

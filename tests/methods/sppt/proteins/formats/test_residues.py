@@ -2,7 +2,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raybio.methods.sppt.proteins.residues import PROTEIN_SCHEMA, clean
+from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged
 

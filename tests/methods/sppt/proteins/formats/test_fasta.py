@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.proteins.formats import read_fasta
+from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.store.quarantine import Quarantine
 
 RESIDUES = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)

@@ -1,0 +1,106 @@
+"""A trained encoder as a folder that ``transformers`` and ``sentence_transformers`` load."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from raybio.core.files import atomic_folder
+from raybio.encoders.export import model_card
+from raybio.encoders.text_checkpoint import write_sentence_files
+from raybio.methods.sppt.proteins.encoder import ProteinEncoder
+from raybio.methods.sppt.proteins.saved_settings import (
+    SETTINGS,
+    ProteinSettings,
+)
+from raybio.methods.sppt.proteins.tokenizer import build_tokenizer
+
+_USAGE = """```python
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForMaskedLM.from_pretrained(".").base_model
+{tokenize}
+with torch.no_grad():
+    states = model(**batch).last_hidden_state
+{pool}
+```"""
+
+
+_TOKENIZE = 'batch = tokenizer(["MKTAYIAKQR", "MVLSPADK"], padding=True, truncation=True, return_tensors="pt"{options})'
+
+
+_USAGE_BY_POOLING = {
+    "cls": _USAGE.format(tokenize=_TOKENIZE.format(options=""), pool="embedding = states[:, 0]"),
+    "mean": _USAGE.format(
+        tokenize=_TOKENIZE.format(options=", return_special_tokens_mask=True")
+        + "\nresidue = 1 - batch.pop('special_tokens_mask')[..., None]",
+        pool="embedding = (states * residue).sum(1) / residue.sum(1)",
+    ),
+}
+
+
+def export_encoder(
+    encoder: ProteinEncoder,
+    directory: str | Path,
+    *,
+    card: Mapping[str, Any],
+    max_tokens: int | None = None,
+) -> Path:
+    """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
+
+    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and
+    ``AutoTokenizer`` load it, and so does ``encoder.source``. With pooling "cls"
+    ``SentenceTransformer`` does too; its mean pooling would count special tokens, so for pooling
+    "mean" its files are left out. ``read_protein_settings`` reads pooling and length.
+
+    Args:
+        encoder: what to export; not changed.
+        directory: the folder to write.
+        card: sections of README.md by title, as values that YAML can hold, such as ``{"Data
+            digest": "9f…", "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is
+            the heading.
+        max_tokens: tokens of a sequence in training, special ones included; None: all that the
+            encoder reads.
+
+    Returns:
+        ``directory``.
+    """
+    length = encoder.max_tokens if max_tokens is None else min(max_tokens, encoder.max_tokens)
+    tokenizer = build_tokenizer(encoder.vocabulary, max_tokens=length)
+    settings = ProteinSettings(encoder.pooling, length)._asdict() | {"is_normalised": False}
+    with atomic_folder(Path(directory)) as folder:
+        encoder.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        (folder / "README.md").write_text(_model_card(encoder, card, length), encoding="utf-8")
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        if encoder.pooling == "cls":
+            write_sentence_files(folder, width=encoder.width, pooling="cls", max_tokens=length)
+    return Path(directory)
+
+
+def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: int) -> str:
+    return model_card(
+        card,
+        default_name="Protein encoder",
+        tags=["protein", "raybio"]
+        + (["sentence-transformers"] if encoder.pooling == "cls" else []),
+        facts=_facts(encoder, max_tokens),
+        usage=_USAGE_BY_POOLING[encoder.pooling],
+    )
+
+
+def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
+    config = encoder.model.config
+    millions = sum(weight.numel() for weight in encoder.parameters()) / 1e6
+    pooled = (
+        "the first token's last state"
+        if encoder.pooling == "cls"
+        else "the mean of the residues' last states"
+    )
+    return (
+        f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, "
+        f"width {encoder.width} and {millions:.1f} M weights, trained with raybio. It reads "
+        f"upper-case residue letters, up to {max_tokens} tokens. A protein's embedding is "
+        f"{pooled}, not normalised."
+    )

@@ -1,0 +1,163 @@
+"""Columns of a tab-separated table with a header, read in blocks by Arrow.
+
+Quotes have no meaning. Every line counts, so that an error can state the line of a record.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from raybio.core.errors import DataError
+from raybio.store.quarantine import Quarantine
+
+BLOCK_BYTES = 16 << 20
+
+
+def read_columns(
+    path: str | Path,
+    columns: tuple[str, ...],
+    kinds: tuple[pa.DataType, ...],
+    record: str,
+    quarantine: Quarantine,
+    block_bytes: int,
+) -> Iterator[tuple[pa.Array, ...]]:
+    """The wanted columns and the line number of each record, block by block."""
+    name, skipped = Path(path).name, []
+
+    def set_aside(row: pa.csv.InvalidRow) -> str:
+        skipped.append(row.number)
+        reason = "line with too many or too few columns"
+        detail = f"{row.actual_columns} columns, want {row.expected_columns}: {row.text[:40]!r}"
+        quarantine.saw(record, 1)
+        quarantine.add(record, reason, name, row.number, detail)
+        return "skip"
+
+    options = {
+        "read_options": pa.csv.ReadOptions(use_threads=False, block_size=block_bytes),
+        "parse_options": pa.csv.ParseOptions(
+            delimiter="\t",
+            quote_char=False,
+            escape_char=False,
+            ignore_empty_lines=False,
+            invalid_row_handler=set_aside,
+        ),
+        "convert_options": pa.csv.ConvertOptions(
+            include_columns=columns,
+            column_types=dict.fromkeys(columns, pa.binary()),
+            strings_can_be_null=False,
+        ),
+    }
+    num_read = 0
+    try:
+        with pa.csv.open_csv(str(path), **options) as reader:
+            for batch in reader:
+                # Line 1 is the header; skipped lines before a record move it down.
+                row = np.arange(num_read, num_read + len(batch))
+                num_read += len(batch)
+                line = pa.array(_physical_lines(row, np.asarray(skipped, dtype=np.int64)))
+                batch = pa.record_batch([*batch.columns, line], names=[*columns, "line"])
+                batch = _only_text(batch, columns, kinds, record, name, quarantine)
+                strings = [
+                    batch.column(column).cast(kind)
+                    for column, kind in zip(columns, kinds, strict=True)
+                ]
+                yield *strings, batch.column("line")
+    except (OSError, pa.ArrowException, EOFError) as error:
+        raise DataError(_explain(path, columns, error)) from None
+
+
+def _physical_lines(row: np.ndarray, skipped: np.ndarray) -> np.ndarray:
+    """Lines of the kept records ``row`` (numbered from 0), given the lines (from 1, ascending) that were skipped.
+
+    Skipped line s was preceded by ``s - 2 - (number skipped before it)`` kept records.
+    """
+    kept_before = skipped - 2 - np.arange(len(skipped))
+    return row + 2 + np.searchsorted(kept_before, row, side="right")
+
+
+def _only_text(
+    batch: pa.RecordBatch,
+    columns: tuple[str, ...],
+    kinds: tuple[pa.DataType, ...],
+    record: str,
+    file: str,
+    quarantine: Quarantine,
+) -> pa.RecordBatch:
+    """Without the records whose ids are not UTF-8; looked for one by one only where the block as a whole is not."""
+    texts = [
+        column for column, kind in zip(columns, kinds, strict=True) if kind != pa.large_binary()
+    ]
+    try:
+        for column in texts:
+            batch.column(column).cast(pa.large_string())
+        return batch
+    except pa.ArrowInvalid:
+        bad = np.zeros(len(batch), dtype=bool)
+        for column in texts:
+            bad |= [not _is_utf8(value) for value in batch.column(column).to_pylist()]
+        quarantine.saw(record, int(bad.sum()))
+        shown = pa.array([repr(value) for value in batch.column(texts[0]).to_pylist()])
+        skip_rows(
+            bad,
+            "id that is not UTF-8 text",
+            record,
+            file,
+            batch.column("line"),
+            [shown],
+            quarantine,
+        )
+        return batch.filter(pa.array(~bad))
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def skip_rows(
+    is_bad: np.ndarray,
+    reason: str,
+    record: str,
+    path: str | Path,
+    line: pa.Array,
+    shown: list[pa.Array],
+    quarantine: Quarantine,
+) -> None:
+    """Count bad rows of a block, and keep the first few with their lines and what ``shown`` has of them."""
+    first = pa.array(np.flatnonzero(is_bad)[: quarantine.num_examples])
+    details = zip(*(column.take(first).to_pylist() for column in shown), strict=True)
+    examples = zip(line.take(first).to_pylist(), map(" ".join, details), strict=True)
+    quarantine.add_many(record, reason, Path(path).name, int(is_bad.sum()), examples)
+
+
+def _explain(path: str | Path, columns: tuple[str, ...], error: Exception) -> str:
+    text = str(error)
+    wanted = ", ".join(columns)
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: does not exist, want a table with the columns {wanted}"
+    if missing := re.search(r"Column '(.+)' in include_columns does not exist", text):
+        found = ", ".join(_header(path)) or "nothing"
+        return (
+            f"{path}: has no column {missing[1]!r}; found {found}; want {wanted}, tab-separated, "
+            "named in the first line"
+        )
+    if "Empty CSV file" in text:
+        return f"{path}: is empty, want a header line with {wanted}"
+    if "straddling object" in text:
+        return f"{path}: a line is longer than {BLOCK_BYTES >> 20} MB, want one record a line"
+    if str(path).endswith(".gz"):
+        return f"{path}: the gzip stream is torn or is none ({text}). Fetch the file again."
+    return f"{path}: cannot be read as a table with the columns {wanted} ({text})"
+
+
+def _header(path: str | Path) -> list[str]:
+    with pa.input_stream(str(path)) as file:
+        first = file.read(4096).split(b"\n")[0]
+    return [name for name in first.decode(errors="replace").strip().split("\t") if name]

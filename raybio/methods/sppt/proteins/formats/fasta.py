@@ -1,0 +1,127 @@
+"""FASTA, plain or gzip, read in blocks of whole records.
+
+A record is a line ``>id description`` and the lines after it up to the next ``>`` at the start of a
+line. Bytes are handled a record at a time, never a letter at a time.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH
+from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean
+from raybio.store.quarantine import Quarantine
+from raybio.store.sources import open_source
+
+FASTA_BLOCK_BYTES = 8 << 20
+
+
+WHITE_SPACE = b" \t\r\n\v\f"
+
+
+class _Block(NamedTuple):
+    """Whole records, without the first one's ``>``, and the line on which they begin."""
+
+    content: bytes
+    line: int
+
+
+def read_fasta(
+    path: str | Path,
+    quarantine: Quarantine,
+    *,
+    strip_stop: bool = False,
+    max_length: int = DEFAULT_MAX_LENGTH,
+    block_bytes: int = FASTA_BLOCK_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The records of a FASTA file, in blocks.
+
+    Args:
+        path: the file; gzip is recognised by its content.
+        quarantine: takes empty, illegal and too long records. Ids that occur twice in the file are
+            set aside as well by ``prepare``, which alone sees all files.
+        strip_stop: remove one ``*`` at a sequence's end.
+        max_length: longest sequence that is kept, in letters.
+        block_bytes: how much is read at once; memory is a small multiple of it.
+
+    Yields:
+        Good records in ``PROTEIN_SCHEMA``: key = text from ``>`` to the first blank, group = "".
+
+    Raises:
+        DataError: if the file is missing, not FASTA, or a torn gzip.
+    """
+    name = Path(path).name
+    for block in _blocks(Path(path), block_bytes, longest=2 * max_length + block_bytes):
+        batch = _parse(block, name, quarantine)
+        yield clean(batch, quarantine, name, strip_stop=strip_stop, max_length=max_length)
+
+
+def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
+    keys, sequences, lines, line = [], [], [], block.line
+    for record in block.content.split(b"\n>"):
+        header, _, body = record.partition(b"\n")
+        words = header.split(None, 1)
+        key = words[0] if words and header[:1] not in b" \t" else b""
+        try:
+            keys.append(key.decode())
+            sequences.append(body.translate(None, WHITE_SPACE))
+            lines.append(line)
+        except UnicodeDecodeError:
+            quarantine.saw("protein", 1)
+            quarantine.add("protein", "id that is not UTF-8 text", name, line, repr(key))
+        line += record.count(b"\n") + 1
+    columns = [
+        pa.array(keys, pa.string()),
+        pa.array([""], pa.string()).take(pa.array([0] * len(keys), pa.int32())),
+        pa.array(sequences, pa.large_binary()),
+        pa.array(lines, pa.int64()),
+    ]
+    return pa.record_batch(columns, schema=PROTEIN_SCHEMA)
+
+
+def _blocks(path: Path, block_bytes: int, longest: int) -> Iterator[_Block]:
+    """Blocks of whole records.
+
+    A record larger than ``longest`` bytes is cut there (and is then too long for every reader):
+    memory stays bounded whatever the file holds.
+    """
+    line, num_dropped_lines, pending, has_begun = 1, 0, b"", False
+    with open_source(path, "a FASTA file") as file:
+        while chunk := file.read(block_bytes):
+            if not has_begun:
+                pending += chunk
+                stripped = pending.lstrip(WHITE_SPACE)
+                line += pending.count(b"\n", 0, len(pending) - len(stripped))
+                pending = stripped
+                if not pending:
+                    continue
+                if not pending.startswith(b">"):
+                    raise DataError(
+                        f"{path}, line {line}: begins with {pending[:20]!r}, want '>' and an id: "
+                        "is this a FASTA file?"
+                    )
+                has_begun, pending = True, pending[1:]
+            else:
+                pending += chunk
+            end = pending.rfind(b"\n>")
+            if end >= 0:
+                content, pending = pending[:end], pending[end + 2 :]
+                if num_dropped_lines:
+                    cut, _, content = content.partition(b"\n>")
+                    yield _Block(cut, line)
+                    line += cut.count(b"\n") + 1 + num_dropped_lines
+                    num_dropped_lines = 0
+                    if not content:
+                        continue
+                yield _Block(content, line)
+                line += content.count(b"\n") + 1
+            elif len(pending) > longest:
+                # The last byte stays: it may be the line end before the next record's '>'.
+                num_dropped_lines += pending.count(b"\n", longest, len(pending) - 1)
+                pending = pending[:longest] + pending[-1:]
+    if has_begun:
+        yield _Block(pending, line)
