@@ -1,11 +1,12 @@
-"""Declared columns: a store class names its columns once; attributes and writing follow from the declaration.
+"""Declared columns: a store class names its columns once, and reads and writes them by that.
 
     class TopicStore(Store):
         kind = "topics"
         topic_words = TextColumn("topic_words.arrow", "words")
 
-``store.topic_words`` reads the column at the first access. ``column_tables(TopicStore, topic_words=[...])`` returns
-the files for ``Draft.commit``. A file holds its columns in the order of declaration.
+``store.topic_words`` reads the column at the first access. ``column_tables(TopicStore,
+topic_words=[...])`` returns the files for ``Draft.commit``. A file holds its columns in the order
+of declaration.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ class Column(Generic[T]):
         if store is None:
             return self
         value = self.read(store)
-        # An instance attribute takes precedence over this descriptor, so that the column is read once.
+        # An instance attribute takes precedence over this descriptor: the column is read once.
         store.__dict__[self._attribute] = value
         return value
 
@@ -106,7 +107,8 @@ class NumberColumn(Column[np.ndarray]):
         Args:
             file: name of the file.
             name: name of the column.
-            dtype: of the stored numbers; bool is stored as uint8; None: int32 where the numbers fit, else int64.
+            dtype: of the stored numbers; bool is stored as uint8; None: int32 where the numbers
+                fit, else int64.
             width: columns of a matrix, which is stored row after row; None: the array is flat.
         """
         super().__init__(file, name)

@@ -1,7 +1,4 @@
-"""Where an embedded corpus is kept: made the first time, opened afterwards, by however many processes.
-
-Words for simulated corpora.
-"""
+"""Demo corpora: a store that is prepared on first use, and invented words for simulated texts."""
 
 import fcntl
 from collections.abc import Callable
@@ -14,12 +11,14 @@ from raybio.store.store import S, open_store
 
 
 def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> S:
-    """The store ``home / "store"``, made by ``make(folder of source files, folder of the store)`` if it is not there.
+    """Open the store ``home / "store"``; if it does not exist, prepare it first.
+
+    Several processes may call this at once: one prepares, the others wait.
 
     Args:
         home: a folder whose name depends on everything that the corpus depends on.
-        kind: what the store holds.
-        make: writes the source files and prepares the store.
+        kind: class of the store.
+        make: (folder of source files, folder of the store) -> the prepared store.
 
     Raises:
         StoreError: if the folder cannot be written.
@@ -32,29 +31,27 @@ def cached_store(home: Path, kind: type[S], make: Callable[[Path, Path], S]) -> 
             f"{home}: cannot be written ({error.strerror}); the embedded corpus is kept there"
         ) from None
     with lock:
-        # Processes that start together wait for the one that prepares.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (home / "store").exists():
             return open_store(home / "store", kind)
         return make(home / "raw", home / "store")
 
 
-_SYLLABLES = [
-    first + second
-    for first in "bcdfglmnprstv"
-    for second in ("a", "e", "i", "o", "u", "an", "er", "ol")
-]
+_CONSONANTS = "bcdfglmnprstv"
+_RHYMES = ("a", "e", "i", "o", "u", "an", "er", "ol")
+_SYLLABLES = [consonant + rhyme for consonant in _CONSONANTS for rhyme in _RHYMES]
 
 
 class InventedWords:
-    """Words of two to four syllables, never one twice."""
+    """Distinct invented words of two to four syllables."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         """Draw from ``rng``."""
-        self.rng, self.seen = rng, set[str]()
+        self.rng = rng
+        self.seen = set[str]()
 
     def new(self) -> str:
-        """The next word."""
+        """Return a word that was not returned before."""
         while True:
             word = "".join(self.rng.choice(_SYLLABLES, int(self.rng.integers(2, 5))))
             if word not in self.seen:

@@ -1,6 +1,7 @@
-"""Reading what stands in a JSON file, field by field, with errors that name the file and the record.
+"""JSON files: records with checked fields, and streams of records from files of any size.
 
-JSON of any size, an element of its list at a time: bounded memory, lines counted.
+Errors name the file, the record and the field. ``stream_records`` reads a list one element at a
+time, in bounded memory, and counts lines.
 """
 
 import codecs
@@ -16,19 +17,29 @@ from raybio.core.errors import DataError
 from raybio.store.sources import open_source
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character, which JSON may contain and UTF-8 cannot encode."""
+
+BLOCK_BYTES = 64 << 10
+
+MAX_RECORD_LETTERS = 16 << 20
+"""Maximum length of a record, in characters; a longer one indicates a damaged file."""
+
+SPACE = " \t\r\n"
+"""White space of JSON."""
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, plain or gzip.
+    """Read the object in a JSON file, plain or gzip.
 
     Raises:
-        DataError: if the file cannot be read, is damaged, holds something else, or names something twice.
+        DataError: if the file cannot be read, is damaged, holds something else, or repeats a name
+            in an object.
     """
     path = Path(path)
     with open_source(path, "a JSON file") as file:
         content = file.read()
     try:
-        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=without_repetition)
+        value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=unique_names)
     except KeyError as error:
         raise DataError(f"{path}: names {error} twice in one object. Keep one of them.") from None
     except (ValueError, RecursionError) as error:
@@ -38,8 +49,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object; Python's own would keep the last of two records of one name and drop the first unsaid."""
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these pairs; Python's default silently keeps the last of equal names.
+
+    Raises:
+        KeyError: with a repeated name.
+    """
     value = dict(pairs)
     if len(value) < len(pairs):
         raise KeyError(Counter(name for name, _ in pairs).most_common(1)[0][0])
@@ -47,13 +62,19 @@ def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def is_text(value: Any) -> TypeGuard[str]:
-    r"""Whether it is a text that UTF-8 can hold: JSON may name half a letter (``"\ud800"``)."""
+    r"""Return whether the value is a text that UTF-8 can encode (``"\ud800"`` is not)."""
     return isinstance(value, str) and not LONE_SURROGATE.search(value)
 
 
 @dataclass(frozen=True)
 class Record:
-    """One JSON object of a file, and where it stands."""
+    """One JSON object of a file, and its location for error messages.
+
+    Attributes:
+        path: the file.
+        name: location of the record in the file.
+        fields: content of the object.
+    """
 
     path: Path
     name: str
@@ -61,10 +82,10 @@ class Record:
 
     @classmethod
     def of(cls, path: Path, name: str, value: Any) -> "Record":
-        """Check that it is an object.
+        """Return the record, if the value is an object.
 
         Raises:
-            DataError: if it is none.
+            DataError: if it is not.
         """
         if not isinstance(value, dict):
             raise DataError(
@@ -73,15 +94,16 @@ class Record:
         return cls(path, name, value)
 
     def wrong(self, field: str, want: str) -> DataError:
-        """The error that a field is not what was wanted."""
+        """Return the error that a field is not what was wanted."""
         got = repr(self.fields[field]) if field in self.fields else "nothing"
         shown = got if len(got) <= 80 else got[:77] + "..."
         return DataError(
-            f"{self.path}, record {self.name}, field {field!r}: {shown}, want {want}. Repair the record."
+            f"{self.path}, record {self.name}, field {field!r}: {shown}, want {want}. Repair the "
+            "record."
         )
 
     def text(self, field: str) -> str:
-        """A text with something in it, without white space around it.
+        """Return a non-blank text, without surrounding white space.
 
         Raises:
             DataError: if it is missing, blank or no text.
@@ -92,10 +114,10 @@ class Record:
         return value.strip()
 
     def texts(self, field: str) -> tuple[str, ...]:
-        """A list of texts; a missing one is empty, and blank texts are left out.
+        """Return the non-blank texts of a list; a missing field is an empty list.
 
         Raises:
-            DataError: if it is no list of texts.
+            DataError: if it is not a list of texts.
         """
         value = self.fields.get(field, [])
         if not isinstance(value, list) or not all(is_text(item) for item in value):
@@ -103,28 +125,21 @@ class Record:
         return tuple(item.strip() for item in value if item.strip())
 
 
-BLOCK_BYTES = 64 << 10
-
-
-MAX_RECORD_LETTERS = 16 << 20
-
-
-SPACE = " \t\r\n"
-
-
 def stream_records(path: Path, name: str | None = None) -> Iterator[tuple[int, Any]]:
-    """The elements of the list that a file holds, or of the list called ``name`` in the object that it holds.
+    """Yield the elements of the list in a file, or of the list called ``name`` in its object.
 
     Args:
         path: the file, plain or gzip, UTF-8.
-        name: of the list; None: the file is the list. The object's other values are passed over.
+        name: name of the list; None: the file is the list. Other values of the object are skipped.
 
     Yields:
-        Line on which the element begins, from 1, and its value. After an error, what came before must not be used.
+        The line on which the element begins, from 1, and its value. After an error, discard earlier
+        elements too.
 
     Raises:
-        DataError: with file and line, if the file cannot be read, is damaged, is no JSON, holds something else, an
-            object names something twice, or a record is larger than any real one.
+        DataError: with file and line, if the file cannot be read, is damaged, is no JSON, or holds
+            something else; if an object repeats a name; or if a record is longer than
+            ``MAX_RECORD_LETTERS``.
     """
     with open_source(path, "a JSON file") as file:
         text = _Text(path, iter(lambda: file.read(BLOCK_BYTES), b""))
@@ -149,7 +164,7 @@ def _elements_of_object(text: "_Text", name: str) -> Iterator[tuple[int, Any]]:
             raise text.wrong(f"{name!r} is there twice or is no list")
         else:
             text.value()
-        _to_the_next(text, "}")
+        _skip_comma(text, "}")
     text.expect("}")
     if not is_found:
         raise DataError(f"{text.path}: holds no {name!r}, want an object with a list of that name")
@@ -159,11 +174,12 @@ def _elements(text: "_Text") -> Iterator[tuple[int, Any]]:
     text.expect("[")
     while text.next_letter() != "]":
         yield text.line, text.value()
-        _to_the_next(text, "]")
+        _skip_comma(text, "]")
     text.expect("]")
 
 
-def _to_the_next(text: "_Text", end: str) -> None:
+def _skip_comma(text: "_Text", end: str) -> None:
+    """Take the comma before the next element; there is none before ``end``."""
     if text.next_letter() != end:
         text.expect(",")
         if text.next_letter() == end:
@@ -171,72 +187,82 @@ def _to_the_next(text: "_Text", end: str) -> None:
 
 
 class _Text:
-    """What was read of a file and not yet taken, and the line at which it begins."""
+    """The unread rest of a file: a buffer that is refilled as needed, and the current line.
+
+    Attributes:
+        path: the file.
+        line: line of the next character, from 1.
+    """
 
     def __init__(self, path: Path, blocks: Iterator[bytes]) -> None:
-        self.path, self.line = path, 1
-        self._decoder = json.JSONDecoder(object_pairs_hook=without_repetition)
+        self.path = path
+        self.line = 1
+        self._decoder = json.JSONDecoder(object_pairs_hook=unique_names)
         self._letters = _decoded(path, blocks)
-        self._buffer, self._at = "", 0
+        self._buffer = ""
+        self._position = 0
 
     def next_letter(self) -> str:
-        """The letter that comes after white space, which is taken; "" at the end of the file."""
+        """Take white space and return the next character; "" at the end of the file."""
         while True:
-            while self._at < len(self._buffer) and self._buffer[self._at] in SPACE:
-                self.line += self._buffer[self._at] == "\n"
-                self._at += 1
-            if self._at < len(self._buffer):
-                return self._buffer[self._at]
-            if not self._more(1):
+            while self._position < len(self._buffer) and self._buffer[self._position] in SPACE:
+                self.line += self._buffer[self._position] == "\n"
+                self._position += 1
+            if self._position < len(self._buffer):
+                return self._buffer[self._position]
+            if not self._read_more(1):
                 return ""
 
     def expect(self, letter: str) -> None:
-        """Take this letter."""
+        """Take this character."""
         found = self.next_letter()
         if found != letter:
             raise self.wrong(
                 f"found {found!r}, want {letter!r}" if found else f"ends, want {letter!r}"
             )
-        self._at += 1
+        self._position += 1
 
     def value(self) -> Any:
-        """Take a value."""
+        """Take and return a JSON value."""
         self.next_letter()
         while True:
             try:
-                value, end = self._decoder.raw_decode(self._buffer, self._at)
-                # A number that ends the buffer may go on.
-                if end < len(self._buffer) or not self._more(1):
-                    self.line += self._buffer.count("\n", self._at, end)
-                    self._at = end
+                value, end = self._decoder.raw_decode(self._buffer, self._position)
+                # A number at the end of the buffer may continue in the next block.
+                if end < len(self._buffer) or not self._read_more(1):
+                    self.line += self._buffer.count("\n", self._position, end)
+                    self._position = end
                     return value
             except KeyError as error:
                 raise self.wrong(f"names {error} twice in one object") from None
             except RecursionError:
                 raise self.wrong("nested too deeply") from None
             except ValueError as error:
-                if not self._more(max(1, len(self._buffer) - self._at)):
+                if not self._read_more(max(1, len(self._buffer) - self._position)):
                     raise self.wrong(str(error)) from None
 
-    def wrong(self, what: str) -> DataError:
-        """The error that the file is no JSON of the kind that was wanted."""
+    def wrong(self, problem: str) -> DataError:
+        """Return the error that the file is not JSON of the expected form."""
         return DataError(
-            f"{self.path}, line {self.line}: is no JSON of the wanted form ({what}). Repair it, or fetch it again."
+            f"{self.path}, line {self.line}: is no JSON of the wanted form ({problem}). Repair it, "
+            "or fetch it again."
         )
 
-    def _more(self, num_letters: int) -> bool:
-        """Read on, at least so far; False at the end of the file."""
-        if len(self._buffer) - self._at > MAX_RECORD_LETTERS:
+    def _read_more(self, num_letters: int) -> bool:
+        """Read at least so many characters; return False at the end of the file."""
+        if len(self._buffer) - self._position > MAX_RECORD_LETTERS:
             raise self.wrong(
-                f"a record of more than {MAX_RECORD_LETTERS >> 20} Mi letters, or one that is broken"
+                f"a record of more than {MAX_RECORD_LETTERS >> 20} Mi letters, or a broken one"
             )
-        parts, num_read = [self._buffer[self._at :]], 0
+        parts = [self._buffer[self._position :]]
+        num_read = 0
         for letters in self._letters:
             parts.append(letters)
             num_read += len(letters)
             if num_read >= num_letters:
                 break
-        self._buffer, self._at = "".join(parts), 0
+        self._buffer = "".join(parts)
+        self._position = 0
         return num_read > 0
 
 

@@ -1,7 +1,7 @@
-"""Quarantine: bad records are set aside with file, line and reason, never one traceback each.
+"""Quarantine: invalid records are skipped and reported with file, line and reason.
 
-Memory is bounded: counts for each reason and its first few examples. Past a share of bad records the input as a whole
-is refused, because then it is probably not what the reader takes it for.
+Memory is bounded: a count per reason and its first few examples. If too large a share of the
+records is invalid, the whole input is refused, because it is probably not in the expected format.
 """
 
 from collections import Counter
@@ -12,23 +12,23 @@ from raybio.core.errors import DataError
 
 
 class Example(NamedTuple):
-    """One quarantined record; ``line`` counts from 1."""
+    """One skipped record; ``line`` counts from 1."""
 
     file: str
     line: int
     detail: str
 
     def __str__(self) -> str:
-        """``file:line (detail)``, as error messages show it."""
+        """Return ``file:line (detail)``, as error messages show it."""
         return f"{self.file}:{self.line}" + (f" ({self.detail})" if self.detail else "")
 
 
 class Quarantine:
-    """Collects records that are left out, by reason.
+    """Counts and examples of skipped records, by reason.
 
     Args:
-        max_bad_share: the largest share of records, within each kind, that may be bad.
-        num_examples: how many examples of each reason are kept.
+        max_bad_share: maximum fraction of invalid records within each kind.
+        num_examples: number of examples kept per reason.
     """
 
     def __init__(self, max_bad_share: float = 0.1, num_examples: int = 5) -> None:
@@ -42,26 +42,26 @@ class Quarantine:
         self._bad_reasons: dict[str, set[str]] = {}
 
     def saw(self, kind: str, num: int) -> None:
-        """``num`` more records of ``kind`` (such as "protein" or "link") were read, good and bad together."""
+        """Count ``num`` more records of ``kind`` (such as "protein") as read, valid or not."""
         self._num_seen[kind] += num
 
     def num_seen(self, kind: str) -> int:
-        """How many records of ``kind`` were read, good and bad together."""
+        """Return the number of records of ``kind`` that were read, valid or not."""
         return self._num_seen[kind]
 
     def add(
         self, kind: str, reason: str, file: str, line: int, detail: str = "", *, is_bad: bool = True
     ) -> None:
-        """Set one record aside.
+        """Skip one record.
 
         Args:
-            kind: what sort of record it is.
-            reason: why, in a few words that are the same for all such records.
-            file: the file's name.
-            line: line in it, from 1.
-            detail: what was found, such as the record's id.
-            is_bad: False for what is expected in sound files (a link listed in both directions): counted and shown,
-                but not held against the input.
+            kind: kind of the record.
+            reason: why it is skipped, in the same few words for all such records.
+            file: name of the file.
+            line: line in the file, from 1.
+            detail: what identifies the record, such as its id.
+            is_bad: False for records that valid files contain too (a link listed in both
+                directions). They are counted and shown, but do not count as invalid.
         """
         self.add_many(kind, reason, file, 1, [(line, detail)], is_bad=is_bad)
 
@@ -75,7 +75,7 @@ class Quarantine:
         *,
         is_bad: bool = True,
     ) -> None:
-        """Set ``num`` records aside; ``examples`` need hold (line, detail) of the first few only."""
+        """Skip ``num`` records; ``examples`` holds (line, detail) of the first few."""
         if num == 0:
             return
         self.count_by_reason[reason] += num
@@ -89,32 +89,33 @@ class Quarantine:
             self._bad_reasons.setdefault(kind, set()).add(reason)
 
     def check(self, kind: str) -> None:
-        """Refuse the input if too many records of ``kind`` were bad.
+        """Refuse the input if too many records of ``kind`` are invalid.
 
         Raises:
-            DataError: with the count of each reason, its first example, and what to do.
+            DataError: with the count and first example of each reason, and what to do.
         """
-        num_bad, num_seen = self._num_bad[kind], self._num_seen[kind]
+        num_bad = self._num_bad[kind]
+        num_seen = self._num_seen[kind]
         if num_bad <= self.max_bad_share * num_seen:
             return
         reasons = sorted(self._bad_reasons[kind], key=lambda reason: -self.count_by_reason[reason])
-        shown = "; ".join(
-            f"{reason}: {self.count_by_reason[reason]:,}, first {self.examples_by_reason[reason][0]}"
-            for reason in reasons
-        )
+        shown = []
+        for reason in reasons:
+            first = self.examples_by_reason[reason][0]
+            shown.append(f"{reason}: {self.count_by_reason[reason]:,}, first {first}")
         raise DataError(
-            f"{num_bad:,} of {num_seen:,} {kind} records are bad ({num_bad / max(num_seen, 1):.1%}), want at most "
-            f"{self.max_bad_share:.1%}: {shown}. Repair the input, or allow more with --max-bad-share."
+            f"{num_bad:,} of {num_seen:,} {kind} records are bad "
+            f"({num_bad / max(num_seen, 1):.1%}), want at most {self.max_bad_share:.1%}: "
+            f"{'; '.join(shown)}. Repair the input, or allow more with --max-bad-share."
         )
 
     def summary(self) -> dict[str, Any]:
-        """Counts and examples by reason, as the store's manifest keeps them."""
-        return {
-            reason: {
+        """Return counts and examples by reason, as the manifest of a store records them."""
+        summary = {}
+        for reason, count in sorted(self.count_by_reason.items()):
+            examples = self.examples_by_reason.get(reason, [])
+            summary[reason] = {
                 "count": count,
-                "examples": [
-                    example._asdict() for example in self.examples_by_reason.get(reason, [])
-                ],
+                "examples": [example._asdict() for example in examples],
             }
-            for reason, count in sorted(self.count_by_reason.items())
-        }
+        return summary

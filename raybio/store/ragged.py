@@ -1,4 +1,4 @@
-"""A store whose rows have several of some things each: words of a sentence, mentions of a document."""
+"""Ragged data: stores whose rows have lists of entries, and sequences on their way to a store."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -16,28 +16,28 @@ POINTERS = "pointers.arrow"
 
 
 class RaggedStore(Store):
-    """An open store of parts: each is a file of columns, for all N rows end to end."""
+    """A store whose rows have lists of entries, such as the words of a sentence.
+
+    A *part* is one kind of entries. Its file holds the entries of all N rows end to end.
+    """
 
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """What a row has several of -> the columns of its file, in all parts of different names."""
+    """Name of a part -> the columns of its file; no two parts share the name of a column."""
 
     def _of(self, part: str, column: str, row: int) -> np.ndarray:
-        """A row's entries in a column, int64."""
+        """Return a row's entries in a column of a part, int64."""
         indptr_N1 = self._arrays[part, ""]
         return self._arrays[part, column][indptr_N1[row] : indptr_N1[row + 1]].astype(np.int64)
 
     @cached_property
     def _arrays(self) -> dict[tuple[str, str], np.ndarray]:
-        """Every array by its part and column; its pointers, by its part and ""."""
-        pointers = self._batch(POINTERS)
-        arrays = {
-            (part, ""): pointers.column(part).to_numpy(zero_copy_only=True) for part in self.parts
-        }
+        """Arrays by (part, column); the row pointers of a part by (part, "")."""
+        arrays = {}
         for part, columns in self.parts.items():
-            batch = self._batch(_file(part))
-            arrays |= {
-                (part, name): batch.column(name).to_numpy(zero_copy_only=True) for name in columns
-            }
+            arrays[part, ""] = self.column(POINTERS, part).to_numpy(zero_copy_only=True)
+            for name in columns:
+                column = self.column(_file(part), name)
+                arrays[part, name] = column.to_numpy(zero_copy_only=True)
         return arrays
 
 
@@ -46,19 +46,17 @@ def ragged_tables(
     indptr_by_part: Mapping[str, np.ndarray],
     columns: Mapping[str, np.ndarray],
 ) -> dict[str, dict[str, pa.Array]]:
-    """The files of all parts, and that of the pointers, for ``Draft.commit``.
+    """Return the files of all parts and of their row pointers, for ``Draft.commit``.
 
     Args:
-        parts: as the store's.
-        indptr_by_part: which entries are whose (N + 1,), for each part.
-        columns: integers, of all parts.
+        parts: ``RaggedStore.parts`` of the store.
+        indptr_by_part: row pointers (N + 1,) of each part.
+        columns: integers of each column, of all parts.
     """
-    tables = {
-        POINTERS: {
-            part: pa.array(indptr_by_part[part].astype(np.int64, copy=False)) for part in parts
-        }
-    }
+    pointers: dict[str, pa.Array] = {}
+    tables = {POINTERS: pointers}
     for part, names in parts.items():
+        pointers[part] = pa.array(indptr_by_part[part].astype(np.int64, copy=False))
         tables[_file(part)] = {name: pa.array(compact_int(columns[name])) for name in names}
     return tables
 
@@ -71,25 +69,25 @@ ROWS_PER_BLOCK = 1 << 16
 
 
 class Ragged(NamedTuple):
-    """N sequences: number n is ``value_T[indptr_N1[n] : indptr_N1[n + 1]]``."""
+    """N sequences; sequence n is ``value_T[indptr_N1[n] : indptr_N1[n + 1]]``."""
 
     value_T: np.ndarray
     indptr_N1: np.ndarray
 
     @classmethod
     def of(cls, array: pa.Array) -> "Ragged":
-        """A large_binary array, without copying."""
+        """View a large_binary array, without a copy."""
         _, offsets, data = array.buffers()
-        indptr_N1 = np.frombuffer(offsets, dtype=np.int64)[
-            array.offset : array.offset + len(array) + 1
-        ]
-        value_T = (
-            np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
-        )
+        bounds = slice(array.offset, array.offset + len(array) + 1)
+        indptr_N1 = np.frombuffer(offsets, dtype=np.int64)[bounds]
+        if data is None:
+            value_T = np.empty(0, dtype=np.uint8)
+        else:
+            value_T = np.frombuffer(data, dtype=np.uint8)
         return cls(value_T[indptr_N1[0] : indptr_N1[-1]], indptr_N1 - indptr_N1[0])
 
     def to_arrow(self) -> pa.Array:
-        """As a large_binary array."""
+        """Return the sequences as a large_binary array."""
         buffers = [
             None,
             pa.py_buffer(np.ascontiguousarray(self.indptr_N1)),
@@ -99,7 +97,7 @@ class Ragged(NamedTuple):
 
 
 class Spool:
-    """Sequences on their way to a store: appended to a file, read back in any order; a context that closes it."""
+    """Sequences on disk, appended in one order and read back in another; a context manager."""
 
     def __init__(self, path: Path) -> None:
         """Start an empty file."""
@@ -115,7 +113,7 @@ class Spool:
         self._file.close()
 
     def append(self, sequence: pa.Array) -> np.ndarray:
-        """Add sequences; their numbers in the spool."""
+        """Append sequences and return their numbers in the spool."""
         ragged = Ragged.of(sequence)
         self._file.write(ragged.value_T.data)
         self._lengths.append(np.diff(ragged.indptr_N1))
@@ -123,17 +121,14 @@ class Spool:
         return np.arange(self.num_rows - len(sequence), self.num_rows)
 
     def in_order(self, spooled_R: np.ndarray, path: Path) -> Ragged:
-        """Sequences ``spooled_R`` written end to end to the file ``path``, mapped."""
+        """Write sequences ``spooled_R`` end to end to the file ``path``; return them mapped."""
         self._file.close()
         length_S = np.concatenate([np.empty(0, dtype=np.int64), *self._lengths])
         stored = Ragged(_map_bytes(self.path), indptr_from_lengths(length_S)).to_arrow()
         with path.open("wb") as file:
             for start in range(0, len(spooled_R), ROWS_PER_BLOCK):
-                file.write(
-                    Ragged.of(
-                        stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))
-                    ).value_T.data
-                )
+                block = stored.take(pa.array(spooled_R[start : start + ROWS_PER_BLOCK]))
+                file.write(Ragged.of(block).value_T.data)
         return Ragged(_map_bytes(path), indptr_from_lengths(length_S[spooled_R]))
 
 

@@ -1,4 +1,4 @@
-"""Opening source files for reading, plain or gzip."""
+"""Source files: checked, opened plain or gzip, read line by line, and described for manifests."""
 
 import gzip
 import hashlib
@@ -16,29 +16,29 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 MAX_LINE_LENGTH = 1 << 24
-"""Of one record: bytes, or characters of a file that is open as text. A longer line is no record but a damaged file."""
+"""Maximum length of a line, in bytes or characters. A longer line indicates a damaged file."""
 
 
 def plain_or_gzip(path: Path) -> Path:
-    """The file, or ``FILE.gz`` where that is there and the file is not."""
+    """Return ``path``, or ``path`` with ``.gz`` appended if only that exists."""
     zipped = path.with_name(f"{path.name}.gz")
     return zipped if zipped.is_file() and not path.is_file() else path
 
 
 @contextmanager
 def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
-    """The bytes of a file for a ``with`` block; gzip is recognised by its content, whatever the file is called.
+    """Open a file for reading bytes, in a ``with`` block; gzip is recognised by its content.
 
     Args:
         path: the file.
         wanted: what it should be, for errors: "a FASTA file".
 
     Raises:
-        DataError: if there is no such file, and also from within the block: if it cannot be read, or is a torn or
-            damaged gzip, which shows at its end.
+        DataError: if there is no such file. Raised inside the block if the file cannot be read, or
+            is a truncated or damaged gzip, which shows at its end.
     """
     try:
-        # A pipe would be waited for.
+        # Opening a pipe would block.
         if not path.is_file():
             raise DataError(f"{path}: cannot be read (there is no such file), want {wanted}")
         with path.open("rb") as raw:
@@ -57,27 +57,31 @@ def open_source(path: Path, wanted: str) -> Iterator[IO[bytes]]:
 
 
 def bounded_lines(file: IO[AnyStr], path: Path) -> Iterator[AnyStr]:
-    """The lines of an open file with their ends, as iterating over it gives them, in bounded memory.
+    """Yield the lines of an open file, with line ends, in bounded memory.
 
     Raises:
-        DataError: with the number of a line that is longer than ``MAX_LINE_LENGTH``.
+        DataError: naming a line that is longer than ``MAX_LINE_LENGTH``.
     """
     number = 0
     while line := file.readline(MAX_LINE_LENGTH + 1):
         number += 1
         if len(line) > MAX_LINE_LENGTH:
             raise DataError(
-                f"{path}: line {number} is longer than {MAX_LINE_LENGTH >> 20} MiB, want one record a line. Split the "
-                "line, or remove it"
+                f"{path}: line {number} is longer than {MAX_LINE_LENGTH >> 20} MiB, want one "
+                "record a line. Split the line, or remove it"
             )
         yield line
 
 
 def read_lines(path: Path, wanted: str) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends, without a byte order mark; ``path`` and ``wanted`` as above.
+    """Yield the lines of a UTF-8 file, with line ends and without a byte order mark.
+
+    Args:
+        path: the file, plain or gzip.
+        wanted: what it should be, for errors: "a FASTA file".
 
     Raises:
-        DataError: as ``open_source`` and ``bounded_lines``, and with the line if it is not UTF-8.
+        DataError: as ``open_source`` and ``bounded_lines``, and naming a line that is not UTF-8.
     """
     number = 0
     try:
@@ -86,28 +90,30 @@ def read_lines(path: Path, wanted: str) -> Iterator[str]:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: line {number} is not UTF-8 ({error.reason}); convert the file, for instance with iconv"
+            f"{path}: line {number} is not UTF-8 ({error.reason}); convert the file, for instance "
+            "with iconv"
         ) from None
 
 
 def check_readable_files(files: Iterable[Path]) -> None:
-    """Refuse an input that is not there, before anything is read.
+    """Refuse paths that are not regular files, before anything is read.
 
     Raises:
-        DataError: naming the first one that is missing.
+        DataError: naming the first such path.
     """
     for file in files:
-        if not os.path.isfile(file):
-            what = "does not exist"
-            if os.path.isdir(file):
-                what = f"is a folder; give its files, such as '{file}/*'"
-            elif os.path.exists(file):
-                what = "is a pipe or a device, and is read twice; write it into a file first"
-            raise DataError(f"{file}: {what}")
+        if os.path.isfile(file):
+            continue
+        problem = "does not exist"
+        if os.path.isdir(file):
+            problem = f"is a folder; give its files, such as '{file}/*'"
+        elif os.path.exists(file):
+            problem = "is a pipe or a device, but is read twice; write it into a file first"
+        raise DataError(f"{file}: {problem}")
 
 
 def describe_files(files: list[Path]) -> dict[str, Any]:
-    """Name, size and sha256 of an input; of many files together, the sha256 of the list of theirs."""
+    """Return name, size and sha256 of an input; several files share the sha256 of their digests."""
     digests = [(file.name, sha256_of(file)) for file in files]
     total = sum(file.stat().st_size for file in files)
     if len(files) == 1:

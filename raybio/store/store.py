@@ -1,8 +1,8 @@
-"""The store of a prepared corpus: a folder of Arrow IPC files that are memory-mapped, and a manifest.
+"""The store of a prepared corpus: a folder of memory-mapped Arrow IPC files and a manifest.
 
-``manifest.json`` names every file with its size and sha256 and is written last; a folder without it is not a store.
-Opening checks sizes in milliseconds, ``verify=True`` reads everything. What the files hold depends on the kind of
-store: ``protein_store.py``, ``article_store.py``.
+``manifest.json`` names every file with its size and sha256 and is written last; a folder without it
+is not a store. Opening checks sizes in milliseconds, ``verify=True`` reads everything. The methods
+declare what the files hold (``columns.py``).
 """
 
 import hashlib
@@ -25,6 +25,10 @@ MANIFEST = "manifest.json"
 PREPARE_AGAIN = "Prepare it again with jobs/prepare.py (--force replaces it)."
 
 
+SPLITS = ("train", "dev", "test")
+"""Names of the splits of a labelled corpus."""
+
+
 class Store:
     """An open store of any kind; every array is a read-only view of a mapped file.
 
@@ -32,11 +36,12 @@ class Store:
 
     Attributes:
         path: its folder.
-        manifest: what ``manifest.json`` says.
-        digest: sha256 of the manifest, and by that of everything.
+        manifest: content of ``manifest.json``.
+        digest: sha256 of the manifest, which covers the sha256 of every file.
     """
 
     kind: ClassVar[str] = ""
+    """Name of the kind of store, as the manifest has it; "" for any."""
 
     def __init__(self, path: Path, manifest: dict[str, Any], digest: str) -> None:
         """Use ``open_store`` instead."""
@@ -46,12 +51,12 @@ class Store:
         self._batch_by_name: dict[str, pa.RecordBatch] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The path and what must still be there when it is opened again."""
+        """Pickle the path and the digest, which is checked when the store is opened again."""
         return _reopen, (type(self), str(self.path), self.digest)
 
     @property
     def num_rows(self) -> int:
-        """Number of rows, N."""
+        """The number of rows, N."""
         return int(self.manifest["counts"]["rows"])
 
     def verify(self) -> None:
@@ -64,12 +69,13 @@ class Store:
             found = sha256_of(self.path / name)
             if found != facts["sha256"]:
                 raise StoreError(
-                    f"{self.path / name}: sha256 is {found[:16]}…, the manifest says {facts['sha256'][:16]}…: the file "
-                    f"was damaged or changed after preparing. {PREPARE_AGAIN}"
+                    f"{self.path / name}: sha256 is {found[:16]}…, the manifest says "
+                    f"{facts['sha256'][:16]}…: the file was damaged or changed after preparing. "
+                    f"{PREPARE_AGAIN}"
                 )
 
     def _batch(self, name: str) -> pa.RecordBatch:
-        """Return a file's content; it is mapped at the first call and stays mapped as long as the store is open."""
+        """Return a file's content, which stays mapped from the first call on."""
         if name not in self._batch_by_name:
             self._batch_by_name[name] = _map(self.path / name)
         return self._batch_by_name[name]
@@ -78,7 +84,8 @@ class Store:
         """Return a column of a file, mapped.
 
         Raises:
-            StoreError: if the file lacks the column, because the store was prepared before the column was introduced.
+            StoreError: if the file lacks the column, because the store was prepared before the
+                column was introduced.
         """
         batch = self._batch(file)
         if name not in batch.schema.names:
@@ -99,20 +106,22 @@ def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False)
 
     Args:
         path: its folder.
-        kind: what it must hold; ``Store`` opens any.
-        verify: also read every file and check its sha256 (seconds); training does so before it starts.
+        kind: class of the store; ``Store`` opens any.
+        verify: also read every file and check its sha256, in seconds; training does so before it
+            starts.
 
     Raises:
         ConfigError: if the path is a URI.
-        StoreError: if it is missing, unfinished, of another kind or schema version, truncated or changed; the file is
-            named.
+        StoreError: naming the file, if the store is missing, unfinished, of another kind or schema
+            version, truncated or changed.
     """
     check_local(path, "--store")
     folder = Path(path).resolve()
     manifest, digest = _read_manifest(folder)
     if kind.kind not in ("", manifest["kind"]):
         raise StoreError(
-            f"{folder}: is a store of {manifest['kind']}, want one of {kind.kind}. Choose another --store."
+            f"{folder}: is a store of {manifest['kind']}, want one of {kind.kind}. Choose another "
+            "--store."
         )
     for name, facts in manifest["files"].items():
         try:
@@ -123,8 +132,8 @@ def open_store(path: str | Path, kind: type[S] = Store, *, verify: bool = False)
             ) from None
         if num_bytes != facts["bytes"]:
             raise StoreError(
-                f"{folder / name}: holds {num_bytes:,} bytes, want {facts['bytes']:,}: it was cut short or changed. "
-                f"{PREPARE_AGAIN}"
+                f"{folder / name}: holds {num_bytes:,} bytes, want {facts['bytes']:,}: it was "
+                f"truncated or changed. {PREPARE_AGAIN}"
             )
     store = cast(S, _OPENED.setdefault((kind, str(folder), digest), kind(folder, manifest, digest)))
     if verify:
@@ -136,8 +145,8 @@ def _reopen(kind: type[S], path: str, digest: str) -> S:
     store = open_store(path, kind)
     if store.digest != digest:
         raise StoreError(
-            f"{path}: holds store {store.digest[:16]}, want {digest[:16]}: it was prepared anew while in use. "
-            "Start the run again."
+            f"{path}: holds store {store.digest[:16]}, want {digest[:16]}: it was prepared again "
+            "while in use. Start the run again."
         )
     return store
 
@@ -147,24 +156,24 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any], str]:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        state = (
-            "has no manifest.json, so it is no finished store"
-            if folder.is_dir()
-            else "does not exist"
-        )
+        state = "does not exist"
+        if folder.is_dir():
+            state = "has no manifest.json, so it is no finished store"
         raise StoreError(f"{folder}: {state}. Prepare one with jobs/prepare.py.") from None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
     try:
         manifest = json.loads(content)
-        version, checksum = manifest["schema_version"], manifest.pop("checksum")
+        version = manifest["schema_version"]
+        checksum = manifest.pop("checksum")
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StoreError(
             f"{path}: is damaged, want JSON as the store's writer left it. {PREPARE_AGAIN}"
         ) from None
     if version != SCHEMA_VERSION:
         raise StoreError(
-            f"{folder}: has store schema version {version}, this raybio reads version {SCHEMA_VERSION}. {PREPARE_AGAIN}"
+            f"{folder}: has store schema version {version}, this raybio reads version "
+            f"{SCHEMA_VERSION}. {PREPARE_AGAIN}"
         )
     if checksum != hashlib.sha256(canonical_json(manifest)).hexdigest():
         raise StoreError(
@@ -178,7 +187,8 @@ def _map(path: Path) -> pa.RecordBatch:
         with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
             if reader.num_record_batches != 1:
                 raise StoreError(
-                    f"{path}: holds {reader.num_record_batches} record batches, want 1. {PREPARE_AGAIN}"
+                    f"{path}: holds {reader.num_record_batches} record batches, want 1. "
+                    f"{PREPARE_AGAIN}"
                 )
             return reader.get_batch(0)
     except (pa.ArrowException, OSError) as error:
@@ -188,12 +198,12 @@ def _map(path: Path) -> pa.RecordBatch:
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no spaces."""
+    """Return JSON with sorted keys and no spaces, as UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 def sha256_of(path: str | Path) -> str:
-    """Sha256 of a file, in hex.
+    """Return the sha256 of a file, in hex.
 
     Raises:
         StoreError: if it cannot be read.
@@ -203,6 +213,3 @@ def sha256_of(path: str | Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}).") from None
-
-
-SPLITS = ("train", "dev", "test")

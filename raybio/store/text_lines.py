@@ -1,4 +1,4 @@
-"""Files of texts, plain or gzip: one text a line, or its id, a tab and the text."""
+"""Text files, plain or gzip: one text a line, or an id, a tab and the text."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,19 +18,19 @@ TEXT_SCHEMA = pa.schema([("key", pa.string()), ("text", pa.large_string())])
 def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
     """Read the texts of a file, in blocks.
 
-    The first line decides how the file is read: with a tab, each line is an id and a text; without, each line is a
-    text and its number, from 1, is its id.
+    The first line decides the format. If it has a tab, each line is an id and a text. If not, each
+    line is a text, and its number, from 1, is its id.
 
     Args:
         path: UTF-8; gzip is recognised by its content.
-        quarantine: takes lines without text, without id, and with a tab where the first line has none. Empty lines
-            are counted and are not held against the file.
+        quarantine: collects lines without text, without id, or with an unexpected tab. Empty lines
+            are counted, but not as invalid.
 
     Yields:
-        Good lines in ``TEXT_SCHEMA``.
+        Valid lines in ``TEXT_SCHEMA``.
 
     Raises:
-        DataError: if the file is missing, a torn gzip, not UTF-8, or FASTA.
+        DataError: if the file is missing, a truncated gzip, not UTF-8, or FASTA.
     """
     name = Path(path).name
     has_ids: bool | None = None
@@ -45,12 +45,12 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
         if has_ids is None:
             if content.startswith(">"):
                 raise DataError(
-                    f"{path}, line {number}: begins with '>' as a FASTA file does, and the model reads texts. Give "
-                    "one text a line or ID<TAB>TEXT, or a model of proteins"
+                    f"{path}, line {number}: begins with '>' like a FASTA file, but the model "
+                    "reads texts. Give one text a line or ID<TAB>TEXT, or a model of proteins"
                 )
             has_ids = "\t" in content
         key, tab, text = content.partition("\t") if has_ids else (str(number), "", content)
-        if reason := _fault(key, tab, text, has_ids):
+        if reason := _problem(key, tab, text, has_ids):
             quarantine.add("text", reason, name, number, content[:80])
             continue
         keys.append(key)
@@ -62,8 +62,8 @@ def read_text_lines(path: str | Path, quarantine: Quarantine) -> Iterator[pa.Rec
         yield _batch(keys, texts)
 
 
-def _fault(key: str, tab: str, text: str, has_ids: bool) -> str | None:
-    """Say what is wrong with a line, None if nothing is."""
+def _problem(key: str, tab: str, text: str, has_ids: bool) -> str | None:
+    """Return what is wrong with a line, None if nothing is."""
     if not has_ids:
         return "tab in a file whose first line has none" if "\t" in text else None
     if not tab:

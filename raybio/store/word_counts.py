@@ -34,7 +34,7 @@ class WordCounts(Column[dict[str, int]]):
 
 
 def count_words(texts: Iterable[str]) -> dict[str, int]:
-    """Count lower-case words; return the ``MAX_WORDS`` most frequent, ties in alphabetical order."""
+    """Count lower-case words; return the ``MAX_WORDS`` most frequent, ties alphabetically."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(re.findall(r"[^\W_]+", text.lower()))

@@ -1,6 +1,7 @@
-"""Writing a store: everything goes into a hidden draft folder beside it, which becomes the store by one rename.
+"""Writing of stores: files go into a hidden draft folder, which becomes the store by one rename.
 
-A draft that a killed process left behind is never opened, and the next writer of the same store clears it.
+A draft that a killed process left behind is never opened. The next writer of the same store clears
+it.
 """
 
 import errno
@@ -20,38 +21,40 @@ from raybio.core.files import check_local, sync
 from raybio.store.store import MANIFEST, SCHEMA_VERSION, S, canonical_json, open_store, sha256_of
 
 LOCK = "lock"
+"""Name of the lock file in a draft."""
 
-
-DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+"""Errors of a full, read-only or broken disk."""
 
 
 class Draft:
-    """A store in the making; as a context it removes itself unless ``commit`` was reached.
+    """A store being written; a context manager that removes the draft unless ``commit`` succeeded.
 
     Args:
-        path: where the store will be.
-        force: replace a store that is already there.
+        path: folder of the future store.
+        force: replace an existing store.
 
     Raises:
         ConfigError: if the path is a URI.
-        StoreError: if a store is there already, another process is writing it, or the place cannot be written.
+        StoreError: if a store exists already, another process is writing it, or the path cannot be
+            written.
     """
 
     def __init__(self, path: str | Path, *, force: bool = False) -> None:
-        """Check the place; nothing is written before the context is entered."""
+        """Check the path; nothing is written before the context is entered."""
         check_local(path, "--out")
         self.path = Path(path).resolve()
         self.folder = self.path.parent / f".{self.path.name}.draft"
         self.force = force
         try:
-            self._refuse_what_is_there()
+            self._check_existing()
         except OSError as error:
             raise StoreError(
                 f"{self.path}: cannot be read ({error.strerror}). Choose another --out."
             ) from None
 
     def __enter__(self) -> Self:
-        """Make the draft folder and lock it; the kernel frees the lock when the process dies, however it dies."""
+        """Create and lock the draft folder; the kernel releases the lock when the process dies."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR)
@@ -77,13 +80,18 @@ class Draft:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Remove the draft (after a commit there is none) and say it in our words if the disk was the trouble."""
+        """Remove the draft, unless it was committed.
+
+        Raises:
+            StoreError: in place of an error of ``DISK_ERRORS``.
+        """
         if self.folder.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
-        if isinstance(error, OSError) and error.errno in DISK_TROUBLE:
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             raise StoreError(
-                f"{self.path}: cannot be written ({error}). Free some space or choose another --out."
+                f"{self.path}: cannot be written ({error}). Free some space or choose another "
+                "--out."
             ) from None
 
     def commit(
@@ -93,29 +101,28 @@ class Draft:
         counts: Mapping[str, int],
         provenance: Mapping[str, Any],
     ) -> S:
-        """Write all files, then the manifest, then move the folder into place.
+        """Write all files, then the manifest, then rename the folder; return the open store.
 
         Args:
-            kind: the store that it becomes.
-            tables: file name -> column name -> values; arrays may be mapped from files in the draft's folder.
-            counts: of what it holds; ``rows`` is one of them.
-            provenance: the manifest's account of the input: ``sources``, ``parameters``, ``quarantine``.
+            kind: class of the store.
+            tables: file name -> column name -> values; arrays may be mapped from files in the
+                draft's folder.
+            counts: counts for the manifest; ``rows`` is one of them.
+            provenance: the manifest's record of the input: ``sources``, ``parameters``,
+                ``quarantine``.
 
         Raises:
-            StoreError: if the place cannot be written.
+            StoreError: if the store cannot be written.
         """
         for name, columns in tables.items():
             self._write(name, columns)
         for leftover in self.folder.iterdir():
             if leftover.name not in (LOCK, *tables):
                 leftover.unlink()
-        files = {
-            name: {
-                "bytes": (self.folder / name).stat().st_size,
-                "sha256": sha256_of(self.folder / name),
-            }
-            for name in tables
-        }
+        files = {}
+        for name in tables:
+            file = self.folder / name
+            files[name] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
         manifest = {
             "schema_version": SCHEMA_VERSION,
             "kind": kind.kind,
@@ -147,7 +154,7 @@ class Draft:
         sync(self.folder)
         replaced = self.path.with_name(f".{self.path.name}.replaced")
         shutil.rmtree(replaced, ignore_errors=True)
-        self._refuse_what_is_there()
+        self._check_existing()
         if self.path.exists():
             self.path.rename(replaced)
         self.folder.rename(self.path)
@@ -155,18 +162,22 @@ class Draft:
         sync(self.path.parent)
         shutil.rmtree(replaced, ignore_errors=True)
 
-    def _refuse_what_is_there(self) -> None:
-        """--force replaces a store (or an empty folder), never a folder of something else."""
+    def _check_existing(self) -> None:
+        """Refuse an existing path, except an empty folder, and a store if ``force`` is set."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
             raise StoreError(
-                f"{self.path}: is a file, want a folder that does not exist yet. Choose another --out."
+                f"{self.path}: is a file, want a folder that does not exist yet. Choose another "
+                "--out."
             )
         names = {entry.name for entry in self.path.iterdir()}
         if any(name not in (MANIFEST, LOCK) and not name.endswith(".arrow") for name in names):
-            raise StoreError(f"{self.path}: holds files that are no store's. Choose another --out.")
+            raise StoreError(
+                f"{self.path}: holds files that belong to no store. Choose another --out."
+            )
         if names and not self.force:
             raise StoreError(
-                f"{self.path}: a store is there already. Replace it with --force, or choose another --out."
+                f"{self.path}: a store exists already. Replace it with --force, or choose another "
+                "--out."
             )

@@ -1,4 +1,4 @@
-"""XML of any size, an element at a time: bounded memory, nothing expanded, nothing fetched."""
+"""XML files of any size, read one element at a time: bounded memory, no entities, no network."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -15,12 +15,13 @@ BLOCK_BYTES = 64 << 10
 
 
 MAX_PROLOG_BYTES = 1 << 20
-
+"""The root element must begin within this many bytes."""
 
 MAX_RECORD_BYTES = 16 << 20
+"""Maximum size of one record; a larger one indicates a damaged file."""
 
 
-# collect_ids stays on: switching it off makes lxml 6 load external DTDs, whatever load_dtd says.
+# collect_ids stays on: without it, lxml 6 loads external DTDs even if load_dtd is off.
 SAFE_PARSER = {
     "huge_tree": False,
     "load_dtd": False,
@@ -32,35 +33,38 @@ SAFE_PARSER = {
 
 
 class _RootFound(Exception):  # noqa: N818
-    """Ends the look at the prolog."""
+    """Stops the parser of the prolog."""
 
 
 def stream_elements(
     path: str | Path, *, roots: tuple[str, ...], tags: tuple[str, ...]
 ) -> Iterator[Any]:
-    """The elements of a file that have one of ``tags``, wherever they stand, when they end; inner ones come first.
+    """Yield the elements with one of ``tags`` at any depth, when they end; inner ones come first.
 
-    The root's children of any other tag come too, so that the caller can say what it left out. An element is emptied
-    when the next one is asked for.
+    Children of the root with other tags are yielded too, so that the caller can report what it
+    skips. An element is emptied when the next one is requested.
 
     Args:
         path: the file, plain or gzip (recognised by its content).
-        roots: names of the root element that are taken.
-        tags: names of the elements that are wanted.
+        roots: accepted names of the root element.
+        tags: names of the wanted elements.
 
     Yields:
-        lxml elements. After an error, what came before it may be wrong as well: a damaged gzip is found at its end.
+        lxml elements. After an error, discard earlier elements too: a damaged gzip shows at its
+        end.
 
     Raises:
-        DataError: with file and line, if the file cannot be read, is a torn or damaged gzip, is not well-formed XML in
-            the encoding it declares, has another root, declares entities, or holds one record or text that is larger
-            than any real one.
+        DataError: with file and line, if the file cannot be read, is a truncated or damaged gzip,
+            is not well-formed XML in the encoding it declares, has another root, declares entities,
+            or holds a record or text larger than ``MAX_RECORD_BYTES``.
     """
     path = Path(path)
     blocks = _blocks(path)
     prolog = _checked_prolog(blocks, path, roots)
     parser = etree.XMLPullParser(("start", "end"), tag=(*roots, *tags), **SAFE_PARSER)
-    root, line, num_pending_bytes = None, 1, 0
+    root = None
+    line = 1
+    num_pending_bytes = 0
     for block in chain(prolog, blocks):
         _feed(parser, block, path, line)
         for event, element in parser.read_events():
@@ -68,50 +72,53 @@ def stream_elements(
                 root = element
             elif event == "end" and element.tag in tags:
                 yield element
-                # The tail must stay: libxml2 may still be writing it.
+                # Keep the tail, which libxml2 may still be writing.
                 element.clear(keep_tail=True)
         num_pending_bytes += len(block)
         if root is not None and len(root) > 1:
             yield from (child for child in root[:-1] if child.tag not in tags)
-            # Not the last one, which libxml2 may still be writing.
+            # Keep the last child, which libxml2 may still be writing.
             del root[:-1]
             num_pending_bytes = 0
         if num_pending_bytes > MAX_RECORD_BYTES:
             raise DataError(
-                f"{path}, line {line}: one record is longer than {MAX_RECORD_BYTES >> 20} MiB, want far less. "
-                "Is the file damaged? Fetch it again."
+                f"{path}, line {line}: one record is longer than {MAX_RECORD_BYTES >> 20} MiB, "
+                "want far less. Is the file damaged? Fetch it again."
             )
         line += block.count(b"\n")
     _close(parser, path, line)
     if root is None:
         raise DataError(
-            f"{path}: no element of {', '.join(roots)} was found. Is this the right kind of file?"
+            f"{path}: has no element {' or '.join(roots)}. Is this the right kind of file?"
         )
     yield from (child for child in root if child.tag not in tags)
 
 
 def _checked_prolog(blocks: Iterator[bytes], path: Path, roots: tuple[str, ...]) -> list[bytes]:
-    """The blocks up to the one in which the root begins, once that root is one of ``roots`` and no entity is declared.
+    """Return the blocks up to the start of the root; refuse other roots and declared entities.
 
-    Expat does this because it opens nothing and can be stopped at a declaration.
+    Expat checks this, because it opens no other files and can be stopped at a declaration.
     """
     parser = expat.ParserCreate(namespace_separator=" ")
+    wanted = f"<{'> or <'.join(roots)}>"
 
     def begin_element(tag: str, _: Any) -> None:
         if tag not in roots:
             raise DataError(
                 f"{path}, line {parser.CurrentLineNumber}: the root element is <{tag[:80]}>, "
-                f"want <{'> or <'.join(roots)}>. Is this the right kind of file?"
+                f"want {wanted}. Is this the right kind of file?"
             )
         raise _RootFound
 
     def declare_entity(name: str, *_: Any) -> NoReturn:
         raise DataError(
-            f"{path}, line {parser.CurrentLineNumber}: declares the entity {name[:80]!r}, which is refused, because "
-            "entities can blow up or read other files. Fetch the file from its source."
+            f"{path}, line {parser.CurrentLineNumber}: declares the entity {name[:80]!r}, which is "
+            "refused, because entities can grow without bound or read other files. Fetch the file "
+            "from its source."
         )
 
-    parser.StartElementHandler, parser.EntityDeclHandler = begin_element, declare_entity
+    parser.StartElementHandler = begin_element
+    parser.EntityDeclHandler = declare_entity
     seen: list[bytes] = []
     try:
         for block in blocks:
@@ -122,12 +129,12 @@ def _checked_prolog(blocks: Iterator[bytes], path: Path, roots: tuple[str, ...])
         parser.Parse(b"", True)
     except _RootFound:
         return seen
-    # LookupError and ValueError: an encoding that is unknown or not supported.
+    # An unknown or unsupported encoding raises LookupError or ValueError.
     except (expat.ExpatError, LookupError, ValueError) as error:
         raise DataError(
-            f"{path}, line {parser.CurrentLineNumber}: is not XML ({error}), want <{'> or <'.join(roots)}>"
+            f"{path}, line {parser.CurrentLineNumber}: is not XML ({error}), want {wanted}"
         ) from None
-    raise DataError(f"{path}: no root element, want <{'> or <'.join(roots)}>")
+    raise DataError(f"{path}: no root element, want {wanted}")
 
 
 def _feed(parser: Any, block: bytes, path: Path, line: int) -> None:
@@ -145,10 +152,14 @@ def _close(parser: Any, path: Path, line: int) -> None:
 
 
 def _broken(parser: Any, path: Path, line: int, error: Exception) -> DataError:
-    """The first thing that the parser minded; some complaints come late, and then without their line."""
-    complaints = parser.feed_error_log.filter_from_errors()
-    reason = complaints[0].message if len(complaints) else str(error)
-    line = complaints[0].line if len(complaints) else (getattr(error, "lineno", None) or line)
+    """Return the first problem in the parser's log; a late error may lack its line."""
+    logged = parser.feed_error_log.filter_from_errors()
+    if len(logged):
+        reason = logged[0].message
+        line = logged[0].line
+    else:
+        reason = str(error)
+        line = getattr(error, "lineno", None) or line
     return DataError(
         f"{path}, line {line}: is not well-formed XML ({reason.strip()}). Fetch the file again."
     )

@@ -134,7 +134,7 @@ def test_a_forked_process_reads_what_its_parent_has_mapped(store):
 def test_a_store_that_was_replaced_is_not_taken_for_the_one_that_was_pickled(store):
     content = pickle.dumps(store)
     write_store(store.path, force=True, **parts(["ACD", "EFGH", "IKLMN", "P", "QRT"]))
-    with pytest.raises(StoreError, match="prepared anew while in use"):
+    with pytest.raises(StoreError, match="prepared again while in use"):
         pickle.loads(content)
     assert open_store(store.path, ProteinStore).residue_T.tobytes().endswith(b"QRT")
 
@@ -211,7 +211,7 @@ def test_another_schema_version_is_named(store):
 
 
 def test_a_store_is_replaced_only_by_force(store):
-    with pytest.raises(StoreError, match="a store is there already. Replace it with --force"):
+    with pytest.raises(StoreError, match="a store exists already. Replace it with --force"):
         write_store(store.path, **parts())
     assert write_store(store.path, force=True, **parts()).digest == store.digest
 
@@ -219,7 +219,7 @@ def test_a_store_is_replaced_only_by_force(store):
 def test_force_never_replaces_a_folder_that_holds_something_else(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.tex").write_text("years of work")
-    with pytest.raises(StoreError, match="holds files that are no store's"):
+    with pytest.raises(StoreError, match="holds files that belong to no store"):
         write_store(tmp_path / "home", force=True, **parts())
     assert (tmp_path / "home" / "thesis.tex").exists()
 

@@ -51,7 +51,7 @@ def test_more_lines_than_are_read_at_once_all_come_and_gzip_is_read(tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\n>p1\nMKT\n", "line 2: begins with '>' as a FASTA file"),
+        (b"\n>p1\nMKT\n", "line 2: begins with '>' like a FASTA file"),
         (b"a\n\xff\n", "line 2 is not UTF-8"),
     ],
 )

@@ -160,7 +160,7 @@ def test_places_that_cannot_be_used_are_named(tmp_path):
         prepare_pairs(table, [table])
     with pytest.raises(StoreError, match="cannot be read .*name too long.* Choose another --out"):
         prepare_pairs(tmp_path / ("x" * 300), [table])
-    with pytest.raises(StoreError, match="/: holds files that are no store's"):
+    with pytest.raises(StoreError, match="/: holds files that belong to no store"):
         prepare_pairs("/", [table])
     with pytest.raises(
         StoreError, match=r"a\.tsv: cannot be made \(File exists\). Choose another --parts"

@@ -167,7 +167,7 @@ def test_the_same_files_give_the_same_bytes_and_their_digests_stand_in_the_manif
         other.manifest["sources"]["splits"]["sha256"]
         != first.manifest["sources"]["splits"]["sha256"]
     )
-    with pytest.raises(StoreError, match="a store is there already"):
+    with pytest.raises(StoreError, match="a store exists already"):
         prepared(tmp_path / "a")
     assert prepared(tmp_path / "a", force=True).digest == second.digest
 
