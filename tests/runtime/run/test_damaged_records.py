@@ -1,6 +1,7 @@
 """Each JSON file of a run cut short, zeroed or missing: the run goes on as it was, or is refused; nothing else."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -224,3 +225,12 @@ def test_a_damaged_launch_json_of_such_a_run_is_refused_and_a_missing_one_warned
     kept.folder.launch.unlink()
     assert named_again(kept).tracking == kept.request.tracking
     assert "this start's own options count" in caplog.text
+
+
+def test_no_file_of_a_run_names_a_module_which_the_next_version_may_move(kept: Kept) -> None:
+    naming = [
+        path
+        for path in kept.folder.path.rglob("*")
+        if path.is_file() and re.search(rb"raybio\.[a-z_]+", path.read_bytes())
+    ]
+    assert naming == []

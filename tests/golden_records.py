@@ -1,0 +1,266 @@
+"""Stores, finished and half-trained runs in the present formats: one a kind and a method.
+
+    python -m tests.golden_records record    write tests/golden anew, after a format changed
+    python -m tests.golden_records check     read them, and continue the half-trained runs
+
+A version of raybio that cannot read them cannot continue its users' work: it raises the version of
+the format, and these files are recorded again. ``test_golden_records.py`` checks them too.
+"""
+
+import gzip
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from raybio.core.config import override_all
+from raybio.core.records import read_record, write_record
+from raybio.methods import METHODS
+from raybio.methods.biostransformers.config import ArticleConfig
+from raybio.methods.biostransformers.formats.tables import Article, to_batch
+from raybio.methods.biostransformers.store import ArticleCollector
+from raybio.methods.contrastive_probe.demo import KnowledgeConfig, default_knowledge
+from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
+from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
+from raybio.methods.relation_graphs.demo import WordsConfig, write_words
+from raybio.methods.relation_graphs.prepare import prepare_words
+from raybio.methods.sppt.articles.demo import CitationsConfig, default_citations
+from raybio.methods.sppt.config import PrepareConfig
+from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
+from raybio.methods.sppt.prepare import prepare_proteins
+from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
+from raybio.runtime.run.driver import REMEMBERED, TrainRequest, _finished, _summary
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.worker import walk_alone
+from raybio.store.store import open_store
+from raybio.store.writer import Draft
+from raybio.training.settings import TrainingConfig
+from tests.conftest import write_tables
+from tests.methods.conformance_cases import CASES
+from tests.paths import ROOT
+
+GOLDEN = ROOT / "tests" / "golden"
+SMALLER = {
+    "encoder.num_layers": 1,
+    "encoder.width": 8,
+    "encoder.ffn_width": 16,
+    "optim.schedule": "constant",
+    "schedule.max_steps": 4,
+    "schedule.keep_checkpoints": 1,
+}
+HALF = 2
+"""Step of the checkpoint that the half-trained runs resume from."""
+
+
+def make_proteins(folder: Path) -> Path:
+    """Return a store of proteins."""
+    tables = write_tables(folder / "raw", num_groups=2, rows_per_group=16)
+    return prepare_proteins(folder / "store", tables, PrepareConfig(heldout_share=0.1)).path
+
+
+def make_citations(folder: Path) -> Path:
+    """Return a store of articles that cite each other."""
+    return default_citations(
+        folder,
+        CitationsConfig(
+            num_articles=64, num_schools=8, num_fields=6, words_per_field=8, words_per_article=4
+        ),
+    ).path
+
+
+def make_topics(folder: Path) -> Path:
+    """Return a store of sentences with topics."""
+    config = SentencesConfig(num_sentences=700, num_topics=14, words_per_topic=12)
+    return default_topics(folder, config).path
+
+
+def make_task(folder: Path) -> Path:
+    """Return a store of a downstream task."""
+    return default_task(folder, FoldsConfig(num_folds=3, families_per_fold=3, divergence=0.0)).path
+
+
+def make_articles(folder: Path) -> Path:
+    """Return a store of articles with MeSH terms."""
+    articles = [
+        Article(pmid, f"word{pmid % 7}a", f"word{pmid % 5}b", [f"Name {'abcdefghi'[pmid % 9]}"])
+        for pmid in range(1, 61)
+    ]
+    with Draft(folder / "store") as draft:
+        collector = ArticleCollector(draft.folder)
+        collector.add(to_batch(articles))
+        return collector.commit(draft, ArticleConfig(validation_share=0.2), {"parameters": {}}).path
+
+
+def make_sentences(folder: Path) -> Path:
+    """Return a store of sentences with a probing benchmark."""
+    config = KnowledgeConfig(num_heads=8, num_tails=6, sentences_per_fact=2)
+    return default_knowledge(folder, config).path
+
+
+def make_documents(folder: Path) -> Path:
+    """Return a store of documents with entity pairs."""
+    sizes = DocumentsConfig(
+        num_entities=6,
+        num_facts=8,
+        num_train=24,
+        num_dev=1,
+        num_test=1,
+        facts_per_document=2,
+        co_mentions=2,
+    )
+    train, _, _ = write_documents(folder / "raw", sizes)
+    text = gzip.decompress(train.read_bytes()).decode()
+    others = []
+    for number, split in ((1000, "dev"), (2000, "test")):
+        path = folder / f"{split}.PubTator"
+        path.write_text(re.sub(r"^(?=[0-9])", str(number), text, flags=re.MULTILINE))
+        others.append(path)
+    store = prepare_documents(
+        folder / "store", [train], others[:1], others[1:], min_type_pair_relations=1
+    )
+    return store.path
+
+
+def make_words(folder: Path) -> Path:
+    """Return a store of sentences with entities and relations."""
+    sizes = WordsConfig(num_sentences=24, num_drugs=6, num_effects=6)
+    sentences, _ = write_words(folder / "raw", sizes)
+    dev = Path(shutil.copy(sentences, folder / "dev.json.gz"))
+    test = Path(shutil.copy(sentences, folder / "test.json.gz"))
+    return prepare_words(folder / "store", [sentences], dev=[dev], test=[test]).path
+
+
+STORES: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "tiny_store": ("proteins", make_proteins),
+    "tiny_citations": ("citations", make_citations),
+    "tiny_topics": ("topics", make_topics),
+    "tiny_task": ("task", make_task),
+    "tiny_articles": ("articles", make_articles),
+    "tiny_sentences": ("sentences", make_sentences),
+    "tiny_documents": ("documents", make_documents),
+    "tiny_words": ("words", make_words),
+}
+"""Store of a case in ``CASES`` -> name of its recorded folder, and what makes it."""
+
+
+def store_of(method: str) -> Path:
+    """Return the path of the recorded store of a method."""
+    return GOLDEN / "stores" / STORES[CASES[method].store][0]
+
+
+def config_of(method: str) -> TrainingConfig:
+    """Return the configuration of the recorded runs of a method."""
+    return override_all(METHODS[method].config(), CASES[method].settings | SMALLER)
+
+
+def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None) -> RunFolder:
+    """Train a run, or continue it, in this process and without tracking; return its folder.
+
+    Args:
+        method: key in ``METHODS``; its recorded store is used.
+        runs: folder of runs.
+        name: the run's name.
+        stop_at: step after which the run is stopped; None: its last one.
+    """
+    config = config_of(method)
+    store = store_of(method)
+    folder = RunFolder(runs, name)
+    system = METHODS[method].build(config, store)
+    digest = open_store(store).digest
+    folder.open(method, config, store.relative_to(ROOT), digest, ())
+    request = TrainRequest(method, config, store, name, runs, threads_per_worker=1, use_gpu=False)
+    launch = {setting: getattr(request, setting) for setting in REMEMBERED}
+    write_record(folder.launch, "launch", launch)
+    folder.record_precision("fp32")
+    for path in (folder.stop, folder.outcome, folder.result):
+        path.unlink(missing_ok=True)
+    reports = walk_alone(
+        system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
+    )
+    for report in reports:
+        if report.step == stop_at:
+            folder.stop.touch()
+    outcome = read_record(folder.outcome, "outcome") or {}
+    summary = _summary(folder, request, outcome["status"], None)
+    write_record(folder.result, "result", summary | {"checkpoint": None})
+    return folder
+
+
+def record() -> None:
+    """Write all files anew."""
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as place:
+        for name, make in STORES.values():
+            shutil.copytree(make(Path(place) / name), GOLDEN / "stores" / name)
+        for method in METHODS:
+            for kind, stop_at in (("finished", None), ("half", HALF)):
+                folder = train_here(method, Path(place) / kind, method, stop_at=stop_at)
+                keep = [folder.identity, folder.launch, folder.config, folder.metrics]
+                if kind == "finished":
+                    keep += [folder.outcome, folder.result, folder.unit_scores]
+                target = GOLDEN / kind / method
+                target.mkdir(parents=True)
+                for path in keep:
+                    shutil.copy(path, target)
+                if kind == "half":
+                    shutil.copytree(folder.checkpoints, target / "checkpoints")
+            print(f"{method}: recorded", flush=True)
+    (GOLDEN / "cpu.txt").write_text(torch.backends.cpu.get_cpu_capability() + "\n")
+    sizes = [path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()]
+    print(f"{len(sizes)} files, {sum(sizes):,} bytes")
+
+
+def check_store(method: str) -> None:
+    """Open and verify the recorded store of a method."""
+    open_store(store_of(method), METHODS[method].store, verify=True)
+
+
+def check_finished(method: str) -> None:
+    """Read the recorded finished run of a method as a run that needs no more training."""
+    folder = RunFolder(GOLDEN / "finished", method)
+    result = _finished(folder, config_of(method))
+    assert result is not None, f"{folder.path}: is not said to be finished"
+    assert result.step == config_of(method).schedule.max_steps
+
+
+def check_half(method: str, runs: Path) -> None:
+    """Continue the recorded half-trained run of a method to its end, in a copy inside ``runs``.
+
+    On a CPU of the same kind it ends with the weights of the run that was never stopped.
+    """
+    shutil.copytree(GOLDEN / "half" / method, runs / method)
+    folder = train_here(method, runs, method)
+    outcome = read_record(folder.outcome, "outcome") or {}
+    finished = read_record(GOLDEN / "finished" / method / "outcome.json", "outcome") or {}
+    assert (outcome["status"], outcome["step"]) == (finished["status"], finished["step"])
+    log = [line for line in folder.metrics.read_text().splitlines() if line]
+    assert len(log) > HALF
+    if torch.backends.cpu.get_cpu_capability() == cpu_of_record():
+        assert outcome["weights_sha256"] == finished["weights_sha256"], method
+
+
+def cpu_of_record() -> str:
+    """Return the instructions of the CPU on which the files were recorded."""
+    return (GOLDEN / "cpu.txt").read_text().strip()
+
+
+def check() -> None:
+    """Check all files, and print what was checked."""
+    for method in METHODS:
+        check_store(method)
+        check_finished(method)
+        with tempfile.TemporaryDirectory() as runs:
+            check_half(method, Path(runs))
+        print(f"{method}: store, finished run and half-trained run are read", flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    commands = {"record": record, "check": check}
+    if len(sys.argv) != 2 or sys.argv[1] not in commands:
+        sys.exit(__doc__)
+    commands[sys.argv[1]]()

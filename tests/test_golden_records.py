@@ -1,0 +1,42 @@
+"""Recorded stores and runs are read, compared and continued by the present code."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raybio.methods import METHODS
+from raybio.runtime.compare.compare import compare_runs, write_comparison
+from raybio.runtime.compare.runs import given_runs
+from tests import golden_records
+from tests.golden_records import GOLDEN
+
+MAX_BYTES = 1_500_000
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_recorded_store_opens_and_is_whole(method: str) -> None:
+    golden_records.check_store(method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_recorded_finished_run_is_finished_and_compares(method: str, tmp_path: Path) -> None:
+    golden_records.check_finished(method)
+    for name in ("first", "second"):
+        shutil.copytree(GOLDEN / "finished" / method, tmp_path / name)
+    found = compare_runs(given_runs(["first", "second"], tmp_path))
+    assert found.rows["first"] == found.rows["second"] != {}
+    assert (tmp_path / "report" / "report.json") in write_comparison(found, tmp_path / "report")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_recorded_half_trained_run_is_trained_to_its_end(method: str, tmp_path: Path) -> None:
+    golden_records.check_half(method, tmp_path)
+
+
+def test_recorded_files_are_small_and_name_neither_modules_nor_folders_of_a_machine() -> None:
+    paths = [path for path in GOLDEN.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in paths) < MAX_BYTES
+    for path in paths:
+        assert not re.search(rb"raybio\.[a-z_]+|/tmp/|/home/|/root/", path.read_bytes()), path
