@@ -146,7 +146,7 @@ def fetch_file(source: str, name: str, revision: str) -> Path | None:
     raise _unloadable(source, reason)
 
 
-def need_file(source: str, name: str, revision: str) -> Path:
+def require_file(source: str, name: str, revision: str) -> Path:
     """The local path of file ``name`` of a folder or a hub id.
 
     Raises:

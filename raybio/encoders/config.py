@@ -51,7 +51,7 @@ class TransformerConfig(BaseConfig):
             )
         return self
 
-    def fresh_sizes(
+    def scratch_sizes(
         self, *, dropout: float, attention_dropout: float | None = None
     ) -> dict[str, Any]:
         """The sizes of a model from scratch, as the configurations of BERT and ESM call them."""

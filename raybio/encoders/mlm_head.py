@@ -54,7 +54,7 @@ class MaskHead(nn.Module):
             self.norm(nn.functional.gelu(self.dense(hidden_KD))), embedding_VD, self.bias
         )
 
-    def begin_with(self, weights: dict[str, Tensor]) -> None:
+    def load_checkpoint_weights(self, weights: dict[str, Tensor]) -> None:
         """Take a checkpoint's weights; tokens that were added since keep their bias of 0."""
         missing = len(self.bias) - len(weights["bias"])
         self.load_state_dict(weights | {"bias": nn.functional.pad(weights["bias"], (0, missing))})
@@ -85,7 +85,7 @@ def build_mask_head(
         )
     found = weights()
     if found is not None:
-        head.begin_with({name: found[name] for name in head.state_dict()})
+        head.load_checkpoint_weights({name: found[name] for name in head.state_dict()})
     return head
 
 

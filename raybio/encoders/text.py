@@ -52,7 +52,7 @@ class TextEncoder(Encoder):
         pooling: "mean" or "cls".
         is_normalised: whether embeddings have length 1.
         log_temperature: natural logarithm of a learned temperature, or None; see ``learn_temperature``.
-        mask_head: head of masked language modelling, or None; see ``learn_words``.
+        mask_head: head of masked language modelling, or None; see ``add_mask_head``.
     """
 
     log_temperature: nn.Parameter | None
@@ -102,15 +102,15 @@ class TextEncoder(Encoder):
         """Scores (K, V) of the vocabulary.
 
         Raises:
-            NotImplementedError: before ``learn_words``.
+            NotImplementedError: before ``add_mask_head``.
         """
         if self.mask_head is None:
             raise NotImplementedError(
-                "this text encoder has no language-model head; call learn_words first"
+                "this text encoder has no language-model head; call add_mask_head first"
             )
         return self.mask_head(hidden_KD, self.model.get_input_embeddings().weight)
 
-    def learn_words(self, config: TextEncoderConfig, *, seed: int) -> None:
+    def add_mask_head(self, config: TextEncoderConfig, *, seed: int) -> None:
         """Add a head of masked language modelling whose last map is the word embeddings' own.
 
         Its weights are those of the source, be it a language model or an export with its head beside it; where
@@ -258,12 +258,12 @@ class TextReader(NamedTuple):
     Attributes:
         tokenizer: how texts become its token ids.
         max_tokens: longest text it reads, special tokens included: ``max_length`` or fewer.
-        readable: most tokens that it has positions for, whatever ``max_length`` says.
+        num_positions: most tokens that it has positions for, whatever ``max_length`` says.
     """
 
     tokenizer: PreTrainedTokenizerFast
     max_tokens: int
-    readable: int
+    num_positions: int
 
 
 def text_reader(config: TextEncoderConfig, *, count_by_word: Mapping[str, int]) -> TextReader:
@@ -295,7 +295,7 @@ def _fresh_tokenizer(
 def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     dropout = 0.1 if config.dropout is None else config.dropout
     sizes = BertConfig(
-        **config.fresh_sizes(dropout=dropout, attention_dropout=config.attention_dropout),
+        **config.scratch_sizes(dropout=dropout, attention_dropout=config.attention_dropout),
         vocab_size=len(tokenizer),
         max_position_embeddings=_wanted_length(config, tokenizer),
         pad_token_id=tokenizer.pad_token_id,

@@ -221,7 +221,9 @@ def word_pieces(
     )
 
 
-def ids_around(tokenizer: "PreTrainedTokenizerFast") -> tuple[tuple[int, ...], tuple[int, ...]]:
+def special_ids_around(
+    tokenizer: "PreTrainedTokenizerFast",
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The special tokens that a tokenizer puts before a text and behind it."""
     # Of the plain one: the tokenizer's own pads and cuts as it was last told to.
     backend = _plain_tokenizer(_canonical_json(tokenizer.backend_tokenizer))

@@ -153,7 +153,7 @@ class CheckpointStore:
         """
         reasons = []
         try:
-            folders = committed(self.directory)
+            folders = list_checkpoints(self.directory)
         except OSError as error:
             raise CheckpointError(
                 f"{self.directory}: checkpoints cannot be looked for there ({error})"
@@ -271,14 +271,14 @@ class CheckpointStore:
 
     def _free_name(self, step: int) -> Path:
         name = f"step-{step:08d}"
-        taken = {path.name for path in committed(self.directory)}
+        taken = {path.name for path in list_checkpoints(self.directory)}
         return self.directory / next(free for free in _names(name) if free not in taken)
 
     def _prune(self, newest: Path) -> None:
         """Delete what is proven to be damaged, and all but the ``keep`` newest."""
         sound = [
             path
-            for path in committed(self.directory)
+            for path in list_checkpoints(self.directory)
             if path not in self._known_damaged and path != newest
         ]
         for path in [*sound[self.keep - 1 :], *self._known_damaged]:
@@ -295,7 +295,7 @@ class CheckpointStore:
     def _explain(self, step: int, error: OSError) -> CheckpointError:
         try:
             free = f"{shutil.disk_usage(self.directory).free:,} bytes are free there"
-            older = [path.name for path in committed(self.directory)]
+            older = [path.name for path in list_checkpoints(self.directory)]
         except OSError:
             free, older = "the folder cannot be reached", ["their folder cannot be reached"]
         failure = CheckpointError(
@@ -307,7 +307,7 @@ class CheckpointStore:
         return failure
 
 
-def committed(directory: Path) -> list[Path]:
+def list_checkpoints(directory: Path) -> list[Path]:
     """Folders of the checkpoints in ``directory``, newest first; whether their bytes are whole is not looked at.
 
     Raises:
@@ -328,7 +328,7 @@ def newest_manifest(directory: Path) -> dict[str, Any] | None:
     Raises:
         CheckpointError: if it has another format version.
     """
-    for folder in committed(directory):
+    for folder in list_checkpoints(directory):
         try:
             return read_manifest(folder)
         except (DamagedError, OSError):
@@ -336,16 +336,16 @@ def newest_manifest(directory: Path) -> dict[str, Any] | None:
     return None
 
 
-def keep_newest(directory: Path) -> None:
+def delete_all_but_newest(directory: Path) -> None:
     """Delete all checkpoints but the newest, of a run that goes on no more; what cannot be deleted is warned about."""
-    for path in committed(directory)[1:]:
+    for path in list_checkpoints(directory)[1:]:
         try:
             durable.remove_folder(path, path.with_name(_REMOVING + path.name))
         except OSError as error:
             _log.warning("%s: an old checkpoint could not be deleted: %s", path, error)
 
 
-def adopt(source: Path, directory: Path, config: BaseConfig, run: Mapping[str, Any]) -> None:
+def copy_to_run(source: Path, directory: Path, config: BaseConfig, run: Mapping[str, Any]) -> None:
     """Make a checkpoint of one run the newest of another, which goes on from its weights with other settings.
 
     Args:
@@ -371,8 +371,8 @@ def adopt(source: Path, directory: Path, config: BaseConfig, run: Mapping[str, A
         raise CheckpointError(f"{source}: cannot be gone on from in {directory}: {error}") from None
 
 
-def step_of(folder: Path) -> int:
-    """The step of a checkpoint's folder, as ``committed`` gives them."""
+def step_of_checkpoint(folder: Path) -> int:
+    """The step of a checkpoint's folder, as ``list_checkpoints`` gives them."""
     match = _FOLDER_NAME.fullmatch(folder.name)
     assert match is not None
     return int(match[1])

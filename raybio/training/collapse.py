@@ -54,7 +54,7 @@ class CollapseWatch:
         self._warned: set[str] = set()
         self._spread_text = ""
 
-    def see_step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def observe_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the losses of the update that made it ``step`` updates; steps of the warm-up do not count."""
         if step <= self._first_step:
             return
@@ -81,7 +81,7 @@ class CollapseWatch:
                     self._spread_text,
                 )
 
-    def see_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def observe_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take the metrics of an evaluation after ``step`` updates."""
         if MEAN_COSINE not in metrics:
             return

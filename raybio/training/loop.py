@@ -61,7 +61,7 @@ class Progress:
     step: int = 0
     evaluated_step: int = -1
     best_metric: float | None = None
-    num_evaluations_without_rise: int = 0
+    num_evaluations_without_improvement: int = 0
     num_skipped: int = 0
     precision: str | None = None
 
@@ -192,7 +192,7 @@ class _Run:
             meter.add(metrics)
             self.progress.step = step + 1
             if self.watch is not None:
-                self.watch.see_step(self.progress.step, metrics)
+                self.watch.observe_step(self.progress.step, metrics)
             is_last = self.progress.step >= self.schedule.max_steps
             is_stopped, is_wanted = (
                 (False, False) if is_last else self._anybody(should_stop, should_checkpoint)
@@ -244,7 +244,7 @@ class _Run:
         self.system.model.train()
         self.progress.evaluated_step = self.progress.step
         if self.watch is not None:
-            self.watch.see_evaluation(self.progress.step, metrics)
+            self.watch.observe_evaluation(self.progress.step, metrics)
         self._note_rise(metrics)
         return metrics
 
@@ -258,7 +258,8 @@ class _Run:
         is_watched = self.schedule.early_stopping_metric is not None
         return (
             is_watched
-            and self.progress.num_evaluations_without_rise >= self.schedule.early_stopping_patience
+            and self.progress.num_evaluations_without_improvement
+            >= self.schedule.early_stopping_patience
         )
 
     def _note_rise(self, metrics: dict[str, float]) -> None:
@@ -272,15 +273,18 @@ class _Run:
         best = -math.inf if self.progress.best_metric is None else self.progress.best_metric
         # A metric that is undefined (NaN) is no rise, and nothing has to be better than it.
         if metrics[name] > best:
-            self.progress.best_metric, self.progress.num_evaluations_without_rise = metrics[name], 0
+            self.progress.best_metric, self.progress.num_evaluations_without_improvement = (
+                metrics[name],
+                0,
+            )
         else:
-            self.progress.num_evaluations_without_rise += 1
+            self.progress.num_evaluations_without_improvement += 1
 
     def _newest_checkpoint(self) -> Any:
         if self.checkpoints is None:
             return None
         return self.checkpoints.load_newest(
-            self.config, self.system.data_digest, ignore=free_settings(self.config)
+            self.config, self.system.data_digest, ignore=changeable_settings(self.config)
         )
 
     def _decided(self, given: str | None) -> str:
@@ -353,7 +357,7 @@ class _Meter:
         self._since = time.perf_counter()
 
 
-def free_settings(config: TrainingConfig) -> tuple[str, ...]:
+def changeable_settings(config: TrainingConfig) -> tuple[str, ...]:
     """Settings that may change when a run is continued, since no finished step depends on them."""
     always = ("schedule.keep_checkpoints", "schedule.log_every_steps")
     rate_needs_the_end = config.optim.schedule != "constant" or config.optim.warmup_ratio > 0

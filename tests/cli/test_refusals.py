@@ -35,7 +35,7 @@ from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.progress import ProgressView
 from raybio.store.store import Store
-from raybio.training.loop import free_settings
+from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 
 
@@ -108,7 +108,7 @@ def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_st
     """A second command with another free setting must not write over what the first one runs with."""
     config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
     folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
-    assert "schedule.max_steps" in free_settings(config)
+    assert "schedule.max_steps" in changeable_settings(config)
     longer = override(config, "schedule.max_steps", config.schedule.max_steps + 1)
     with folder.lock("driver", 1), pytest.raises(ClusterError, match="another process is at work"):
         train(replace(request_one, config=longer))

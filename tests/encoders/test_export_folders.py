@@ -38,7 +38,7 @@ def text(folder: Path, source: str = "scratch", **settings: object) -> None:
     config = TextEncoderConfig(source=source, max_length=32, **SIZES, **settings)
     encoder: TextEncoder = build_text_encoder(config, seed=0, count_by_word=COUNT_BY_WORD)
     if source == "scratch":
-        encoder.learn_words(config, seed=0)
+        encoder.add_mask_head(config, seed=0)
     export_text_encoder(encoder, folder, card={})
 
 

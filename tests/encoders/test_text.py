@@ -324,7 +324,7 @@ def test_a_language_model_goes_on_with_its_own_head(architecture, tmp_path):
     source = save_with_head(tmp_path, architecture)
     config = TextEncoderConfig(source=source)
     encoder = build_text_encoder(config, seed=0).eval()
-    encoder.learn_words(config, seed=0)
+    encoder.add_mask_head(config, seed=0)
     tokens = padded(encoder, SENTENCES[:1])
     logits_KV = encoder.token_logits(encoder(tokens).hidden_RLD[0])
     whole = AutoModelForMaskedLM.from_pretrained(source).eval()
@@ -336,7 +336,7 @@ def test_a_fresh_head_depends_on_the_seed_and_is_told(tmp_path, caplog):
     heads = []
     for seed in (0, 0, 1):
         encoder = loaded(tmp_path)
-        encoder.learn_words(TextEncoderConfig(source=str(tmp_path)), seed=seed)
+        encoder.add_mask_head(TextEncoderConfig(source=str(tmp_path)), seed=seed)
         heads.append(encoder.mask_head.dense.weight)
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])

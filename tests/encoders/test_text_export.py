@@ -160,11 +160,11 @@ def test_a_failed_export_leaves_the_old_one(tmp_path):
 
 def test_the_head_of_masked_language_modelling_goes_on_too(tmp_path):
     encoder = tiny_encoder()
-    encoder.learn_words(TextEncoderConfig(), seed=3)
+    encoder.add_mask_head(TextEncoderConfig(), seed=3)
     folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)
     config = TextEncoderConfig(source=str(folder))
     again = build_text_encoder(config, seed=1)
-    again.learn_words(config, seed=1)
+    again.add_mask_head(config, seed=1)
     assert weights_digest(again.state_dict().items()) == weights_digest(
         encoder.state_dict().items()
     )

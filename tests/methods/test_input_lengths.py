@@ -88,8 +88,8 @@ def test_texts_are_counted_by_the_tokens_that_training_reads(
     store = request.getfixturevalue(CASES[name].store)
     config = tiny_config(name, **TEXTS[name])
     found = METHODS[name].input_lengths(config, store)
-    assert len({one.what for one in found}) == len(found)  # MLflow keeps one metric of each name
-    assert all(re.fullmatch(r"[\w\-. /]+", one.what) for one in found)
+    assert len({one.name for one in found}) == len(found)  # MLflow keeps one metric of each name
+    assert all(re.fullmatch(r"[\w\-. /]+", one.name) for one in found)
     assert all(one.num_cut <= one.num_counted == one.num_rows for one in found)
     assert any(one.num_cut for one in found)
     assert all((one.longest > one.limit) == bool(one.remark) for one in found)
@@ -99,11 +99,11 @@ def test_texts_are_counted_by_the_tokens_that_training_reads(
     )
     read = [one for one in found if one.unit == "tokens"]
     assert token_lengths.max() == max(
-        min(one.longest, one.limit) for one in read if "set" not in one.what
+        min(one.longest, one.limit) for one in read if "set" not in one.name
     )
     roomy = tiny_config(name, **dict.fromkeys(TEXTS[name], 250))
     assert not any(
-        one.remark for one in METHODS[name].input_lengths(roomy, store) if "names" not in one.what
+        one.remark for one in METHODS[name].input_lengths(roomy, store) if "names" not in one.name
     )
 
 
@@ -123,7 +123,7 @@ def test_rows_that_the_cut_makes_equal_are_counted_and_most_of_them_refused(tmp_
     entry = METHODS["finetune"]
     some = stability(tmp_path / "some", [*variants(8), *variants(2, "M" * 70)])
     (found,) = entry.input_lengths(config, some)
-    assert (found.num_cut, found.num_alike, found.num_distinct) == (2, 2, 10)
+    assert (found.num_cut, found.num_equal, found.num_distinct) == (2, 2, 10)
     assert found.remark.endswith("; 2 of them no longer differ")
     entry.check(config, some)
     all_of_them = stability(tmp_path / "all", variants(10, "M" * 70))
@@ -161,7 +161,7 @@ def test_a_length_that_an_export_cannot_read_is_refused_where_it_is_explicit(
     request = TrainRequest("finetune", config, store.path, "tuned", tmp_path / "runs")
     assert check_request(request) == store.digest
     (found,) = METHODS["finetune"].input_lengths(config, store)
-    assert (found.readable, found.wanted, found.longest) == (64, 82, 80)
+    assert (found.num_positions, found.setting_value, found.longest) == (64, 82, 80)
     assert found.remark.startswith(f"sequences: 12 of 12 cut at {found.limit} of 80 residues")
     explicit = replace(request, explicit=frozenset({"encoder.max_length"}))
     with pytest.raises(
@@ -179,7 +179,11 @@ def test_a_text_export_says_what_it_reads_without_its_weights(
     export = system.export(tmp_path / "export", {})
     config = tiny_config(name, **{"encoder.source": str(export), "encoder.max_length": 512})
     (found,) = METHODS[name].input_lengths(config, tiny_citations)
-    assert found.readable == METHODS[name].build(config, tiny_citations.path).model.max_tokens == 32
+    assert (
+        found.num_positions
+        == METHODS[name].build(config, tiny_citations.path).model.max_tokens
+        == 32
+    )
     request = TrainRequest(name, config, tiny_citations.path, "on", tmp_path / "runs")
     check_request(request)
     with pytest.raises(

@@ -40,7 +40,7 @@ def test_collapsed_embeddings_are_warned_about_once(
 ) -> None:
     watched = watch()
     for step in (0, 100, 200):
-        watched.see_evaluation(step, metrics)
+        watched.observe_evaluation(step, metrics)
     (only,) = warned(caplog)
     assert only.startswith("step 0: the embeddings have collapsed: mean cosine")
 
@@ -48,10 +48,10 @@ def test_collapsed_embeddings_are_warned_about_once(
 def test_a_healthy_encoder_is_not_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     watched = watch()
     for step in range(1, 1001):
-        watched.see_step(step, {"ranking_loss": CHANCE * 0.97, "ranking_chance": CHANCE})
-    watched.see_evaluation(0, SPREAD)
-    watched.see_evaluation(100, {"val/link_mrr": 0.1})
-    watch(is_supervised=True).see_evaluation(0, ON_A_LINE)
+        watched.observe_step(step, {"ranking_loss": CHANCE * 0.97, "ranking_chance": CHANCE})
+    watched.observe_evaluation(0, SPREAD)
+    watched.observe_evaluation(100, {"val/link_mrr": 0.1})
+    watch(is_supervised=True).observe_evaluation(0, ON_A_LINE)
     assert warned(caplog) == []
 
 
@@ -59,9 +59,9 @@ def test_first_tokens_of_random_weights_are_warned_about_only_when_training_leav
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     watched = watch(is_pretrained=False)
-    watched.see_evaluation(0, COLLAPSED)
+    watched.observe_evaluation(0, COLLAPSED)
     assert warned(caplog) == []
-    watched.see_evaluation(100, COLLAPSED)
+    watched.observe_evaluation(100, COLLAPSED)
     assert len(warned(caplog)) == 1
 
 
@@ -70,11 +70,11 @@ def test_a_loss_that_stays_at_chance_is_warned_about_once_and_after_the_warm_up(
     caplog: pytest.LogCaptureFixture, max_steps: int, expected: int
 ) -> None:
     watched = watch(max_steps)
-    watched.see_evaluation(0, SPREAD)
+    watched.observe_evaluation(0, SPREAD)
     steps = []
     for step in range(1, max_steps + 1):
         before = len(warned(caplog))
-        watched.see_step(step, {"ranking_loss": 4.143, "ranking_chance": CHANCE, "loss": 4.143})
+        watched.observe_step(step, {"ranking_loss": 4.143, "ranking_chance": CHANCE, "loss": 4.143})
         steps += [step] * (len(warned(caplog)) - before)
     assert steps == [expected]
     (only,) = warned(caplog)
@@ -87,7 +87,7 @@ def test_a_loss_that_swings_around_chance_is_not_at_chance(
 ) -> None:
     watched = watch()
     for step in range(1, 1001):
-        watched.see_step(
+        watched.observe_step(
             step, {"ranking_loss": CHANCE * (1 + 0.03 * (-1) ** step), "ranking_chance": CHANCE}
         )
     assert warned(caplog) == []

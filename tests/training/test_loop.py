@@ -10,7 +10,7 @@ from raybio.core.errors import CheckpointError
 from raybio.core.interfaces import Collective
 from raybio.methods import METHODS
 from raybio.store.store import Store
-from raybio.training.checkpoint import CheckpointStore, committed, step_of
+from raybio.training.checkpoint import CheckpointStore, list_checkpoints, step_of_checkpoint
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
 from tests.methods.conformance_cases import tiny_config
@@ -214,7 +214,13 @@ class WantedOnce:
             if report.is_checkpoint:
                 checkpoints.wait()
                 collective.all_sum(torch.zeros(1))  # rank 0 has written it
-                taken.append((report.step, report.is_last, step_of(committed(self.folder)[0])))
+                taken.append(
+                    (
+                        report.step,
+                        report.is_last,
+                        step_of_checkpoint(list_checkpoints(self.folder)[0]),
+                    )
+                )
         assert taken == [(2, False, 2), (6, True, 6)]
         assert next(answers, None) is None
 

@@ -92,11 +92,11 @@ def input_lengths(config: Config, store: ArticleStore) -> list[InputLengths]:
             )
         )
         texts = partial(_first_letters, store, field, most)
-        found.append(text_lengths(f"{field}s", texts, row_N, reader, wanted=wanted))
+        found.append(text_lengths(f"{field}s", texts, row_N, reader, max_length=wanted))
     terms = np.arange(len(store.term_names))
     return [
         *found,
-        text_lengths("terms", partial(_names_of_terms, store), terms, reader, wanted=wanted),
+        text_lengths("terms", partial(_names_of_terms, store), terms, reader, max_length=wanted),
     ]
 
 

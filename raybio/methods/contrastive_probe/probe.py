@@ -204,7 +204,7 @@ def cuts_of_benchmarks(
                 read = partial(_taken, texts)
                 rows = np.arange(len(texts))
                 lengths = text_lengths(
-                    f"{what} of {title}", read, rows, reader, wanted=limit, limit=limit
+                    f"{what} of {title}", read, rows, reader, max_length=limit, limit=limit
                 )
                 if lengths.remark:
                     remarks.setdefault(name, []).append(lengths.remark)

@@ -88,7 +88,7 @@ def input_lengths(config: Config, store: ClozeStore) -> list[InputLengths]:
     source = TokenizerSource.of(reader.tokenizer)
     tokenise = partial(source.tokenise, max_length=config.cloze.max_tokens, keep_mask=True)
     collate = ClozeCollate(plan, config.cloze, tokenise, mask_token, config.seed)
-    count = partial(text_lengths, reader=reader, wanted=config.encoder.max_length)
+    count = partial(text_lengths, reader=reader, max_length=config.encoder.max_length)
     most, rows = config.cloze.max_tokens, plan.trained_rows
     found = [
         count("queries of sentences", lambda row_R: collate.divided(row_R)[0], rows, limit=most),

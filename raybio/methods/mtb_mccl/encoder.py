@@ -14,7 +14,7 @@ from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
 from raybio.encoders.text import TextEncoder, build_text_encoder
-from raybio.encoders.tokenization import ids_around
+from raybio.encoders.tokenization import special_ids_around
 from raybio.encoders.transformer import seeded_weights
 from raybio.methods.mtb_mccl.attention import (
     StatesAndAttention,
@@ -44,7 +44,7 @@ class RelationEncoder(Encoder):
         projection: W, or None.
         width: numbers in the embedding of a pair.
         pad_id: token id of padding.
-        mask_head: head of masked language modelling, or None; see ``learn_words``.
+        mask_head: head of masked language modelling, or None; see ``add_mask_head``.
         head: what a system trains beside the encoder, or None.
     """
 
@@ -91,7 +91,7 @@ class RelationEncoder(Encoder):
         tokenizer = self.text.tokenizer
         if tokenizer.mask_token_id is None:
             raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
-        prefix_ids, suffix_ids = ids_around(tokenizer)
+        prefix_ids, suffix_ids = special_ids_around(tokenizer)
         named = {
             "opening_id": OPENING,
             "closing_id": CLOSING,
@@ -108,15 +108,15 @@ class RelationEncoder(Encoder):
         """Scores (K, V) of the vocabulary.
 
         Raises:
-            NotImplementedError: before ``learn_words``.
+            NotImplementedError: before ``add_mask_head``.
         """
         if self.mask_head is None:
             raise NotImplementedError(
-                "this relation encoder has no language-model head; call learn_words first"
+                "this relation encoder has no language-model head; call add_mask_head first"
             )
         return self.mask_head(hidden_KD, self.text.model.get_input_embeddings().weight)
 
-    def learn_words(self, config: RelationEncoderConfig, *, seed: int) -> None:
+    def add_mask_head(self, config: RelationEncoderConfig, *, seed: int) -> None:
         """Add a head of masked language modelling whose last map is the word embeddings' own.
 
         Its weights are those of the source, be it a language model or an export of ``export_relation_encoder``; where

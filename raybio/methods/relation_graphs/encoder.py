@@ -29,7 +29,7 @@ from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.export import export_text_encoder, model_card
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder
-from raybio.encoders.tokenization import ids_around, word_pieces
+from raybio.encoders.tokenization import special_ids_around, word_pieces
 from raybio.encoders.transformer import last_hidden_states
 from raybio.methods.relation_graphs.batches import PaddedWords
 from raybio.methods.relation_graphs.character_bert.checkpoint import is_character_bert
@@ -116,7 +116,7 @@ class WordEncoder(Encoder):
         spelling = hashlib.sha256("\0".join(words).encode(errors="surrogatepass")).hexdigest()
         if isinstance(self.body, TextEncoder):
             token_E, indptr_V1 = word_pieces(self.body.tokenizer, words)
-            prefix_ids, suffix_ids = ids_around(self.body.tokenizer)
+            prefix_ids, suffix_ids = special_ids_around(self.body.tokenizer)
             return {
                 "token_E": token_E,
                 "indptr_V1": indptr_V1,

@@ -26,8 +26,8 @@ from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.progress import ProgressView
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.store.store import open_store
-from raybio.training.checkpoint import step_of
-from raybio.training.loop import free_settings
+from raybio.training.checkpoint import step_of_checkpoint
+from raybio.training.loop import changeable_settings
 from raybio.training.precision import Decision, Processor, decide_precision
 from raybio.training.settings import TrainingConfig
 
@@ -189,14 +189,14 @@ def check_lengths(lengths: Sequence[InputLengths], explicit: frozenset[str]) -> 
     for one in lengths:
         if (
             one.setting not in explicit
-            or one.wanted is None
-            or one.readable is None
-            or one.wanted <= one.readable
+            or one.setting_value is None
+            or one.num_positions is None
+            or one.setting_value <= one.num_positions
         ):
             continue
         raise ConfigError(
-            f"{one.setting}: got {one.wanted}, and the encoder reads at most {one.readable} tokens, special ones "
-            f"included; the longest of the {one.what} has {one.longest:,} {one.unit}. Want at most {one.readable}, or "
+            f"{one.setting}: got {one.setting_value}, and the encoder reads at most {one.num_positions} tokens, special ones "
+            f"included; the longest of the {one.name} has {one.longest:,} {one.unit}. Want at most {one.num_positions}, or "
             "an encoder with more positions"
         )
 
@@ -219,7 +219,7 @@ def train(request: TrainRequest) -> Result:
     digest = check_request(request)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
-        store, free = Path(request.store).absolute(), free_settings(request.config)
+        store, free = Path(request.store).absolute(), changeable_settings(request.config)
         is_old = folder.open(request.method, request.config, store, digest, free)
         finished = _finished(folder, request.config) if is_old else None
         tracker = Tracker(
@@ -325,7 +325,7 @@ def report_cuts(lengths: list[InputLengths], folder: RunFolder, tracker: Tracker
     remarks = [one.remark for one in lengths if one.remark]
     for remark in remarks:
         print(remark, flush=True)
-    cut = {f"inputs/{one.what}/cut_share": one.num_cut / max(one.num_counted, 1) for one in lengths}
+    cut = {f"inputs/{one.name}/cut_share": one.num_cut / max(one.num_counted, 1) for one in lengths}
     tracker.note({"inputs": "; ".join(remarks)} if remarks else {}, cut)
 
 
@@ -493,7 +493,7 @@ class _Follower:
 def _is_trained(folder: RunFolder, config: TrainingConfig) -> bool:
     """Whether the last step is saved, so that only the final evaluation is left, which the same command does again."""
     newest = folder.newest_checkpoint
-    return newest is not None and step_of(newest) >= config.schedule.max_steps
+    return newest is not None and step_of_checkpoint(newest) >= config.schedule.max_steps
 
 
 def _order(request: TrainRequest, folder: RunFolder, resources: Resources, start: str) -> Any:

@@ -90,9 +90,9 @@ class RunFolder:
     def newest_checkpoint(self) -> Path | None:
         """The one from which the run goes on, if its bytes are whole."""
         # Only now: this imports torch, which takes seconds.
-        from raybio.training.checkpoint import committed
+        from raybio.training.checkpoint import list_checkpoints
 
-        return next(iter(committed(self.checkpoints)), None)
+        return next(iter(list_checkpoints(self.checkpoints)), None)
 
     @property
     def max_steps(self) -> int | None:
@@ -225,7 +225,7 @@ class RunFolder:
         config: BaseConfig,
         store: Path,
         data_digest: str,
-        free_settings: tuple[str, ...],
+        changeable_settings: tuple[str, ...],
     ) -> bool:
         """Make the run, or check that the one in the folder is this one; returns whether it was there already.
 
@@ -237,7 +237,7 @@ class RunFolder:
             config: the whole configuration.
             store: where the store lies now.
             data_digest: its digest.
-            free_settings: dotted paths that may differ from the last start.
+            changeable_settings: dotted paths that may differ from the last start.
 
         Raises:
             CheckpointError: if the folder holds a run of another method, configuration or store, with the difference.
@@ -260,7 +260,7 @@ class RunFolder:
                 f"{self.identity}: missing, although the folder holds results. {FORMATS['run'].if_lost}"
             )
         if old is not None:
-            free = tuple(f"{path}: " for path in free_settings)
+            free = tuple(f"{path}: " for path in changeable_settings)
             changes = difference({name: old.get(name) for name in identity}, identity)
             changes += [
                 line

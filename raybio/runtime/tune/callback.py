@@ -30,7 +30,7 @@ from raybio.runtime.tune.trial import (
     new_note,
     status_of,
 )
-from raybio.training.checkpoint import keep_newest
+from raybio.training.checkpoint import delete_all_but_newest
 
 TRIALS = "trials.json"
 """The sweep's trials in the order of their start; what a sweep that goes on begins with."""
@@ -222,7 +222,7 @@ class FollowedTrials(Callback):
             if status != FAILED:
                 self._note_best(folder)
             if status in (FINISHED, STOPPED) and self.order.space.scheduler.kind != "pbt":
-                keep_newest(
+                delete_all_but_newest(
                     folder.checkpoints
                 )  # of a population, others may go on from any of them
         tracker = self._trackers.pop(folder.name, None)

@@ -16,7 +16,7 @@ from raybio.core.search_space import Settings
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tune.trial import FAILED, NOTE, Trial, TrialOrder, status_of
-from raybio.training.loop import free_settings
+from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 
 SEED = "seed"
@@ -189,7 +189,7 @@ def best_config(order: TrialOrder, place: Place) -> TrainingConfig:
     """
     config = order.config(place.trials[0].settings)
     changes: dict[str, Any] = {"precision": order.precision_of(config)}
-    if "schedule.max_steps" in free_settings(config):
+    if "schedule.max_steps" in changeable_settings(config):
         changes["schedule.max_steps"] = place.best_step
     return override_all(config, changes)
 

@@ -24,7 +24,7 @@ from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run.notices import warnings_to
 from raybio.runtime.tune.trial import NOTE, Trial, TrialOrder, has_ended
 from raybio.store.store import open_store
-from raybio.training.checkpoint import adopt, committed, step_of
+from raybio.training.checkpoint import copy_to_run, list_checkpoints, step_of_checkpoint
 from raybio.training.settings import TrainingConfig
 
 OBJECTIVE = "objective"
@@ -126,7 +126,7 @@ def _told_step(order: TrialOrder, trial: Trial) -> int:
     with found.as_directory() as place:
         note = read_record(Path(place) / NOTE, "trial checkpoint")
     folder, donor = order.folder(trial), Path(note["folder"])
-    if donor != folder.path and not committed(folder.checkpoints):
+    if donor != folder.path and not list_checkpoints(folder.checkpoints):
         _go_on_from(
             RunFolder(donor.parent, donor.name), folder, order.config(trial.settings), note["step"]
         )
@@ -135,16 +135,18 @@ def _told_step(order: TrialOrder, trial: Trial) -> int:
 
 def _go_on_from(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int) -> None:
     """Copy a checkpoint and what led to it."""
-    saved = committed(donor.checkpoints)
-    source = next((one for one in saved if step_of(one) == step), saved[0] if saved else None)
+    saved = list_checkpoints(donor.checkpoints)
+    source = next(
+        (one for one in saved if step_of_checkpoint(one) == step), saved[0] if saved else None
+    )
     if source is None:
         raise ClusterError(f"{donor.path}: has no checkpoint of step {step:,} to go on from")
     folder.make()
     log = MetricsLog(folder.metrics)
     for report in read_reports(donor.metrics):
-        if report["step"] <= step_of(source):
+        if report["step"] <= step_of_checkpoint(source):
             log.append(report["step"], report["metrics"], goes_on_from=donor.name)
-    adopt(source, folder.checkpoints, config, folder.records())
+    copy_to_run(source, folder.checkpoints, config, folder.records())
 
 
 def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
@@ -155,7 +157,7 @@ def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
     newest = folder.newest_checkpoint
     if newest is None or folder.failure.exists():
         return []
-    return [(step, value) for step, value in known if step <= step_of(newest)]
+    return [(step, value) for step, value in known if step <= step_of_checkpoint(newest)]
 
 
 def _new_values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[tuple[int, float]]:

@@ -260,9 +260,9 @@ def test_an_export_brings_its_markers_and_its_projection(tmp_path):
 
 def test_a_fresh_language_model_head_is_near_chance():
     model = encoder()
-    with pytest.raises(NotImplementedError, match="learn_words"):
+    with pytest.raises(NotImplementedError, match="add_mask_head"):
         model.token_logits(torch.zeros(1, 16))
-    model.learn_words(config(), seed=0)
+    model.add_mask_head(config(), seed=0)
     with torch.no_grad():
         logits = model.token_logits(
             model(documents().pad(torch.arange(3), model.pad_id)).hidden_RLD[:, 1]
@@ -276,7 +276,7 @@ def test_the_language_model_head_of_a_checkpoint_is_kept(tmp_path, architecture)
     source = save_with_head(tmp_path / "lm", architecture)
     given = config(source=source, max_length="auto")
     model = build_relation_encoder(given, seed=0).eval()
-    model.learn_words(given, seed=0)
+    model.add_mask_head(given, seed=0)
     plain = AutoModelForMaskedLM.from_pretrained(source).eval()
     token_RL = torch.tensor([[2, 7, 8, 9, 3]])
     with torch.no_grad():
@@ -292,14 +292,14 @@ def test_the_language_model_head_of_a_checkpoint_is_kept(tmp_path, architecture)
     export_relation_encoder(model, tmp_path / "model", card={}, settings={})
     given = config(source=str(tmp_path / "model"), max_length="auto")
     again = build_relation_encoder(given, seed=1)
-    again.learn_words(given, seed=1)
+    again.add_mask_head(given, seed=1)
     torch.testing.assert_close(again.mask_head.state_dict(), model.mask_head.state_dict())
 
 
 def test_a_checkpoint_without_language_model_begins_with_a_fresh_head_and_says_so(tmp_path, caplog):
     given = config(source=str(save_tiny(tmp_path, "bert")), max_length="auto")
     model = build_relation_encoder(given, seed=0)
-    model.learn_words(given, seed=0)
+    model.add_mask_head(given, seed=0)
     assert "has no language-model head that we know" in caplog.text
     assert model.mask_head.bias.abs().max() == 0
 

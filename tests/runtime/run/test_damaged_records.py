@@ -20,7 +20,7 @@ from raybio.runtime.run.request import Arguments, settle
 from raybio.runtime.run.worker import walk_alone
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.store.store import Store
-from raybio.training.loop import free_settings
+from raybio.training.loop import changeable_settings
 from tests.runtime_fixtures import TINY
 
 SYSTEM = "sppt_protein"
@@ -69,7 +69,9 @@ def start(
     """What ``train`` does, with the worker's part in this process; returns the outcome and the MLflow run."""
     folder = RunFolder(request.runs, request.name)
     digest = check_request(request)
-    folder.open(SYSTEM, request.config, Path(request.store), digest, free_settings(request.config))
+    folder.open(
+        SYSTEM, request.config, Path(request.store), digest, changeable_settings(request.config)
+    )
     write_record(folder.launch, "launch", {key: getattr(request, key) for key in REMEMBERED})
     finished = _finished(folder, request.config)
     uri = tracking_uri(request.tracking, Path(request.runs))

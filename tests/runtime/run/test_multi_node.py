@@ -19,7 +19,7 @@ from raybio.runtime.run.driver import Result
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
-from raybio.training.checkpoint import committed, step_of
+from raybio.training.checkpoint import list_checkpoints, step_of_checkpoint
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
 from tests.runtime.ray_nodes import Nodes
@@ -154,11 +154,11 @@ def test_a_run_survives_nodes_that_are_taken_with_notice_or_without_and_ends_wit
     # No checkpoint is due before the end: what there is was taken because of the notice.
     driver = drive("run", override_all(tiny_training, {"schedule.checkpoint_every_steps": 1000}))
     driver.wait(lambda: last_step(folder) >= 3)
-    assert committed(folder.checkpoints) == []
+    assert list_checkpoints(folder.checkpoints) == []
     Metadata.is_taken_back = True
-    driver.wait(lambda: committed(folder.checkpoints))
+    driver.wait(lambda: list_checkpoints(folder.checkpoints))
     assert first.poll() is None  # it is there until its notice is over
-    in_time = step_of(committed(folder.checkpoints)[0])
+    in_time = step_of_checkpoint(list_checkpoints(folder.checkpoints)[0])
     assert 3 <= in_time < 24
     first.wait(timeout=1500)
     at_the_end = last_step(folder)

@@ -18,7 +18,7 @@ from raybio.core.records import read_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.store.store import Store
-from raybio.training.checkpoint import step_of
+from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.settings import TrainingConfig
 from tests.runtime.run.test_driver_faults import ROOT, end_of_family
 
@@ -151,7 +151,7 @@ def test_a_population_whose_driver_was_killed_goes_on_from_where_its_members_sto
         members = (RunFolder(path.parent, path.name) for path in (job.sweep / "trials").glob("*"))
         living = [member for member in members if not (member.path / "ended.json").exists()]
         return {
-            member.name: step_of(member.newest_checkpoint)
+            member.name: step_of_checkpoint(member.newest_checkpoint)
             for member in living
             if member.newest_checkpoint
         }

@@ -94,9 +94,9 @@ def _reader(model: str, max_length: int | None) -> TextReader:
     reader = text_reader(
         TextEncoderConfig(source=model, max_length=max_length or MAX_LENGTH), count_by_word={}
     )
-    if max_length is not None and max_length > reader.readable:
+    if max_length is not None and max_length > reader.num_positions:
         raise ConfigError(
-            f"--max-length: got {max_length}, and {model} reads at most {reader.readable} tokens; want at most that"
+            f"--max-length: got {max_length}, and {model} reads at most {reader.num_positions} tokens; want at most that"
         )
     return reader
 
@@ -107,7 +107,7 @@ def _cuts(task: Task, reader: TextReader) -> list[str]:
     for what, texts in {"queries": task.queries, "documents": task.documents}.items():
         read = partial(_taken, texts)
         found.append(
-            text_lengths(what, read, np.arange(len(texts)), reader, wanted=reader.max_tokens)
+            text_lengths(what, read, np.arange(len(texts)), reader, max_length=reader.max_tokens)
         )
     return [one.remark for one in found if one.remark]
 

@@ -31,6 +31,6 @@ def document_lengths(
         encoder.max_document_tokens,
         setting="encoder.max_length",
         num_rows=len(row_N),
-        wanted=encoder.max_length if isinstance(encoder.max_length, int) else None,
-        readable=reader.readable,
+        setting_value=encoder.max_length if isinstance(encoder.max_length, int) else None,
+        num_positions=reader.num_positions,
     )

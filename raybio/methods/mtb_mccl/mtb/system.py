@@ -92,7 +92,7 @@ def build(config: Config, store_path: str | Path) -> System:
     store = open_store(store_path, DocumentStore)
     encoder = _encoder(config, store)
     if config.objective.mlm_weight:
-        encoder.learn_words(config.encoder, seed=derive_seed(config.seed, "mask head"))
+        encoder.add_mask_head(config.encoder, seed=derive_seed(config.seed, "mask head"))
     tokenizer = OffsetTokenizer.of(encoder.text.tokenizer)
     reader = DocumentReader(
         store, tokenizer, Markers(**encoder.markers), config.encoder.max_document_tokens

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel
 
 from raybio.core.errors import ConfigError
 from raybio.core.files import atomic_folder
-from raybio.encoders.checkpoints import fetch_file, need_file
+from raybio.encoders.checkpoints import fetch_file, require_file
 from raybio.encoders.config import SCRATCH
 from raybio.methods.relation_graphs.character_bert.characters import MAX_CHARACTERS, NUM_CHARACTERS
 from raybio.methods.relation_graphs.character_bert.cnn import CHARACTER_WIDTH, FILTERS, NUM_HIGHWAYS
@@ -132,7 +132,7 @@ def read_config(source: str, revision: str) -> BertConfig:
     Raises:
         ConfigError: if it cannot be read, lacks a size, or asks for what is not computed here.
     """
-    description = _read_description(source, need_file(source, CONFIG, revision))
+    description = _read_description(source, require_file(source, CONFIG, revision))
     if absent := [name for name in SIZES if name not in description]:
         raise ConfigError(
             f"encoder.source {source!r}: its {CONFIG} has no {', '.join(absent)}; want BERT's settings"
@@ -164,7 +164,7 @@ def read_weights(model: BertModel, source: str, revision: str, *, num_layers: in
     Raises:
         ConfigError: if the weights are not there as safetensors, or some are missing, left over or of another shape.
     """
-    path = need_file(source, WEIGHTS, revision)
+    path = require_file(source, WEIGHTS, revision)
     try:
         tensors = _encoder_tensors(load_file(path))
     except SafetensorError as error:

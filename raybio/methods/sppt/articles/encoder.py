@@ -35,7 +35,7 @@ def initial_text_encoder(
         config, seed=derive_seed(seed, "weights"), count_by_word=count_by_word
     )
     if objective.lambda_spml < 1:
-        encoder.learn_words(config, seed=derive_seed(seed, "mask head"))
+        encoder.add_mask_head(config, seed=derive_seed(seed, "mask head"))
     return encoder
 
 

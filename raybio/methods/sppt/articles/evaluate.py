@@ -181,7 +181,7 @@ def truncation_remarks(
     for model in models:
         config = TextEncoderConfig(source=model, max_length=max_length)
         reader = text_reader(config, count_by_word={})
-        lengths = text_lengths("texts", store.texts, rows, reader, wanted=max_length)
+        lengths = text_lengths("texts", store.texts, rows, reader, max_length=max_length)
         if lengths.remark:
             remarks[model] = lengths.remark
     return remarks

@@ -66,7 +66,7 @@ def input_lengths(config: Config, store: LinkedTextStore) -> list[InputLengths]:
     """Count the texts that the encoder truncates."""
     reader = text_reader(config.encoder, count_by_word=store.count_by_word)
     rows = np.arange(store.num_rows)
-    return [text_lengths("texts", store.texts, rows, reader, wanted=config.encoder.max_length)]
+    return [text_lengths("texts", store.texts, rows, reader, max_length=config.encoder.max_length)]
 
 
 def build(config: Config, store_path: str | Path) -> System:

@@ -29,7 +29,7 @@ from raybio.encoders.input_lengths import (
     InputLengths,
     check_rows_differ,
     text_lengths,
-    with_alike_texts,
+    with_equal_texts,
 )
 from raybio.encoders.text import TextEncoder, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource
@@ -54,7 +54,7 @@ from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
-from raybio.methods.sppt.proteins.input_lengths import protein_lengths, with_alike_proteins
+from raybio.methods.sppt.proteins.input_lengths import protein_lengths, with_equal_proteins
 from raybio.ops.spread import spread_metrics
 from raybio.store.store import open_store
 from raybio.training.embed import embed_rows
@@ -96,10 +96,10 @@ def input_lengths(config: Config, store: TaskStore) -> list[InputLengths]:
     if TASKS[store.task].on_texts:
         reader = text_reader(_text_config(config), count_by_word=store.count_by_word)
         rows = np.arange(store.num_rows)
-        texts = text_lengths("texts", store.texts, rows, reader, wanted=wanted)
-        return [with_alike_texts(texts, store.texts, rows, reader)]
+        texts = text_lengths("texts", store.texts, rows, reader, max_length=wanted)
+        return [with_equal_texts(texts, store.texts, rows, reader)]
     proteins = protein_lengths(store, _protein_config(config), wanted, "encoder.max_length")
-    return [with_alike_proteins(proteins, store)]
+    return [with_equal_proteins(proteins, store)]
 
 
 def build(config: Config, store_path: str | Path) -> System:

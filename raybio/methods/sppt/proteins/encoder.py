@@ -175,7 +175,7 @@ def max_tokens_of(config: EncoderConfig) -> int:
 
 def _fresh_model(config: EncoderConfig) -> PreTrainedModel:
     vocabulary = VOCABULARIES[config.vocabulary]
-    sizes = config.fresh_sizes(dropout=config.dropout) | {
+    sizes = config.scratch_sizes(dropout=config.dropout) | {
         "vocab_size": vocabulary.size,
         "max_position_embeddings": config.max_positions,
         "pad_token_id": vocabulary.pad_id,

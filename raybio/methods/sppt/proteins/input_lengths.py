@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from raybio.encoders.input_lengths import InputLengths, with_alike
+from raybio.encoders.input_lengths import InputLengths, with_equal_rows
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import max_tokens_of, vocabulary_of
 from raybio.methods.sppt.proteins.store import HasResidues
@@ -20,23 +20,23 @@ def protein_lengths(
         setting: dotted path of the setting that says so.
         crop: which part of a longer sequence is read; "random" and "ends" are windows by design.
     """
-    readable = max_tokens_of(encoder)
+    num_positions = max_tokens_of(encoder)
     return InputLengths.of(
         "sequences",
         "residues",
         np.diff(store.indptr_N1),
-        min(wanted, readable) - vocabulary_of(encoder).num_special_per_sequence,
+        min(wanted, num_positions) - vocabulary_of(encoder).num_special_per_sequence,
         setting=setting,
-        wanted=wanted,
-        readable=readable,
+        setting_value=wanted,
+        num_positions=num_positions,
         is_window=crop in ("random", "ends"),
     )
 
 
-def with_alike_proteins(lengths: InputLengths, store: HasResidues) -> InputLengths:
+def with_equal_proteins(lengths: InputLengths, store: HasResidues) -> InputLengths:
     """Add how many distinct sequences begin like another one, as far as they are read."""
     if not lengths.num_cut:
         return lengths
     content, bounds = store.residue_T.tobytes(), store.indptr_N1.tolist()
     wholes = (content[start:end] for start, end in zip(bounds, bounds[1:], strict=False))
-    return with_alike(lengths, ((whole, whole[: lengths.limit]) for whole in wholes))
+    return with_equal_rows(lengths, ((whole, whole[: lengths.limit]) for whole in wholes))

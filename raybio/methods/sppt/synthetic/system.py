@@ -99,7 +99,9 @@ def input_lengths(config: Config, store: TopicStore) -> list[InputLengths]:
     nodes = synthetic_graph(store, config.graph)
     reader = text_reader(config.encoder, count_by_word=_count_by_word(nodes))
     rows = np.arange(len(nodes.text_N))
-    return [text_lengths("sentences", nodes.texts, rows, reader, wanted=config.encoder.max_length)]
+    return [
+        text_lengths("sentences", nodes.texts, rows, reader, max_length=config.encoder.max_length)
+    ]
 
 
 def build(config: Config, store_path: str | Path) -> System:

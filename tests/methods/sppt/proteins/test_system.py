@@ -15,7 +15,7 @@ from raybio.methods.sppt.proteins.system import build
 from raybio.store.store import Store
 from raybio.training.checkpoint import CheckpointStore
 from raybio.training.collective import SingleProcess, sum_gradients
-from raybio.training.loop import fit, free_settings
+from raybio.training.loop import changeable_settings, fit
 from tests.methods.conformance_cases import tiny_config
 from tests.methods.test_conformance import assert_equal_gradients, gradients
 from tests.training.workers import run_workers
@@ -138,8 +138,10 @@ def test_a_stop_request_ends_the_run_after_the_step(tiny_store: Store) -> None:
 
 
 def test_the_end_may_move_when_the_learning_rate_does_not_depend_on_it() -> None:
-    assert "schedule.max_steps" in free_settings(Config())
-    assert "schedule.max_steps" not in free_settings(override(Config(), "optim.schedule", "linear"))
+    assert "schedule.max_steps" in changeable_settings(Config())
+    assert "schedule.max_steps" not in changeable_settings(
+        override(Config(), "optim.schedule", "linear")
+    )
 
 
 def save_gradients(rank: int, collective: Collective, folder: Path, loss: str, store: str) -> None:
