@@ -11,6 +11,7 @@ from raybio.methods.biostransformers.formats.tables import read_pair_table
 from raybio.methods.biostransformers.zero_shot.datasets import read_pmids
 from raybio.methods.contrastive_probe.sentences import read_names, read_sentences
 from raybio.methods.mtb_mccl.documents.pubtator import read_pubtator
+from raybio.methods.sppt.node_labels import read_node_labels
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.tree_of_life import (
     SPECIES_COLUMNS,
@@ -18,7 +19,6 @@ from raybio.methods.sppt.proteins.formats.tree_of_life import (
     read_species,
 )
 from raybio.methods.sppt.synthetic.prepare import prepare_topics
-from raybio.methods.sppt.task_fit import read_node_labels
 from raybio.store import sources as source_files
 from raybio.store.json import read_json_object
 from raybio.store.quarantine import Quarantine

@@ -108,22 +108,22 @@ def task_fit(
     if out is not None:
         check_writable_file(out)
     from raybio.methods.sppt.graph_store import open_graph
+    from raybio.methods.sppt.node_labels import read_node_labels
     from raybio.methods.sppt.task_fit import (
-        BesideChance,
-        fit_markdown,
-        fit_of_classes,
-        fit_of_numbers,
-        read_node_labels,
+        ChanceComparison,
+        class_fit,
+        fit_report,
+        number_fit,
     )
 
     linked = open_graph(store)
     read = read_node_labels(labels, linked.keys)
     if numbers:
-        data = fit_of_numbers(linked.graph, read.numbers(), seed=seed)
+        data = number_fit(linked.graph, read.numbers(), seed=seed)
     else:
-        data = fit_of_classes(linked.graph, read.classes()[0], seed=seed)
+        data = class_fit(linked.graph, read.classes()[0], seed=seed)
     data["unknown_ids"] = len(read.unknown)
-    print(fit_markdown(data, f"{labels} on the graph of {store}"))
+    print(fit_report(data, f"{labels} on the graph of {store}"))
     if read.unknown:
         print(
             f"\n{len(read.unknown):,} ids of the table are not in the store, "
@@ -131,7 +131,7 @@ def task_fit(
         )
     plain = {}
     for name, value in data.items():
-        plain[name] = value._asdict() if isinstance(value, BesideChance) else value
+        plain[name] = value._asdict() if isinstance(value, ChanceComparison) else value
     write_scores(out, plain)
 
 

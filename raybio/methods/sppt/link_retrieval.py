@@ -4,8 +4,8 @@ The measures follow McDermott et al. (Structure-inducing pre-training, appendix 
 and its code. The ranking is exact, needs bounded memory, and treats ties as ``LinkRetrieval``
 states for each measure.
 
-Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P directed links, K cut-offs,
-B anchors of a block, U distinct scores of links.
+Shape letters: N nodes, D embedding width, A anchors (nodes with a link), P directed links,
+K cut-offs, B anchors of a block, U distinct scores of links.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,7 +83,7 @@ class LinkRetrieval:
         )
 
     def measures(self) -> dict[str, float]:
-        """Return all means by name: ``lrap``, ``ndcg``, ..., ``precision_at_1``, ..., ``recall_at_100``."""
+        """Return all means by name, ``lrap`` to ``recall_at_100``."""
         return {
             "lrap": self.lrap,
             "ndcg": self.ndcg,
@@ -110,7 +110,7 @@ class LinkRetrieval:
 
     @property
     def average_precision(self) -> float:
-        """Micro average precision of each group's ordered pairs; groups weigh as many anchors as they have."""
+        """Micro average precision of a group's ordered pairs; mean over groups by anchors."""
         start_G = np.flatnonzero(np.diff(self.group_A, prepend=self.group_A[0] - 1))
         links_G = np.add.reduceat(self.num_links_A, start_G)
         precision_G = np.add.reduceat(self.precision_sum_A, start_G) / links_G
@@ -125,7 +125,7 @@ class LinkRetrieval:
 
     @property
     def recall_at(self) -> dict[int, float]:
-        """Fraction of directed links among the first k of their anchor, for each k of ``CUTOFFS``."""
+        """Fraction of directed links among the first k of their anchor, for k in ``CUTOFFS``."""
         recall_K = self.hits_AK.sum(axis=0) / self.num_links_A.sum()
         return {k: float(recall) for k, recall in zip(CUTOFFS, recall_K, strict=True)}
 
@@ -211,7 +211,7 @@ class CandidateScores(Protocol):
         ...
 
     def block(self, first: int, end: int) -> Tensor:
-        """Return scores (end - first, N) for anchors ``[first, end)``; -inf for the anchor itself."""
+        """Return scores (end - first, N) of anchors ``[first, end)``; -inf for themselves."""
         ...
 
 

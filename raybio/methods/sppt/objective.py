@@ -27,11 +27,12 @@ from raybio.training.objectives import count_labels, masked_language_model
 
 @dataclass(frozen=True)
 class StructurePreserving:
-    """Masked language modelling and a graph loss, weighted by λ; a part of weight 0 is not computed.
+    """Masked language modelling and a graph loss, weighted by λ; parts of weight 0 are skipped.
 
     Attributes:
         config: λ, the graph loss and its settings.
-        num_positives_per_anchor: positives, and for ``margin_contrastive`` negatives, of an anchor.
+        num_positives_per_anchor: number of positives, which is that of negatives for
+            ``margin_contrastive``.
     """
 
     config: ObjectiveConfig

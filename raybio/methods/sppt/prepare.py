@@ -1,4 +1,4 @@
-"""Preparing a graph of proteins or texts: readers -> quarantine -> distinct links -> held-out links -> store."""
+"""Prepare a store of linked proteins or texts: reader, quarantine, distinct and held-out links."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,7 @@ from typing import Protocol
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.store import LinkedTextStore, commit_linked_texts
 from raybio.methods.sppt.config import LinkedTextConfig, PrepareConfig
-from raybio.methods.sppt.graph_store import Commit, Corpus, G, assemble
+from raybio.methods.sppt.corpus import Commit, Corpus, G, assemble
 from raybio.methods.sppt.proteins.store import ProteinStore, commit_proteins
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
@@ -17,11 +17,11 @@ from raybio.store.writer import Draft
 
 
 class Source(Protocol):
-    """Raw files in some layout."""
+    """Raw files in one layout."""
 
     @property
     def files(self) -> dict[str, list[Path]]:
-        """The files read, under the name of each input."""
+        """The files of each input, by the input's name."""
         ...
 
 
@@ -31,7 +31,7 @@ class ProteinSource(Source, Protocol):
     def read(
         self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int
     ) -> Corpus:
-        """Read everything: sequences into the spool, the rest into the corpus."""
+        """Read all files: sequences into the spool, the rest into the corpus."""
         ...
 
 
@@ -39,7 +39,7 @@ class TextSource(Source, Protocol):
     """Files of texts and their links."""
 
     def read(self, spool: Spool, quarantine: Quarantine) -> Corpus:
-        """Read everything: texts into the spool, the rest into the corpus."""
+        """Read all files: texts into the spool, the rest into the corpus."""
         ...
 
 
@@ -54,9 +54,9 @@ def prepare_proteins(
 
     Args:
         out: folder of the store.
-        source: ``tables.Tables`` or ``interactomes.TreeOfLife``.
+        source: a reader of ``proteins/formats/``: ``Tables`` or ``TreeOfLife``.
         config: settings; their defaults if None.
-        force: replace a store that is there already.
+        force: replace an existing store.
 
     Returns:
         The store, open. The same files and settings give the same bytes.
@@ -82,9 +82,9 @@ def prepare_linked_texts(
 
     Args:
         out: folder of the store.
-        source: ``linked_tables.LinkedTables``, ``ogb_mag.OgbMag`` or ``cane.Cane``.
+        source: a reader of ``articles/formats/``.
         config: settings; their defaults if None.
-        force: replace a store that is there already.
+        force: replace an existing store.
     """
     return _prepare(
         Draft(out, force=force),

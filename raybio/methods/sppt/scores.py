@@ -41,13 +41,13 @@ def scores_with_intervals(
 def link_unit_scores(
     training: LinkRetrieval, heldout: LinkRetrieval | None
 ) -> dict[str, UnitScores]:
-    """Return, by split, each anchor's contribution to ``scores_with_intervals``, by the same names."""
+    """Return each anchor's part of ``scores_with_intervals``, by the same names."""
     retrievals = _by_split(training, heldout)
     return {split: _unit_scores(retrieval) for split, retrieval in retrievals.items()}
 
 
 def chance_scores(queries: LinkQueries) -> dict[str, dict[str, dict[str, float]]]:
-    """Return ``{"train" | "val": {measure: {"value"}}}`` of randomly ordered candidates, exactly."""
+    """Return the exact scores of randomly ordered candidates, by split and measure."""
     scores = {"train": exact_scores(link_chance(queries.training, queries.group_S))}
     if queries.heldout.num_edges:
         chance = link_chance(queries.heldout, queries.group_S, ignored=queries.training)

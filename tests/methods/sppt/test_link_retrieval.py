@@ -175,7 +175,7 @@ def test_all_ties_give_the_density_as_precision():
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "dot"])
 def test_the_rounding_noise_of_a_collapsed_encoder_is_not_ranked(metric):
-    """Linked nodes share their noise, as texts of one length do: ranked, it would retrieve them perfectly."""
+    """Linked nodes share their noise, as texts of one length do: ranked, it would retrieve them."""
     group_size, num = 5, 60
     edge = [[u, v] for u in range(num) for v in range(u) if u // group_size == v // group_size]
     graph = Graph.from_edges(edge, num, None)

@@ -11,7 +11,8 @@ import pytest
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.sppt import prepare
 from raybio.methods.sppt.config import PrepareConfig
-from raybio.methods.sppt.graph_store import first_of_each, group_order, number_groups
+from raybio.methods.sppt.corpus import group_order, number_groups
+from raybio.methods.sppt.ids import is_first_occurrence
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.proteins.formats.tables import Tables
 from raybio.store.store import open_store
@@ -262,4 +263,4 @@ def test_the_first_of_each_value_is_found_like_by_a_set():
     for value in values.tolist():
         wanted.append(value not in seen)
         seen.add(value)
-    assert first_of_each(pa.array(values)).tolist() == wanted
+    assert is_first_occurrence(pa.array(values)).tolist() == wanted

@@ -13,13 +13,9 @@ from raybio.cli.evaluate import app
 from raybio.core.errors import DataError, StoreError
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.graph.homophily import homophily
+from raybio.methods.sppt.node_labels import read_node_labels
 from raybio.methods.sppt.proteins.store import ProteinStore
-from raybio.methods.sppt.task_fit import (
-    fit_markdown,
-    fit_of_classes,
-    fit_of_numbers,
-    read_node_labels,
-)
+from raybio.methods.sppt.task_fit import class_fit, fit_report, number_fit
 
 KEYS = pa.array(["9606.A", "9606.B", "9606.C"], pa.large_string())
 
@@ -40,20 +36,20 @@ def test_stretches_of_a_ring_fit_it_turns_do_not_and_labels_drawn_by_lot_say_not
     place = np.arange(400)
     stretches, turns = (place // 10) % 2, place % 2
     lot = np.random.default_rng(0).integers(0, 2, 400)
-    foretold = [fit_of_classes(graph, labels)["foretold"] for labels in (stretches, turns, lot)]
-    assert foretold == ["help", "harm", "nothing"]
-    told = fit_of_classes(graph, stretches)
+    predictions = [class_fit(graph, labels)["prediction"] for labels in (stretches, turns, lot)]
+    assert predictions == ["help", "harm", "nothing"]
+    fit = class_fit(graph, stretches)
     # Of ten in a stretch the outer two have one neighbour of each label: half a vote.
-    assert told["homophily"].value == pytest.approx(0.9) and told[
+    assert fit["homophily"].value == pytest.approx(0.9) and fit[
         "edge_homophily"
     ].value == pytest.approx(0.9)
-    assert told["homophily"].chance == pytest.approx(0.5, abs=0.05)
+    assert fit["homophily"].chance == pytest.approx(0.5, abs=0.05)
     assert (
-        told["nodes"],
-        told["labelled"],
-        told["asked"],
-        told["classes"],
-        told["largest_class"],
+        fit["nodes"],
+        fit["labelled"],
+        fit["evaluated"],
+        fit["classes"],
+        fit["largest_class"],
     ) == (
         400,
         400,
@@ -66,10 +62,8 @@ def test_stretches_of_a_ring_fit_it_turns_do_not_and_labels_drawn_by_lot_say_not
 def test_what_the_group_says_is_no_merit_of_the_graph():
     graph = rings(10, 40)
     by_group = np.arange(400) // 40
-    told = fit_of_classes(graph, by_group)
-    assert (
-        told["homophily"].value == told["homophily"].chance == 1 and told["foretold"] == "nothing"
-    )
+    fit = class_fit(graph, by_group)
+    assert fit["homophily"].value == fit["homophily"].chance == 1 and fit["prediction"] == "nothing"
 
 
 def test_shuffles_keep_the_labels_of_each_group_and_those_without_any():
@@ -77,7 +71,7 @@ def test_shuffles_keep_the_labels_of_each_group_and_those_without_any():
     labels = np.where(
         rng.random(120) < 0.4, -1, rng.integers(0, 3, 120) + 3 * (np.arange(120) // 60)
     )
-    told = fit_of_classes(graph, labels, num_shuffles=5)
+    fit = class_fit(graph, labels, num_shuffles=5)
     expected = []
     for each in np.random.SeedSequence(0).spawn(5):
         order, shuffled = np.random.default_rng(each).random((labels >= 0).sum()), labels.copy()
@@ -86,7 +80,7 @@ def test_shuffles_keep_the_labels_of_each_group_and_those_without_any():
             mine = nodes // 30 == group
             shuffled[nodes[mine]] = labels[nodes[mine][np.argsort(order[mine])]]
         expected.append(homophily(graph, shuffled))
-    assert told["homophily"][1:] == pytest.approx(
+    assert fit["homophily"][1:] == pytest.approx(
         (np.mean(expected), *np.percentile(expected, [2.5, 97.5]))
     )
 
@@ -95,20 +89,20 @@ def test_numbers_that_change_slowly_fit_and_numbers_by_lot_do_not():
     graph, rng = rings(10, 40), np.random.default_rng(0)
     slow = np.sin(np.arange(400) / 40 * 2 * np.pi) + rng.normal(0, 0.1, 400)
     slow[::7] = np.nan
-    told = fit_of_numbers(graph, slow)
-    assert told["foretold"] == "help" and told["correlation"].value > 0.9
-    assert told["labelled"] == (~np.isnan(slow)).sum()
-    assert fit_of_numbers(graph, rng.normal(size=400))["foretold"] == "nothing"
-    assert fit_of_numbers(graph, np.ones(400))["correlation"].value == 0
-    assert "rank correlation" in fit_markdown(told, "x")
+    fit = number_fit(graph, slow)
+    assert fit["prediction"] == "help" and fit["correlation"].value > 0.9
+    assert fit["labelled"] == (~np.isnan(slow)).sum()
+    assert number_fit(graph, rng.normal(size=400))["prediction"] == "nothing"
+    assert number_fit(graph, np.ones(400))["correlation"].value == 0
+    assert "rank correlation" in fit_report(fit, "x")
 
 
 def test_few_nodes_foretell_nothing():
-    assert fit_of_classes(rings(1, 99), np.arange(99) // 10)["foretold"] == "too few"
+    assert class_fit(rings(1, 99), np.arange(99) // 10)["prediction"] == "too few"
 
 
 @pytest.mark.parametrize(
-    "lines, told",
+    "lines, message",
     [
         ("id\tlabel\n9606.A\tx\ty\n", r"line 2: got 3 columns"),
         ("id\tlabel\n9606.A\t\n", "line 2: got 2 columns"),
@@ -123,9 +117,9 @@ def test_few_nodes_foretell_nothing():
         ),
     ],
 )
-def test_bad_tables_are_refused_with_their_line(tmp_path: Path, lines: str, told: str):
+def test_bad_tables_are_refused_with_their_line(tmp_path: Path, lines: str, message: str):
     (tmp_path / "labels.tsv").write_bytes(lines.encode("latin-1"))
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         read_node_labels(tmp_path / "labels.tsv", KEYS)
 
 

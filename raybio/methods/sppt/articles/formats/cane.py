@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
-from raybio.methods.sppt.graph_store import Corpus, LinkCollector
+from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import plain_or_gzip, read_lines

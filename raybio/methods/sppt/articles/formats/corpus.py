@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from raybio.methods.sppt.graph_store import Corpus
+from raybio.methods.sppt.corpus import Corpus
 
 SINGLE_GROUP = ["all"]
 NOUN = "articles with a text"

@@ -24,7 +24,7 @@ import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
-from raybio.methods.sppt.graph_store import Corpus, LinkCollector
+from raybio.methods.sppt.corpus import Corpus, LinkCollector
 from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source, plain_or_gzip

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.articles.formats.corpus import single_group_corpus
-from raybio.methods.sppt.graph_store import Corpus, LinkCollector, concatenated, find, first_of_each
+from raybio.methods.sppt.corpus import Corpus, LinkCollector
+from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_columns, skip_rows
 from raybio.methods.sppt.proteins.formats.residues import is_missing
 from raybio.store.quarantine import Quarantine
@@ -53,8 +54,8 @@ class LinkedTables:
         )
         for citing, cited, line in blocks:
             quarantine.saw("link", len(citing))
-            u_E = find(citing, keys)
-            v_E = find(cited, keys)
+            u_E = find_ids(citing, keys)
+            v_E = find_ids(cited, keys)
             is_unknown = (u_E < 0) | (v_E < 0)
             reason = "link with an id that is not among the articles"
             skip_rows(is_unknown, reason, "link", file, line, [citing, cited], quarantine)
@@ -70,9 +71,9 @@ class LinkedTables:
             spool.append(text)
             key_blocks.append(block_key)
             line_blocks.append(block_line)
-        key = concatenated(key_blocks, pa.large_string())
-        line = concatenated(line_blocks, pa.int64())
-        is_first = first_of_each(key)
+        key = concatenate(key_blocks, pa.large_string())
+        line = concatenate(line_blocks, pa.int64())
+        is_first = is_first_occurrence(key)
         repeated = pa.array(np.flatnonzero(~is_first)[: quarantine.num_examples])
         examples = zip(line.take(repeated).to_pylist(), key.take(repeated).to_pylist(), strict=True)
         quarantine.add_many(

@@ -11,14 +11,8 @@ import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH
-from raybio.methods.sppt.graph_store import (
-    Corpus,
-    LinkCollector,
-    concatenated,
-    find,
-    first_of_each,
-    number_groups,
-)
+from raybio.methods.sppt.corpus import Corpus, LinkCollector, number_groups
+from raybio.methods.sppt.ids import concatenate, find_ids, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.columns import BLOCK_BYTES, read_columns, skip_rows
 from raybio.methods.sppt.proteins.formats.residues import PROTEIN_SCHEMA, clean, is_missing
 from raybio.store.quarantine import Quarantine
@@ -62,7 +56,7 @@ class Tables:
         file = Path(self.edges).name
         for batch in read_links(self.edges, quarantine):
             a, b, line = batch.columns
-            u_E, v_E = find(a, keys), find(b, keys)
+            u_E, v_E = find_ids(a, keys), find_ids(b, keys)
             is_unknown = (u_E < 0) | (v_E < 0)
             is_across = ~is_unknown & (group_N[u_E] != group_N[v_E])
             skip_rows(
@@ -91,10 +85,10 @@ class Tables:
             keys.append(batch.column("key"))
             groups.append(batch.column("group"))
             lines.append(batch.column("line"))
-        key = concatenated(keys, pa.large_string())
-        is_first = first_of_each(key)
+        key = concatenate(keys, pa.large_string())
+        is_first = is_first_occurrence(key)
         repeated = pa.array(np.flatnonzero(~is_first)[: quarantine.num_examples])
-        line = concatenated(lines, pa.int64())
+        line = concatenate(lines, pa.int64())
         quarantine.add_many(
             "protein",
             "duplicate id",
@@ -108,7 +102,7 @@ class Tables:
                 f"{self.proteins}: holds no good protein, want one a line below the header"
             )
         kept = pa.array(is_first)
-        group_N, names = number_groups(concatenated(groups, pa.string()).filter(kept))
+        group_N, names = number_groups(concatenate(groups, pa.string()).filter(kept))
         return key.filter(kept), group_N, names, np.flatnonzero(is_first)
 
 

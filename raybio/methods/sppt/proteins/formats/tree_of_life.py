@@ -16,13 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.graph_store import (
-    Corpus,
-    LinkCollector,
-    concatenated,
-    first_of_each,
-    group_order,
-)
+from raybio.methods.sppt.corpus import Corpus, LinkCollector, group_order
+from raybio.methods.sppt.ids import concatenate, is_first_occurrence
 from raybio.methods.sppt.proteins.formats.fasta import read_fasta
 from raybio.methods.sppt.proteins.formats.residues import NULL_WORDS, is_missing
 from raybio.store.quarantine import Quarantine
@@ -88,7 +83,7 @@ class TreeOfLife:
         interactomes = [read_interactome(path, quarantine) for path in paths]
         quarantine.check("link")
         first = np.cumsum([0] + [len(one.keys) for one in interactomes])
-        keys = concatenated([one.keys for one in interactomes], pa.large_string())
+        keys = concatenate([one.keys for one in interactomes], pa.large_string())
         edge_E2 = np.concatenate(
             [one.edge_E2 + start for one, start in zip(interactomes, first[:-1], strict=True)]
         )
@@ -282,7 +277,7 @@ def _spool_sequences(
             row = np.flatnonzero(node_R >= 0)
             if not stranger and len(row) < len(batch):
                 stranger = batch.column("key")[int(np.flatnonzero(node_R < 0)[0])].as_py()
-            is_new = first_of_each(pa.array(node_R[row])) & (spooled_N[node_R[row]] < 0)
+            is_new = is_first_occurrence(pa.array(node_R[row])) & (spooled_N[node_R[row]] < 0)
             repeated = batch.take(pa.array(row[~is_new]))
             examples = zip(
                 repeated.column("line").to_pylist(), repeated.column("key").to_pylist(), strict=True

@@ -1,0 +1,173 @@
+"""Records as a reader returns them, and their way to the sorted rows of a store, in bounded memory.
+
+Sequences and texts go through a spool file on disk. Ids, lengths and links stay in memory.
+
+Shape letters: N proteins or texts in reading order, R rows of the store, G groups, E links.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.graph.csr import Graph
+from raybio.methods.sppt.graph.splits import hold_out_links
+from raybio.methods.sppt.graph_store import GraphStore, LinkedRows
+from raybio.store.quarantine import Quarantine
+from raybio.store.ragged import Spool
+from raybio.store.writer import Draft
+
+G = TypeVar("G", bound=GraphStore)
+
+
+Commit = Callable[[Draft, LinkedRows, dict[str, Any]], G]
+"""(draft, rows, provenance) -> the store."""
+
+
+class Corpus(NamedTuple):
+    """The result of a reader: proteins or texts, and their links.
+
+    Attributes:
+        keys: ids (N,).
+        group_N: group number of each row.
+        spooled_N: number of each row's sequence or text in the spool, -1 where there is none.
+        edge_E2: distinct links between rows.
+        group_names: name of each group, such as a taxid.
+        group_labels: display name of each group.
+        noun: name of rows with content, for errors.
+    """
+
+    keys: pa.Array
+    group_N: np.ndarray
+    spooled_N: np.ndarray
+    edge_E2: np.ndarray
+    group_names: list[str]
+    group_labels: list[str]
+    noun: str = "proteins with a sequence"
+
+
+class LinkCollector:
+    """Undirected links between numbered rows.
+
+    Self pairs and repetitions are skipped, and counted in the quarantine as no defects of the file.
+    """
+
+    def __init__(self, quarantine: Quarantine, keys: pa.Array) -> None:
+        """Start empty; ``keys`` are the rows' ids."""
+        self._quarantine = quarantine
+        self._keys = keys
+        self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add(self, u_E: np.ndarray, v_E: np.ndarray, line_E: np.ndarray, file: str) -> None:
+        """Add the links between rows ``u`` and ``v``, which stand in the given lines of a file."""
+        is_self = u_E == v_E
+        pair = np.stack([np.minimum(u_E, v_E), np.maximum(u_E, v_E)], axis=1)
+        self._skip(is_self, "self pair (dropped)", pair, line_E, file)
+        pair = pair[~is_self]
+        self._blocks.append((pair.astype(np.int64), line_E[~is_self]))
+
+    def merged(self, file: str) -> np.ndarray:
+        """Return the distinct links (E, 2), u < v, ascending; both directions are one link."""
+        if not self._blocks:
+            return np.empty((0, 2), dtype=np.int64)
+        pair = np.concatenate([block for block, _ in self._blocks])
+        line = np.concatenate([lines for _, lines in self._blocks])
+        self._blocks.clear()
+        num_nodes = int(pair.max(initial=-1)) + 1
+        code = pair[:, 0] * num_nodes + pair[:, 1]
+        order = np.argsort(code, kind="stable")
+        is_first = np.ones(len(code), dtype=bool)
+        is_first[order[1:]] = np.diff(code[order]) != 0
+        self._skip(~is_first, "duplicate link (merged)", pair, line, file)
+        return pair[order[is_first[order]]]
+
+    def _skip(
+        self,
+        is_skipped_E: np.ndarray,
+        reason: str,
+        pair_E2: np.ndarray,
+        line_E: np.ndarray,
+        file: str,
+    ) -> None:
+        """Count skipped links, and keep the first few as examples."""
+        first = np.flatnonzero(is_skipped_E)[: self._quarantine.num_examples]
+        examples = []
+        for line, pair in zip(line_E[first].tolist(), pair_E2[first], strict=True):
+            examples.append((line, " ".join(self._keys.take(pa.array(pair)).to_pylist())))
+        num_skipped = int(is_skipped_E.sum())
+        self._quarantine.add_many("link", reason, file, num_skipped, examples, is_bad=False)
+
+
+def assemble(
+    corpus: Corpus,
+    spool: Spool,
+    draft: Draft,
+    *,
+    commit: Commit[G],
+    heldout_share: float,
+    seed: int,
+    provenance: dict[str, Any],
+) -> G:
+    """Write the store: rows with content and a link, sorted by group, and their split links.
+
+    Args:
+        corpus: rows and links; the order of its rows is kept within a group.
+        spool: content of the rows.
+        draft: folder of the store.
+        commit: writer of the kind of store.
+        heldout_share: fraction of each group's links that is kept out of the training graph.
+        seed: seed of the draw of held-out links.
+        provenance: the manifest's account of the input.
+
+    Raises:
+        DataError: if no link between two rows with content is left.
+    """
+    has_content_N = corpus.spooled_N >= 0
+    edge_E2 = corpus.edge_E2[has_content_N[corpus.edge_E2].all(axis=1)]
+    if len(edge_E2) == 0:
+        raise DataError(
+            f"no link between two {corpus.noun} is left of {len(corpus.edge_E2):,} links and "
+            f"{len(corpus.keys):,} rows: do the ids of the two inputs match?"
+        )
+    is_linked_N = np.zeros(len(corpus.keys), dtype=bool)
+    is_linked_N[edge_E2] = True
+    row_R = np.flatnonzero(is_linked_N)
+    row_R = row_R[np.argsort(corpus.group_N[row_R], kind="stable")]
+    row_N = np.full(len(corpus.keys), -1, dtype=np.int64)
+    row_N[row_R] = np.arange(len(row_R))
+    used_G, group_R = np.unique(corpus.group_N[row_R], return_inverse=True)
+    group_R = group_R.astype(np.int32)
+    edge_E2 = np.sort(row_N[edge_E2], axis=1)
+    is_heldout_E = hold_out_links(
+        edge_E2, len(row_R), group_R, share=heldout_share, rng=np.random.default_rng(seed)
+    )
+    graph = Graph.from_edges(edge_E2[~is_heldout_E], len(row_R), group_R)
+    rows = LinkedRows(
+        keys=corpus.keys.take(pa.array(row_R)),
+        content=spool.in_order(corpus.spooled_N[row_R], draft.folder / "letters"),
+        group_N=group_R,
+        group_names=[corpus.group_names[group] for group in used_G],
+        group_labels=[corpus.group_labels[group] for group in used_G],
+        graph=graph,
+        heldout_E2=edge_E2[is_heldout_E],
+    )
+    return commit(draft, rows, provenance)
+
+
+def number_groups(names: pa.Array) -> tuple[np.ndarray, list[str]]:
+    """Return the group number of each name, and the distinct names in order of ``group_order``."""
+    encoded = names.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    ordered = sorted(distinct, key=group_order)
+    rank = {name: number for number, name in enumerate(ordered)}
+    number_of_code = np.array([rank[name] for name in distinct], dtype=np.int32)
+    if not distinct:
+        return np.empty(0, dtype=np.int32), ordered
+    return number_of_code[np.asarray(encoded.indices)], ordered
+
+
+def group_order(name: str) -> tuple[int, int, str]:
+    """Return the sort key of a group name: taxids by value, then other names by text."""
+    return (0, int(name), name) if name.isascii() and name.isdigit() else (1, 0, name)
