@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from raybio.ops.similarity import matmul, normalise
 
-_ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
+_ENTRIES_AT_ONCE = 1 << 20
+"""Scores of a block; so many stay in the cache."""
 
 
 def info_nce(
@@ -23,25 +24,29 @@ def info_nce(
     ignore_NM: Tensor | None = None,
     block_rows: int | None = None,
 ) -> Tensor:
-    """Mean over anchors of -log softmax(cos(anchor, candidate) / temperature) at the anchor's positive.
+    """Return InfoNCE with cosines (van den Oord et al., 2018), averaged over anchors.
 
-    van den Oord et al., 2018, with cosines. The (N, M) scores never exist at once: blocks of rows are scored and their
-    gradient is taken on the spot, which costs the three matrix products of the plain loss and no memory that grows
-    with N x M (as Cheng et al., 2024, "Inf-CL", but without their second scoring in the backward pass). It can be
+    An anchor's loss is -log softmax(cos(anchor, candidate) / temperature) at its positive. The
+    (N, M) scores never exist at once: each block of anchors is scored and its gradient is computed
+    in the forward pass. That costs the three matrix products of the plain loss, and no memory that
+    grows with N x M. Cheng et al., 2024 ("Inf-CL") score twice instead. The loss can be
     differentiated once.
 
     Args:
         anchor_ND: anchors.
-        candidate_MD: candidates, on several workers those of all of them.
+        candidate_MD: candidates; with several workers, those of all workers.
         positive_index_N: int64 index of each anchor's positive among the candidates.
         temperature: > 0; may be a learned scalar.
-        ignore_NM: bool; True leaves a candidate out of an anchor's sum. The positive always stays.
-        block_rows: anchors scored at once; None chooses.
+        ignore_NM: bool; True excludes a candidate from an anchor's sum. The positive is never
+            excluded.
+        block_rows: anchors scored at once; None: chosen by the number of candidates.
 
     Raises:
-        ValueError: for a temperature that is not positive, or shapes or positives that do not fit the candidates.
+        ValueError: for a temperature that is not positive, or shapes or positives that do not fit
+            the candidates.
     """
-    num_anchors, num_candidates = len(anchor_ND), len(candidate_MD)
+    num_anchors = len(anchor_ND)
+    num_candidates = len(candidate_MD)
     check_temperature(temperature)
     if positive_index_N.shape != (num_anchors,):
         raise ValueError(
@@ -53,7 +58,8 @@ def info_nce(
         )
     if num_anchors == 0:
         return (anchor_ND.sum() + candidate_MD.sum()) * 0
-    low, high = int(positive_index_N.min()), int(positive_index_N.max())
+    low = int(positive_index_N.min())
+    high = int(positive_index_N.max())
     if low < 0 or high >= num_candidates:
         raise ValueError(f"positive_index_N spans [{low}, {high}], want [0, {num_candidates})")
     rows = block_rows or max(1, _ENTRIES_AT_ONCE // num_candidates)
@@ -65,19 +71,19 @@ def info_nce(
 
 
 def equal_rows(row_ND: Tensor) -> Tensor:
-    """Return as many rows (N, 1), all equal: what a contrastive loss makes of them is its chance level.
+    """Return N equal rows (N, 1), on which a contrastive loss takes its chance level.
 
-    Where all cosines are equal, the loss of an anchor is the logarithm of the number of its candidates: ln M for
-    ``info_nce`` with M of them.
+    If all cosines are equal, the loss of an anchor is the logarithm of the number of its
+    candidates: ln M for ``info_nce`` with M candidates.
     """
     return row_ND.new_ones(len(row_ND), 1)
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """Refuse a temperature that is not positive.
+    """Check that a temperature is positive.
 
     Raises:
-        ValueError: naming it.
+        ValueError: with its value, if it is not.
     """
     value = temperature.item() if isinstance(temperature, Tensor) else temperature
     if not value > 0:
@@ -85,7 +91,7 @@ def check_temperature(temperature: float | Tensor) -> None:
 
 
 class _BlockedCrossEntropy(torch.autograd.Function):
-    """Mean cross entropy of ``query @ key.T`` whose gradient is made, block by block, along with the loss."""
+    """Mean cross entropy of ``query @ key.T``; the forward pass also computes the gradient."""
 
     @staticmethod
     def forward(
@@ -96,14 +102,15 @@ class _BlockedCrossEntropy(torch.autograd.Function):
         ignore_NM: Tensor | None,
         block_rows: int,
     ) -> Tensor:
-        """The loss; the gradients by queries and keys are kept for ``backward``."""
+        """Return the loss; keep the gradients of queries and keys for ``backward``."""
         wants_query, wants_key = ctx.needs_input_grad[:2]
         query_gradient_ND = torch.empty_like(query_ND) if wants_query else None
         key_gradient_MD = torch.zeros_like(key_MD) if wants_key else None
         total = query_ND.new_zeros(())
         for start in range(0, len(query_ND), block_rows):
             rows = slice(start, start + block_rows)
-            query_BD, positive_B1 = query_ND[rows], positive_N[rows, None]
+            query_BD = query_ND[rows]
+            positive_B1 = positive_N[rows, None]
             weight_BM = matmul(query_BD, key_MD.T)
             score_B1 = weight_BM.gather(1, positive_B1)
             if ignore_NM is not None:
@@ -114,7 +121,7 @@ class _BlockedCrossEntropy(torch.autograd.Function):
             weight_BM.sub_(largest_B1).exp_()
             sum_B1 = weight_BM.sum(1, keepdim=True)
             total += (sum_B1.log() + largest_B1 - score_B1).sum()
-            # The softmax is weight / sum; dividing the narrow side spares a pass over the wide one.
+            # The softmax is weight / sum; dividing the (B, D) side saves a pass over (B, M).
             if query_gradient_ND is not None:
                 torch.mm(weight_BM, key_MD, out=query_gradient_ND[rows])
                 query_gradient_ND[rows].div_(sum_B1).sub_(key_MD[positive_B1[:, 0]])
@@ -130,7 +137,7 @@ class _BlockedCrossEntropy(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
-        """The kept gradients, times that of the loss."""
+        """Return the kept gradients, times the gradient of the loss."""
         query_gradient_ND, key_gradient_MD = ctx.saved_tensors
         scale = gradient / ctx.num_anchors
         return (

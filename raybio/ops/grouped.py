@@ -1,6 +1,7 @@
 """Torch operations on ragged rows: select the entries of some rows, and reduce entries by group.
 
-Shape letters: R rows, M selected rows, K entries of the selected rows; C entries, E groups, D width.
+Shape letters: R rows, M selected rows, K entries of the selected rows; C entries, E groups, D
+width.
 """
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 
 def gather_segments(indptr_R1: Tensor, row_M: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the index of every entry of rows ``row_M``, row after row, and the position of its row in ``row_M``.
+    """Return the index of every entry of rows ``row_M``, and its row's position in ``row_M``.
 
     Row r has the entries ``indptr_R1[r]`` to ``indptr_R1[r + 1]``. Both results have shape (K,).
     """
@@ -26,7 +27,7 @@ def segment_starts(indptr_R1: Tensor, row_M: Tensor) -> Tensor:
 
 
 def grouped_logsumexp(value_CD: Tensor, group_C: Tensor, num_groups: int) -> Tensor:
-    """Return the elementwise log-sum-exp over the entries of each group (E, D); 0 for an empty group.
+    """Return the elementwise log-sum-exp of each group's entries (E, D); 0 for an empty group.
 
     The entries of a group need not be adjacent.
     """

@@ -1,6 +1,8 @@
-"""Which tokens a masked language model has to guess.
+"""Masking of tokens for masked language modelling.
 
-T tokens, end to end; all draws are handed in, so that they can be hashes of a token's position in the run.
+All random draws are arguments, so that they can be hashes of a token's position in the run.
+
+Shape letters: T tokens, end to end, V tokens to replace with.
 """
 
 from typing import Literal
@@ -31,17 +33,18 @@ def mask_tokens(
         token_T: token ids.
         is_special_T: True where a token is never masked ([CLS], [SEP]).
         uniform_T: uniforms in [0, 1): a token is chosen where its uniform is below ``rate``.
-        choice_T: uniforms in [0, 1) that decide, in style "bert", what becomes of a chosen token.
+        choice_T: uniforms in [0, 1) that decide how style "bert" treats a chosen token.
         random_T: uniforms in [0, 1) that pick the token of a random replacement.
-        rate: share of ordinary tokens to guess, in [0, 1].
+        rate: share of ordinary tokens to predict, in [0, 1].
         mask_id: id of [MASK].
-        random_token_ids: ids that a random replacement is drawn from; used by style "bert" alone.
-        style: "always" writes [MASK] at each chosen token, as the SPPT authors' code does. "bert" writes [MASK] at
-            80 % of them, a random token at 10 % and leaves 10 % as they are (Devlin et al., 2019).
+        random_token_ids: ids of random replacements; used only by style "bert".
+        style: "always" writes [MASK] at each chosen token, as the SPPT authors' code does. "bert"
+            writes [MASK] at 80 % of them, a random token at 10 % and leaves 10 % unchanged (Devlin
+            et al., 2019).
 
     Returns:
-        The masked tokens, and the labels: the original id at chosen tokens, ``IGNORED_LABEL`` elsewhere. A batch may
-        end up with no chosen token.
+        The masked tokens, and the labels: the original id at chosen tokens, ``IGNORED_LABEL``
+        elsewhere. A batch may have no chosen token.
 
     Raises:
         ValueError: for a rate outside [0, 1], an unknown style, or no random token in style "bert".
@@ -49,7 +52,7 @@ def mask_tokens(
     if not 0.0 <= rate <= 1.0:
         raise ValueError(f"rate is {rate}, want a share in [0, 1]")
     is_chosen_T = (uniform_T < rate) & ~is_special_T
-    # Widened first: a small unsigned type would wrap IGNORED_LABEL around.
+    # Widen first: IGNORED_LABEL would wrap around in a small unsigned type.
     label_T = np.where(is_chosen_T, token_T.astype(np.int64), IGNORED_LABEL)
     masked_T = token_T.copy()
     if style == "always":

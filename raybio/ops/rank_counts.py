@@ -1,6 +1,7 @@
-"""Ranks by counting: how many candidates score above, and how many score as high.
+"""Ranks by counting the candidates with a higher score and with an equal score.
 
-B anchors of a block, N candidates, P links of those anchors.
+Shape letters: B anchors of a block, N candidates, P links of those anchors, U anchors that have
+links, V anchors counted by one algorithm, W links of the anchor with the most links.
 """
 
 from typing import NamedTuple
@@ -16,9 +17,9 @@ class RankCounts(NamedTuple):
     """Counts of candidates for each link, int64 (P,).
 
     Attributes:
-        above_P: with a higher score.
-        at_least_P: with a score as high or higher; the other end of the link is one of them.
-        tied_before_P: with an equal score and a smaller index.
+        above_P: candidates with a higher score.
+        at_least_P: candidates with an equal or higher score, including the other end of the link.
+        tied_before_P: candidates with an equal score and a smaller index.
     """
 
     above_P: Tensor
@@ -30,35 +31,37 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
     """Rank the entries ``score_BN[row_P, column_P]`` in their rows.
 
     Args:
-        score_BN: scores; -inf for what is no candidate.
+        score_BN: scores; -inf where there is no candidate.
         row_P: rows of the entries, ascending.
-        column_P: their columns.
+        column_P: columns of the entries.
     """
     value_P = score_BN[row_P, column_P]
-    used_U, place_P, num_U = torch.unique_consecutive(
+    used_U, owner_P, num_U = torch.unique_consecutive(
         row_P, return_inverse=True, return_counts=True
     )
     if len(used_U) == 0:
-        nothing = torch.zeros(0, dtype=torch.int64, device=score_BN.device)
-        return RankCounts(nothing, nothing, nothing)
-    slot_P = torch.arange(len(row_P), device=row_P.device) - (num_U.cumsum(0) - num_U)[place_P]
-    above_P, at_least_P = torch.zeros_like(row_P), torch.zeros_like(row_P)
-    is_few_U = num_U <= _compare_at_most(score_BN)
-    # A few rows with many links must not make sorting worth while for all.
-    for count, is_here_U in ((_count_by_comparing, is_few_U), (_count_by_sorting, ~is_few_U)):
-        here_P = torch.nonzero(is_here_U[place_P])[:, 0]
-        if len(here_P):
-            row_V = (is_here_U.cumsum(0) - 1)[place_P[here_P]], slot_P[here_P]
-            width = int(num_U[is_here_U].max())
-            value_VW = torch.full(
-                (int(is_here_U.sum()), width), torch.inf, dtype=score_BN.dtype, device=row_P.device
-            )
-            value_VW[row_V] = value_P[here_P]
-            used_V = used_U[is_here_U]
-            above_VW, at_least_VW = count(
-                score_BN if len(used_V) == len(score_BN) else score_BN[used_V], value_VW
-            )
-            above_P[here_P], at_least_P[here_P] = above_VW[row_V], at_least_VW[row_V]
+        empty = torch.zeros(0, dtype=torch.int64, device=score_BN.device)
+        return RankCounts(empty, empty, empty)
+    # Position of each link among those of its anchor.
+    slot_P = torch.arange(len(row_P), device=row_P.device) - (num_U.cumsum(0) - num_U)[owner_P]
+    above_P = torch.zeros_like(row_P)
+    at_least_P = torch.zeros_like(row_P)
+    has_few_U = num_U <= _max_compared(score_BN)
+    # Each anchor takes the cheaper algorithm, so that few anchors with many links do not slow down
+    # all others.
+    for count, is_chosen_U in ((_count_by_comparing, has_few_U), (_count_by_sorting, ~has_few_U)):
+        link_K = torch.nonzero(is_chosen_U[owner_P])[:, 0]
+        if not len(link_K):
+            continue
+        index_VW = (is_chosen_U.cumsum(0) - 1)[owner_P[link_K]], slot_P[link_K]
+        shape = (int(is_chosen_U.sum()), int(num_U[is_chosen_U].max()))
+        value_VW = torch.full(shape, torch.inf, dtype=score_BN.dtype, device=row_P.device)
+        value_VW[index_VW] = value_P[link_K]
+        used_V = used_U[is_chosen_U]
+        score_VN = score_BN if len(used_V) == len(score_BN) else score_BN[used_V]
+        above_VW, at_least_VW = count(score_VN, value_VW)
+        above_P[link_K] = above_VW[index_VW]
+        at_least_P[link_K] = at_least_VW[index_VW]
     tied_before_P = torch.zeros_like(above_P)
     tied = torch.nonzero(at_least_P - above_P > 1)[:, 0]
     index_N = torch.arange(score_BN.shape[1], device=score_BN.device)
@@ -69,17 +72,20 @@ def count_ranks(score_BN: Tensor, row_P: Tensor, column_P: Tensor) -> RankCounts
 
 
 def count_at_least(score_BN: Tensor, threshold_U: Tensor) -> Tensor:
-    """How many entries of the block reach each of the ascending thresholds, int64 (U,). Overwrites ``score_BN``."""
+    """Count the entries of the block >= each of the ascending thresholds, int64 (U,).
+
+    Overwrites ``score_BN``.
+    """
     flat = score_BN.view(-1)
     if flat.device.type == "cpu":
-        flat.numpy().sort()  # vectorised, and many times faster than torch's
+        flat.numpy().sort()  # vectorised, many times faster than torch's sort
     else:
         flat = flat.sort().values
     return len(flat) - torch.searchsorted(flat, threshold_U)
 
 
-def _compare_at_most(score_BN: Tensor) -> int:
-    """Up to so many links of an anchor, comparing its row with each of them is faster than sorting it once."""
+def _max_compared(score_BN: Tensor) -> int:
+    """Return up to how many links of an anchor comparing is faster than sorting its row."""
     return 32 if score_BN.device.type != "cpu" else min(3 + score_BN.shape[1] // 2000, 32)
 
 
@@ -89,9 +95,9 @@ def _count_by_sorting(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tenso
     else:
         ordered_UN = score_UN.sort(1).values
     num = score_UN.shape[1]
-    return num - torch.searchsorted(ordered_UN, value_UW, right=True), num - torch.searchsorted(
-        ordered_UN, value_UW
-    )
+    above_UW = num - torch.searchsorted(ordered_UN, value_UW, right=True)
+    at_least_UW = num - torch.searchsorted(ordered_UN, value_UW)
+    return above_UW, at_least_UW
 
 
 def _count_by_comparing(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,11 +108,11 @@ def _count_by_comparing(score_UN: Tensor, value_UW: Tensor) -> tuple[Tensor, Ten
             above_UW[:, slot] = (score_UN > value_UW[:, slot, None]).sum(1)
             at_least_UW[:, slot] = (score_UN >= value_UW[:, slot, None]).sum(1)
         return above_UW, at_least_UW
-    # A row at a time stays in the cache, and counting single rows is numpy's fastest way to count.
-    above, at_least = above_UW.numpy(), at_least_UW.numpy()
-    for number, (score_N, value_W) in enumerate(
-        zip(score_UN.numpy(), value_UW.numpy(), strict=True)
-    ):
+    # One row at a time stays in the cache, and counting in single rows is fastest in numpy.
+    above = above_UW.numpy()
+    at_least = at_least_UW.numpy()
+    rows = zip(score_UN.numpy(), value_UW.numpy(), strict=True)
+    for number, (score_N, value_W) in enumerate(rows):
         for slot, value in enumerate(value_W):
             if value == np.inf:
                 break

@@ -1,8 +1,8 @@
-"""Binary search in many sorted rows at once.
+"""Slices of one long array: row pointers, positions, and binary search in many slices at once.
 
-Q queries, each into its own slice of one long array; no Python per query, no copy of the array.
+Nothing loops over slices in Python, and nothing copies the array.
 
-Array types that the graph modules share.
+Shape letters: R rows or slices, Q queries, each into a slice of its own.
 """
 
 from collections.abc import Callable
@@ -13,21 +13,26 @@ from numpy.typing import ArrayLike, NDArray
 
 Positions = NDArray[np.int64]
 
+Integers = NDArray[np.integer[Any]]
 
 Predicate = Callable[[Positions], NDArray[np.bool_]]
 
 
 def bisect(first_Q: Positions, length_Q: Positions, is_before: Predicate, last: int) -> Positions:
-    """In each slice ``[first, first + length)``, the first position at which ``is_before`` no longer holds.
+    """Return each slice's first position at which ``is_before`` is False.
+
+    A slice is ``[first, first + length)``.
 
     Args:
         first_Q: starts of the slices.
-        length_Q: their lengths, >= 0.
-        is_before: for one position a query, whether what is sought lies behind it: True, then False, along a slice.
-            It is also called, in vain, with positions of other slices, and with -1 where slices are empty.
+        length_Q: lengths of the slices, >= 0.
+        is_before: takes one position per query and returns whether the target lies behind it: first
+            True, then False along a slice. It is also called with positions of other slices, and
+            with -1 for empty slices; those results are ignored.
         last: the largest position that ``is_before`` may be called with.
     """
-    base_Q, rest_Q = first_Q.astype(np.int64), length_Q.astype(np.int64)
+    base_Q = first_Q.astype(np.int64)
+    rest_Q = length_Q.astype(np.int64)
     longest = int(rest_Q.max(initial=0))
     if longest == 0:
         return base_Q
@@ -39,23 +44,20 @@ def bisect(first_Q: Positions, length_Q: Positions, is_before: Predicate, last: 
     return base_Q + (is_before(np.minimum(base_Q, last)) & (rest_Q > 0))
 
 
-Integers = NDArray[np.integer[Any]]
-
-
 def lower_bound(
     array: Integers, first_Q: Positions, length_Q: Positions, value_Q: Integers
 ) -> Positions:
-    """In each sorted slice ``array[first : first + length]``, the first position whose entry is >= ``value``."""
+    """Return the first position in each sorted slice of ``array`` whose entry is >= ``value``."""
     return bisect(first_Q, length_Q, lambda position_Q: array[position_Q] < value_Q, len(array) - 1)
 
 
 def indptr_from_lengths(length_R: ArrayLike) -> Positions:
-    """Return the row pointers (R + 1,) of rows with these lengths: 0 and the running sums, int64."""
+    """Return the row pointers (R + 1,) of rows with these lengths: 0, then the running sums."""
     return np.concatenate([[0], np.cumsum(length_R)]).astype(np.int64)
 
 
 def expand(first_R: Positions, length_R: Positions) -> tuple[Positions, Positions]:
-    """All positions of the slices ``[first, first + length)`` end to end, and the number of the slice of each."""
+    """Return all positions of slices ``[first, first + length)``, and the slice of each."""
     owner = np.repeat(np.arange(len(first_R)), length_R)
     before_R = np.cumsum(length_R) - length_R
     return np.arange(int(length_R.sum())) + (first_R - before_R)[owner], owner

@@ -1,6 +1,6 @@
-"""How far embeddings spread: a collapsed encoder maps all rows to one direction, or to a line.
+"""The spread of embeddings: has an encoder collapsed to one direction or to a line?
 
-N rows, D embedding width.
+Shape letters: N rows, D embedding width.
 """
 
 from typing import NamedTuple
@@ -12,10 +12,10 @@ from raybio.ops.scores import without_rounding_noise
 from raybio.ops.similarity import normalise
 
 MAX_ROWS = 1024
+"""The spread is computed on at most this many rows."""
 
-
-MEAN_COSINE, EFFECTIVE_RANK = "spread/mean_cosine", "spread/effective_rank"
-"""Names of the metrics."""
+MEAN_COSINE = "spread/mean_cosine"
+EFFECTIVE_RANK = "spread/effective_rank"
 
 
 class EmbeddingSpread(NamedTuple):
@@ -23,7 +23,8 @@ class EmbeddingSpread(NamedTuple):
 
     Attributes:
         mean_cosine: mean cosine over all pairs of two different rows; 1 if all have one direction.
-        effective_rank: number of directions in which the centred rows vary, from 1 to D; 0 if all rows are equal.
+        effective_rank: number of directions in which the centred rows vary, from 1 to D; 0 if all
+            rows are equal.
     """
 
     mean_cosine: float
@@ -33,14 +34,15 @@ class EmbeddingSpread(NamedTuple):
 def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> EmbeddingSpread:
     """Compute the mean cosine and the effective rank of embeddings.
 
-    With unit vectors u and their sum s, the mean cosine of distinct pairs is
-    ``(|s|^2 - sum_i |u_i|^2) / (N (N - 1))``: no N x N matrix is needed. The effective rank is the exponential of the
-    entropy of the normalised singular values (Roy & Vetterli, "The effective rank: a measure of effective
-    dimensionality", EUSIPCO 2007), here of the rows less their mean.
+    With unit vectors u and their sum s, the mean cosine of distinct pairs is ``(|s|^2 - sum_i
+    |u_i|^2) / (N (N - 1))``: no N x N matrix is needed. The effective rank is the exponential of
+    the entropy of the normalised singular values (Roy & Vetterli, "The effective rank: a measure of
+    effective dimensionality", EUSIPCO 2007), here of the centred rows.
 
     Args:
         embedding_ND: embeddings of any floating type.
-        max_rows: of more rows, as many are used, evenly spaced: the same rows at each evaluation.
+        max_rows: if there are more rows, this many are used, evenly spaced: the same rows at each
+            evaluation.
 
     Raises:
         ValueError: for fewer than two rows.
@@ -52,7 +54,7 @@ def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> Embeddin
         row_K = torch.arange(max_rows, device=embedding_ND.device) * num_rows // max_rows
         embedding_ND = embedding_ND[row_K]
         num_rows = max_rows
-    # The rounding of a collapsed encoder spans many directions.
+    # The rounding errors of a collapsed encoder span many directions and would hide the collapse.
     row_ND = without_rounding_noise(embedding_ND.detach().cpu().double(), embedding_ND.dtype)
     unit_ND = normalise(row_ND)
     num_pairs = num_rows * (num_rows - 1)
@@ -61,7 +63,7 @@ def embedding_spread(embedding_ND: Tensor, max_rows: int = MAX_ROWS) -> Embeddin
 
 
 def spread_metrics(embedding_ND: Tensor) -> dict[str, float]:
-    """Return the spread as metrics of an evaluation; none of fewer than two rows, or of rows that are not finite."""
+    """Return the spread as metrics; empty for fewer than two rows or non-finite rows."""
     if len(embedding_ND) < 2 or not bool(torch.isfinite(embedding_ND).all()):
         return {}
     spread = embedding_spread(embedding_ND)

@@ -5,8 +5,8 @@
         topic_words = TextColumn("topic_words.arrow", "words")
 
 ``store.topic_words`` reads the column at the first access. ``column_tables(TopicStore,
-topic_words=[...])`` returns the files for ``Draft.commit``. A file holds its columns in the order
-of declaration.
+{"topic_words": words})`` returns the files for ``Draft.commit``. A file holds its columns in the
+order of declaration.
 """
 
 from collections.abc import Mapping, Sequence

@@ -160,5 +160,5 @@ def test_repetitions_have_a_mean_and_a_standard_deviation_of_a_sample():
 def test_one_repetition_has_no_deviation_and_none_no_mean():
     assert math.isnan(mean_over_seeds([0.5]).deviation)
     assert mean_over_seeds([0.5]).text() == "50.0"
-    with pytest.raises(ValueError, match="no repetitions"):
+    with pytest.raises(ValueError, match="no values"):
         mean_over_seeds([])
