@@ -1,4 +1,4 @@
-"""The result of the final evaluation of a run: what every method reports, and how it is stored as JSON."""
+"""The result of the final evaluation of a run, and its JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Stage = Literal["chance", "random", "initial", "trained"]
-"""``chance``: a random order or a constant prediction, computed exactly. ``random``: random vectors. ``initial``: the
-encoder before training. ``trained``: the encoder after it."""
+"""The models of a report.
+
+``chance`` is a random order or a constant prediction, computed exactly. ``random`` are random vectors.
+``initial`` is the encoder before training, ``trained`` the encoder after it.
+"""
 
 Score = Mapping[str, float]
-"""``value``, and the ends ``low`` and ``high`` of its 95 % interval; a score of chance has a ``value`` only."""
+"""``value``, and ``low`` and ``high`` of its 95 % interval; scores of chance have no interval."""
 
 SplitScores = Mapping[str, Mapping[str, Score]]
 """Split -> measure -> score."""
@@ -21,9 +24,10 @@ SplitScores = Mapping[str, Mapping[str, Score]]
 
 @dataclass(frozen=True)
 class UnitScores:
-    """Scores of the U units (nodes, texts, queries) of a split, for tests that compare runs unit by unit.
+    """Scores of the U units (nodes, texts, queries) of a split, for comparisons unit by unit.
 
-    The mean of a unit's values over all units is the run's score, whether that is micro, macro or over groups.
+    The mean of a measure's values over all units is the run's score, whether that is micro, macro or
+    over groups.
 
     Attributes:
         unit_U: store rows, or numbers of terms or queries.
@@ -52,9 +56,10 @@ class FinalReport:
     """The final evaluation of a run, equal on every worker.
 
     Attributes:
-        scores: stage -> split -> measure -> score; the stages in the order in which tables show them.
+        scores: stage -> split -> measure -> score; tables show the stages in this order.
         spread: spread of the embeddings by stage, see ``ops.spread``.
-        unit_scores: by split, those of the trained model. They are stored in a file of their own, not in the JSON.
+        unit_scores: by split, those of the trained model. A file of their own stores them, not the
+            JSON.
         embedding_map: of the trained model, where the method draws one.
         details: what one method adds; plain JSON.
     """
@@ -81,9 +86,10 @@ class FinalReport:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self | None:
-        """Read what ``to_json`` returned; None if there are no scores, as for a run without a final evaluation.
+        """Read what ``to_json`` returned; None if it has no scores: the run was not evaluated.
 
-        Unit scores are not in the JSON and stay empty. Scores that are null were undefined and become NaN.
+        Unit scores are not in the JSON and stay empty. Scores that are null were undefined and
+        become NaN.
         """
         if "scores" not in content:
             return None
@@ -98,7 +104,7 @@ class FinalReport:
 
 
 def nan_for_null(scores: Any) -> Any:
-    """Return nested mappings of scores with NaN for null, which is how JSON files hold an undefined number."""
+    """Return nested mappings of scores with NaN for null, the undefined number of JSON files."""
     if isinstance(scores, dict):
         return {name: nan_for_null(part) for name, part in scores.items()}
     return math.nan if scores is None else scores

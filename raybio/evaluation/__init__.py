@@ -1,1 +1,1 @@
-"""What a trained encoder is judged by."""
+"""Evaluation of models, and reports of it: scores, unit scores, plots."""

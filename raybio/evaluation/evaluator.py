@@ -1,7 +1,7 @@
 """The evaluation of a model: one skeleton for all methods.
 
-A method's ``Evaluator`` scores one model over all splits. This module scores the initial encoder and the trained one in
-the same way, and puts chance, spread and the unit scores of the trained model next to them.
+A method's ``Evaluator`` scores one model over all splits. The base class scores the initial encoder
+and the trained one in the same way, and reports chance, spread and unit scores with them.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,9 @@ from raybio.core.randomness import derive_seed
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelScores:
-    """Scores of one model over all splits. It holds no embeddings, so that those of one model are freed before the next.
+    """Scores of one model over all splits.
+
+    It holds no embeddings: those of one model are freed before the next model is scored.
 
     Attributes:
         scores: split -> measure -> score with its interval.
@@ -97,13 +99,14 @@ class Evaluator(ABC):
 def bootstrap_seed(run_seed: int) -> int:
     """Return the seed of the bootstrap of a run's final evaluation.
 
-    All models are scored with the same resamples. Differences between them are then no luck of the draw.
+    All models are scored with the same resamples, so that differences between them do not come from
+    the draw.
     """
     return derive_seed(run_seed, "bootstrap")
 
 
 def exact_scores(value_by_measure: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return ``{measure: {"value"}}``: scores that are computed, not estimated, and so have no interval."""
+    """Return ``{measure: {"value"}}``: computed, not estimated scores, which have no interval."""
     return {name: {"value": float(value)} for name, value in value_by_measure.items()}
 
 

@@ -1,4 +1,4 @@
-"""What all figures share: the palette, figures without a display, files, and scatter plots of labelled points.
+"""Building blocks of figures: palette, figures without a display, files, labelled scatter plots.
 
 Figures are readable in print, and their colours are distinct for colour-blind readers.
 """
@@ -25,7 +25,8 @@ DPI = 130
 def new_figure(width: float, height: float) -> Figure:
     """Return an empty figure of a size in inches.
 
-    It does not come from pyplot, which keeps every figure in a global list and asks the display for a backend.
+    It does not come from pyplot, which keeps every figure in a global list and needs a backend for
+    the display.
     """
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
@@ -33,14 +34,14 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure to a PNG file and return the file; its folder is made where it does not exist."""
+    """Write a figure to a PNG file, in a folder that need not exist; return the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
 
 
 def style_of(number: int) -> tuple[str, str]:
-    """Return the colour and the marker of a line or a group; the first 64 differ from each other."""
+    """Return the colour and the marker of a line or a group; the first 64 styles are distinct."""
     color = COLORS[number % len(COLORS)]
     marker = MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
     return color, marker
@@ -55,7 +56,7 @@ def labelled_scatter(
     background_label: str | None = None,
     size: float = 12,
 ) -> None:
-    """Draw S points with a colour and a marker for each of G groups, and others in grey behind them.
+    """Draw S points with a colour and a marker for each group, and others in grey behind them.
 
     Args:
         axes: where to draw; ticks are removed, since the axes of a map have no meaning.
@@ -75,7 +76,7 @@ def labelled_scatter(
 
 
 def background_last(axes: Axes) -> tuple[list[Any], list[str]]:
-    """Return legend handles and labels of axes whose first entry is the background, with that entry at the end."""
+    """Return legend handles and labels of axes with the background, the first entry, moved last."""
     handles, labels = axes.get_legend_handles_labels()
     return [*handles[1:], handles[0]], [*labels[1:], labels[0]]
 

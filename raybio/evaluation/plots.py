@@ -66,7 +66,7 @@ def plot_comparison(
     metrics: Mapping[str, str],
     path: Path,
 ) -> Path:
-    """Plot scores of several models with their intervals: a row of panels a split, a panel a metric.
+    """Plot scores of several models with intervals: a row of panels a split, a panel a metric.
 
     Args:
         rows: label -> scores; the last row is drawn in the accent colour.
@@ -160,11 +160,11 @@ def plot_curves(
     x_label: str = "step",
     y_label: str = "accuracy",
 ) -> Path:
-    """Plot scores over steps: a line a label, the mean of its runs, shaded by their standard deviation.
+    """Plot scores over steps: a line a label, the mean of its runs, and their standard deviation.
 
     Args:
-        runs_by_label: label (a model, a mask ratio) -> a curve for each seed or sentence set. The runs that have a
-            step are averaged at that step.
+        runs_by_label: label (a model, a mask ratio) -> a curve for each seed or sentence set. At
+            each step, the runs that have it are averaged.
         path: the PNG file.
         title: above the plot.
         x_label: name of the steps.

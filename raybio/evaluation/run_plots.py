@@ -19,7 +19,7 @@ MOST_PANEL_COLUMNS = 3
 def plot_run(reports: Reports, folder: Path) -> list[Path]:
     """Plot losses and evaluation metrics over steps; return the files.
 
-    A metric of a part (``val/acc_at_10/may_treat``) is a row of a heat map, whose columns are steps.
+    A metric of a part (``val/acc_at_10/may_treat``) is a row of a heat map with a column a step.
     """
     names = _metric_names(reports)
     losses = [name for name in names if "loss" in name and "/" not in name]
@@ -36,7 +36,7 @@ def plot_run(reports: Reports, folder: Path) -> list[Path]:
 
 
 def plot_final(report: FinalReport | None, folder: Path) -> list[Path]:
-    """Plot the map of the embedding space of a final evaluation, if there is one; return the files."""
+    """Plot the embedding map of a final evaluation, if there is one; return the files."""
     if report is None or report.embedding_map is None:
         return []
     points = report.embedding_map

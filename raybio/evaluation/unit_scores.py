@@ -1,7 +1,7 @@
 """Scores of the units of a split: stored next to a run, and compared between runs in pairs.
 
-U units (nodes, texts, terms, queries, sentences) of one split. The mean of a unit's values over all units is the run's
-score, whether that is micro, macro or over groups.
+U units (nodes, texts, terms, queries, sentences) of one split. The mean of a measure's values over
+all units is the run's score, whether that is micro, macro or over groups.
 """
 
 import os
@@ -29,12 +29,13 @@ _UNIT = "unit"
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """How one side differs from another on the same units.
+    """The difference of two groups of runs on the same units.
 
     Attributes:
         num_units: U.
-        difference: one minus two, with its 95 % bootstrap interval over units.
-        p: of the two-sided paired permutation test.
+        difference: the first group's mean minus the second's, with its 95 % bootstrap interval over
+            units.
+        p: p-value of the two-sided paired permutation test.
     """
 
     num_units: int
@@ -43,7 +44,10 @@ class PairedDifference:
 
 
 def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray]) -> UnitScores:
-    """At most ``MAX_UNITS`` of the units, drawn by their number alone: runs over one store keep the same ones."""
+    """Return scores of at most ``MAX_UNITS`` units.
+
+    The draw depends on the number of units only: runs over one store keep the same units.
+    """
     kept = np.arange(len(unit_U))
     if len(unit_U) > MAX_UNITS:
         kept = np.sort(np.random.default_rng(0).choice(len(unit_U), MAX_UNITS, replace=False))
@@ -54,33 +58,39 @@ def sample_units(unit_U: np.ndarray, value_by_measure: Mapping[str, np.ndarray])
 
 
 def paired_difference(
-    one: Sequence[UnitScores], two: Sequence[UnitScores], measure: str, seed: int = 0
+    first: Sequence[UnitScores], second: Sequence[UnitScores], measure: str, seed: int = 0
 ) -> PairedDifference:
-    """Whether two sides differ in a measure; a side is a run, or repetitions of one, of which each unit's mean counts.
+    """Compare two groups of runs in a measure, unit by unit.
+
+    Args:
+        first: one run, or repetitions of one, whose values are averaged for each unit.
+        second: likewise.
+        measure: the measure.
+        seed: of bootstrap and permutations.
 
     Raises:
-        ValueError: if the runs were not asked the same units.
+        ValueError: if the runs were not evaluated on the same units.
     """
-    if not all(np.array_equal(each.unit_U, one[0].unit_U) for each in (*one, *two)):
-        raise ValueError("runs that were asked different units cannot be compared in pairs")
-    one_U, two_U = (
-        np.mean([each.value_by_measure[measure] for each in side], axis=0) for side in (one, two)
-    )
-    weight_U = np.ones(len(one_U))
-    interval = ratio_interval(one_U - two_U, weight_U, np.random.default_rng(seed))
-    return PairedDifference(
-        len(one_U), interval, paired_test(one_U, two_U, weight_U, np.random.default_rng(seed)).p
-    )
+    unit_U = first[0].unit_U
+    if not all(np.array_equal(scores.unit_U, unit_U) for scores in (*first, *second)):
+        raise ValueError("runs that were evaluated on different units cannot be compared in pairs")
+    first_U = np.mean([scores.value_by_measure[measure] for scores in first], axis=0)
+    second_U = np.mean([scores.value_by_measure[measure] for scores in second], axis=0)
+    weight_U = np.ones(len(unit_U))
+    difference = ratio_interval(first_U - second_U, weight_U, np.random.default_rng(seed))
+    test = paired_test(first_U, second_U, weight_U, np.random.default_rng(seed))
+    return PairedDifference(len(unit_U), difference, test.p)
 
 
 def write_unit_scores(path: Path, scores_by_split: Mapping[str, UnitScores]) -> None:
-    """Write the scores of all splits, the whole file or none; nothing if there are none."""
+    """Write the scores of all splits atomically; write no file if there are none."""
     if not scores_by_split:
         return
     arrays: dict[str, Any] = {}
     for split, scores in scores_by_split.items():
-        named = {_UNIT: scores.unit_U, **scores.value_by_measure}
-        arrays |= {f"{split}/{name}": array for name, array in named.items()}
+        arrays[f"{split}/{_UNIT}"] = scores.unit_U
+        for measure, value_U in scores.value_by_measure.items():
+            arrays[f"{split}/{measure}"] = value_U
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.npz")
     with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
@@ -90,35 +100,38 @@ def write_unit_scores(path: Path, scores_by_split: Mapping[str, UnitScores]) -> 
 
 
 def read_unit_scores(path: Path) -> dict[str, UnitScores]:
-    """By split what ``write_unit_scores`` wrote; nothing if there is no such file.
+    """Return the scores by split that ``write_unit_scores`` wrote; empty without a file.
 
     Raises:
         DataError: if the file is damaged.
     """
     if not path.exists():
         return {}
-    found: dict[str, dict[str, np.ndarray]] = {}
+    arrays_by_split: dict[str, dict[str, np.ndarray]] = {}
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             for key in arrays.files:
                 split, name = key.split("/")
-                found.setdefault(split, {})[name] = arrays[key]
-        return {split: UnitScores(named.pop(_UNIT), named) for split, named in found.items()}
+                arrays_by_split.setdefault(split, {})[name] = arrays[key]
+        return {
+            split: UnitScores(named.pop(_UNIT), named) for split, named in arrays_by_split.items()
+        }
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            f"{path}: cannot be read ({error}). Remove it: runs are compared without it, untested"
+            f"{path}: cannot be read ({error}). Remove it: runs are then compared without tests"
         ) from None
 
 
 def share(part: Floats, whole: Floats) -> Floats:
-    """Part over whole, of the same shape; a share of nothing is 0."""
+    """Return part / whole of the same shape; a share of nothing is 0."""
     return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
 
 
 def linear_share(part_U: Floats, whole_U: Floats) -> Floats:
-    """Linearised mean(part) / mean(whole): numbers (U,) whose mean it is, and zeros if the whole is nothing.
+    """Linearise mean(part) / mean(whole): return values (U,) whose mean is that ratio.
 
-    A unit's number says how far the unit moves the share (the delta method).
+    A unit's value says how far the unit moves the ratio (the delta method). All values are 0 where
+    the whole is 0.
     """
     whole = whole_U.mean()
     if whole == 0:

@@ -1,3 +1,5 @@
+"""Unit scores: stored, sampled and compared in pairs."""
+
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +7,7 @@ import pytest
 
 from raybio.core.errors import DataError
 from raybio.core.final_report import UnitScores
-from raybio.evaluation import unit_scores as unit_scores
+from raybio.evaluation import unit_scores
 from raybio.evaluation.unit_scores import (
     paired_difference,
     read_unit_scores,
@@ -18,27 +20,23 @@ def scores(value_U: np.ndarray) -> UnitScores:
     return UnitScores(np.arange(len(value_U)), {"hit": value_U})
 
 
-def test_a_planted_difference_is_found_and_what_is_equal_in_the_mean_is_told_apart_no_more_often_than_p_says() -> (
-    None
-):
+def test_a_planted_difference_is_significant_and_equal_means_are_so_no_more_often_than_p() -> None:
     rng = np.random.default_rng(0)
     difficulty = rng.normal(size=300)  # much larger than the difference: only pairs can show it
-    one, two = (scores(difficulty + rng.normal(0.1 * better, 0.3, 300)) for better in (1, 0))
-    found = paired_difference([one], [two], "hit")
-    assert found.num_units == 300
-    assert found.difference.low < 0.1 < found.difference.high
-    assert found.difference.low > 0
-    assert found.p < 0.001
-    alarms = [
-        paired_difference(
-            *([scores(difficulty + rng.normal(0, 0.3, 300))] for _ in range(2)), "hit"
-        ).p
-        < 0.05
-        for _ in range(60)
-    ]
-    assert sum(alarms) <= 8
-    assert paired_difference([one], [one], "hit").p == 1
-    assert paired_difference([one], [one], "hit").difference == (0, 0, 0)
+    better = scores(difficulty + rng.normal(0.1, 0.3, 300))
+    worse = scores(difficulty + rng.normal(0.0, 0.3, 300))
+    compared = paired_difference([better], [worse], "hit")
+    assert compared.num_units == 300
+    assert 0 < compared.difference.low < 0.1 < compared.difference.high
+    assert compared.p < 0.001
+    num_alarms = 0
+    for _ in range(60):
+        first = scores(difficulty + rng.normal(0, 0.3, 300))
+        second = scores(difficulty + rng.normal(0, 0.3, 300))
+        num_alarms += paired_difference([first], [second], "hit").p < 0.05
+    assert num_alarms <= 8
+    assert paired_difference([better], [better], "hit").p == 1
+    assert paired_difference([better], [better], "hit").difference == (0, 0, 0)
 
 
 def test_of_repetitions_each_unit_counts_with_its_mean() -> None:
@@ -52,7 +50,7 @@ def test_of_repetitions_each_unit_counts_with_its_mean() -> None:
     )
 
 
-def test_runs_that_were_asked_other_units_are_no_pairs() -> None:
+def test_runs_on_different_units_are_refused() -> None:
     one, two = scores(np.ones(4)), UnitScores(np.array([0, 1, 2, 4]), {"hit": np.zeros(4)})
     with pytest.raises(ValueError, match="different units"):
         paired_difference([one], [two], "hit")
