@@ -23,17 +23,17 @@ from raybio.runtime.run.request import (
     settled_config,
 )
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.trial import TrialOrder
+from raybio.runtime.tune.trial import TrialSpec
 from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
-    from raybio.runtime.tune.driver import Swept
+    from raybio.runtime.tune.driver import SweepResult
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-SHOWN_PLACES = 10
+SHOWN_SETTINGS = 10
 
 
 @app.command()
@@ -205,7 +205,7 @@ def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     """The trials, checked as far as that needs no store that is not there."""
     store, base = settled_config(METHODS[space.method], arguments, Path("runs"))
     _warn_outside(space, base)
-    trials = planned(space, TrialOrder(base, space, "" if store is None else str(store), "").check)
+    trials = planned(space, TrialSpec(base, space, "" if store is None else str(store), "").check)
     if space.search.kind == "optuna":
         print("optuna learns from each trial; before it has learned anything, it would try")
     for number, settings in enumerate(trials, start=1):
@@ -225,11 +225,11 @@ def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
     print(f"compared by {space.metric}; whether that is evaluated, the first trial tells")
 
 
-def _show(swept: "Swept") -> None:
+def _show(swept: "SweepResult") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console, space = Console(), swept.order.space
+    console, space = Console(), swept.spec.space
     table = Table(title=f"{swept.folder.name}: the best settings")
     for name in (
         "",
@@ -238,10 +238,10 @@ def _show(swept: "Swept") -> None:
         "at step",
     ):
         table.add_column(name, overflow="fold")
-    for number, place in enumerate(swept.places[:SHOWN_PLACES], start=1):
-        interval = "" if place.low is None else f" [{place.low:.4f}, {place.high:.4f}]"
-        chosen = [format_value(place.settings.get(path, "")) for path in space.space]
-        table.add_row(str(number), *chosen, f"{place.mean:.4f}{interval}", f"{place.best_step:,}")
+    for number, ranked in enumerate(swept.ranking[:SHOWN_SETTINGS], start=1):
+        interval = "" if ranked.low is None else f" [{ranked.low:.4f}, {ranked.high:.4f}]"
+        chosen = [format_value(ranked.settings.get(path, "")) for path in space.space]
+        table.add_row(str(number), *chosen, f"{ranked.mean:.4f}{interval}", f"{ranked.best_step:,}")
     console.print(table)
     ways: dict[str, int] = {}
     for one in swept.trials:
@@ -252,8 +252,8 @@ def _show(swept: "Swept") -> None:
     )
     path = swept.folder.path
     lines = {"report": f"{path / 'report.html'}", "best": f"{path / 'best.yaml'}"}
-    if swept.places:
-        first = swept.places[0].trials[0]
+    if swept.ranking:
+        first = swept.ranking[0].trials[0]
         lines["model"] = (
             f"{path / 'trials' / first.name / 'export'}, of its step {first.best_step:,}"
         )

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from raybio.core.records import read_recomputable
-from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_side_by_side
-from raybio.runtime.compare.variations import Variation, compare, family
+from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
+from raybio.runtime.compare.variations import Variation, compare, variants_of
 from raybio.runtime.run.driver import TrainRequest, check_request, with_precision
 from raybio.runtime.run.folder import RunFolder
 
@@ -30,9 +30,9 @@ def train_and_show(
     several = len(requests) > 1
     if several:
         runs = [
-            kin.request
+            variants.request
             for request in requests.values()
-            for kin in family(request, _variations(request, compared, seeds))
+            for variants in variants_of(request, _variations(request, compared, seeds))
         ]
         for run in runs:
             check_request(run)
@@ -47,7 +47,7 @@ def train_and_show(
             print(f"\n{name}", flush=True)
         shown[name] = _train_and_show(request, _variations(request, compared, seeds))
     if several:
-        path = write_side_by_side(shown)
+        path = write_joint_table(shown)
         print(f"\n{path.read_text(encoding='utf-8')}\n{path}")
 
 

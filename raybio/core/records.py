@@ -7,7 +7,6 @@ kind holds, or of what it means, raises the version of that kind in ``FORMATS``.
 
 import json
 import logging
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +71,8 @@ FORMATS = {
 def write_record(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     """Write a record of a kind of ``FORMATS``.
 
-    NaN and infinity, which JSON does not have, become null; ``with_nan`` reads them as NaN.
+    NaN and infinity, which JSON does not have, become null; ``nan_for_null`` of
+    ``final_report`` makes them NaN again.
 
     Raises:
         OSError: if it cannot be written.
@@ -154,10 +154,3 @@ def from_record(record: Any, kind: str, source: Path) -> dict[str, Any]:
             "it was written by another version of raybio; train again, or use the raybio of that time"
         )
     return {name: value for name, value in record.items() if name not in ("format", "version")}
-
-
-def with_nan(scores: Any) -> Any:
-    """Return scores of a record in which null, an undefined number, is NaN."""
-    if isinstance(scores, dict):
-        return {name: with_nan(part) for name, part in scores.items()}
-    return math.nan if scores is None else scores

@@ -30,7 +30,7 @@ from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
-    from raybio.runtime.tune.driver import Swept
+    from raybio.runtime.tune.driver import SweepResult
 
 
 MODEL = "model"
@@ -151,7 +151,7 @@ def train_all_folds(
     tracking: str | None = None,
     share: Share,
     has_last_training: bool,
-) -> "Swept":
+) -> "SweepResult":
     """Train and judge; what has ended is not done again.
 
     Raises:
@@ -189,13 +189,13 @@ def train_all_folds(
 
 
 def _judged(
-    swept: "Swept", store: Path, sentences: WordStore, share: Share, has_last_training: bool
-) -> "Swept":
+    swept: "SweepResult", store: Path, sentences: WordStore, share: Share, has_last_training: bool
+) -> "SweepResult":
     """Judge what was trained, train again what is to be, and write the tables."""
     # Only now: this imports MLflow, which takes seconds.
     from raybio.runtime.tracking.tracker import add_artifacts
 
-    folder, models = swept.folder, swept.order.space.space[MODEL].values
+    folder, models = swept.folder, swept.spec.space.space[MODEL].values
     trials = {(trial.settings[MODEL], trial.settings[FOLD]): trial for trial in swept.trials}
     exports = {key: folder.path / "trials" / trial.name / "export" for key, trial in trials.items()}
     folders = _folders(folder, exports, "")
@@ -246,7 +246,7 @@ def _train_last(trainings: Sequence[LastTraining], share: Share) -> None:
 
 
 def last_trainings(
-    swept: "Swept", store: Path, judged: Sequence[Judgement]
+    swept: "SweepResult", store: Path, judged: Sequence[Judgement]
 ) -> dict[tuple[str, int], LastTraining]:
     """(model, fold) -> its last training, for the steps and with the numbers of neighbours that were best."""
     rule_by_export: dict[Path, dict[str, float]] = {}
@@ -260,11 +260,11 @@ def last_trainings(
         trained = RunFolder(swept.folder.path / "trials", trial.name)
         rule = rule_by_export[trained.export]
         assert trial.best_step is not None  # it came to its end
-        config = last_config(swept.order.config(trial.settings), trial.best_step, rule)
+        config = last_config(swept.spec.config(trial.settings), trial.best_step, rule)
         trainings[model, fold] = LastTraining(
-            swept.order.space.method,
+            swept.spec.space.method,
             config,
-            trained.precision or swept.order.precision_of(config),
+            trained.precision or swept.spec.precision_of(config),
             store,
             RunFolder(swept.folder.path / "last", f"{model}-{fold}"),
             swept.uri,

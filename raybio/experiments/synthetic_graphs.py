@@ -33,7 +33,7 @@ from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
-    from raybio.runtime.tune.driver import Swept
+    from raybio.runtime.tune.driver import SweepResult
 
 
 KIND, REPEAT, NOISE, WEIGHT = "graph.kind", "graph.repeat", "graph.noise", "objective.lambda_spml"
@@ -200,7 +200,10 @@ def _published(kind: Any, given: TrainingConfig | None) -> Mapping[str, object]:
 
 
 def report(
-    swept: "Swept", config_by_kind: Mapping[str, Config], store: TopicStore, asked: Experiments
+    swept: "SweepResult",
+    config_by_kind: Mapping[str, Config],
+    store: TopicStore,
+    asked: Experiments,
 ) -> list[Path]:
     """Write table and figures into the sweep's folder; the table comes first."""
     # Only now: this imports matplotlib.

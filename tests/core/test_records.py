@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import RecordError, RecordFormatError
-from raybio.core.records import FORMATS, read_recomputable, read_record, with_nan, write_record
+from raybio.core.final_report import nan_for_null
+from raybio.core.records import FORMATS, read_recomputable, read_record, write_record
 
 
 def test_what_is_written_is_read_again_and_the_file_names_kind_and_version(tmp_path: Path) -> None:
@@ -26,8 +27,8 @@ def test_undefined_numbers_become_null_and_are_read_as_nan(tmp_path: Path) -> No
     write_record(path, "result", {"scores": {"a": float("nan"), "b": float("inf"), "c": 1.0}})
     scores = (read_record(path, "result") or {})["scores"]
     assert scores == {"a": None, "b": None, "c": 1.0}
-    assert np.isnan([with_nan(scores)["a"], with_nan(scores)["b"]]).all()
-    assert with_nan(scores)["c"] == 1.0
+    assert np.isnan([nan_for_null(scores)["a"], nan_for_null(scores)["b"]]).all()
+    assert nan_for_null(scores)["c"] == 1.0
 
 
 def test_content_with_the_keys_of_the_header_is_a_mistake(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from raybio.methods.sppt.synthetic.simplicial import surface
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import build
 from raybio.runtime.run.request import Arguments
-from raybio.runtime.tune.trial import TrialOrder
+from raybio.runtime.tune.trial import TrialSpec
 
 TINY = (
     *("encoder.width=8", "encoder.num_heads=2", "encoder.ffn_width=8", "encoder.max_length=30"),
@@ -76,9 +76,9 @@ def test_each_graph_has_the_papers_settings_below_those_that_are_given(
         "motif": (10, 2, 72, 5000),
     }
     space = experiment_space(config_by_kind, asked)
-    order = TrialOrder(config_by_kind["cliques"], space, "", str(tmp_path))
+    spec = TrialSpec(config_by_kind["cliques"], space, "", str(tmp_path))
     for settings in space.grid():
-        trial, own = order.config(settings), config_by_kind[settings["graph.kind"]]
+        trial, own = spec.config(settings), config_by_kind[settings["graph.kind"]]
         assert (trial.encoder, trial.plan) == (own.encoder, own.plan)
         assert (
             trial.schedule.max_steps

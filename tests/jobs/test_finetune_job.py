@@ -88,7 +88,7 @@ def test_tasks_are_told_by_two_encoders(tmp_path: Path, empty_database: Path) ->
         assert len(re.findall(rf"\| {row}[^|]*\| [0-9.]+ \[", table)) == 2, (
             table
         )  # of dev and of test
-    both = (tmp_path / "runs" / "tuned-scicite" / "side_by_side.md").read_text()
+    both = (tmp_path / "runs" / "tuned-scicite" / "joint_table.md").read_text()
     assert "| model | scicite | acl_arc |" in both and both in done.stdout
     cells = {
         line.split("|")[1].strip(): line.split("|")[2:4]

@@ -106,7 +106,7 @@ def plot_scores(
     return save_figure(figure, path)
 
 
-def plot_against(
+def plot_scores_by_setting(
     score_by_line: Mapping[str, Mapping[float, Mapping[str, Mapping[str, float]]]],
     measures: Mapping[str, str],
     path: Path,

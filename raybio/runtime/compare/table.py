@@ -16,7 +16,7 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison, plot_table
 from raybio.ops.significance import SeedMean, mean_over_seeds
 from raybio.runtime.compare.labels import label_of, shown
-from raybio.runtime.compare.plots import plot_against
+from raybio.runtime.compare.plots import plot_scores_by_setting
 from raybio.runtime.run.folder import RunFolder
 
 Score = Mapping[str, float]
@@ -165,10 +165,10 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
     return paths
 
 
-def write_side_by_side(
+def write_joint_table(
     found: Mapping[str, tuple[ResultTable, RunFolder]], split: str = "test"
 ) -> Path:
-    """``side_by_side.md`` in the first folder: the same models in several comparisons, a column a score of a split.
+    """``joint_table.md`` in the first folder: the same models in several comparisons, a column a score of a split.
 
     Rows are joined by the settings that they are called after; a comparison without any has "this run". Where there are
     repetitions, their means alone.
@@ -193,7 +193,7 @@ def write_side_by_side(
     models = dict.fromkeys(label for _, cells in columns for label in cells)
     joined = [[label, *(cells.get(label, "-") for _, cells in columns)] for label in models]
     (first, folder), heads = next(iter(found.values())), [head for head, _ in columns]
-    path = folder.path / "side_by_side.md"
+    path = folder.path / "joint_table.md"
     precision_by_run = {
         run: name for table, _ in found.values() for run, name in table.precision_by_run.items()
     }
@@ -226,7 +226,7 @@ MIN_VALUES = 3
 
 
 @dataclass(frozen=True)
-class Judged:
+class SettingsScores:
     """A run, or runs that repeat each other.
 
     Attributes:
@@ -238,41 +238,47 @@ class Judged:
     scores: Scores
 
 
-def write_against(judged: Sequence[Judged], layout: TableLayout, folder: RunFolder) -> list[Path]:
-    """Of each setting with three numbers or more ``against-SETTING.csv`` and ``plots/against-SETTING.png``.
+def write_setting_plots(
+    scores_by_settings: Sequence[SettingsScores], layout: TableLayout, folder: RunFolder
+) -> list[Path]:
+    """Of each setting with three numbers or more ``scores-by-SETTING.csv`` and ``plots/scores-by-SETTING.png``.
 
     They show the last split that runs are judged by and all have, a line for each combination of the other settings.
     Files of an earlier comparison are deleted. Returns the paths.
     """
-    for earlier in (*folder.path.glob("against-*.csv"), *folder.plots.glob("against-*.png")):
+    for earlier in (*folder.path.glob("scores-by-*.csv"), *folder.plots.glob("scores-by-*.png")):
         earlier.unlink()
-    splits = [split for split in layout.compared if all(split in one.scores for one in judged)]
+    splits = [
+        split for split in layout.compared if all(split in one.scores for one in scores_by_settings)
+    ]
     paths = []
-    for setting in _numeric(judged) if splits else []:
-        score_by_line = _lines(judged, setting, splits[-1])
+    for setting in _numeric(scores_by_settings) if splits else []:
+        score_by_line = _lines(scores_by_settings, setting, splits[-1])
         rows = [
             (splits[-1], line, shown(value), measure, *_numbers(scores[measure]))
             for line, scores_by_value in score_by_line.items()
             for value, scores in scores_by_value.items()
             for measure in layout.measures
         ]
-        paths.append(folder.path / f"against-{setting}.csv")
+        paths.append(folder.path / f"scores-by-{setting}.csv")
         with paths[-1].open("w", newline="", encoding="utf-8") as file:
             header = ("split", "label", setting, "measure", "runs", "value", "low", "high")
             csv.writer(file).writerows([header, *rows])
         title = f"{layout.title}, {layout.splits[splits[-1]]}"
-        picture = folder.plots / f"against-{setting}.png"
+        picture = folder.plots / f"scores-by-{setting}.png"
         paths.append(
-            plot_against(score_by_line, layout.measures, picture, title=title, setting=setting)
+            plot_scores_by_setting(
+                score_by_line, layout.measures, picture, title=title, setting=setting
+            )
         )
     return paths
 
 
-def _numeric(judged: Sequence[Judged]) -> list[str]:
+def _numeric(scores_by_settings: Sequence[SettingsScores]) -> list[str]:
     """The settings that are a number everywhere, and not everywhere one of two."""
     found = []
-    for path in judged[0].value_by_path if judged else ():
-        values = [one.value_by_path.get(path) for one in judged]
+    for path in scores_by_settings[0].value_by_path if scores_by_settings else ():
+        values = [one.value_by_path.get(path) for one in scores_by_settings]
         are_numbers = all(
             isinstance(value, int | float) and not isinstance(value, bool) for value in values
         )
@@ -282,11 +288,11 @@ def _numeric(judged: Sequence[Judged]) -> list[str]:
 
 
 def _lines(
-    judged: Sequence[Judged], setting: str, split: str
+    scores_by_settings: Sequence[SettingsScores], setting: str, split: str
 ) -> dict[str, dict[float, Mapping[str, Any]]]:
     """The other settings -> value of the setting, ascending -> scores."""
     lines: dict[str, dict[float, Mapping[str, Any]]] = {}
-    for one in judged:
+    for one in scores_by_settings:
         others = {path: value for path, value in one.value_by_path.items() if path != setting}
         lines.setdefault(label_of(others), {})[one.value_by_path[setting]] = one.scores[split]
     return {line: dict(sorted(scores_by_value.items())) for line, scores_by_value in lines.items()}

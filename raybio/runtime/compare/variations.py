@@ -18,10 +18,10 @@ from raybio.methods import METHODS
 from raybio.runtime.compare.curves import write_curves
 from raybio.runtime.compare.labels import label_of, leaf, named, shown
 from raybio.runtime.compare.table import (
-    Judged,
     ResultTable,
+    SettingsScores,
     over_repetitions,
-    write_against,
+    write_setting_plots,
     write_table,
 )
 from raybio.runtime.run.driver import Result, TrainRequest, check_request, train, with_precision
@@ -58,7 +58,7 @@ class Variation:
 
 
 @dataclass(frozen=True)
-class Kin:
+class Variant:
     """A run of a comparison and its values of the settings that are varied."""
 
     request: TrainRequest
@@ -80,7 +80,7 @@ class Kin:
         }
 
 
-def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
+def variants_of(request: TrainRequest, variations: Sequence[Variation]) -> list[Variant]:
     """The run itself and, of all combinations of the values, those that differ from it.
 
     Raises:
@@ -92,7 +92,7 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
         raise ConfigError(
             f"--compare: {', '.join(paths)}: want each setting once, its values by comma"
         )
-    kin = []
+    variants = []
     for values in product(*(_choices(request.config, one) for one in variations)):
         value_by_path = dict(zip(paths, values, strict=True))
         changed = {
@@ -111,10 +111,10 @@ def family(request: TrainRequest, variations: Sequence[Variation]) -> list[Kin]:
             )
             raise ConfigError(f"{given}: no name for that run can be made: {error}") from None
         config, explicit = _with(request.config, changed), request.explicit | changed.keys()
-        kin.append(
-            Kin(replace(request, config=config, name=name, explicit=explicit), value_by_path)
+        variants.append(
+            Variant(replace(request, config=config, name=name, explicit=explicit), value_by_path)
         )
-    return kin
+    return variants
 
 
 def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:
@@ -138,57 +138,63 @@ def compare(
 
     Whatever is finished already is not trained again. The table goes into the run's folder (``table.md``,
     ``table.json``, ``plots/table-*.png``) and among its MLflow artifacts, and so do the evaluations over steps
-    (``over_steps/``), those of repetitions as mean ± deviation, and scores against numeric settings (``against-*.csv``,
-    ``plots/against-*.png``).
+    (``over_steps/``), those of repetitions as mean ± deviation, and scores against numeric settings (``scores-by-*.csv``,
+    ``plots/scores-by-*.png``).
 
     Raises:
         RaybioError: as ``train``.
     """
-    kin = family(request, variations)
-    for one in kin:
+    variants = variants_of(request, variations)
+    for one in variants:
         check_request(
             one.request
         )  # now, before Ray is joined, and not when the run itself has been trained
-    requests = with_precision([one.request for one in kin])
-    if len(kin) > 2:
-        print(f"{len(kin)} runs: {', '.join(one.request.name for one in kin)}")
+    requests = with_precision([one.request for one in variants])
+    if len(variants) > 2:
+        print(f"{len(variants)} runs: {', '.join(one.request.name for one in variants)}")
     result = train(requests[0])
     results = [result]
     results += [
         train(replace(variant, parent_run_id=result.mlflow_run_id)) for variant in requests[1:]
     ]
     layout = METHODS[request.method].table
-    precisions = precisions_of_auto(kin, results)
-    table = ResultTable(score_rows(kin, results), layout, precisions, cut_remarks(kin, results))
+    precisions = precisions_of_auto(variants, results)
+    table = ResultTable(
+        score_rows(variants, results), layout, precisions, cut_remarks(variants, results)
+    )
     paths = write_table(table, result.folder)
     if variations:
-        paths += over_steps(kin, results) + write_against(
-            judged(kin, results), layout, result.folder
+        paths += over_steps(variants, results) + write_setting_plots(
+            scores_by_settings(variants, results), layout, result.folder
         )
     add_artifacts(result.folder, paths)
     return result, table
 
 
-def precisions_of_auto(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, str]:
+def precisions_of_auto(variants: Sequence[Variant], results: Sequence[Result]) -> dict[str, str]:
     """Return the precision of each run with ``precision: auto``, by the run's name."""
     return {
         one.request.name: result.precision
-        for one, result in zip(kin, results, strict=True)
+        for one, result in zip(variants, results, strict=True)
         if one.request.config.precision == "auto" and result.precision is not None
     }
 
 
-def score_rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
+def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[str, Any]:
     """Label -> scores: what no run trained, each run, and the means of repetitions."""
     reports = [result.final for result in results if result.final is not None]
     if len(reports) < len(results):
         return {}
     scores = [report.scores for report in reports]
     untrained = {label: own for label, own in scores[0].items() if label != "trained"}
-    runs = {one.label: of_run["trained"] for one, of_run in zip(kin[1:], scores[1:], strict=True)}
-    label = f"{kin[0].label} (this run)" if kin[0].value_by_path else kin[0].request.name
+    runs = {
+        one.label: of_run["trained"] for one, of_run in zip(variants[1:], scores[1:], strict=True)
+    }
+    label = (
+        f"{variants[0].label} (this run)" if variants[0].value_by_path else variants[0].request.name
+    )
     rows = untrained | runs | {label: scores[0]["trained"]}
-    repeated = [numbers for numbers in _alike(kin) if len(numbers) > 1]
+    repeated = [numbers for numbers in _alike(variants) if len(numbers) > 1]
     if repeated and repeated[0][0] == 0:
         # The untrained may differ by seed as well, as where labels are drawn by it.
         rows |= {
@@ -200,54 +206,56 @@ def score_rows(kin: Sequence[Kin], results: Sequence[Result]) -> dict[str, Any]:
     for numbers in reversed(
         repeated
     ):  # the run's own come last, which plots show in the accent colour
-        settings = label_of(kin[numbers[0]].chosen)
+        settings = label_of(variants[numbers[0]].chosen)
         title = f"{settings}, {len(numbers)} runs" if settings else f"{len(numbers)} runs"
         rows[title] = over_repetitions([scores[number]["trained"] for number in numbers])
     return rows
 
 
-def cut_remarks(kin: Sequence[Kin], results: Sequence[Result]) -> list[str]:
+def cut_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[str]:
     """What was cut of the inputs: one line each, with the run's label where the runs differ."""
     by_run = [[one["remark"] for one in result.inputs if one["remark"]] for result in results]
     if all(remarks == by_run[0] for remarks in by_run):
         return by_run[0]
-    pairs = zip(kin, by_run, strict=True)
+    pairs = zip(variants, by_run, strict=True)
     return [
         f"{one.label or one.request.name}: {remark}" for one, remarks in pairs for remark in remarks
     ]
 
 
-def judged(kin: Sequence[Kin], results: Sequence[Result]) -> list[Judged]:
+def scores_by_settings(
+    variants: Sequence[Variant], results: Sequence[Result]
+) -> list[SettingsScores]:
     """What each combination of the chosen settings came to; nothing where a run was not judged at its end."""
     reports = [result.final for result in results if result.final is not None]
     if len(reports) < len(results):
         return []
     scores = [report.scores["trained"] for report in reports]
     return [
-        Judged(
-            kin[numbers[0]].chosen,
+        SettingsScores(
+            variants[numbers[0]].chosen,
             scores[numbers[0]]
             if len(numbers) == 1
             else over_repetitions([scores[number] for number in numbers]),
         )
-        for numbers in _alike(kin)
+        for numbers in _alike(variants)
     ]
 
 
-def _alike(kin: Sequence[Kin]) -> list[list[int]]:
+def _alike(variants: Sequence[Variant]) -> list[list[int]]:
     """The runs by number, those that repeat each other together."""
     alike: dict[str, list[int]] = {}
-    for number, one in enumerate(kin):
+    for number, one in enumerate(variants):
         alike.setdefault(label_of(one.chosen), []).append(number)
     return list(alike.values())
 
 
-def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
+def over_steps(variants: Sequence[Variant], results: Sequence[Result]) -> list[Path]:
     """The method's metrics over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
 
     A metric that some run does not log on its way is left out. Returns the folder, if there is anything in it.
     """
-    first = kin[0].request
+    first = variants[0].request
     reports = [read_reports(one.folder.metrics) for one in results]
     logged = [{name for report in of_run for name in report["metrics"]} for of_run in reports]
     metrics = [
@@ -256,15 +264,15 @@ def over_steps(kin: Sequence[Kin], results: Sequence[Result]) -> list[Path]:
         if all(name in names for names in logged)
     ]
     names_by_label = {}
-    for numbers in _alike(kin):
-        label = label_of(kin[numbers[0]].chosen)
-        of_group = [kin[number].value_by_path for number in numbers]
+    for numbers in _alike(variants):
+        label = label_of(variants[numbers[0]].chosen)
+        of_group = [variants[number].value_by_path for number in numbers]
         varied = [
             path for path in of_group[0] if any(one[path] != of_group[0][path] for one in of_group)
         ]
         several = f"{len(numbers)} runs, by {' and '.join(map(leaf, varied))}"
         title = (
-            kin[numbers[0]].label
+            variants[numbers[0]].label
             if len(numbers) == 1
             else f"{label}, {several}"
             if label

@@ -30,7 +30,7 @@ from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarde
 from raybio.runtime.run.request import Arguments, base_configs, default_folder, settle
 from raybio.runtime.tracking.tracker import tracking_uri
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.trial import TrialOrder
+from raybio.runtime.tune.trial import TrialSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -168,8 +168,8 @@ def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Findi
 
 
 def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[TrainingConfig, ...]:
-    order = TrialOrder(base, space, str(store), "")
-    return tuple(order.config(settings) for settings in planned(space, order.check))
+    spec = TrialSpec(base, space, str(store), "")
+    return tuple(spec.config(settings) for settings in planned(space, spec.check))
 
 
 def _look_at_store(plan: _Settled) -> Iterator[Finding]:

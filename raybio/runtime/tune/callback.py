@@ -26,7 +26,7 @@ from raybio.runtime.tune.trial import (
     REPLACED,
     STOPPED,
     Trial,
-    TrialOrder,
+    TrialSpec,
     new_note,
     status_of,
 )
@@ -53,7 +53,7 @@ def earlier_trials(sweep: Path) -> list[Trial]:
     return [Trial(**one) for one in (read_record(sweep / TRIALS, "trials") or {}).get("trials", [])]
 
 
-class FollowedTrials(Callback):
+class TrialCallback(Callback):
     """Ray Tune's callback.
 
     Attributes:
@@ -63,15 +63,15 @@ class FollowedTrials(Callback):
 
     refused: str | None = None
 
-    def __init__(self, folder: RunFolder, order: TrialOrder, parent: Tracker) -> None:
+    def __init__(self, folder: RunFolder, spec: TrialSpec, parent: Tracker) -> None:
         """Follow the trials of a sweep.
 
         Args:
             folder: the sweep's.
-            order: what its trials share.
+            spec: what its trials share.
             parent: tracks the sweep itself.
         """
-        self.folder, self.order, self.parent = folder, order, parent
+        self.folder, self.spec, self.parent = folder, spec, parent
         self.trials: list[Trial] = []
         self._member: dict[str, Trial] = {}
         self._listed = earlier_trials(folder.path)
@@ -79,8 +79,8 @@ class FollowedTrials(Callback):
         self._ended: list[Tracker] = []
         self._warnings = WarningPrinter()
         self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
-        ended = [one for one in records(order) if one.status not in (FAILED, INTERRUPTED)]
-        self._best = order.goal.best(
+        ended = [one for one in records(spec) if one.status not in (FAILED, INTERRUPTED)]
+        self._best = spec.goal.best(
             [(0, one.best_value) for one in ended if one.best_value is not None]
         )
 
@@ -102,7 +102,7 @@ class FollowedTrials(Callback):
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Note the trial, and open its run."""
-        if self.order.stop.exists():
+        if self.spec.stop.exists():
             return  # it will end at once
         now, before = Trial(**trial.config[TRIAL]), self._member.get(trial.trial_id)
         self._begin(trial.trial_id, now)
@@ -113,9 +113,9 @@ class FollowedTrials(Callback):
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any
     ) -> None:
         """A line for an evaluation."""
-        now, metric = Trial(**trial.config[TRIAL]), self.order.space.metric
+        now, metric = Trial(**trial.config[TRIAL]), self.spec.space.metric
         self._show_warnings(now)
-        if OBJECTIVE not in result or status_of(self.order.folder(now)) != INTERRUPTED:
+        if OBJECTIVE not in result or status_of(self.spec.folder(now)) != INTERRUPTED:
             return
         line = f"{shown(now)} | step {result['step']:,} | {metric} {result[metric]:.4g}"
         print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}", flush=True)
@@ -125,13 +125,13 @@ class FollowedTrials(Callback):
         now = self._member.get(trial.trial_id)
         if now is None:
             return
-        folder = self.order.folder(now)
+        folder = self.spec.folder(now)
         outcome = read_record(folder.outcome, "outcome") or {}
         if folder.failure.exists():
             self._end(now, FAILED)
         elif outcome.get("status") in COMPLETE:
             self._end(now, FINISHED)
-        elif not self.order.stop.exists():
+        elif not self.spec.stop.exists():
             self._end(now, STOPPED)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
@@ -169,7 +169,7 @@ class FollowedTrials(Callback):
 
     def _begin(self, trial_id: str, now: Trial) -> RunFolder:
         """Note the trial in its folder and in the list, and open its run; once is as good as twice."""
-        folder, before = self.order.folder(now), self._member.get(trial_id)
+        folder, before = self.spec.folder(now), self._member.get(trial_id)
         self._member[trial_id] = now
         if now not in self.trials:
             self.trials.append(now)
@@ -188,15 +188,15 @@ class FollowedTrials(Callback):
         if not (folder.path / NOTE).exists():
             write_record(folder.path / NOTE, "trial", new_note(now))
         if status_of(folder) == INTERRUPTED:
-            write_record(folder.launch, "launch", self.order.launch)
+            write_record(folder.launch, "launch", self.spec.launch)
         if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
             self._trackers[folder.name] = self._tracker(now)
             self._trackers[folder.name].start()
         return folder
 
     def _tracker(self, trial: Trial) -> Tracker:
-        config = self.order.config(trial.settings)
-        folder, method = self.order.folder(trial), self.order.space.method
+        config = self.spec.config(trial.settings)
+        folder, method = self.spec.folder(trial), self.spec.space.method
         return Tracker(
             folder,
             self.parent.uri,
@@ -208,7 +208,7 @@ class FollowedTrials(Callback):
 
     def _end(self, trial: Trial, status: str) -> None:
         """Note how a trial ended, once, and end its run; one that was interrupted may go on, and nothing is noted."""
-        folder = self.order.folder(trial)
+        folder = self.spec.folder(trial)
         self._show_warnings(trial)
         known = status_of(folder)
         if known == INTERRUPTED and status != INTERRUPTED:
@@ -218,10 +218,10 @@ class FollowedTrials(Callback):
             print(f"{shown(trial)} | {status}{': ' + why if why else ''}", flush=True)
             if failure.get("kind") == MetricError.__name__:
                 self.refused = why
-                self.order.stop.touch()
+                self.spec.stop.touch()
             if status != FAILED:
                 self._note_best(folder)
-            if status in (FINISHED, STOPPED) and self.order.space.scheduler.kind != "pbt":
+            if status in (FINISHED, STOPPED) and self.spec.space.scheduler.kind != "pbt":
                 delete_all_but_newest(
                     folder.checkpoints
                 )  # of a population, others may go on from any of them
@@ -231,19 +231,19 @@ class FollowedTrials(Callback):
 
     def _show_warnings(self, trial: Trial) -> None:
         """Print what the trial's workers warn of; once, however many trials do."""
-        self._warnings.show(self.order.folder(trial).notices, shown(trial))
+        self._warnings.show(self.spec.folder(trial).notices, shown(trial))
 
     def _note_best(self, folder: RunFolder) -> None:
         """The best value over all trials that have ended, once more."""
-        values = self.order.goal.own_values(read_reports(folder.metrics))
-        self._best = self.order.goal.best([*([self._best] if self._best else []), *values])
+        values = self.spec.goal.own_values(read_reports(folder.metrics))
+        self._best = self.spec.goal.best([*([self._best] if self._best else []), *values])
         if self._best is not None:
             self._num_told += 1
-            self._log.append(self._num_told, {f"best/{self.order.space.metric}": self._best[1]})
+            self._log.append(self._num_told, {f"best/{self.spec.space.metric}": self._best[1]})
 
     def _end_run(self, tracker: Tracker, status: str) -> None:
         """It goes on trying until the sweep ends, however long the server is away: nobody waits for it before."""
-        tracker.note(*_facts(self.order.goal, tracker.folder))
+        tracker.note(*_facts(self.spec.goal, tracker.folder))
         tracker.end(MLFLOW_STATUS[status], status)
         self._ended.append(tracker)
 

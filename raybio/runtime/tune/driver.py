@@ -44,13 +44,13 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
-from raybio.runtime.tune.callback import FollowedTrials, earlier_trials
-from raybio.runtime.tune.leaderboard import Place, TrialRecord, repetitions, write_results
+from raybio.runtime.tune.callback import TrialCallback, earlier_trials
+from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord, repetitions, write_results
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.report import write_sweep_report
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL, listed, tune_config
-from raybio.runtime.tune.trial import ENDED, NOTE, TrialOrder, has_ended, new_note
+from raybio.runtime.tune.trial import ENDED, NOTE, TrialSpec, has_ended, new_note
 from raybio.store.store import open_store
 from raybio.training.precision import Decision, decide_precision
 from raybio.training.settings import TrainingConfig
@@ -110,27 +110,27 @@ class SweepRequest:
 
 
 @dataclass(frozen=True)
-class Swept:
+class SweepResult:
     """What came of a sweep.
 
     Attributes:
         folder: where it lies.
-        order: what its trials share.
-        places: settings, the best first.
+        spec: what its trials share.
+        ranking: settings, the best first.
         trials: the best first.
         mlflow_run_id: of the parent run; None if tracking could not be reached.
         uri: of MLflow.
     """
 
     folder: RunFolder
-    order: TrialOrder
-    places: list[Place]
+    spec: TrialSpec
+    ranking: list[RankedSettings]
     trials: list[TrialRecord]
     mlflow_run_id: str | None
     uri: str
 
 
-def sweep(request: SweepRequest) -> Swept:
+def sweep(request: SweepRequest) -> SweepResult:
     """Start a sweep, or go on with the one of that name.
 
     Raises:
@@ -148,10 +148,10 @@ def sweep(request: SweepRequest) -> Swept:
     uri = tracking_uri(request.tracking, request.sweeps)
     store = open_store(request.store, entry.store, verify=True)
     place = str(Path(request.store).absolute())
-    order = TrialOrder(
+    spec = TrialSpec(
         request.base, space, place, str(folder.path), request.workers, setup=request.setup
     )
-    planned(space, order.check)
+    planned(space, spec.check)
     lengths = entry.input_lengths(request.base, store)
     check_lengths(lengths, request.explicit)
     folder.make()
@@ -166,20 +166,20 @@ def sweep(request: SweepRequest) -> Swept:
         write_record(
             folder.launch, "launch", (read_record(folder.launch, "launch") or {}) | started
         )
-        _restore_records(folder, order)
-        _forget_what_may_pass(folder, order)
-        if not _is_complete(order):
+        _restore_records(folder, spec)
+        _forget_what_may_pass(folder, spec)
+        if not _is_complete(spec):
             if not cluster_to_join():
                 _room(
                     request, [local_node()]
                 )  # before anything is recorded: a plan that cannot run is no failed sweep
             folder.record_precision(_decided(request, folder).name)
-        order = replace(order, precision=folder.precision or "auto")
+        spec = replace(spec, precision=folder.precision or "auto")
         tracker = Tracker(folder, uri, space.method, identity.to_mapping(), store.digest)
-        if not _is_complete(order):
+        if not _is_complete(spec):
             report_cuts(lengths, folder, tracker)
-        with StopSignals(order.stop) as signals:
-            return _carry_out(request, order, folder, tracker, signals)
+        with StopSignals(spec.stop) as signals:
+            return _carry_out(request, spec, folder, tracker, signals)
 
 
 def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
@@ -205,25 +205,25 @@ def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
 
 def _carry_out(
     request: SweepRequest,
-    order: TrialOrder,
+    spec: TrialSpec,
     folder: RunFolder,
     tracker: Tracker,
     signals: StopSignals,
-) -> Swept:
-    followed = FollowedTrials(folder, order, tracker)
+) -> SweepResult:
+    callback = TrialCallback(folder, spec, tracker)
     tracker.start()
     status = "FAILED"
     try:
-        followed.catch_up()
-        if not _is_complete(order):
-            order = _tuned(request, order, followed, signals)
-        found = write_results(folder, order)
-        write_sweep_report(folder, order, *found)
+        callback.catch_up()
+        if not _is_complete(spec):
+            spec = _tuned(request, spec, callback, signals)
+        found = write_results(folder, spec)
+        write_sweep_report(folder, spec, *found)
         if signals.caught:
             raise _interrupted(signals)
-        if followed.refused is not None:
+        if callback.refused is not None:
             raise ConfigError(
-                f"{followed.refused}. Nothing can come of {folder.path}: correct the search space, and give another "
+                f"{callback.refused}. Nothing can come of {folder.path}: correct the search space, and give another "
                 "--name or delete that folder"
             )
         if not found[0]:
@@ -234,9 +234,9 @@ def _carry_out(
             raise
         raise _interrupted(signals) from None
     finally:
-        followed.close(is_killed=bool(signals.caught))
+        callback.close(is_killed=bool(signals.caught))
         tracker.finish("KILLED" if signals.caught else status)
-    return Swept(folder, order, *found, mlflow_run_id=tracker.run_id, uri=tracker.uri)
+    return SweepResult(folder, spec, *found, mlflow_run_id=tracker.run_id, uri=tracker.uri)
 
 
 def _interrupted(signals: StopSignals) -> InterruptedRunError:
@@ -254,13 +254,13 @@ def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
     )
 
 
-def _restore_records(folder: RunFolder, order: TrialOrder) -> None:
+def _restore_records(folder: RunFolder, spec: TrialSpec) -> None:
     """Write damaged and missing records of trials again, from what is known otherwise.
 
     Raises:
         RecordError: if one cannot be.
     """
-    trials = {order.folder(trial).name: trial for trial in earlier_trials(folder.path)}
+    trials = {spec.folder(trial).name: trial for trial in earlier_trials(folder.path)}
     for path in sorted((folder.path / "trials").glob("*/")):
         note = path / NOTE
         if path.name in trials and read_recomputable(note, "trial") is None:
@@ -274,9 +274,9 @@ def _restore_records(folder: RunFolder, order: TrialOrder) -> None:
             (path / ENDED).unlink(missing_ok=True)
 
 
-def _forget_what_may_pass(folder: RunFolder, order: TrialOrder) -> None:
+def _forget_what_may_pass(folder: RunFolder, spec: TrialSpec) -> None:
     """Trials that failed for want of a machine are tried again; those that failed by themselves would do so again."""
-    order.stop.unlink(missing_ok=True)
+    spec.stop.unlink(missing_ok=True)
     for failure in (folder.path / "trials").glob("*/failure.json"):
         reason = read_recomputable(failure, "failure")
         if reason is None or reason["kind"] == "ClusterError":
@@ -284,23 +284,23 @@ def _forget_what_may_pass(folder: RunFolder, order: TrialOrder) -> None:
             failure.unlink()
 
 
-def _is_complete(order: TrialOrder) -> bool:
+def _is_complete(spec: TrialSpec) -> bool:
     """Whether all trials that the budget wants have ended."""
-    known, space = earlier_trials(Path(order.sweep)), order.space
+    known, space = earlier_trials(Path(spec.sweep)), spec.space
     num_wanted = (
         space.budget.num_trials
         if space.search.kind == "optuna"
-        else len(planned(space, order.check))
+        else len(planned(space, spec.check))
     )
     first = [trial for trial in known if set(trial.settings) <= space.paths]
-    if len(first) < num_wanted or not all(has_ended(order.folder(trial)) for trial in known):
+    if len(first) < num_wanted or not all(has_ended(spec.folder(trial)) for trial in known):
         return False
-    return all(has_ended(order.folder(trial)) for trial in repetitions(order))
+    return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))
 
 
 def _tuned(
-    request: SweepRequest, order: TrialOrder, followed: FollowedTrials, signals: StopSignals
-) -> TrialOrder:
+    request: SweepRequest, spec: TrialSpec, callback: TrialCallback, signals: StopSignals
+) -> TrialSpec:
     """Let Ray Tune work through the sweep, in a thread; returns the order as trials got it."""
     # Its State API is what frees the resources of trials that are stopped.
     with started(threads=None, with_dashboard=True, verbose=request.verbose):
@@ -309,26 +309,24 @@ def _tuned(
         fitting = _room(request, cluster_nodes())
         print(fitting.arithmetic, flush=True)
         if not request.verbose:
-            # Every failure is told by FollowedTrials, in a line.
+            # Every failure is told by TrialCallback, in a line.
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        order = replace(
-            order, cpus_per_worker=fitting.cpus_per_worker, gpus_per_worker=fitting.gpus_per_worker
+        spec = replace(
+            spec, cpus_per_worker=fitting.cpus_per_worker, gpus_per_worker=fitting.gpus_per_worker
         )
-        followed.order = order
-        work = _Work(order, followed, fitting.num_trials, signals)
+        callback.spec = spec
+        work = _Work(spec, callback, fitting.num_trials, signals)
         work.start()
         is_killed = False
         while work.is_alive() and len(signals.caught) < 2:
             work.join(timeout=0.2)
             if signals.caught and not is_killed:
                 is_killed = True
-                followed.kill()
+                callback.kill()
         if work.error is not None and not signals.caught:
-            message = (
-                f"{order.sweep}: the sweep ended early: {work.error}. The same command goes on"
-            )
+            message = f"{spec.sweep}: the sweep ended early: {work.error}. The same command goes on"
             raise ClusterError(message) from work.error
-    return order
+    return spec
 
 
 def _room(request: SweepRequest, nodes: Sequence[Node]) -> Room:
@@ -345,54 +343,54 @@ class _Work(threading.Thread):
     """Ray Tune at work."""
 
     def __init__(
-        self, order: TrialOrder, followed: FollowedTrials, at_once: int, signals: StopSignals
+        self, spec: TrialSpec, callback: TrialCallback, at_once: int, signals: StopSignals
     ) -> None:
         super().__init__(name="raybio-sweep", daemon=True)
-        self.order, self.followed, self.at_once, self.signals = order, followed, at_once, signals
+        self.spec, self.callback, self.at_once, self.signals = spec, callback, at_once, signals
         self.error: BaseException | None = None
 
     def run(self) -> None:
         """The sweep, and then its best settings again with other seeds."""
         try:
-            shutil.rmtree(self.followed.folder.ray, ignore_errors=True)
-            known = self.order.space.paths
+            shutil.rmtree(self.callback.folder.ray, ignore_errors=True)
+            known = self.spec.space.paths
             earlier = [
                 one
-                for one in earlier_trials(self.followed.folder.path)
+                for one in earlier_trials(self.callback.folder.path)
                 if set(one.settings) <= known
             ]
-            if first := tune_config(self.order, earlier, self.at_once):
+            if first := tune_config(self.spec, earlier, self.at_once):
                 self._fit(*first)
-            if not self.signals.caught and (again := repetitions(self.order)):
+            if not self.signals.caught and (again := repetitions(self.spec)):
                 self._fit(*listed(again, self.at_once))
         except BaseException as error:  # told by whoever waits for the thread
             self.error = error
 
     def _fit(self, param_space: dict[str, Any], config: tune.TuneConfig) -> None:
         tune.Tuner(
-            tune.with_resources(_trainable(self.order), _reserved(self.order)),
+            tune.with_resources(_trainable(self.spec), _reserved(self.spec)),
             param_space=param_space,
-            tune_config=replace(config, reuse_actors=self.order.workers == 1),
+            tune_config=replace(config, reuse_actors=self.spec.workers == 1),
             run_config=tune.RunConfig(
                 # A new name each time: trials go on from their own folders.
                 name=uuid.uuid4().hex[:8],
-                storage_path=str(self.followed.folder.ray),
+                storage_path=str(self.callback.folder.ray),
                 failure_config=tune.FailureConfig(max_failures=MAX_TRIAL_FAILURES),
-                callbacks=[self.followed, _Unsaid()],
+                callbacks=[self.callback, _Unsaid()],
                 stop=_Stopper(self.signals),
                 verbose=0,
             ),
         ).fit()
 
 
-def _run(config: dict[str, Any], order: TrialOrder) -> None:
-    run_trial(config[TRIAL], order)
+def _run(config: dict[str, Any], spec: TrialSpec) -> None:
+    run_trial(config[TRIAL], spec)
 
 
-def _trainable(order: TrialOrder) -> Any:
+def _trainable(spec: TrialSpec) -> Any:
     """What Tune starts for a trial."""
-    run = tune.with_parameters(_run, order=order)
-    if order.workers == 1:
+    run = tune.with_parameters(_run, spec=spec)
+    if spec.workers == 1:
         return run
 
     class WithWorkers(wrap_function(run)):  # type: ignore[misc]
@@ -405,13 +403,13 @@ def _trainable(order: TrialOrder) -> Any:
     return WithWorkers
 
 
-def _reserved(order: TrialOrder) -> dict[str, float]:
+def _reserved(spec: TrialSpec) -> dict[str, float]:
     """What Tune reserves for a trial's own process; workers beside it reserve their own."""
-    if order.workers > 1:
+    if spec.workers > 1:
         return {"CPU": 0.01}
     return {
         name: has
-        for name, has in (("CPU", order.cpus_per_worker), ("GPU", order.gpus_per_worker))
+        for name, has in (("CPU", spec.cpus_per_worker), ("GPU", spec.gpus_per_worker))
         if has
     }
 
@@ -420,7 +418,7 @@ class _Unsaid(TrialProgressCallback):  # type: ignore[misc]
     """Says nothing; without one of its kind, Tune adds its own, which tells of ended trials whatever ``verbose`` is."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # see FollowedTrials
+        return {}  # see TrialCallback
 
     def _print(self, msg: str) -> None:
         pass
@@ -433,7 +431,7 @@ class _Stopper(tune.Stopper):
         self._signals, self._deadline = signals, math.inf
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # see FollowedTrials
+        return {}  # see TrialCallback
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False

@@ -15,7 +15,7 @@ from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Settings
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.tune.trial import FAILED, NOTE, Trial, TrialOrder, status_of
+from raybio.runtime.tune.trial import FAILED, NOTE, Trial, TrialSpec, status_of
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 
@@ -52,7 +52,7 @@ class TrialRecord:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankedSettings:
     """Settings and their trials, one a seed.
 
     Attributes:
@@ -72,12 +72,12 @@ class Place:
     high: float | None
 
 
-def records(order: TrialOrder) -> list[TrialRecord]:
+def records(spec: TrialSpec) -> list[TrialRecord]:
     """All trials of the sweep, the best first; those without an evaluation last."""
     found = [
-        _record(order, note) for note in sorted((Path(order.sweep) / "trials").glob(f"*/{NOTE}"))
+        _record(spec, note) for note in sorted((Path(spec.sweep) / "trials").glob(f"*/{NOTE}"))
     ]
-    sign = 1 if order.space.mode == "max" else -1
+    sign = 1 if spec.space.mode == "max" else -1
     return sorted(
         found,
         key=lambda one: -math.inf if one.best_value is None else sign * one.best_value,
@@ -85,11 +85,11 @@ def records(order: TrialOrder) -> list[TrialRecord]:
     )
 
 
-def _record(order: TrialOrder, note: Path) -> TrialRecord:
+def _record(spec: TrialSpec, note: Path) -> TrialRecord:
     folder, content = RunFolder(note.parent.parent, note.parent.name), read_record(note, "trial")
     reports = read_reports(folder.metrics)
-    values = order.goal.own_values(reports)
-    best = order.goal.best(values)
+    values = spec.goal.own_values(reports)
+    best = spec.goal.best(values)
     return TrialRecord(
         name=folder.name,
         settings=content["trial"]["settings"],
@@ -106,7 +106,7 @@ def _record(order: TrialOrder, note: Path) -> TrialRecord:
     )
 
 
-def leaderboard(order: TrialOrder, trials: Sequence[TrialRecord]) -> list[Place]:
+def leaderboard(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[RankedSettings]:
     """Settings, the best first: those that were repeated with other seeds before those that were not.
 
     One seed's luck does not put settings before others that several seeds speak for. Trials that failed have no place:
@@ -114,30 +114,30 @@ def leaderboard(order: TrialOrder, trials: Sequence[TrialRecord]) -> list[Place]
     """
     alike: list[list[TrialRecord]] = []
     for one in trials:
-        if _is_judged(one):
+        if _is_ranked(one):
             group = next((found for found in alike if _is_repetition(one, found[0])), None)
             if group is None:
                 alike.append([one])
             else:
                 group.append(one)
-    places = [_place(order, group) for group in alike]
-    sign = 1 if order.space.mode == "max" else -1
+    ranking = [_ranked(spec, group) for group in alike]
+    sign = 1 if spec.space.mode == "max" else -1
     return sorted(
-        places, key=lambda place: (len(place.trials) > 1, sign * place.mean), reverse=True
+        ranking, key=lambda ranked: (len(ranked.trials) > 1, sign * ranked.mean), reverse=True
     )
 
 
-def repetitions(order: TrialOrder) -> list[Trial]:
+def repetitions(spec: TrialSpec) -> list[Trial]:
     """The best settings with other seeds, as the budget wants; which those are, their first seed says alone.
 
     So a larger budget may bring better settings than those that were repeated before.
     """
-    budget, own = order.space.budget, order.base.seed
+    budget, own = spec.space.budget, spec.base.seed
     best: list[Settings] = []
-    for one in records(order):
-        is_first_seed = SEED in order.space.space or one.settings.get(SEED, own) == own
+    for one in records(spec):
+        is_first_seed = SEED in spec.space.space or one.settings.get(SEED, own) == own
         settings = _without_seed(one.settings)
-        if _is_judged(one) and is_first_seed and not one.branch and settings not in best:
+        if _is_ranked(one) and is_first_seed and not one.branch and settings not in best:
             best.append(settings)
     chosen = best[: budget.num_repeated]
     return [
@@ -147,7 +147,7 @@ def repetitions(order: TrialOrder) -> list[Trial]:
     ]
 
 
-def _is_judged(one: TrialRecord) -> bool:
+def _is_ranked(one: TrialRecord) -> bool:
     return one.best_value is not None and one.status != FAILED
 
 
@@ -161,8 +161,8 @@ def _without_seed(settings: Settings) -> Settings:
     return {path: value for path, value in settings.items() if path != SEED}
 
 
-def _place(order: TrialOrder, trials: list[TrialRecord]) -> Place:
-    own = order.base.seed
+def _ranked(spec: TrialSpec, trials: list[TrialRecord]) -> RankedSettings:
+    own = spec.base.seed
     trials = sorted(
         trials, key=lambda one: (one.settings.get(SEED, own) != own, one.settings.get(SEED, own))
     )
@@ -170,7 +170,7 @@ def _place(order: TrialOrder, trials: list[TrialRecord]) -> Place:
     # A seed that was stopped early says nothing of later steps.
     steps = sorted(set.intersection(*(set(values) for values in by_trial)))
     means = [(step, sum(values[step] for values in by_trial) / len(by_trial)) for step in steps]
-    best = order.goal.best(means)
+    best = spec.goal.best(means)
     assert best is not None
     step, mean = best
     low = high = None
@@ -178,31 +178,33 @@ def _place(order: TrialOrder, trials: list[TrialRecord]) -> Place:
         at_step = [values[step] for values in by_trial]
         half = float(stats.t.ppf(0.975, len(trials) - 1) * stats.sem(at_step))
         low, high = mean - half, mean + half
-    return Place(_without_seed(trials[0].settings), trials, step, mean, low, high)
+    return RankedSettings(_without_seed(trials[0].settings), trials, step, mean, low, high)
 
 
-def best_config(order: TrialOrder, place: Place) -> TrainingConfig:
+def best_config(spec: TrialSpec, ranked: RankedSettings) -> TrainingConfig:
     """The whole configuration of the first of the settings' trials, ending at the best step where that can be.
 
     Run by the method's own job it trains what the trial trained, so the metric at that step is the same. Where the
     learning rate depends on the end, it goes on to the trial's last step.
     """
-    config = order.config(place.trials[0].settings)
-    changes: dict[str, Any] = {"precision": order.precision_of(config)}
+    config = spec.config(ranked.trials[0].settings)
+    changes: dict[str, Any] = {"precision": spec.precision_of(config)}
     if "schedule.max_steps" in changeable_settings(config):
-        changes["schedule.max_steps"] = place.best_step
+        changes["schedule.max_steps"] = ranked.best_step
     return override_all(config, changes)
 
 
-def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], list[TrialRecord]]:
+def write_results(
+    folder: RunFolder, spec: TrialSpec
+) -> tuple[list[RankedSettings], list[TrialRecord]]:
     """Write ``result.json``, ``leaderboard.csv`` and the winner's ``best.yaml``; returns what is in them."""
-    trials = records(order)
-    places, space = leaderboard(order, trials), order.space
+    trials = records(spec)
+    ranking, space = leaderboard(spec, trials), spec.space
     content = {
         "metric": space.metric,
         "mode": space.mode,
         "leaderboard": [
-            asdict(place) | {"trials": [one.name for one in place.trials]} for place in places
+            asdict(ranked) | {"trials": [one.name for one in ranked.trials]} for ranked in ranking
         ],
         "trials": [asdict(one) for one in trials],
     }
@@ -212,10 +214,10 @@ def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], li
         writer.writerow(
             ["place", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
         )
-        for number, place in enumerate(places, start=1):
-            chosen = [place.settings.get(path, "") for path in space.space]
-            scores = [place.mean, place.low, place.high, place.best_step]
-            writer.writerow([number, *chosen, *scores, len(place.trials), place.trials[0].name])
+        for number, ranked in enumerate(ranking, start=1):
+            chosen = [ranked.settings.get(path, "") for path in space.space]
+            scores = [ranked.mean, ranked.low, ranked.high, ranked.best_step]
+            writer.writerow([number, *chosen, *scores, len(ranked.trials), ranked.trials[0].name])
     with (folder.path / "trials.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         header = [
@@ -234,7 +236,7 @@ def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], li
             last = one.values[-1][0] if one.values else 0
             hours = f"{one.worker_seconds / 3600:.5f}"
             chosen = [one.settings.get(path, "") for path in space.space]
-            seed = one.settings.get(SEED, order.base.seed)
+            seed = one.settings.get(SEED, spec.base.seed)
             writer.writerow(
                 [
                     one.name,
@@ -248,15 +250,15 @@ def write_results(folder: RunFolder, order: TrialOrder) -> tuple[list[Place], li
                     one.error,
                 ]
             )
-    if places:
+    if ranking:
         text = yaml.safe_dump(
-            best_config(order, places[0]).to_mapping(), sort_keys=False, allow_unicode=True
+            best_config(spec, ranking[0]).to_mapping(), sort_keys=False, allow_unicode=True
         )
         (folder.path / "best.yaml").write_text(text, encoding="utf-8")
         trained = (
-            read_record(folder.path / "trials" / places[0].trials[0].name / LAUNCH, "launch") or {}
+            read_record(folder.path / "trials" / ranking[0].trials[0].name / LAUNCH, "launch") or {}
         )
         write_record(
             folder.launch, "launch", (read_record(folder.launch, "launch") or {}) | trained
         )  # for whoever trains best.yaml
-    return places, trials
+    return ranking, trials

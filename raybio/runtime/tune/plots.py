@@ -41,11 +41,11 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
         shown = [one for one in judged if name in one.settings]
         for status, marker in MARKER_BY_STATUS.items():
             some = [one for one in shown if one.status == status]
-            places = [_place(distribution, one.settings[name]) for one in some]
+            positions = [_position(distribution, one.settings[name]) for one in some]
             values = [one.best_value for one in some]
             colour = COLORS[0] if status == FINISHED else GREY
             axes.scatter(
-                places, values, marker=marker, c=colour, s=36, label=status if some else None
+                positions, values, marker=marker, c=colour, s=36, label=status if some else None
             )
         _axis(axes, distribution)
         axes.set(xlabel=name.rsplit(".", 1)[-1])
@@ -79,8 +79,8 @@ def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
         axes.plot(
             range(len(names) + 1), [*heights, scaled[number]], marker="o", ms=3, **_style(number)
         )
-    for place, name in enumerate(names):
-        _ticks(axes, place, space.space[name])
+    for position, name in enumerate(names):
+        _ticks(axes, position, space.space[name])
     for height, value in ((0.0, low), (1.0, high)):
         axes.annotate(
             f"{value:.4g}",
@@ -92,8 +92,8 @@ def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
     labels = [*(name.rsplit(".", 1)[-1] for name in names), space.metric]
     axes.set_xticks(range(len(names) + 1), labels, fontsize=9)
     axes.set(yticks=[], ylim=(-0.08, 1.08), xlim=(-0.2, len(names) + 0.5))
-    for place in range(len(names) + 1):
-        axes.axvline(place, c="#333333", lw=0.8, zorder=0)
+    for position in range(len(names) + 1):
+        axes.axvline(position, c="#333333", lw=0.8, zorder=0)
     axes.spines[:].set_visible(False)
     _legend(figure, judged)
     return save_figure(figure, path)
@@ -127,8 +127,8 @@ def plot_importance(shares: dict[str, float], path: Path) -> Path:
         [shares[name] for name in names],
         color=COLORS[0],
     )
-    for place, name in enumerate(names):
-        axes.text(shares[name], place, f" {shares[name]:.2f}", va="center", fontsize=9)
+    for position, name in enumerate(names):
+        axes.text(shares[name], position, f" {shares[name]:.2f}", va="center", fontsize=9)
     axes.set(xlim=(0, 1.12), xlabel="share of the variance between trials")
     return save_figure(figure, path)
 
@@ -139,11 +139,11 @@ def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
     axes = figure.subplots()
     hatches = {FINISHED: "", STOPPED: "////", REPLACED: "....", FAILED: "xxxx", INTERRUPTED: "----"}
     for status, hatch in hatches.items():
-        some = [(place, one) for place, one in enumerate(trials) if one.status == status]
+        some = [(position, one) for position, one in enumerate(trials) if one.status == status]
         minutes = [one.worker_seconds / 60 for _, one in some]
-        places = [place for place, _ in some]
+        positions = [position for position, _ in some]
         axes.barh(
-            places,
+            positions,
             minutes,
             hatch=hatch,
             color="#CFE3F1",
@@ -171,8 +171,8 @@ def _style(number: int) -> dict[str, Any]:
 
 def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D] = ()) -> None:
     named = [
-        Line2D([], [], label=_name(place, one), **_style(place))
-        for place, one in enumerate(trials[:NAMED])
+        Line2D([], [], label=_name(position, one), **_style(position))
+        for position, one in enumerate(trials[:NAMED])
     ]
     rest = (
         [Line2D([], [], c=GREY, lw=0.8, label=f"{len(trials) - NAMED} others")]
@@ -190,14 +190,14 @@ def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D
     )
 
 
-def _name(place: int, one: TrialRecord) -> str:
+def _name(position: int, one: TrialRecord) -> str:
     settings = ", ".join(
         f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in one.settings.items()
     )
-    return f"{place + 1}: {settings}"
+    return f"{position + 1}: {settings}"
 
 
-def _place(distribution: Distribution, value: object) -> float:
+def _position(distribution: Distribution, value: object) -> float:
     """Where a value lies on its axis: choices by their order."""
     return (
         float(distribution.values.index(value)) if distribution.kind == "choice" else float(value)
@@ -219,18 +219,18 @@ def _axis(axes: Axes, distribution: Distribution) -> None:
 
 def _height(distribution: Distribution, value: object) -> float:
     """A value's place on a vertical axis from 0 to 1."""
-    place = _place(distribution, value)
+    position = _position(distribution, value)
     if distribution.kind == "choice":
-        return place / max(len(distribution.values) - 1, 1)
+        return position / max(len(distribution.values) - 1, 1)
     low, high = map(float, distribution.values)
     if distribution.kind == "log_uniform":
-        low, high, place = np.log(low), np.log(high), np.log(place)
-    return float((place - low) / (high - low))
+        low, high, position = np.log(low), np.log(high), np.log(position)
+    return float((position - low) / (high - low))
 
 
-def _ticks(axes: Axes, place: int, distribution: Distribution) -> None:
+def _ticks(axes: Axes, position: int, distribution: Distribution) -> None:
     for value in distribution.values:
-        at = (place, _height(distribution, value))
+        at = (position, _height(distribution, value))
         axes.annotate(
             format_value(value), at, xytext=(4, 2), textcoords="offset points", fontsize=8
         )

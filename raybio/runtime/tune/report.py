@@ -9,7 +9,7 @@ from typing import Any
 from raybio.core.search_space import SearchSpace, format_value
 from raybio.evaluation.report import Section, write_report
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.tune.leaderboard import Place, TrialRecord
+from raybio.runtime.tune.leaderboard import RankedSettings, TrialRecord
 from raybio.runtime.tune.plots import (
     plot_cost,
     plot_importance,
@@ -17,33 +17,36 @@ from raybio.runtime.tune.plots import (
     plot_parallel,
     plot_parameters,
 )
-from raybio.runtime.tune.trial import TrialOrder
+from raybio.runtime.tune.trial import TrialSpec
 
 MIN_TRIALS_FOR_IMPORTANCE = 6
 
 
 def write_sweep_report(
-    folder: RunFolder, order: TrialOrder, places: Sequence[Place], trials: Sequence[TrialRecord]
+    folder: RunFolder,
+    spec: TrialSpec,
+    ranking: Sequence[RankedSettings],
+    trials: Sequence[TrialRecord],
 ) -> list[Path]:
     """Write ``report.html``, ``report.md`` and their pictures (``plots/``); returns both pages.
 
     Args:
         folder: the sweep's.
-        order: what its trials share.
-        places: settings, the best first.
+        spec: what its trials share.
+        ranking: settings, the best first.
         trials: all trials, the best first.
     """
-    space, plots = order.space, folder.plots
-    sections = [Section("Summary", _notes(places), _summary(order, places, trials))]
-    if places:
-        by_seed = any(len(place.trials) > 1 for place in places)
+    space, plots = spec.space, folder.plots
+    sections = [Section("Summary", _notes(ranking), _summary(spec, ranking, trials))]
+    if ranking:
+        by_seed = any(len(ranked.trials) > 1 for ranked in ranking)
         text = [
             "A trial counts by the best of its evaluated steps; its export/ is the model of that step.",
             "Intervals: 95 %, Student's t over seeds."
             if by_seed
             else "One seed each, so there are no intervals.",
         ]
-        sections.append(Section("Leaderboard", text, _leaderboard(space, places)))
+        sections.append(Section("Leaderboard", text, _leaderboard(space, ranking)))
         for heading, about, picture in (
             (
                 "Metric against each parameter",
@@ -65,7 +68,7 @@ def write_sweep_report(
         sections.append(_importance(space, trials, plots))
     about = "Minutes in the training loop times workers, hatched by how the trial ended."
     sections.append(Section("Cost", [about], (), [(plot_cost(trials, plots / "cost.png"), about)]))
-    sections.append(Section("All trials", (), _trials(order, trials)))
+    sections.append(Section("All trials", (), _trials(spec, trials)))
     return write_report(f"Sweep {folder.name}", sections, folder.path)
 
 
@@ -108,10 +111,10 @@ def _optuna_distribution(space: SearchSpace, name: str) -> Any:
     return optuna.distributions.FloatDistribution(low, high, log=distribution.kind == "log_uniform")
 
 
-def _notes(places: Sequence[Place]) -> list[str]:
-    if not places:
+def _notes(ranking: Sequence[RankedSettings]) -> list[str]:
+    if not ranking:
         return ["No trial came to an evaluation."]
-    first = places[0].trials[0]
+    first = ranking[0].trials[0]
     if not first.goes_on_from:
         return ["best.yaml is the best settings' whole configuration, for the method's own job."]
     return [
@@ -121,9 +124,9 @@ def _notes(places: Sequence[Place]) -> list[str]:
 
 
 def _summary(
-    order: TrialOrder, places: Sequence[Place], trials: Sequence[TrialRecord]
+    spec: TrialSpec, ranking: Sequence[RankedSettings], trials: Sequence[TrialRecord]
 ) -> list[list[str]]:
-    space = order.space
+    space = spec.space
     ways = Counter(one.status for one in trials)
     hours = sum(one.worker_seconds for one in trials) / 3600
     rows = [
@@ -136,12 +139,12 @@ def _summary(
         ],
         ["cost", f"{hours:.2f} worker-hours"],
     ]
-    if places:
+    if ranking:
         rows.append(
-            [f"best {space.metric}", f"{_score(places[0])} at step {places[0].best_step:,}"]
+            [f"best {space.metric}", f"{_score(ranking[0])} at step {ranking[0].best_step:,}"]
         )
         rows += [
-            [f"best {path}", format_value(value)] for path, value in places[0].settings.items()
+            [f"best {path}", format_value(value)] for path, value in ranking[0].settings.items()
         ]
     return [["", ""], *rows]
 
@@ -160,7 +163,7 @@ def _importance(space: SearchSpace, trials: Sequence[TrialRecord], plots: Path) 
     )
 
 
-def _leaderboard(space: SearchSpace, places: Sequence[Place]) -> list[list[str]]:
+def _leaderboard(space: SearchSpace, ranking: Sequence[RankedSettings]) -> list[list[str]]:
     header = [
         "",
         *(path.rsplit(".", 1)[-1] for path in space.space),
@@ -170,26 +173,26 @@ def _leaderboard(space: SearchSpace, places: Sequence[Place]) -> list[list[str]]
         "trial",
     ]
     rows = []
-    for number, place in enumerate(places, start=1):
+    for number, ranked in enumerate(ranking, start=1):
         chosen = [
-            format_value(place.settings[path]) if path in place.settings else "–"
+            format_value(ranked.settings[path]) if path in ranked.settings else "–"
             for path in space.space
         ]
-        where = [f"{place.best_step:,}", str(len(place.trials)), place.trials[0].name]
-        rows.append([str(number), *chosen, _score(place), *where])
+        where = [f"{ranked.best_step:,}", str(len(ranked.trials)), ranked.trials[0].name]
+        rows.append([str(number), *chosen, _score(ranked), *where])
     return [header, *rows]
 
 
-def _score(place: Place) -> str:
-    return f"{place.mean:.4f}" + (
-        "" if place.low is None else f" [{place.low:.4f}, {place.high:.4f}]"
+def _score(ranked: RankedSettings) -> str:
+    return f"{ranked.mean:.4f}" + (
+        "" if ranked.low is None else f" [{ranked.low:.4f}, {ranked.high:.4f}]"
     )
 
 
-def _trials(order: TrialOrder, trials: Sequence[TrialRecord]) -> list[list[str]]:
+def _trials(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[list[str]]:
     header = [
         "trial",
-        order.space.metric,
+        spec.space.metric,
         "best step",
         "last step",
         "worker-minutes",

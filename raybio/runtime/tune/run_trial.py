@@ -22,7 +22,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run.notices import warnings_to
-from raybio.runtime.tune.trial import NOTE, Trial, TrialOrder, has_ended
+from raybio.runtime.tune.trial import NOTE, Trial, TrialSpec, has_ended
 from raybio.store.store import open_store
 from raybio.training.checkpoint import copy_to_run, list_checkpoints, step_of_checkpoint
 from raybio.training.settings import TrainingConfig
@@ -34,7 +34,7 @@ OBJECTIVE = "objective"
 NOTICE_POLL_SECONDS = 2.0
 
 
-def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
+def run_trial(asked: Mapping[str, Any], spec: TrialSpec) -> None:
     """Train, telling Tune of every evaluation; called by Tune, in a process of its own.
 
     An error that trying again would not cure is left in ``failure.json``, and the trial just ends.
@@ -42,10 +42,10 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
     Raises:
         ClusterError: if something was away that may come back.
     """
-    if order.stop.exists():
+    if spec.stop.exists():
         return
     trial = Trial(**asked)
-    folder = order.folder(trial)
+    folder = spec.folder(trial)
     if not (folder.path / NOTE).exists():
         raise ClusterError(
             f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials and driver must share "
@@ -57,34 +57,34 @@ def run_trial(asked: Mapping[str, Any], order: TrialOrder) -> None:
     def note_time() -> None:
         nonlocal started
         now = time.monotonic()
-        note["worker_seconds"] += order.workers * (now - started)
+        note["worker_seconds"] += spec.workers * (now - started)
         started = now
         if not has_ended(folder):
             write_record(folder.path / NOTE, "trial", note)
 
     try:
-        told_step = _told_step(order, trial)
-        known = _known_values(folder, order.goal)
-        if known and order.space.scheduler.kind == "pbt":
+        told_step = _told_step(spec, trial)
+        known = _known_values(folder, spec.goal)
+        if known and spec.space.scheduler.kind == "pbt":
             # A population goes on from where its members stand: they would be judged by their first steps again.
             told_step = max(told_step, known[-1][0] - 1)
         with warnings_to(folder.notices):
-            for step, value in chain(known, _new_values(folder, order, trial)):
+            for step, value in chain(known, _new_values(folder, spec, trial)):
                 told.append((step, value))
                 note_time()
                 if step > told_step:
-                    _tell(folder, order.goal, told)
-        if not told and not order.stop.exists() and not folder.failure.exists():
+                    _tell(folder, spec.goal, told)
+        if not told and not spec.stop.exists() and not folder.failure.exists():
             if any(
-                order.goal.metric in report.get("not_finite", {})
+                spec.goal.metric in report.get("not_finite", {})
                 for report in read_reports(folder.metrics)
             ):
                 raise DivergedError(
-                    f"{order.goal.metric} is undefined (NaN) at every evaluation, want a number to compare by: the "
+                    f"{spec.goal.metric} is undefined (NaN) at every evaluation, want a number to compare by: the "
                     "model predicts the same for all rows"
                 )
             raise ConfigError(
-                f"metric: {order.space.metric!r} is never evaluated: the store holds nothing out to judge by"
+                f"metric: {spec.space.metric!r} is never evaluated: the store holds nothing out to judge by"
             )
     except ClusterError:
         raise  # Tune tries again
@@ -112,7 +112,7 @@ def _tell(folder: RunFolder, goal: Goal, told: list[tuple[int, float]]) -> None:
         ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(place))
 
 
-def _told_step(order: TrialOrder, trial: Trial) -> int:
+def _told_step(spec: TrialSpec, trial: Trial) -> int:
     """The step up to which Tune knows the trial; another trial's checkpoint, if it goes on from one, is copied here.
 
     Raises:
@@ -125,10 +125,10 @@ def _told_step(order: TrialOrder, trial: Trial) -> int:
         return -1
     with found.as_directory() as place:
         note = read_record(Path(place) / NOTE, "trial checkpoint")
-    folder, donor = order.folder(trial), Path(note["folder"])
+    folder, donor = spec.folder(trial), Path(note["folder"])
     if donor != folder.path and not list_checkpoints(folder.checkpoints):
         _go_on_from(
-            RunFolder(donor.parent, donor.name), folder, order.config(trial.settings), note["step"]
+            RunFolder(donor.parent, donor.name), folder, spec.config(trial.settings), note["step"]
         )
     return int(note["step"])
 
@@ -160,46 +160,46 @@ def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
     return [(step, value) for step, value in known if step <= step_of_checkpoint(newest)]
 
 
-def _new_values(folder: RunFolder, order: TrialOrder, trial: Trial) -> Iterator[tuple[int, float]]:
+def _new_values(folder: RunFolder, spec: TrialSpec, trial: Trial) -> Iterator[tuple[int, float]]:
     """(step, value) of each evaluation that is new, as it comes; none of a trial that came to its end."""
     if has_ended(folder) or folder.failure.exists():
         return
     outcome = read_recomputable(folder.outcome, "outcome")
     if outcome is not None and outcome["status"] != "stopped":
         return
-    last = max((step for step, _ in _known_values(folder, order.goal)), default=-1)
-    store = open_store(order.store)
-    config = order.config(trial.settings)
-    folder.open(order.space.method, config, Path(order.store), store.digest, ())
-    folder.record_precision(order.precision_of(config))
+    last = max((step for step, _ in _known_values(folder, spec.goal)), default=-1)
+    store = open_store(spec.store)
+    config = spec.config(trial.settings)
+    folder.open(spec.space.method, config, Path(spec.store), store.digest, ())
+    folder.record_precision(spec.precision_of(config))
     folder.stop.unlink(missing_ok=True)
-    train = _trained_by_workers if order.workers > 1 else _trained_here
-    for step, value in train(folder, order, config):
+    train = _trained_by_workers if spec.workers > 1 else _trained_here
+    for step, value in train(folder, spec, config):
         if step > last:
             yield step, value
 
 
 def _trained_here(
-    folder: RunFolder, order: TrialOrder, config: TrainingConfig
+    folder: RunFolder, spec: TrialSpec, config: TrainingConfig
 ) -> Iterator[tuple[int, float]]:
     """Train in this process."""
     import torch
 
     from raybio.runtime.run.worker import walk_alone
 
-    if order.setup is not None:
-        order.setup(0, folder.path)
-    torch.set_num_threads(order.threads)
-    device = "cuda" if order.gpus_per_worker else "cpu"
-    system = METHODS[order.space.method].build(config, order.store)
+    if spec.setup is not None:
+        spec.setup(0, folder.path)
+    torch.set_num_threads(spec.threads)
+    device = "cuda" if spec.gpus_per_worker else "cpu"
+    system = METHODS[spec.space.method].build(config, spec.store)
     reports = walk_alone(
         system,
         config,
         folder,
         device=device,
-        precision=order.precision_of(config),
-        stop=order.stop,
-        goal=order.goal,
+        precision=spec.precision_of(config),
+        stop=spec.stop,
+        goal=spec.goal,
         should_checkpoint=NodeNotice(),
     )
     for report in reports:
@@ -208,8 +208,8 @@ def _trained_here(
             "metrics": report.metrics,
             "is_evaluation": report.is_evaluation,
         }
-        order.goal.check(line)
-        yield from order.goal.values([line])
+        spec.goal.check(line)
+        yield from spec.goal.values([line])
 
 
 class NodeNotice:
@@ -244,41 +244,39 @@ def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
 
 
 def _trained_by_workers(
-    folder: RunFolder, order: TrialOrder, config: TrainingConfig
+    folder: RunFolder, spec: TrialSpec, config: TrainingConfig
 ) -> Iterator[tuple[int, float]]:
     """Train with several workers: Ray Train works in a thread, and this one follows the run's log."""
     from raybio.runtime.run.worker import Order
     from raybio.runtime.run.worker_group import explained, fit_in_thread
 
     folder.outcome.unlink(missing_ok=True)
-    resources = Resources(
-        order.workers, order.cpus_per_worker, order.gpus_per_worker, order.threads
-    )
+    resources = Resources(spec.workers, spec.cpus_per_worker, spec.gpus_per_worker, spec.threads)
     asked = Order(
-        method=order.space.method,
+        method=spec.space.method,
         config=config.to_mapping(),
-        store=order.store,
+        store=spec.store,
         runs=str(folder.path.parent),
         name=folder.name,
-        threads=order.threads,
-        precision=order.precision_of(config),
+        threads=spec.threads,
+        precision=spec.precision_of(config),
         start=folder.begin_start(),
-        goal=order.goal,
-        setup=order.setup,
+        goal=spec.goal,
+        setup=spec.setup,
     )
     work = fit_in_thread(asked, resources)
     tail, last = MetricsTail(folder.metrics), list[tuple[int, float]]()
     try:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
-            if order.stop.exists():
+            if spec.stop.exists():
                 folder.stop.touch()
-            for step, value in _checked(order.goal, tail):
+            for step, value in _checked(spec.goal, tail):
                 if step < config.schedule.max_steps:
                     yield step, value
                 else:  # told when the run has ended: at the last step a scheduler ends the trial, and its workers
                     last.append((step, value))
-        yield from (*last, *_checked(order.goal, tail))
+        yield from (*last, *_checked(spec.goal, tail))
     finally:
         if work.thread.is_alive():
             folder.stop.touch()  # Tune has enough of this trial

@@ -19,16 +19,16 @@ from raybio.core.randomness import derive_seed
 from raybio.core.search_space import Settings
 from raybio.runtime.tune.plan import DRAWS_PER_TRIAL, distinct, new_study, optuna_settings, planned
 from raybio.runtime.tune.run_trial import OBJECTIVE
-from raybio.runtime.tune.trial import Trial, TrialOrder, has_ended
+from raybio.runtime.tune.trial import Trial, TrialSpec, has_ended
 
 
 def tune_config(
-    order: TrialOrder, earlier: Sequence[Trial], at_once: int
+    spec: TrialSpec, earlier: Sequence[Trial], at_once: int
 ) -> tuple[dict[str, Any], Any] | None:
     """Ray Tune's ``param_space`` and ``TuneConfig``; None if there is nothing to start.
 
     Args:
-        order: what the trials share.
+        spec: what the trials share.
         earlier: trials of an earlier start of the sweep, in order; they come first, and their results are learned from.
         at_once: how many trials run at the same time.
 
@@ -37,18 +37,18 @@ def tune_config(
     """
     from ray.tune import TuneConfig
 
-    rule, space = scheduler(order), order.space
+    rule, space = scheduler(spec), spec.space
     if space.search.kind == "optuna":
         search = {
-            "search_alg": LearningSearch(order, earlier),
+            "search_alg": LearningSearch(spec, earlier),
             "num_samples": max(len(earlier), space.budget.num_trials),
         }
         return {}, TuneConfig(**search, scheduler=rule, max_concurrent_trials=at_once)
-    first = [Trial(one) for one in planned(space, order.check)]
+    first = [Trial(one) for one in planned(space, spec.check)]
     if space.scheduler.kind == "pbt":
         # The population as it stood. Members begin in order, and an heir takes the place of whom it replaces.
         members = [*earlier, *first[len(earlier) :]]
-        living = [trial for trial in members if not has_ended(order.folder(trial))]
+        living = [trial for trial in members if not has_ended(spec.folder(trial))]
         return listed(living, at_once, rule) if living else None
     return listed([*earlier, *(trial for trial in first if trial not in earlier)], at_once, rule)
 
@@ -66,14 +66,14 @@ TRIAL = "trial"
 """The one entry of Tune's configuration of a trial."""
 
 
-def scheduler(order: TrialOrder) -> Any:
+def scheduler(spec: TrialSpec) -> Any:
     """The rule by which trials are stopped or go on from others.
 
     It looks at the best value so far where that is all that counts of a trial, and at the value now otherwise.
     """
     from ray.tune.schedulers import FIFOScheduler, MedianStoppingRule
 
-    space, budget, factor = order.space, order.space.budget, order.space.scheduler.reduction_factor
+    space, budget, factor = spec.space, spec.space.budget, spec.space.scheduler.reduction_factor
     best = {"time_attr": "step", "metric": OBJECTIVE, "mode": space.mode}
     now = best | {"metric": space.metric}
     if space.scheduler.kind == "asha":
@@ -91,7 +91,7 @@ def scheduler(order: TrialOrder) -> Any:
             near = (space.explored(donor, rng) for _ in itertools.count())
             # Where nothing near fits, the heir goes on as its donor does.
             (settings,) = distinct(
-                itertools.chain(islice(near, DRAWS_PER_TRIAL - 1), [donor]), 1, order.check
+                itertools.chain(islice(near, DRAWS_PER_TRIAL - 1), [donor]), 1, spec.check
             )
             # A name of its own: two trials may come to the same settings with different weights.
             return config | {TRIAL: asdict(Trial(settings, branch=uuid.uuid4().hex[:6]))}
@@ -148,15 +148,15 @@ class _Population(PopulationBasedTraining):
 class LearningSearch(Searcher):
     """Optuna's tree-structured Parzen estimator, which never gives the same settings twice (Ray's own adapter does)."""
 
-    def __init__(self, order: TrialOrder, earlier: Sequence[Trial]) -> None:
+    def __init__(self, spec: TrialSpec, earlier: Sequence[Trial]) -> None:
         """Begin a study.
 
         Args:
-            order: what the trials share.
+            spec: what the trials share.
             earlier: trials that come first, in order.
         """
-        super().__init__(metric=OBJECTIVE, mode=order.space.mode)
-        self._order, self._study = order, new_study(order.space)
+        super().__init__(metric=OBJECTIVE, mode=spec.space.mode)
+        self._order, self._study = spec, new_study(spec.space)
         self._asked: dict[str, tuple[Trial, Any]] = {}
         self._given: list[Settings] = []
         for trial in earlier:
@@ -199,9 +199,9 @@ class LearningSearch(Searcher):
         """Nothing; see ``save``."""
 
 
-def _fits(order: TrialOrder, settings: Settings) -> bool:
+def _fits(spec: TrialSpec, settings: Settings) -> bool:
     try:
-        order.check(settings)
+        spec.check(settings)
     except ConfigError:
         return False
     return True

@@ -48,7 +48,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialOrder:
+class TrialSpec:
     """What every trial of a sweep shares; plain values, so that it travels.
 
     Attributes:

@@ -17,8 +17,14 @@ from raybio.core.table_layout import TableLayout
 from raybio.evaluation.plots import plot_comparison
 from raybio.methods import METHODS
 from raybio.runtime.compare.labels import named, shown
-from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_side_by_side
-from raybio.runtime.compare.variations import Kin, Variation, family, over_steps, score_rows
+from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
+from raybio.runtime.compare.variations import (
+    Variant,
+    Variation,
+    over_steps,
+    score_rows,
+    variants_of,
+)
 from raybio.runtime.run.driver import Result, TrainRequest
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
@@ -61,7 +67,7 @@ def test_kin_that_could_not_be_named_are_refused_before_the_run_itself_is_traine
         ConfigError,
         match=r"--compare objective.lambda_spml=0.125: no name for that run can be made",
     ):
-        family(
+        variants_of(
             replace(request(tmp_path), name="x" * 95),
             [Variation("objective.lambda_spml", (0.125,))],
         )
@@ -74,9 +80,9 @@ def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_
         "../runs/sppt.lambda-0/export",
         "./export",
     )
-    kin = family(request(tmp_path), [Variation("encoder.source", models)])[1:]
-    names = [one.request.name for one in kin]
-    assert [one.label for one in kin] == [
+    variants = variants_of(request(tmp_path), [Variation("encoder.source", models)])[1:]
+    names = [one.request.name for one in variants]
+    assert [one.label for one in variants] == [
         f"source = {name.partition('.source-')[2]}" for name in names
     ]
     ends = [name.removeprefix(f"{request(tmp_path).name}.source-").rsplit("-", 1) for name in names]
@@ -87,12 +93,15 @@ def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_
 def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -> None:
     first = request(tmp_path)
     own = first.config.objective.lambda_spml
-    itself, *kin = family(first, [Variation("objective.lambda_spml", (0, 0.1, own))])
+    itself, *variants = variants_of(first, [Variation("objective.lambda_spml", (0, 0.1, own))])
     assert itself.request == first
-    assert [other.label for other in kin] == ["lambda_spml = 0", "lambda_spml = 0.1"]
-    assert [other.request.name for other in kin] == ["first.lambda_spml-0", "first.lambda_spml-0.1"]
-    assert [other.request.config.objective.lambda_spml for other in kin] == [0, 0.1]
-    assert all(other.request.config.plan == first.config.plan for other in kin)
+    assert [other.label for other in variants] == ["lambda_spml = 0", "lambda_spml = 0.1"]
+    assert [other.request.name for other in variants] == [
+        "first.lambda_spml-0",
+        "first.lambda_spml-0.1",
+    ]
+    assert [other.request.config.objective.lambda_spml for other in variants] == [0, 0.1]
+    assert all(other.request.config.plan == first.config.plan for other in variants)
 
 
 def test_names_and_labels_have_values_as_one_writes_them() -> None:
@@ -103,7 +112,9 @@ def test_names_and_labels_have_values_as_one_writes_them() -> None:
 
 def test_of_several_settings_every_combination_is_a_run(tmp_path: Path) -> None:
     first = request(tmp_path)
-    kin = family(first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 0, 2))])
+    variants = variants_of(
+        first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 0, 2))]
+    )
     names = [
         "",
         ".seed-1",
@@ -112,15 +123,17 @@ def test_of_several_settings_every_combination_is_a_run(tmp_path: Path) -> None:
         ".lambda_spml-0.seed-1",
         ".lambda_spml-0.seed-2",
     ]
-    assert [one.request.name for one in kin] == [f"first{name}" for name in names]
-    assert [(one.request.config.objective.lambda_spml, one.request.config.seed) for one in kin] == [
+    assert [one.request.name for one in variants] == [f"first{name}" for name in names]
+    assert [
+        (one.request.config.objective.lambda_spml, one.request.config.seed) for one in variants
+    ] == [
         (weight, seed) for weight in (first.config.objective.lambda_spml, 0) for seed in (0, 1, 2)
     ]
-    assert kin[4].label == "lambda_spml = 0, seed = 1"
+    assert variants[4].label == "lambda_spml = 0, seed = 1"
     with pytest.raises(
         ConfigError, match="seed, seed: want each setting once, its values by comma"
     ):
-        family(first, [Variation("seed", (1,)), Variation("seed", (2,))])
+        variants_of(first, [Variation("seed", (1,)), Variation("seed", (2,))])
 
 
 def test_a_value_given_twice_in_whatever_form_is_one_run(tmp_path: Path) -> None:
@@ -132,19 +145,19 @@ def test_a_value_given_twice_in_whatever_form_is_one_run(tmp_path: Path) -> None
         ("objective.lambda_spml", (0, 0.0, 0.5), "first.lambda_spml-0"),
         ("encoder.source", ("scratch", "other", "other"), "first.source-other"),
     ):
-        kin = family(first, [Variation(path, values)])
-        assert [one.request.name for one in kin] == ["first", name]
-        assert kin[0].request == first
+        variants = variants_of(first, [Variation(path, values)])
+        assert [one.request.name for one in variants] == ["first", name]
+        assert variants[0].request == first
 
 
 def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Did you mean 'objective\.lambda_spml'"):
-        family(request(tmp_path), [Variation("objective.lambda_smpl", (0,))])
+        variants_of(request(tmp_path), [Variation("objective.lambda_smpl", (0,))])
 
 
 def test_a_value_that_does_not_fit_names_the_option(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--compare seed: .*abc"):
-        family(request(tmp_path), [Variation.parse("seed=abc")])
+        variants_of(request(tmp_path), [Variation.parse("seed=abc")])
 
 
 def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
@@ -169,11 +182,11 @@ def test_the_table_shows_every_value_whole_also_in_a_narrow_terminal() -> None:
 
 
 def test_repetitions_are_told_one_by_one_and_as_mean_and_deviation(tmp_path: Path) -> None:
-    kin = family(
+    variants = variants_of(
         request(tmp_path), [Variation("objective.lambda_spml", (0,)), Variation("seed", (1, 2))]
     )
-    results = [judged(tmp_path, one, 0.1 * (number + 1)) for number, one in enumerate(kin)]
-    table = ResultTable(score_rows(kin, results), LAYOUT)
+    results = [result_of(tmp_path, one, 0.1 * (number + 1)) for number, one in enumerate(variants)]
+    table = ResultTable(score_rows(variants, results), LAYOUT)
     body = {cells[0]: cells[1] for cells in table.cells("train")[1]}
     assert (
         body
@@ -195,7 +208,7 @@ def test_repetitions_are_told_one_by_one_and_as_mean_and_deviation(tmp_path: Pat
     assert table.legend == f"95 % bootstrap intervals; {spread}; LRAP, nDCG, AP in %"
 
 
-def side_by_side(
+def joint_table(
     tmp_path: Path, rows_by_name: dict[str, dict[str, Any]], layout: TableLayout = LAYOUT
 ) -> list[str]:
     """Lines of the table of several comparisons, each with a run of its name."""
@@ -205,8 +218,8 @@ def side_by_side(
     }
     for _, folder in found.values():
         folder.make()
-    path = write_side_by_side(found, "train")
-    assert path == tmp_path / next(iter(found)) / "side_by_side.md"
+    path = write_joint_table(found, "train")
+    assert path == tmp_path / next(iter(found)) / "joint_table.md"
     return [line for line in path.read_text().splitlines() if line.startswith("|")]
 
 
@@ -216,7 +229,7 @@ def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> No
     def of(value: float) -> dict[str, Any]:
         return {"train": {"lrap": {"value": value, "low": value, "high": value}}}
 
-    head, _, *rows = side_by_side(
+    head, _, *rows = joint_table(
         tmp_path / "plain",
         {"a": {"initial": of(0.1), "a": of(0.2)}, "b": {"initial": of(0.3), "b": of(0.4)}},
         one,
@@ -229,7 +242,7 @@ def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> No
     # A value of a setting that is one's own and the other's variation is one row; what only one has leaves a gap.
     a = {"peak_lr = 1": of(0.1), "peak_lr = 2 (this run)": of(0.2)}
     b = {"peak_lr = 2": of(0.3), "peak_lr = 3": of(0.5), "peak_lr = 1 (this run)": of(0.4)}
-    rows = side_by_side(tmp_path / "rates", {"a": a, "b": b}, one)[2:]
+    rows = joint_table(tmp_path / "rates", {"a": a, "b": b}, one)[2:]
     assert [row.split("|")[1].strip() for row in rows] == [
         "peak_lr = 1",
         "peak_lr = 2",
@@ -248,20 +261,20 @@ def test_of_several_comparisons_with_repetitions_the_means_stand_beside_each_oth
         }
     }
     rows = {"seed = 1": {"train": SCORES}, "seed = 0 (this run)": {"train": SCORES}, "2 runs": mean}
-    head, _, *body = side_by_side(tmp_path, {"a": rows, "b": rows})
+    head, _, *body = joint_table(tmp_path, {"a": rows, "b": rows})
     assert head.count("a, ") == head.count("b, ") == len(LAYOUT.measures)
     (only,) = body
     assert only.startswith("| 2 runs | 50.00 ± 10.00 |")
 
 
 def test_a_table_of_runs_that_are_no_repetitions_has_no_means(tmp_path: Path) -> None:
-    kin = family(request(tmp_path), [Variation("objective.lambda_spml", (0,))])
-    rows = score_rows(kin, [judged(tmp_path, one, 0.1) for one in kin])
+    variants = variants_of(request(tmp_path), [Variation("objective.lambda_spml", (0,))])
+    rows = score_rows(variants, [result_of(tmp_path, one, 0.1) for one in variants])
     assert list(rows) == ["initial", "lambda_spml = 0", "lambda_spml = 0.5 (this run)"]
     assert "±" not in ResultTable(rows, LAYOUT).legend
 
 
-def judged(tmp_path: Path, one: Kin, value: float) -> Result:
+def result_of(tmp_path: Path, one: Variant, value: float) -> Result:
     scores = {
         who: {
             "train": dict.fromkeys(
@@ -311,14 +324,14 @@ def finished(
 
 
 def means_over_steps(
-    kin: list[Kin], value_by_step: Callable[[Kin], dict[int, float]]
+    variants: list[Variant], value_by_step: Callable[[Variant], dict[int, float]]
 ) -> list[tuple[str, int, str]]:
     """Label, step and runs with mean and deviation of what such runs would leave behind."""
-    metric, *_ = METHODS[kin[0].request.method].step_metrics
+    metric, *_ = METHODS[variants[0].request.method].step_metrics
     results = [
-        finished(one.request.runs, one.request.name, value_by_step(one), metric) for one in kin
+        finished(one.request.runs, one.request.name, value_by_step(one), metric) for one in variants
     ]
-    (out,) = over_steps(kin, results)
+    (out,) = over_steps(variants, results)
     assert [path.name for path in out.iterdir()] == [metric.removeprefix("val/")]
     with (out / metric.removeprefix("val/") / "curves.csv").open(newline="") as file:
         rows = list(csv.reader(file))[1:]
@@ -332,14 +345,14 @@ def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand
     tmp_path: Path,
 ) -> None:
     first = request(tmp_path)
-    by_seed = family(first, [Variation("seed", (1,))])
+    by_seed = variants_of(first, [Variation("seed", (1,))])
     assert means_over_steps(
         by_seed, lambda one: {0: 0.1, 50: 0.2 + 0.2 * one.request.config.seed}
     ) == [
         ("2 runs, by seed", 0, "2: 0.100 ± 0.000"),
         ("2 runs, by seed", 50, "2: 0.300 ± 0.141"),
     ]
-    by_weight = family(first, [Variation("objective.lambda_spml", (0,))])
+    by_weight = variants_of(first, [Variation("objective.lambda_spml", (0,))])
     assert means_over_steps(by_weight, lambda _: {0: 0.1}) == [
         ("lambda_spml = 0.5", 0, "1: 0.100 ± 0.000"),
         ("lambda_spml = 0", 0, "1: 0.100 ± 0.000"),
@@ -349,9 +362,11 @@ def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand
 def test_repetitions_are_averaged_for_each_value_of_what_is_chosen(tmp_path: Path) -> None:
     """As in Contrastive-Probe's Figure 9: each mask ratio's mean over sentence sets."""
     first = request(tmp_path)
-    kin = family(first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1,))])
+    variants = variants_of(
+        first, [Variation("objective.lambda_spml", (0,)), Variation("seed", (1,))]
+    )
     assert means_over_steps(
-        kin,
+        variants,
         lambda one: {0: one.request.config.objective.lambda_spml + 0.2 * one.request.config.seed},
     ) == [
         ("lambda_spml = 0.5, 2 runs, by seed", 0, "2: 0.600 ± 0.141"),
@@ -368,15 +383,15 @@ def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_b
     )
     sets, seeds = Variation("plan.sentence_set", (0, 1)), Variation("seed", (1,))
 
-    def value(one: Kin) -> dict[int, float]:
+    def value(one: Variant) -> dict[int, float]:
         chosen = one.request.config.plan.sentence_set
         return {0: 0.9 if chosen == "all" else 0.1 * chosen}
 
-    assert means_over_steps(family(first, [sets]), value) == [
+    assert means_over_steps(variants_of(first, [sets]), value) == [
         ("sentence_set = all", 0, "1: 0.900 ± 0.000"),
         ("2 runs, by sentence_set", 0, "2: 0.050 ± 0.071"),
     ]
-    assert means_over_steps(family(replace(first, name="second"), [sets, seeds]), value) == [
+    assert means_over_steps(variants_of(replace(first, name="second"), [sets, seeds]), value) == [
         ("sentence_set = all, 2 runs, by seed", 0, "2: 0.900 ± 0.000"),
         ("4 runs, by sentence_set and seed", 0, "4: 0.050 ± 0.058"),
     ]
@@ -384,7 +399,7 @@ def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_b
 
 def test_runs_that_were_not_evaluated_on_their_way_have_nothing_over_steps(tmp_path: Path) -> None:
     first = request(tmp_path)
-    kin = family(first, [Variation("seed", (1,))])
+    variants = variants_of(first, [Variation("seed", (1,))])
     results = [finished(first.runs, "a", {0: 0.1}), finished(first.runs, "b", {0: float("nan")})]
-    assert over_steps(kin, results) == []
+    assert over_steps(variants, results) == []
     assert not (first.runs / "a" / "over_steps").exists()

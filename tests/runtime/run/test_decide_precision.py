@@ -15,10 +15,10 @@ from raybio.runtime.cluster.room import Resources
 from raybio.runtime.compare.table import (
     ResultTable,
     lines_for_terminal,
-    write_side_by_side,
+    write_joint_table,
     write_table,
 )
-from raybio.runtime.compare.variations import Variation, compare, family
+from raybio.runtime.compare.variations import Variation, compare, variants_of
 from raybio.runtime.run.driver import Result, TrainRequest, train, with_precision
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import worker_processors
@@ -74,7 +74,7 @@ def test_all_runs_of_a_command_get_one_precision_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     machine(has_bf16)
-    runs = [one.request for one in family(request_one, [Variation("seed", (1, 2))])]
+    runs = [one.request for one in variants_of(request_one, [Variation("seed", (1, 2))])]
     decided = with_precision(runs)
     assert [one.precision for one in decided] == [name] * 3
     assert [one.config for one in decided] == [
@@ -90,7 +90,9 @@ def test_new_runs_of_a_comparison_take_over_what_one_of_them_has_recorded(
     request_one: TrainRequest, machine: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine(True)
-    first, second, third = (one.request for one in family(request_one, [Variation("seed", (1, 2))]))
+    first, second, third = (
+        one.request for one in variants_of(request_one, [Variation("seed", (1, 2))])
+    )
     begin(second, "fp32")
     assert precisions([first, second, third]) == ["fp32"] * 3
     assert capsys.readouterr().out == "precision: fp32 (as run first.seed-1 began)\n"
@@ -102,7 +104,9 @@ def test_a_set_precision_is_the_decision_of_its_run_alone(
     request_one: TrainRequest, machine: Callable[[bool], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     machine(False)
-    runs = [one.request for one in family(request_one, [Variation("precision", ("bf16", "fp32"))])]
+    runs = [
+        one.request for one in variants_of(request_one, [Variation("precision", ("bf16", "fp32"))])
+    ]
     assert precisions(runs) == ["fp32", "bf16", "fp32"]
     (record,) = caplog.records
     assert (
@@ -191,7 +195,7 @@ def test_runs_of_a_comparison_that_began_in_different_precision_are_named_under_
         alone = {
             name: ResultTable(rows, layout, {name: table.precision_by_run[name]}) for name in rows
         }
-        path = write_side_by_side({name: (one, folder) for name, one in alone.items()}, "train")
+        path = write_joint_table({name: (one, folder) for name, one in alone.items()}, "train")
         assert (remark in path.read_text()) == is_said
 
 

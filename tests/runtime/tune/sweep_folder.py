@@ -10,7 +10,7 @@ from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
-from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, Trial, TrialOrder
+from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, Trial, TrialSpec
 
 SYSTEM = METHODS["sppt_protein"]
 LAMBDA, RATE, METRIC = "objective.lambda_spml", "optim.peak_lr", "val/link_mrr"
@@ -31,18 +31,16 @@ def space_of(folder: Path, **sections: object) -> SearchSpace:
     )
 
 
-def order_of(folder: Path, **sections: object) -> TrialOrder:
+def spec_of(folder: Path, **sections: object) -> TrialSpec:
     """Without a store: whether settings fit it is another matter."""
-    return TrialOrder(
-        SYSTEM.demo, space_of(folder, **sections), "", str(folder / "sweeps" / "mine")
-    )
+    return TrialSpec(SYSTEM.demo, space_of(folder, **sections), "", str(folder / "sweeps" / "mine"))
 
 
 def leave(
-    order: TrialOrder, trial: Trial, values: dict[int, float], status: str = FINISHED
+    spec: TrialSpec, trial: Trial, values: dict[int, float], status: str = FINISHED
 ) -> RunFolder:
     """What a trial leaves in its folder."""
-    folder = order.folder(trial)
+    folder = spec.folder(trial)
     folder.make()
     log = MetricsLog(folder.metrics)
     log.append(0, {METRIC: 0.99})  # the start is no step of the trial

@@ -10,7 +10,7 @@ from raybio.core.records import read_record, write_record
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import report_start, warnings_to
 from raybio.runtime.tracking.tracker import Tracker
-from raybio.runtime.tune.callback import TRIALS, FollowedTrials, earlier_trials
+from raybio.runtime.tune.callback import TRIALS, TrialCallback, earlier_trials
 from raybio.runtime.tune.driver import _forget_what_may_pass, _restore_records
 from raybio.runtime.tune.leaderboard import leaderboard, records
 from raybio.runtime.tune.trial import (
@@ -19,104 +19,104 @@ from raybio.runtime.tune.trial import (
     FINISHED,
     INTERRUPTED,
     NOTE,
-    TrialOrder,
+    TrialSpec,
     status_of,
 )
 from tests.runtime.run.test_damaged_records import DAMAGES, zero
-from tests.runtime.tune.sweep_folder import leave, of, order_of
-from tests.runtime.tune.test_sweep_driver import begin, followed_by
+from tests.runtime.tune.sweep_folder import leave, of, spec_of
+from tests.runtime.tune.test_sweep_driver import begin, callback_of
 
 GOOD, BAD, LATE = of(0.0), of(0.5), of(0.1)
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> TrialOrder:
+def spec(tmp_path: Path) -> TrialSpec:
     """Two trials that ended and one that failed for want of memory."""
-    order = order_of(tmp_path)
-    folder = sweep_folder(order)
-    open_again(folder, order)
+    spec = spec_of(tmp_path)
+    folder = sweep_folder(spec)
+    open_again(folder, spec)
     folder.record_precision("fp32")
-    leave(order, GOOD, {10: 0.7})
-    leave(order, BAD, {10: 0.2})
-    failed = leave(order, LATE, {}, FAILED)
+    leave(spec, GOOD, {10: 0.7})
+    leave(spec, BAD, {10: 0.2})
+    failed = leave(spec, LATE, {}, FAILED)
     write_record(failed.failure, "failure", {"kind": "ClusterError", "message": "no memory"})
     trials = [asdict(trial) for trial in (GOOD, BAD, LATE)]
-    write_record(Path(order.sweep) / TRIALS, "trials", {"trials": trials})
-    return order
+    write_record(Path(spec.sweep) / TRIALS, "trials", {"trials": trials})
+    return spec
 
 
-def sweep_folder(order: TrialOrder) -> RunFolder:
-    return RunFolder(Path(order.sweep).parent, Path(order.sweep).name)
+def sweep_folder(spec: TrialSpec) -> RunFolder:
+    return RunFolder(Path(spec.sweep).parent, Path(spec.sweep).name)
 
 
-def open_again(folder: RunFolder, order: TrialOrder) -> bool:
-    return folder.open(order.space.method, order.base, Path("store"), "d" * 64, ())
+def open_again(folder: RunFolder, spec: TrialSpec) -> bool:
+    return folder.open(spec.space.method, spec.base, Path("store"), "d" * 64, ())
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_trial_json_is_written_again_from_the_list_of_trials(
-    order: TrialOrder, damage: str
+    spec: TrialSpec, damage: str
 ) -> None:
-    before = leaderboard(order, records(order))[0].settings
-    DAMAGES[damage](order.folder(GOOD).path / NOTE)
-    _restore_records(sweep_folder(order), order)
-    assert read_record(order.folder(GOOD).path / NOTE, "trial") == {
+    before = leaderboard(spec, records(spec))[0].settings
+    DAMAGES[damage](spec.folder(GOOD).path / NOTE)
+    _restore_records(sweep_folder(spec), spec)
+    assert read_record(spec.folder(GOOD).path / NOTE, "trial") == {
         "trial": asdict(GOOD),
         "worker_seconds": 0.0,
     }
-    assert leaderboard(order, records(order))[0].settings == before
+    assert leaderboard(spec, records(spec))[0].settings == before
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_trial_that_nothing_describes_any_more_is_refused(order: TrialOrder, damage: str) -> None:
-    (Path(order.sweep) / TRIALS).unlink()
-    DAMAGES[damage](order.folder(GOOD).path / NOTE)
+def test_a_trial_that_nothing_describes_any_more_is_refused(spec: TrialSpec, damage: str) -> None:
+    (Path(spec.sweep) / TRIALS).unlink()
+    DAMAGES[damage](spec.folder(GOOD).path / NOTE)
     with pytest.raises(RecordError, match=r"trial\.json: (damaged|missing)"):
-        _restore_records(sweep_folder(order), order)
+        _restore_records(sweep_folder(spec), spec)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_trial_with_a_damaged_end_is_not_taken_for_ended(order: TrialOrder, damage: str) -> None:
-    DAMAGES[damage](order.folder(GOOD).path / ENDED)
-    _restore_records(sweep_folder(order), order)
-    assert status_of(order.folder(GOOD)) == INTERRUPTED
-    assert status_of(order.folder(BAD)) == FINISHED
+def test_a_trial_with_a_damaged_end_is_not_taken_for_ended(spec: TrialSpec, damage: str) -> None:
+    DAMAGES[damage](spec.folder(GOOD).path / ENDED)
+    _restore_records(sweep_folder(spec), spec)
+    assert status_of(spec.folder(GOOD)) == INTERRUPTED
+    assert status_of(spec.folder(BAD)) == FINISHED
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_trial_with_a_damaged_failure_is_tried_again(order: TrialOrder, damage: str) -> None:
-    folder = order.folder(LATE)
+def test_a_trial_with_a_damaged_failure_is_tried_again(spec: TrialSpec, damage: str) -> None:
+    folder = spec.folder(LATE)
     DAMAGES[damage](folder.failure)
-    _restore_records(sweep_folder(order), order)
-    _forget_what_may_pass(sweep_folder(order), order)
+    _restore_records(sweep_folder(spec), spec)
+    _forget_what_may_pass(sweep_folder(spec), spec)
     assert not folder.failure.exists()
     assert status_of(folder) == (FAILED if damage == "missing" else INTERRUPTED)
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
-def test_a_damaged_list_of_trials_is_refused(order: TrialOrder, damage: str) -> None:
-    DAMAGES[damage](Path(order.sweep) / TRIALS)
+def test_a_damaged_list_of_trials_is_refused(spec: TrialSpec, damage: str) -> None:
+    DAMAGES[damage](Path(spec.sweep) / TRIALS)
     with pytest.raises(RecordError, match=rf"{TRIALS}: damaged, not JSON .*Restore it"):
-        _restore_records(sweep_folder(order), order)
+        _restore_records(sweep_folder(spec), spec)
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
 def test_a_sweep_whose_precision_is_lost_with_its_run_json_is_refused(
-    order: TrialOrder, damage: str
+    spec: TrialSpec, damage: str
 ) -> None:
-    folder = sweep_folder(order)
-    assert open_again(folder, order)
+    folder = sweep_folder(spec)
+    assert open_again(folder, spec)
     assert folder.precision == "fp32"
     DAMAGES[damage](folder.identity)
     with pytest.raises(RecordError, match=r"run\.json: damaged, not JSON"):
-        open_again(folder, order)
+        open_again(folder, spec)
 
 
-def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(order: TrialOrder) -> None:
-    folder = sweep_folder(order)
+def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(spec: TrialSpec) -> None:
+    folder = sweep_folder(spec)
     write_record(folder.identity, "run", {"key": "k" * 32})
     parent = Tracker(folder, "http://127.0.0.1:9", "sppt_protein", {}, "d" * 64)
-    trial = order.folder(GOOD)
+    trial = spec.folder(GOOD)
 
     def key() -> str:
         return Tracker(trial, parent.uri, "sppt_protein", {}, "d" * 64, parent=parent).key
@@ -127,23 +127,23 @@ def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(order: Tri
     assert key() == first
     assert (
         first
-        != Tracker(order.folder(BAD), parent.uri, "sppt_protein", {}, "d" * 64, parent=parent).key
+        != Tracker(spec.folder(BAD), parent.uri, "sppt_protein", {}, "d" * 64, parent=parent).key
     )
 
 
 def test_the_driver_prints_a_warning_of_trials_once(
-    order: TrialOrder, capsys: pytest.CaptureFixture[str]
+    spec: TrialSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import logging
 
-    followed: FollowedTrials = followed_by(order)
-    begin(followed, GOOD, BAD)
+    callback: TrialCallback = callback_of(spec)
+    begin(callback, GOOD, BAD)
     for trial in (GOOD, BAD):
-        with warnings_to(order.folder(trial).notices):
+        with warnings_to(spec.folder(trial).notices):
             logging.getLogger("raybio.training").warning("bf16 is slow here")
-        report_start(order.folder(trial).notices, 5, 4.0)
+        report_start(spec.folder(trial).notices, 5, 4.0)
     for trial in (GOOD, BAD):
-        followed._show_warnings(trial)
+        callback._show_warnings(trial)
     shown = capsys.readouterr().out
     assert shown.count("| warning: bf16 is slow here") == 1
-    assert earlier_trials(Path(order.sweep))[:2] == [GOOD, BAD]
+    assert earlier_trials(Path(spec.sweep))[:2] == [GOOD, BAD]

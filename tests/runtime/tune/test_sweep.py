@@ -22,7 +22,7 @@ from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.driver import TrainRequest, train
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.tune.driver import SweepRequest, Swept, sweep
+from raybio.runtime.tune.driver import SweepRequest, SweepResult, sweep
 from raybio.runtime.tune.trial import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.store.store import Store, open_store
 from raybio.training.precision import resolve_precision
@@ -67,18 +67,18 @@ def request_of(
     return make
 
 
-def statuses(swept: Swept, path: str = LAMBDA) -> dict[Any, str]:
+def statuses(swept: SweepResult, path: str = LAMBDA) -> dict[Any, str]:
     return {one.settings[path]: one.status for one in swept.trials}
 
 
-def logs_of(swept: Swept) -> dict[str, os.stat_result]:
+def logs_of(swept: SweepResult) -> dict[str, os.stat_result]:
     return {
         one.name: (swept.folder.path / "trials" / one.name / "metrics.jsonl").stat()
         for one in swept.trials
     }
 
 
-def mlflow_runs(swept: Swept) -> tuple[Any, list[Any]]:
+def mlflow_runs(swept: SweepResult) -> tuple[Any, list[Any]]:
     """The parent and its children."""
     client = MlflowClient(swept.uri)
     runs = client.search_runs(
@@ -150,22 +150,22 @@ def test_trials_that_raise_are_killed_or_stopped_early_do_not_keep_the_others_fr
     )
     # The winner, run again from its file, by the job's own way, gives the same numbers.
     config = load(METHODS["sppt_protein"].config, swept.folder.path / "best.yaml")
-    best = swept.places[0]
+    best = swept.ranking[0]
     request = TrainRequest(
-        "sppt_protein", config, swept.order.store, "again", swept.folder.path / "again"
+        "sppt_protein", config, swept.spec.store, "again", swept.folder.path / "again"
     )
     again = train(replace(request, cpus_per_worker=1))
     assert again.step == best.best_step
     assert again.metrics[METRIC] == best.mean
 
 
-def assert_its_best_settings_are_repeated(swept: Swept) -> None:
+def assert_its_best_settings_are_repeated(swept: SweepResult) -> None:
     """Those that are best with the sweep's own seed, whatever was repeated before."""
     best = next(one for one in swept.trials if "seed" not in one.settings)
     assert best.settings[LAMBDA] in {
         one.settings[LAMBDA] for one in swept.trials if "seed" in one.settings
     }
-    assert len(swept.places[0].trials) == 2
+    assert len(swept.ranking[0].trials) == 2
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_a_population_goes_on_from_the_weights_of_its_best(request_of) -> None:
         ]
         assert 0 < last < 16
         assert reports[-1]["step"] > last
-    winner = swept.places[0].trials[0]
+    winner = swept.ranking[0].trials[0]
     assert (swept.folder.path / "trials" / winner.name / "export" / "README.md").is_file()
     assert_nothing_is_left()
 

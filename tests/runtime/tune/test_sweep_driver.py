@@ -18,13 +18,13 @@ from raybio.runtime.run.driver import InterruptedRunError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
 from raybio.runtime.tracking.tracker import Tracker
-from raybio.runtime.tune.callback import FollowedTrials, earlier_trials
+from raybio.runtime.tune.callback import TrialCallback, earlier_trials
 from raybio.runtime.tune.driver import SweepRequest, sweep
 from raybio.runtime.tune.search import TRIAL
-from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, Trial, TrialOrder, status_of
+from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, Trial, TrialSpec, status_of
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
-from tests.runtime.tune.sweep_folder import METRIC, leave, of, order_of, space_of
+from tests.runtime.tune.sweep_folder import METRIC, leave, of, space_of, spec_of
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def database(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPat
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
-def followed_by(order: TrialOrder, uri: str = "http://127.0.0.1:9") -> FollowedTrials:
+def callback_of(spec: TrialSpec, uri: str = "http://127.0.0.1:9") -> TrialCallback:
     """A new driver's; nobody answers at the usual address."""
-    folder = RunFolder(Path(order.sweep).parent, Path(order.sweep).name)
+    folder = RunFolder(Path(spec.sweep).parent, Path(spec.sweep).name)
     folder.make()
-    return FollowedTrials(folder, order, Tracker(folder, uri, "sppt_protein", {}, "d" * 64))
+    return TrialCallback(folder, spec, Tracker(folder, uri, "sppt_protein", {}, "d" * 64))
 
 
 def tuned(trial: Trial, number: int = 0) -> Any:
@@ -46,9 +46,9 @@ def tuned(trial: Trial, number: int = 0) -> Any:
     return SimpleNamespace(trial_id=str(number), config={TRIAL: asdict(trial)})
 
 
-def begin(followed: FollowedTrials, *trials: Trial) -> None:
+def begin(callback: TrialCallback, *trials: Trial) -> None:
     for number, trial in enumerate(trials):
-        followed.on_trial_start(0, [], tuned(trial, number))
+        callback.on_trial_start(0, [], tuned(trial, number))
 
 
 def runs_of(uri: str) -> list[Any]:
@@ -70,31 +70,31 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_trials_of_earlier_starts_stay_listed_however_often_the_driver_is_killed(
     tmp_path: Path,
 ) -> None:
-    order = order_of(tmp_path)
+    spec = spec_of(tmp_path)
     trials = [of(0.0), of(0.1), of(0.5)]
     for first_ones in (3, 1, 2):  # the later drivers are killed while trials are told of again
-        begin(followed_by(order), *trials[:first_ones])
-        assert earlier_trials(Path(order.sweep)) == trials
+        begin(callback_of(spec), *trials[:first_ones])
+        assert earlier_trials(Path(spec.sweep)) == trials
     heir = Trial(trials[1].settings, branch="abc")
-    followed = followed_by(order)
-    begin(followed, *trials[:2])
-    begin(followed, trials[0], heir)
-    assert earlier_trials(Path(order.sweep)) == [trials[0], heir, trials[2]]
-    assert status_of(order.folder(trials[1])) == "went on as another"
+    callback = callback_of(spec)
+    begin(callback, *trials[:2])
+    begin(callback, trials[0], heir)
+    assert earlier_trials(Path(spec.sweep)) == [trials[0], heir, trials[2]]
+    assert status_of(spec.folder(trials[1])) == "went on as another"
 
 
 def test_at_a_signal_all_open_runs_are_marked_as_killed_at_once(
     tmp_path: Path, database: str
 ) -> None:
-    order = order_of(tmp_path)
-    followed = followed_by(order, database)
-    followed.parent.start()
-    begin(followed, of(0.0), of(0.1))
+    spec = spec_of(tmp_path)
+    callback = callback_of(spec, database)
+    callback.parent.start()
+    begin(callback, of(0.0), of(0.1))
     wait_until(lambda: list(statuses(database).values()) == ["RUNNING"] * 3)
-    followed.kill()
+    callback.kill()
     wait_until(lambda: list(statuses(database).values()) == ["KILLED"] * 3)
-    followed.close(is_killed=True)
-    followed.parent.finish("KILLED")
+    callback.close(is_killed=True)
+    callback.parent.finish("KILLED")
 
 
 def test_a_killed_sweep_does_not_wait_long_for_a_tracking_server_that_is_away(
@@ -102,19 +102,19 @@ def test_a_killed_sweep_does_not_wait_long_for_a_tracking_server_that_is_away(
 ) -> None:
     monkeypatch.setattr("raybio.runtime.tune.callback.KILLED_SECONDS", 0.5)
     monkeypatch.setattr("raybio.runtime.tune.callback.FINISH_SECONDS", 1e6)
-    followed = followed_by(order_of(tmp_path))
-    begin(followed, of(0.0), of(0.1))
-    followed.close(is_killed=True)  # and does not wait for the end of a sweep that was not killed
+    callback = callback_of(spec_of(tmp_path))
+    begin(callback, of(0.0), of(0.1))
+    callback.close(is_killed=True)  # and does not wait for the end of a sweep that was not killed
 
 
 def test_mlflow_has_the_best_step_the_checkpoint_and_the_reason_of_a_failure(
     tmp_path: Path, database: str
 ) -> None:
-    order = order_of(tmp_path)
-    followed = followed_by(order, database)
-    followed.parent.start()
-    begin(followed, of(0.0), of(0.1))
-    good, bad = leave(order, of(0.0), {10: 0.2, 20: 0.7, 30: 0.6}), leave(order, of(0.1), {})
+    spec = spec_of(tmp_path)
+    callback = callback_of(spec, database)
+    callback.parent.start()
+    begin(callback, of(0.0), of(0.1))
+    good, bad = leave(spec, of(0.0), {10: 0.2, 20: 0.7, 30: 0.6}), leave(spec, of(0.1), {})
     for folder in (good, bad):
         (folder.path / ENDED).unlink()
     for step in (20, 30):
@@ -124,9 +124,9 @@ def test_mlflow_has_the_best_step_the_checkpoint_and_the_reason_of_a_failure(
         bad.failure, "failure", {"kind": "DivergedError", "message": "the loss is not finite"}
     )
     for number, trial in enumerate((of(0.0), of(0.1))):
-        followed.on_trial_complete(0, [], tuned(trial, number))
-    followed.close(is_killed=False)
-    followed.parent.finish("FINISHED")
+        callback.on_trial_complete(0, [], tuned(trial, number))
+    callback.close(is_killed=False)
+    callback.parent.finish("FINISHED")
     client = MlflowClient(database)
     runs = {
         run.info.run_name: run.data
@@ -139,21 +139,21 @@ def test_mlflow_has_the_best_step_the_checkpoint_and_the_reason_of_a_failure(
         FAILED,
         "the loss is not finite",
     )
-    assert runs[followed.folder.name].metrics[f"best/{METRIC}"] == 0.7
+    assert runs[callback.folder.name].metrics[f"best/{METRIC}"] == 0.7
 
 
 def test_the_best_value_of_a_sweep_that_goes_on_begins_with_that_of_its_earlier_trials(
     tmp_path: Path,
 ) -> None:
-    order = order_of(tmp_path)
-    leave(order, of(0.0), {10: 0.8})
-    leave(order, of(0.1), {10: 0.9}, FAILED)
-    followed = followed_by(order)
-    begin(followed, of(0.5))
-    folder = leave(order, of(0.5), {10: 0.3})
+    spec = spec_of(tmp_path)
+    leave(spec, of(0.0), {10: 0.8})
+    leave(spec, of(0.1), {10: 0.9}, FAILED)
+    callback = callback_of(spec)
+    begin(callback, of(0.5))
+    folder = leave(spec, of(0.5), {10: 0.3})
     (folder.path / ENDED).unlink()
-    followed.on_trial_complete(0, [], tuned(of(0.5)))
-    assert [one["metrics"] for one in read_reports(followed.folder.metrics)] == [
+    callback.on_trial_complete(0, [], tuned(of(0.5)))
+    assert [one["metrics"] for one in read_reports(callback.folder.metrics)] == [
         {f"best/{METRIC}": 0.8}
     ]
 
@@ -165,10 +165,10 @@ def test_the_best_value_of_a_sweep_that_goes_on_begins_with_that_of_its_earlier_
 def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
     tmp_path: Path, kind: str, status: str, kept: list[int]
 ) -> None:
-    order = order_of(tmp_path, scheduler={"kind": kind}, search={"kind": "random"})
-    followed = followed_by(order)
-    begin(followed, of(0.5))
-    folder = order.folder(of(0.5))
+    spec = spec_of(tmp_path, scheduler={"kind": kind}, search={"kind": "random"})
+    callback = callback_of(spec)
+    begin(callback, of(0.5))
+    folder = spec.folder(of(0.5))
     for step in (10, 20, 30):
         (folder.checkpoints / f"step-{step:08d}").mkdir(parents=True)
     if status == FAILED:
@@ -178,7 +178,7 @@ def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
             {"kind": "ClusterError", "message": "it may go on when it is started again"},
         )
     write_record(folder.outcome, "outcome", {"status": "finished"})
-    followed.on_trial_complete(0, [], tuned(of(0.5)))
+    callback.on_trial_complete(0, [], tuned(of(0.5)))
     assert status_of(folder) == status
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
         f"step-{step:08d}" for step in kept
@@ -188,8 +188,8 @@ def test_trials_that_have_ended_keep_their_newest_checkpoint_alone(
 def test_why_a_trial_failed_is_told_from_what_tune_noted_at_once_and_not_from_its_copy(
     tmp_path: Path, capsys
 ) -> None:
-    order = order_of(tmp_path)
-    followed, trial = followed_by(order), tuned(of(0.5))
+    spec = spec_of(tmp_path)
+    callback, trial = callback_of(spec), tuned(of(0.5))
     (tmp_path / "error.txt").write_text(
         "Failure # 1\nthe node was low on memory: 9 of 10 GB\nFailure # 2\n(pid=7) x\n"
     )
@@ -198,8 +198,8 @@ def test_why_a_trial_failed_is_told_from_what_tune_noted_at_once_and_not_from_it
         2,
         lambda: None,
     )
-    followed.on_trial_error(0, [], trial)
-    assert read_record(order.folder(of(0.5)).failure, "failure")["message"] == (
+    callback.on_trial_error(0, [], trial)
+    assert read_record(spec.folder(of(0.5)).failure, "failure")["message"] == (
         "its process ended 2 times: the node was low on memory: 9 of 10 GB"
     )
     assert "low on memory" in capsys.readouterr().out
@@ -223,9 +223,9 @@ def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     request_to: SweepRequest, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_off(
-        request: SweepRequest, order: TrialOrder, followed: FollowedTrials, signals: Any
+        request: SweepRequest, spec: TrialSpec, callback: TrialCallback, signals: Any
     ) -> None:
-        begin(followed, of(0.0))
+        begin(callback, of(0.0))
         raise ClusterError("the cluster is gone")
 
     monkeypatch.setattr("raybio.runtime.tune.driver._tuned", break_off)

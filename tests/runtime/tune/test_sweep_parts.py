@@ -20,7 +20,7 @@ from raybio.runtime.run.metrics_log import MetricsLog, read_reports
 from raybio.runtime.run.request import Arguments
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.tune.report import importance, write_sweep_report
-from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, Trial, TrialOrder
+from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, Trial, TrialSpec
 from tests.paths import ROOT
 from tests.runtime.tune.sweep_folder import (
     LAMBDA,
@@ -29,15 +29,15 @@ from tests.runtime.tune.sweep_folder import (
     SYSTEM,
     leave,
     of,
-    order_of,
     space_of,
+    spec_of,
 )
 from tests.script_process import run_script
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> TrialOrder:
-    return order_of(tmp_path)
+def spec(tmp_path: Path) -> TrialSpec:
+    return spec_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -82,36 +82,36 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
 
 
 def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
-    order: TrialOrder,
+    spec: TrialSpec,
 ) -> None:
-    leave(order, of(0.0), {10: 0.2, 20: 0.7, 30: 0.6})
-    leave(order, of(0.5), {10: 0.3, 20: 0.5, 30: 0.6})
-    leave(order, of(0.5, seed=order.base.seed + 1), {10: 0.3, 20: 0.6, 30: 0.5})
-    leave(order, of(0.1), {10: 0.1}, STOPPED)
-    failed = leave(order, of(0.1, 1e-5), {}, FAILED)
+    leave(spec, of(0.0), {10: 0.2, 20: 0.7, 30: 0.6})
+    leave(spec, of(0.5), {10: 0.3, 20: 0.5, 30: 0.6})
+    leave(spec, of(0.5, seed=spec.base.seed + 1), {10: 0.3, 20: 0.6, 30: 0.5})
+    leave(spec, of(0.1), {10: 0.1}, STOPPED)
+    failed = leave(spec, of(0.1, 1e-5), {}, FAILED)
     write_record(
         failed.failure, "failure", {"kind": "DivergedError", "message": "no | longer <finite>"}
     )
-    folder = RunFolder(Path(order.sweep).parent, "mine")
-    places, trials = write_results(folder, order)
+    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    ranking, trials = write_results(folder, spec)
     first, *equal, fourth, last = [(one.best_step, one.best_value, one.status) for one in trials]
     assert (first, fourth, last) == ((20, 0.7, FINISHED), (10, 0.1, STOPPED), (None, None, FAILED))
     assert sorted(equal) == [(20, 0.6, FINISHED), (30, 0.6, FINISHED)]
     # Two seeds speak for 0.5, one for 0.0: its 0.7 may be luck.
-    assert [place.settings[LAMBDA] for place in places] == [0.5, 0.0, 0.1]
-    best = places[0]
+    assert [place.settings[LAMBDA] for place in ranking] == [0.5, 0.0, 0.1]
+    best = ranking[0]
     assert (best.best_step, best.mean) == (20, pytest.approx(0.55))
     half = 12.706 * 0.05  # of Student's t with one degree of freedom, times the standard error
     assert (best.low, best.high) == (
         pytest.approx(0.55 - half, abs=1e-3),
         pytest.approx(0.55 + half, abs=1e-3),
     )
-    assert (places[1].low, places[1].high) == (None, None)
+    assert (ranking[1].low, ranking[1].high) == (None, None)
     config = load(SYSTEM.config, folder.path / "best.yaml")
     assert (config.objective.lambda_spml, config.optim.peak_lr, config.seed) == (
         0.5,
         1e-3,
-        order.base.seed,
+        spec.base.seed,
     )
     with (folder.path / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -120,15 +120,15 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
     assert json.loads(folder.result.read_text())["leaderboard"][0]["best_step"] == 20
 
 
-def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(order: TrialOrder) -> None:
-    leave(order, of(0.5), {10: 0.5, 20: 0.9})
-    heir = leave(order, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
+def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(spec: TrialSpec) -> None:
+    leave(spec, of(0.5), {10: 0.5, 20: 0.9})
+    heir = leave(spec, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
     log = MetricsLog(heir.metrics)
     log.append(20, {METRIC: 0.9}, goes_on_from="donor")
-    assert [one.best_value for one in records(order)] == [0.9, None]
+    assert [one.best_value for one in records(spec)] == [0.9, None]
     log.append(30, {METRIC: 0.6})
     log.append(40, {METRIC: 0.7})
-    found = records(order)
+    found = records(spec)
     assert [(one.best_step, one.best_value, one.goes_on_from) for one in found] == [
         (20, 0.9, ""),
         (40, 0.7, "donor"),
@@ -137,7 +137,7 @@ def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(order: T
     # It is exported at each, as any trial whose own best so far this is.
     reports = read_reports(heir.metrics)
     assert [
-        order.goal.is_reached_first(reports[:number], reports[number - 1]["step"])
+        spec.goal.is_reached_first(reports[:number], reports[number - 1]["step"])
         for number in (3, 4)
     ] == [True] * 2
 
@@ -152,25 +152,25 @@ def test_which_settings_are_repeated_does_not_depend_on_what_was_repeated_before
         "num_repeated": 1,
         "num_seeds": 2,
     }
-    order = order_of(tmp_path, budget=budget)
-    own = order.base.seed
-    leave(order, of(0.1), {10: 0.5})
-    assert repetitions(order) == [of(0.1, seed=own + 1)]
-    leave(order, of(0.1, seed=own + 1), {10: 0.8})  # other seeds' luck does not count either
-    leave(order, of(0.5), {10: 0.7})  # of a larger budget
-    leave(order, of(0.0), {10: 0.9}, FAILED)
-    assert repetitions(order) == [of(0.5, seed=own + 1)]
-    leave(order, of(0.5, seed=own + 1), {10: 0.6})
-    assert [place.settings[LAMBDA] for place in leaderboard(order, records(order))] == [0.1, 0.5]
-    assert repetitions(order) == [of(0.5, seed=own + 1)]
+    spec = spec_of(tmp_path, budget=budget)
+    own = spec.base.seed
+    leave(spec, of(0.1), {10: 0.5})
+    assert repetitions(spec) == [of(0.1, seed=own + 1)]
+    leave(spec, of(0.1, seed=own + 1), {10: 0.8})  # other seeds' luck does not count either
+    leave(spec, of(0.5), {10: 0.7})  # of a larger budget
+    leave(spec, of(0.0), {10: 0.9}, FAILED)
+    assert repetitions(spec) == [of(0.5, seed=own + 1)]
+    leave(spec, of(0.5, seed=own + 1), {10: 0.6})
+    assert [place.settings[LAMBDA] for place in leaderboard(spec, records(spec))] == [0.1, 0.5]
+    assert repetitions(spec) == [of(0.5, seed=own + 1)]
 
 
-def test_a_trial_that_failed_wins_nothing(order: TrialOrder) -> None:
-    leave(order, of(0.1), {10: 0.9}, FAILED)
-    leave(order, of(0.5), {10: 0.5})
-    folder = RunFolder(Path(order.sweep).parent, "mine")
-    places, trials = write_results(folder, order)
-    assert [place.settings[LAMBDA] for place in places] == [0.5]
+def test_a_trial_that_failed_wins_nothing(spec: TrialSpec) -> None:
+    leave(spec, of(0.1), {10: 0.9}, FAILED)
+    leave(spec, of(0.5), {10: 0.5})
+    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    ranking, trials = write_results(folder, spec)
+    assert [place.settings[LAMBDA] for place in ranking] == [0.5]
     assert len(trials) == 2
     assert load(SYSTEM.config, folder.path / "best.yaml").objective.lambda_spml == 0.5
 
@@ -182,10 +182,10 @@ def test_the_best_file_ends_at_the_best_step_where_the_learning_rate_does_not_de
     base = override_all(
         SYSTEM.demo, {"optim.schedule": rule, "optim.warmup_ratio": 0, "optim.num_warmup_steps": 5}
     )
-    order = TrialOrder(base, space_of(tmp_path), "store", str(tmp_path / "sweeps" / "mine"))
-    leave(order, of(0.5), {10: 0.3, 20: 0.6, 30: 0.5})
-    folder = RunFolder(Path(order.sweep).parent, "mine")
-    write_results(folder, order)
+    spec = TrialSpec(base, space_of(tmp_path), "store", str(tmp_path / "sweeps" / "mine"))
+    leave(spec, of(0.5), {10: 0.3, 20: 0.6, 30: 0.5})
+    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    write_results(folder, spec)
     assert load(SYSTEM.config, folder.path / "best.yaml").schedule.max_steps == last_step
 
 
@@ -205,28 +205,28 @@ class Page(HTMLParser):
         self.text += data + "\n"
 
 
-def test_the_report_stands_alone_and_shows_every_trial(order: TrialOrder) -> None:
+def test_the_report_stands_alone_and_shows_every_trial(spec: TrialSpec) -> None:
     for number, rate in enumerate((1e-5, 1e-4, 1e-3, 3e-3)):
         for value in (0.0, 0.5):
             score = number / 10 + value / 100
             leave(
-                order,
+                spec,
                 of(value, rate),
                 {10: score, 20: score + 0.1},
                 STOPPED if number < 2 else FINISHED,
             )
-    failed = leave(order, of(0.1), {}, FAILED)
+    failed = leave(spec, of(0.1), {}, FAILED)
     write_record(
         failed.failure, "failure", {"kind": "DivergedError", "message": "loss <b>is</b> infinite"}
     )
-    folder = RunFolder(Path(order.sweep).parent, "mine")
-    places, trials = write_results(folder, order)
-    page = Page(write_sweep_report(folder, order, places, trials)[1].read_text())
+    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    ranking, trials = write_results(folder, spec)
+    page = Page(write_sweep_report(folder, spec, ranking, trials)[1].read_text())
     assert len(page.sources) == 5
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
     assert all(one.name in page.text for one in trials)
     assert "loss <b>is</b> infinite" in page.text  # as text, not as markup
-    shares = importance(order.space, trials)
+    shares = importance(spec.space, trials)
     assert shares is not None
     assert shares[RATE] > 0.9  # it was planted
     assert sum(shares.values()) == pytest.approx(1)
@@ -235,33 +235,31 @@ def test_the_report_stands_alone_and_shows_every_trial(order: TrialOrder) -> Non
     }  # fmt: skip
 
 
-def test_a_report_of_trials_that_all_failed_says_so(order: TrialOrder) -> None:
+def test_a_report_of_trials_that_all_failed_says_so(spec: TrialSpec) -> None:
     write_record(
-        leave(order, of(0.1), {}, FAILED).failure,
+        leave(spec, of(0.1), {}, FAILED).failure,
         "failure",
         {"kind": "DataError", "message": "torn"},
     )
-    folder = RunFolder(Path(order.sweep).parent, "mine")
-    places, trials = write_results(folder, order)
-    assert places == leaderboard(order, trials) == []
-    assert "torn" in write_sweep_report(folder, order, places, trials)[1].read_text()
+    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    ranking, trials = write_results(folder, spec)
+    assert ranking == leaderboard(spec, trials) == []
+    assert "torn" in write_sweep_report(folder, spec, ranking, trials)[1].read_text()
     assert not (folder.path / "best.yaml").exists()
 
 
-def test_a_trial_needs_its_own_evaluations_and_checkpoints(order: TrialOrder) -> None:
-    config = order.config({LAMBDA: 0.5})
+def test_a_trial_needs_its_own_evaluations_and_checkpoints(spec: TrialSpec) -> None:
+    config = spec.config({LAMBDA: 0.5})
     assert (config.schedule.max_steps, config.objective.lambda_spml) == (40, 0.5)
     assert config.schedule.evaluate_every_steps == config.schedule.checkpoint_every_steps <= 10
     assert (
-        order.folder(of(0.5)).path
-        == order.folder(of(0.5)).path
-        != order.folder(of(0.5, seed=7)).path
+        spec.folder(of(0.5)).path == spec.folder(of(0.5)).path != spec.folder(of(0.5, seed=7)).path
     )
     assert (
-        order.config({LAMBDA: 0.5, "schedule.max_steps": 20}).schedule.max_steps == 20
+        spec.config({LAMBDA: 0.5, "schedule.max_steps": 20}).schedule.max_steps == 20
     )  # a space may vary it
     with pytest.raises(ConfigError, match="objective.lambda_spml"):
-        order.config({LAMBDA: 7.0})
+        spec.config({LAMBDA: 7.0})
 
 
 def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path: Path) -> None:
@@ -331,29 +329,29 @@ def test_the_winner_has_room_with_the_threads_of_its_trial_even_if_that_had_a_wh
     tmp_path: Path, node: Node
 ) -> None:
     found = room([node], workers=1, at_most=1)
-    order = replace(
-        order_of(tmp_path),
+    spec = replace(
+        spec_of(tmp_path),
         cpus_per_worker=found.cpus_per_worker,
         gpus_per_worker=found.gpus_per_worker,
     )
-    assert order.launch == {"workers": 1, "threads_per_worker": node.cpus, "use_gpu": node.gpus > 0}
+    assert spec.launch == {"workers": 1, "threads_per_worker": node.cpus, "use_gpu": node.gpus > 0}
     check_resources(
-        order.launch["workers"], None, [node], order.launch["use_gpu"]
+        spec.launch["workers"], None, [node], spec.launch["use_gpu"]
     )  # as the job of best.yaml asks
 
 
 def test_the_best_file_brings_how_its_own_trial_was_trained_and_not_how_the_sweep_was_started_last(
     tmp_path: Path,
 ) -> None:
-    order = order_of(tmp_path)
+    spec = spec_of(tmp_path)
     for value, score, workers in ((0.1, 0.5, 1), (0.5, 0.3, 2)):
-        folder = leave(order, of(value), {10: score})
+        folder = leave(spec, of(value), {10: score})
         write_record(
             folder.launch, "launch", {"workers": workers, "threads_per_worker": 4, "use_gpu": False}
         )
     folder = RunFolder(tmp_path / "sweeps", "mine")
     write_record(folder.launch, "launch", {"given": {"workers": 2}})
-    write_results(folder, order)
+    write_results(folder, spec)
     own = {"workers": 1, "threads_per_worker": 4, "use_gpu": False}
     assert read_record(folder.launch, "launch") == {"given": {"workers": 2}} | own
 

@@ -14,23 +14,23 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.run_trial import OBJECTIVE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
-from raybio.runtime.tune.trial import NOTE, Trial, TrialOrder
-from tests.runtime.tune.sweep_folder import LAMBDA, RATE, leave, of, order_of, space_of
+from raybio.runtime.tune.trial import NOTE, Trial, TrialSpec
+from tests.runtime.tune.sweep_folder import LAMBDA, RATE, leave, of, space_of, spec_of
 
 
 @pytest.fixture
-def order(tmp_path: Path) -> TrialOrder:
-    return order_of(tmp_path)
+def spec(tmp_path: Path) -> TrialSpec:
+    return spec_of(tmp_path)
 
 
 def test_optuna_never_gives_the_same_settings_twice_and_begins_with_earlier_trials(
     tmp_path: Path,
 ) -> None:
-    order = order_of(
+    spec = spec_of(
         tmp_path, space={LAMBDA: {"choice": [0.0, 0.1, 0.5]}, "seed": {"choice": [0, 1]}}
     )
     earlier = [Trial({LAMBDA: 0.5, "seed": 1}), Trial({LAMBDA: 0.1, "seed": 0})]
-    search, given = LearningSearch(order, earlier), []
+    search, given = LearningSearch(spec, earlier), []
     while isinstance(found := search.suggest(str(len(given))), dict):
         given.append(found[TRIAL]["settings"])
         search.on_trial_complete(str(len(given) - 1), {OBJECTIVE: given[-1][LAMBDA]})
@@ -53,37 +53,37 @@ def test_settings_that_do_not_fit_each_other_are_drawn_again(tmp_path: Path) -> 
     fitting = [("margin_contrastive", 1), ("multi_similarity", 0), ("multi_similarity", 1)]
     learning, found = (
         LearningSearch(
-            order_of(tmp_path, **drawn), [Trial({LOSS: "margin_contrastive", NEGATIVES: 0})]
+            spec_of(tmp_path, **drawn), [Trial({LOSS: "margin_contrastive", NEGATIVES: 0})]
         ),
         [],
     )
     while isinstance(suggested := learning.suggest(str(len(found))), dict):
         found.append(tuple(suggested[TRIAL]["settings"].values()))
     assert sorted(found) == fitting
-    order = order_of(tmp_path, **drawn, search={"kind": "random"}, scheduler={"kind": "pbt"})
-    assert sorted(tuple(one.values()) for one in planned(order.space, order.check)) == fitting
-    explore = scheduler(order)._custom_explore_fn
+    spec = spec_of(tmp_path, **drawn, search={"kind": "random"}, scheduler={"kind": "pbt"})
+    assert sorted(tuple(one.values()) for one in planned(spec.space, spec.check)) == fitting
+    explore = scheduler(spec)._custom_explore_fn
     heirs = [
         explore({TRIAL: {"settings": {LOSS: "margin_contrastive", NEGATIVES: 1}}})
         for _ in range(30)
     ]
     assert {tuple(heir[TRIAL]["settings"].values()) for heir in heirs} == set(fitting)
-    grid = order_of(tmp_path, **drawn, search={"kind": "grid"})
+    grid = spec_of(tmp_path, **drawn, search={"kind": "grid"})
     with pytest.raises(ConfigError, match="want equal numbers"):  # it was asked for by name
         planned(grid.space, grid.check)
     with pytest.raises(ConfigError, match="this never fits"):
-        planned(order.space, refuse)
+        planned(spec.space, refuse)
 
 
 def refuse(settings: dict) -> None:
     raise ConfigError("this never fits")
 
 
-def test_optuna_learns_nothing_from_trials_that_failed(order: TrialOrder) -> None:
-    search = LearningSearch(order, [])
+def test_optuna_learns_nothing_from_trials_that_failed(spec: TrialSpec) -> None:
+    search = LearningSearch(spec, [])
     trials = [Trial(search.suggest(str(number))[TRIAL]["settings"]) for number in range(3)]
     for number, trial in enumerate(trials):
-        folder = leave(order, trial, {10: 0.5})
+        folder = leave(spec, trial, {10: 0.5})
         if number == 1:
             write_record(
                 folder.failure, "failure", {"kind": "DivergedError", "message": "not finite"}
@@ -94,19 +94,19 @@ def test_optuna_learns_nothing_from_trials_that_failed(order: TrialOrder) -> Non
 
 def test_a_population_goes_on_as_it_stood(tmp_path: Path) -> None:
     rates = {RATE: {"choice": [1e-5, 3e-4, 1e-3, 3e-3]}}
-    order = order_of(tmp_path, scheduler={"kind": "pbt"}, search={"kind": "grid"}, space=rates)
+    spec = spec_of(tmp_path, scheduler={"kind": "pbt"}, search={"kind": "grid"}, space=rates)
     heir = Trial({RATE: 2e-3}, branch="abc")
     earlier = [Trial({RATE: 1e-5}), heir, Trial({RATE: 1e-3})]
-    leave(order, earlier[0], {10: 0.1, 20: 0.2})  # it has ended
+    leave(spec, earlier[0], {10: 0.1, 20: 0.2})  # it has ended
 
     def started() -> list[Trial]:
-        (entry,) = tune_config(order, earlier, 2)[0].values()
+        (entry,) = tune_config(spec, earlier, 2)[0].values()
         return [Trial(**one) for one in entry["grid_search"]]
 
     assert started() == [heir, earlier[2], Trial({RATE: 3e-3})]  # the last one had not begun yet
     for trial in started():
-        leave(order, trial, {10: 0.1})
-    assert tune_config(order, [*earlier, Trial({RATE: 3e-3})], 2) is None
+        leave(spec, trial, {10: 0.1})
+    assert tune_config(spec, [*earlier, Trial({RATE: 3e-3})], 2) is None
 
 
 @pytest.mark.parametrize(("kind", "told"), [("asha", [(10, 0.3), (20, 0.3)]), ("pbt", [(20, 0.3)])])
@@ -115,8 +115,8 @@ def test_a_trial_that_has_ended_tells_all_its_steps_and_a_member_of_a_population
 ) -> None:
     import ray.tune
 
-    order = order_of(tmp_path, scheduler={"kind": kind}, search={"kind": "random"})
-    leave(order, of(0.5), {10: 0.3, 20: 0.2})
+    spec = spec_of(tmp_path, scheduler={"kind": kind}, search={"kind": "random"})
+    leave(spec, of(0.5), {10: 0.3, 20: 0.2})
     heard = []
     monkeypatch.setattr(ray.tune, "get_checkpoint", lambda: None)
     monkeypatch.setattr(
@@ -124,21 +124,21 @@ def test_a_trial_that_has_ended_tells_all_its_steps_and_a_member_of_a_population
         "report",
         lambda report, checkpoint: heard.append((report["step"], report[OBJECTIVE])),
     )
-    run_trial(asdict(of(0.5)), order)
+    run_trial(asdict(of(0.5)), spec)
     assert heard == told
 
 
-def test_a_trial_on_a_machine_that_does_not_see_the_sweep_says_so(order: TrialOrder) -> None:
+def test_a_trial_on_a_machine_that_does_not_see_the_sweep_says_so(spec: TrialSpec) -> None:
     with pytest.raises(ClusterError, match="does not see .*which the driver made.*RAYBIO_SWEEPS"):
-        run_trial(asdict(of(0.5)), order)
+        run_trial(asdict(of(0.5)), spec)
 
 
 def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reason(
-    order: TrialOrder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import ray.tune
 
-    folder, donor = order.folder(of(0.5)), RunFolder(tmp_path, "donor")
+    folder, donor = spec.folder(of(0.5)), RunFolder(tmp_path, "donor")
     folder.make()
     write_record(folder.path / NOTE, "trial", {"trial": asdict(of(0.5)), "worker_seconds": 0.0})
     (donor.checkpoints / "step-00000010").mkdir(parents=True)  # torn
@@ -149,7 +149,7 @@ def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reaso
     monkeypatch.setattr(
         ray.tune, "get_checkpoint", lambda: ray.tune.Checkpoint.from_directory(tmp_path / "told")
     )
-    run_trial(asdict(of(0.5)), order)
+    run_trial(asdict(of(0.5)), spec)
     assert json.loads(folder.failure.read_text())["kind"] == "CheckpointError"
     assert (
         json.loads((folder.path / NOTE).read_text())["worker_seconds"] > 0
@@ -159,10 +159,10 @@ def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reaso
 def test_trials_of_auto_have_the_precision_of_the_sweep_and_others_their_own(
     tmp_path: Path,
 ) -> None:
-    order = replace(order_of(tmp_path), precision="bf16")
-    auto = override(order.base, "precision", "auto")
-    assert order.precision_of(auto) == "bf16"
-    assert order.precision_of(override(auto, "precision", "fp32")) == "fp32"
+    spec = replace(spec_of(tmp_path), precision="bf16")
+    auto = override(spec.base, "precision", "auto")
+    assert spec.precision_of(auto) == "bf16"
+    assert spec.precision_of(override(auto, "precision", "fp32")) == "fp32"
 
 
 def test_a_trial_checkpoints_when_its_node_will_be_taken_away_and_again_until_it_is(
@@ -188,8 +188,8 @@ def test_a_trial_checkpoints_when_its_node_will_be_taken_away_and_again_until_it
     assert due_at == [6, 16, 26]
 
 
-def test_optuna_learns(order: TrialOrder) -> None:
-    search, rates = LearningSearch(order, []), []
+def test_optuna_learns(spec: TrialSpec) -> None:
+    search, rates = LearningSearch(spec, []), []
     for number in range(40):
         settings = search.suggest(str(number))[TRIAL]["settings"]
         rates.append(abs(settings[RATE] - 0.003))
@@ -212,7 +212,7 @@ def test_a_random_search_is_the_same_each_time_and_has_no_trial_twice(tmp_path: 
 def test_hyperband_spares_some_trials_for_longer_and_stops_the_worst_as_before_when_it_goes_on(
     tmp_path: Path,
 ) -> None:
-    order = order_of(tmp_path, scheduler={"kind": "hyperband", "reduction_factor": 2})
+    spec = spec_of(tmp_path, scheduler={"kind": "hyperband", "reduction_factor": 2})
     trials = [
         SimpleNamespace(
             trial_id=str(number), config={TRIAL: asdict(of(number / 40))}, is_finished=lambda: False
@@ -222,7 +222,7 @@ def test_hyperband_spares_some_trials_for_longer_and_stops_the_worst_as_before_w
 
     def stopped_at() -> dict[str, int]:
         """Trial -> the step at which it is stopped; trials report in turn, a later one is worse."""
-        rule, found = scheduler(order), {}
+        rule, found = scheduler(spec), {}
         for trial in trials:
             rule.on_trial_add(None, trial)
         for step in (10, 20, 30, 40):

@@ -10,12 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.image import imread
 
 from raybio.core.config import override_all
+from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
-from raybio.runtime.compare.plots import plot_against
-from raybio.runtime.compare.table import Judged, write_against
-from raybio.runtime.compare.variations import Kin, Variation, compare, family, judged
+from raybio.runtime.compare.plots import plot_scores_by_setting
+from raybio.runtime.compare.table import SettingsScores, write_setting_plots
+from raybio.runtime.compare.variations import (
+    Variant,
+    Variation,
+    compare,
+    scores_by_settings,
+    variants_of,
+)
 from raybio.runtime.run.driver import Result, TrainRequest
 from raybio.runtime.run.folder import RunFolder
 from tests.methods.conformance_cases import tiny_config
@@ -24,17 +31,17 @@ ENTRY = METHODS["relation_finetune"]
 PROXIES = Variation("objective.num_proxies", (4, 0))
 
 
-def family_of(tmp_path: Path, *variations: Variation) -> list[Kin]:
+def tiny_variants(tmp_path: Path, *variations: Variation) -> list[Variant]:
     request = TrainRequest("relation_finetune", ENTRY.demo, tmp_path / "store", "first", tmp_path)
-    return family(request, variations)
+    return variants_of(request, variations)
 
 
 def written(
-    tmp_path: Path, kin: list[Kin], value: Callable[[Kin], float]
+    tmp_path: Path, variants: list[Variant], value: Callable[[Variant], float]
 ) -> dict[str, list[list[str]]]:
     """File -> rows, of runs whose scores have this value in the test and half of it in the validation documents."""
     results = []
-    for one in kin:
+    for one in variants:
         by_split = {
             split: {
                 measure: {"value": share, "low": share - 0.25, "high": share + 0.25}
@@ -42,13 +49,15 @@ def written(
             }
             for split, share in (("dev", value(one) / 2), ("test", value(one)))
         }
-        final = {"scores": {"initial": {}, "trained": by_split}}
+        final = FinalReport(scores={"initial": {}, "trained": by_split})
         folder = RunFolder(tmp_path, one.request.name)
         results.append(
             Result("finished", 1, "fp32", {}, final, {}, None, None, None, False, folder)
         )
     results[0].folder.make()
-    paths = write_against(judged(kin, results), ENTRY.table, results[0].folder)
+    paths = write_setting_plots(
+        scores_by_settings(variants, results), ENTRY.table, results[0].folder
+    )
     assert all(path.exists() for path in paths)
     tables = {}
     for table, picture in zip(paths[::2], paths[1::2], strict=True):
@@ -63,7 +72,7 @@ def test_a_setting_with_three_numbers_is_shown_in_their_order_with_the_spread_of
 ) -> None:
     tables = written(
         tmp_path,
-        family_of(tmp_path, PROXIES),
+        tiny_variants(tmp_path, PROXIES),
         lambda one: one.request.config.objective.num_proxies / 4,
     )
     (table,) = tables.values()
@@ -88,17 +97,17 @@ def test_a_setting_with_three_numbers_is_shown_in_their_order_with_the_spread_of
 def test_each_combination_of_the_others_is_a_line_and_repetitions_are_its_points(
     tmp_path: Path,
 ) -> None:
-    kin = family_of(
+    variants = tiny_variants(
         tmp_path, PROXIES, Variation("objective.kind", ("supcon",)), Variation("seed", (1,))
     )
-    assert len(kin) == 12
+    assert len(variants) == 12
     tables = written(
         tmp_path,
-        kin,
+        variants,
         lambda one: 0.5 * one.request.config.seed + (one.request.config.objective.kind == "supcon"),
     )
-    assert list(tables) == ["against-objective.num_proxies.csv"]
-    rows = [row for row in tables["against-objective.num_proxies.csv"] if row[3] == "f1"]
+    assert list(tables) == ["scores-by-objective.num_proxies.csv"]
+    rows = [row for row in tables["scores-by-objective.num_proxies.csv"] if row[3] == "f1"]
     assert [row[1:3] for row in rows] == [
         [f"kind = {kind}", num] for kind in ("mccl", "supcon") for num in "014"
     ]
@@ -114,8 +123,11 @@ def test_each_of_two_numeric_settings_is_shown_against_the_lines_of_the_other(
     tmp_path: Path,
 ) -> None:
     fractions = Variation("data.label_fraction", (0.01, 0.1))
-    tables = written(tmp_path, family_of(tmp_path, PROXIES, fractions), lambda _: 0.5)
-    assert list(tables) == ["against-objective.num_proxies.csv", "against-data.label_fraction.csv"]
+    tables = written(tmp_path, tiny_variants(tmp_path, PROXIES, fractions), lambda _: 0.5)
+    assert list(tables) == [
+        "scores-by-objective.num_proxies.csv",
+        "scores-by-data.label_fraction.csv",
+    ]
     labels = [list(dict.fromkeys(row[1] for row in table[1:])) for table in tables.values()]
     assert labels == [
         ["label_fraction = 1", "label_fraction = 0.01", "label_fraction = 0.1"],
@@ -132,12 +144,12 @@ def test_the_last_split_that_is_no_part_of_another_is_shown(
     layout = METHODS[system].table
     scores = dict.fromkeys(layout.measures, {"value": 0.5, "low": 0.4, "high": 0.6})
     runs = [
-        Judged({"optim.peak_lr": rate}, dict.fromkeys(layout.splits, scores))
+        SettingsScores({"optim.peak_lr": rate}, dict.fromkeys(layout.splits, scores))
         for rate in (1e-5, 2e-5, 3e-5)
     ]
     folder = RunFolder(tmp_path, "first")
     folder.make()
-    table, _ = write_against(runs, layout, folder)
+    table, _ = write_setting_plots(runs, layout, folder)
     with table.open(newline="") as file:
         _, *rows = csv.reader(file)
     assert {(row[0], row[4]) for row in rows} == {(shown, "1")}
@@ -155,21 +167,23 @@ def test_the_last_split_that_is_no_part_of_another_is_shown(
 def test_other_settings_have_no_picture_and_those_of_an_earlier_comparison_are_deleted(
     tmp_path: Path, variation: Variation
 ) -> None:
-    written(tmp_path, family_of(tmp_path, PROXIES), lambda _: 0.5)
+    written(tmp_path, tiny_variants(tmp_path, PROXIES), lambda _: 0.5)
     folder = RunFolder(tmp_path, "first")
-    assert len(list(folder.path.rglob("against-*"))) == 2
-    assert written(tmp_path, family_of(tmp_path, variation), lambda _: 0.5) == {}
-    assert list(folder.path.rglob("against-*")) == []
+    assert len(list(folder.path.rglob("scores-by-*"))) == 2
+    assert written(tmp_path, tiny_variants(tmp_path, variation), lambda _: 0.5) == {}
+    assert list(folder.path.rglob("scores-by-*")) == []
 
 
 def test_runs_without_a_final_evaluation_have_no_picture(tmp_path: Path) -> None:
-    kin = family_of(tmp_path, PROXIES)
+    variants = tiny_variants(tmp_path, PROXIES)
     results = [
-        Result("stopped", 1, "fp32", {}, {}, {}, None, None, None, False, RunFolder(tmp_path, "x"))
-        for _ in kin
+        Result(
+            "stopped", 1, "fp32", {}, None, {}, None, None, None, False, RunFolder(tmp_path, "x")
+        )
+        for _ in variants
     ]
-    assert judged(kin, results) == []
-    assert write_against([], ENTRY.table, results[0].folder) == []
+    assert scores_by_settings(variants, results) == []
+    assert write_setting_plots([], ENTRY.table, results[0].folder) == []
 
 
 @pytest.mark.parametrize(
@@ -197,7 +211,9 @@ def test_the_axis_is_logarithmic_where_positive_values_span_more_than_a_factor_o
     monkeypatch.setattr(Axes, "errorbar", seen)
     score = {"f1": {"value": 0.5, "low": 0.4, "high": 0.7}}
     lines = {f"line {number}": dict.fromkeys(values, score) for number in range(10)}
-    path = plot_against(lines, {"f1": "F1"}, tmp_path / "a.png", title="Relations", setting="x")
+    path = plot_scores_by_setting(
+        lines, {"f1": "F1"}, tmp_path / "a.png", title="Relations", setting="x"
+    )
     (axes,) = drawn
     assert axes.get_xscale() == scale
     assert [text.get_text() for text in axes.get_xticklabels()] == named
@@ -218,7 +234,7 @@ def test_a_comparison_of_real_runs_draws_them_and_sends_the_files_to_mlflow(
     request = TrainRequest("relation_finetune", config, tiny_documents.path, "proxies", runs)
     result, table = compare(request, [Variation("objective.num_proxies", (0, 2))])
     assert table.splits == ["dev", "test"]
-    with (result.folder.path / "against-objective.num_proxies.csv").open(newline="") as file:
+    with (result.folder.path / "scores-by-objective.num_proxies.csv").open(newline="") as file:
         found = [(row[2], float(row[5])) for row in csv.reader(file) if row[3] == "f1"]
     f1 = {
         label: scores["test"]["f1"]["value"]
@@ -231,6 +247,6 @@ def test_a_comparison_of_real_runs_draws_them_and_sends_the_files_to_mlflow(
     sent = {file.path for file in MlflowClient(uri).list_artifacts(result.mlflow_run_id)}
     assert {
         "table.json",
-        "against-objective.num_proxies.csv",
-        "against-objective.num_proxies.png",
+        "scores-by-objective.num_proxies.csv",
+        "scores-by-objective.num_proxies.png",
     } <= sent
