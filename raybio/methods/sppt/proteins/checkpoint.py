@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_vocabulary(source: str, revision: str) -> Vocabulary:
-    """The vocabulary of a checkpoint's tokenizer.
+    """Return the vocabulary of a checkpoint's tokenizer.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or its tokenizer does not read single
@@ -37,10 +37,10 @@ def load_vocabulary(source: str, revision: str) -> Vocabulary:
 
 
 def check_protein_source(source: str, revision: str) -> None:
-    """Refuse a source that is not there or reads no single residues, before anything is started.
+    """Refuse a source that does not exist or whose tokens are not single residues.
 
     Raises:
-        ConfigError: naming it and what is wanted.
+        ConfigError: the message names the source and what is wanted.
     """
     check_source(source, revision)
     if source != SCRATCH:
@@ -65,10 +65,10 @@ def load_config(source: str, revision: str) -> PreTrainedConfig:
 
 
 def load_model(source: str, revision: str, *, dropout: float) -> PreTrainedModel:
-    """A checkpoint's masked language model in float32, with ``dropout`` in place of its own.
+    """Return a checkpoint's masked language model in float32, with ``dropout`` replacing its own.
 
-    A checkpoint without language-model head gets a random one from torch's generator, with a
-    warning in the log.
+    A checkpoint without a language-model head gets a random one from torch's generator, and the log
+    warns.
 
     Raises:
         ConfigError: if the source cannot be found or reached, is no BERT or ESM, or lacks weights.

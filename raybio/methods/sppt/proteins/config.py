@@ -16,7 +16,7 @@ from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
 class InputConfig(MaskConfig):
-    """How a stored sequence becomes the tokens that an encoder sees."""
+    """Conversion of a stored sequence to the tokens that an encoder reads."""
 
     max_length: int = Field(
         4096, ge=4, description="tokens of a sequence, special ones included; longer ones are cut"
@@ -29,7 +29,7 @@ class InputConfig(MaskConfig):
 
 
 class EncoderConfig(TransformerConfig):
-    """Which protein encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+    """The protein encoder. A checkpoint has its own sizes and vocabulary; those here are for scratch."""
 
     vocabulary: Literal["tape", "esm"] = Field(
         default="tape",
@@ -99,8 +99,7 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=500, checkpoint_every_steps=100, evaluate_every_steps=100),
     optim=OptimConfig(peak_lr=1e-3, num_warmup_steps=50, schedule="cosine", final_lr_ratio=0.05),
 )
-"""Settings for the embedded miniature tree of life on two CPU cores: minutes, not days.
+"""Settings for the embedded miniature tree of life: minutes on two CPU cores.
 
-A batch is one species, so that all of its unlinked pairs are tier-1 negatives and none has to be
-drawn beside them.
+A batch is one species. So all its unlinked pairs are tier-1 negatives, and no others are drawn.
 """

@@ -34,19 +34,19 @@ from raybio.ops.similarity import at_least_fp32
 
 
 class ProteinEncoder(Encoder):
-    """A masked language model that also embeds whole sequences; an ``raybio.core.interfaces.Encoder``.
+    """A masked language model that also embeds whole sequences.
 
-    An embedding does not depend on the other sequences of a batch, nor on how far it is padded. In
-    particular ESM's ``token_dropout``, which rescales a sequence by its share of masked tokens,
-    counts within the sequence alone, because the attention mask is always passed; it is kept as the
-    checkpoint has it, and on from scratch, as in ESM-2.
+    An embedding depends neither on the other sequences of a batch nor on padding. This holds for
+    ESM's ``token_dropout`` too, which rescales a sequence by its fraction of masked tokens: the
+    attention mask is always passed, so it counts within the sequence. A checkpoint keeps its
+    setting; from scratch it is on, as in ESM-2.
 
     Attributes:
         model: the ``transformers`` model with its language-model head.
-        vocabulary: how residues become its token ids.
-        width: D, numbers in an embedding.
+        vocabulary: token ids of residues.
+        width: size D of an embedding.
         pad_id: token id of padding.
-        max_tokens: longest sequence it can read, special tokens included.
+        max_tokens: longest sequence that it reads, special tokens included.
         pooling: "cls" or "mean".
     """
 
@@ -72,7 +72,7 @@ class ProteinEncoder(Encoder):
             model.esm.contact_head.requires_grad_(False)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Last hidden states (R, L, D) and embeddings (R, D), these in float32 or wider.
+        """Return last hidden states (R, L, D) and embeddings (R, D), which are float32 or wider.
 
         Raises:
             DataError: if a sequence is longer than ``max_tokens``.
@@ -84,15 +84,12 @@ class ProteinEncoder(Encoder):
         return Encoded(hidden_RLD, self._pool(hidden_RLD, token_RL, mask_RL))
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Scores (K, V) of the vocabulary for K hidden states."""
-        return (
-            self.model.cls(hidden_KD)
-            if self.model.config.model_type == "bert"
-            else self.model.lm_head(hidden_KD)
-        )
+        """Return scores (K, V) of the vocabulary for K hidden states."""
+        is_bert = self.model.config.model_type == "bert"
+        return self.model.cls(hidden_KD) if is_bert else self.model.lm_head(hidden_KD)
 
     def check_length(self, num_tokens: int) -> None:
-        """Refuse sequences of ``num_tokens`` tokens that have no positions; call it before training with the longest.
+        """Refuse sequences of ``num_tokens`` tokens if the encoder has fewer positions.
 
         Raises:
             DataError: if ``num_tokens`` is more than ``max_tokens``.
@@ -115,9 +112,9 @@ class ProteinEncoder(Encoder):
 
 
 def build_protein_encoder(config: EncoderConfig, *, seed: int) -> ProteinEncoder:
-    """The encoder that ``config`` describes, on the CPU in float32, in training mode.
+    """Return the encoder of ``config``, on the CPU in float32, in training mode.
 
-    Random weights depend on ``seed`` alone, and torch's global generators are left as they were.
+    Random weights depend on ``seed`` only. Torch's global generators keep their states.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is no usable protein encoder.
@@ -151,7 +148,7 @@ def _stated_pooling(config: EncoderConfig) -> Pooling | None:
 
 
 def vocabulary_of(config: EncoderConfig) -> Vocabulary:
-    """The vocabulary of the encoder that ``config`` describes, without loading its weights.
+    """Return the vocabulary of the encoder of ``config``; no weights are loaded.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or its tokenizer does not read single

@@ -47,15 +47,15 @@ def export_encoder(
     card: Mapping[str, Any],
     max_tokens: int | None = None,
 ) -> Path:
-    """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
+    """Write weights (safetensors), configuration, tokenizer and model card.
 
-    The folder appears whole or not at all. ``AutoModel``, ``AutoModelForMaskedLM`` and
-    ``AutoTokenizer`` load it, and so does ``encoder.source``. With pooling "cls"
-    ``SentenceTransformer`` does too; its mean pooling would count special tokens, so for pooling
-    "mean" its files are left out. ``read_protein_settings`` reads pooling and length.
+    The folder appears whole or not at all, and replaces an older export. ``AutoModel``,
+    ``AutoModelForMaskedLM``, ``AutoTokenizer`` and ``encoder.source`` load it. With pooling "cls"
+    ``SentenceTransformer`` loads it too. Its mean pooling would count special tokens, so an export
+    with pooling "mean" has no such files. ``read_protein_settings`` reads pooling and length.
 
     Args:
-        encoder: what to export; not changed.
+        encoder: the encoder, which is not changed.
         directory: the folder to write.
         card: sections of README.md by title, as values that YAML can hold, such as ``{"Data
             digest": "9f…", "Metrics": {"val/link_mrr": 0.26}, "Configuration": {…}}``. "name" is

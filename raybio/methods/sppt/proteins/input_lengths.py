@@ -1,4 +1,4 @@
-"""Count the proteins that are longer than what is read of them."""
+"""Counts of proteins that are longer than the encoder reads."""
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from raybio.methods.sppt.proteins.store import HasResidues
 def protein_lengths(
     store: HasResidues, encoder: EncoderConfig, wanted: int, setting: str, *, crop: str = "front"
 ) -> InputLengths:
-    """Count the sequences that are longer than what the encoder reads; no weights are loaded.
+    """Count the sequences that are longer than the encoder reads; no weights are loaded.
 
     Args:
         store: the sequences.
-        encoder: which encoder reads them.
+        encoder: settings of the encoder.
         wanted: most tokens of a sequence, by the settings.
-        setting: dotted path of the setting that says so.
-        crop: which part of a longer sequence is read; "random" and "ends" are windows by design.
+        setting: dotted path of that setting.
+        crop: part of a longer sequence that is read; "random" and "ends" are windows by design.
     """
     num_positions = max_tokens_of(encoder)
     return InputLengths.of(
@@ -34,9 +34,10 @@ def protein_lengths(
 
 
 def with_equal_proteins(lengths: InputLengths, store: HasResidues) -> InputLengths:
-    """Add how many distinct sequences begin like another one, as far as they are read."""
+    """Add the number of distinct sequences that are equal as far as the encoder reads them."""
     if not lengths.num_cut:
         return lengths
-    content, bounds = store.residue_T.tobytes(), store.indptr_N1.tolist()
+    content = store.residue_T.tobytes()
+    bounds = store.indptr_N1.tolist()
     wholes = (content[start:end] for start, end in zip(bounds, bounds[1:], strict=False))
     return with_equal_rows(lengths, ((whole, whole[: lengths.limit]) for whole in wholes))

@@ -1,4 +1,4 @@
-"""What a folder says of its protein encoder: pooling and length."""
+"""Pooling and length of a protein encoder, as its folder states them."""
 
 import json
 from pathlib import Path
@@ -9,16 +9,19 @@ from raybio.encoders.config import Pooling
 from raybio.encoders.text_checkpoint import read_sentence_folder
 
 SETTINGS = "protein.json"
-"""Of an export: how the encoder was used in training. sentence_transformers has no word for a mean over residues."""
+"""File of an export with its pooling and length.
+
+The files of sentence_transformers cannot state a mean over residues.
+"""
 
 
 class ProteinSettings(NamedTuple):
-    """How a protein encoder turns sequences into embeddings, which are not normalised.
+    """Pooling and length of a protein encoder. Its embeddings are not normalised.
 
     Attributes:
         pooling: "cls", or "mean" over residues.
-        max_tokens: tokens of a sequence, special ones included; longer ones lose their end. None:
-            not stated.
+        max_tokens: tokens of a sequence, special ones included; longer ones are cut at their end.
+            None: not stated.
     """
 
     pooling: Pooling
@@ -26,7 +29,7 @@ class ProteinSettings(NamedTuple):
 
 
 def read_protein_settings(folder: str | Path, revision: str = "main") -> ProteinSettings | None:
-    """Read how a folder's protein encoder embeds; None if the folder does not say.
+    """Read how a folder's protein encoder embeds; None if the folder does not state it.
 
     Args:
         folder: written by ``export_encoder``, or by sentence_transformers; or a hub id.

@@ -37,7 +37,7 @@ def commit_proteins(draft: Draft, rows: LinkedRows, provenance: dict[str, Any]) 
     """Write and commit a store of proteins.
 
     Args:
-        draft: where it is made.
+        draft: folder of the store.
         rows: proteins; their content is upper-case letters.
         provenance: the manifest's account of the input: ``sources``, ``parameters``,
             ``quarantine``.

@@ -9,11 +9,10 @@ from raybio.methods.sppt.proteins.vocabulary import VOCABULARIES, Vocabulary, ma
 
 
 def build_tokenizer(vocabulary: Vocabulary, *, max_tokens: int) -> PreTrainedTokenizerFast:
-    """A fast tokenizer that gives exactly ``vocabulary.encode``, and ignores white space.
+    """Return a fast tokenizer that equals ``vocabulary.encode`` and ignores white space.
 
-    ESM gets one too: ``EsmTokenizer`` merges a run of unknown letters into a single ``<unk>``,
-        which would shift the
-    positions of everything behind it against what the encoder was trained on.
+    It replaces ``EsmTokenizer`` too, which merges a run of unknown letters into one ``<unk>``. That
+    would shift all later positions against those that the encoder was trained on.
     """
     token_by_id = {token_id: token for token, token_id in vocabulary.id_by_token.items()}
     unk, cls = token_by_id[vocabulary.unk_id], token_by_id[vocabulary.cls_id]
@@ -46,11 +45,10 @@ def build_tokenizer(vocabulary: Vocabulary, *, max_tokens: int) -> PreTrainedTok
 
 
 def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-    """The vocabulary by which ``tokenizer`` reads residue letters, found by letting it read them one at a time.
+    """Return the vocabulary of a tokenizer, from the ids that it gives to single letters.
 
     Raises:
-        ValueError: if it does not give a letter exactly one id, after one id for the sequence's
-            start.
+        ValueError: if it does not read a letter as one id, after one id for the sequence's start.
     """
     special = {
         name: getattr(tokenizer, f"{name}_token_id") for name in ("pad", "mask", "cls", "unk")

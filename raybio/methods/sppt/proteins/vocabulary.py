@@ -20,15 +20,15 @@ class Vocabulary:
     """The token ids of one protein encoder.
 
     Attributes:
-        name: how configuration and logs call it.
-        id_by_token: id of every token, in order of id.
+        name: name in configuration and logs.
+        id_by_token: id of each token, in order of id.
         token_id_by_byte: token id of each residue letter's byte, int32 (256,); all other bytes give
             ``unk_id``.
         pad_id: id of padding.
-        mask_id: id that hides a residue from the encoder.
-        cls_id: id put before every sequence.
-        eos_id: id put after every sequence, or None where nothing is.
-        unk_id: id of letters that the vocabulary does not know.
+        mask_id: id that replaces a masked residue.
+        cls_id: id before every sequence.
+        eos_id: id after every sequence, or None.
+        unk_id: id of unknown letters.
         residue_ids: ids of the 20 standard amino acids, from which random replacement may draw,
             int32 (20,).
         substitutes: letters read as other letters, such as J (leucine or isoleucine) as L.
@@ -52,18 +52,18 @@ class Vocabulary:
 
     @property
     def num_special_per_sequence(self) -> int:
-        """Tokens that ``encode`` adds to the residues of a sequence."""
+        """Number of tokens that ``encode`` adds to the residues of a sequence."""
         return 1 if self.eos_id is None else 2
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change when any sequence would be tokenised differently; the name does not count."""
+        """16 hex digits that change if any sequence would get other tokens; the name does not count."""
         special = [self.pad_id, self.mask_id, self.cls_id, self.eos_id, self.unk_id]
         content = [special, self.residue_ids.tolist(), self.token_id_by_byte.tolist()]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
     def encode(self, residues: str | bytes | np.ndarray) -> np.ndarray:
-        """Token ids of one sequence, special tokens included, int32.
+        """Return the token ids of one sequence, special tokens included, int32.
 
         Args:
             residues: upper-case letters, or their bytes as uint8.
@@ -88,7 +88,7 @@ def make_vocabulary(
     unk: str,
     substitutes: Mapping[str, str] | None = None,
 ) -> Vocabulary:
-    """Build a vocabulary from its token list; every single upper-case letter in it is a residue.
+    """Return the vocabulary of a token list; each single upper-case letter in it is a residue.
 
     Raises:
         ValueError: if a special token or one of the 20 standard amino acids has no id.

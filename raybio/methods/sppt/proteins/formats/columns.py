@@ -15,6 +15,7 @@ from raybio.core.errors import DataError
 from raybio.store.quarantine import Quarantine
 
 BLOCK_BYTES = 16 << 20
+"""Bytes that are read at once; a record must fit into them."""
 
 
 def read_columns(
@@ -25,11 +26,24 @@ def read_columns(
     quarantine: Quarantine,
     block_bytes: int,
 ) -> Iterator[tuple[pa.Array, ...]]:
-    """The wanted columns and the line number of each record, block by block."""
-    name, skipped = Path(path).name, []
+    """Yield the given columns and the line number of each record, a block at a time.
 
-    def set_aside(row: pa.csv.InvalidRow) -> str:
-        skipped.append(row.number)
+    Args:
+        path: the table.
+        columns: names in its header.
+        kinds: type of each column: ``pa.string()`` for ids, ``pa.large_binary()`` for content.
+        record: name of a record, for the quarantine.
+        quarantine: takes lines with another number of columns, and ids that are not UTF-8.
+        block_bytes: bytes that are read at once.
+
+    Raises:
+        DataError: if the file is missing, torn, lacks a column, or has a line larger than a block.
+    """
+    name = Path(path).name
+    skipped_lines: list[int] = []
+
+    def skip(row: pa.csv.InvalidRow) -> str:
+        skipped_lines.append(row.number)
         reason = "line with too many or too few columns"
         detail = f"{row.actual_columns} columns, want {row.expected_columns}: {row.text[:40]!r}"
         quarantine.saw(record, 1)
@@ -43,7 +57,7 @@ def read_columns(
             quote_char=False,
             escape_char=False,
             ignore_empty_lines=False,
-            invalid_row_handler=set_aside,
+            invalid_row_handler=skip,
         ),
         "convert_options": pa.csv.ConvertOptions(
             include_columns=columns,
@@ -58,7 +72,8 @@ def read_columns(
                 # Line 1 is the header; skipped lines before a record move it down.
                 row = np.arange(num_read, num_read + len(batch))
                 num_read += len(batch)
-                line = pa.array(_physical_lines(row, np.asarray(skipped, dtype=np.int64)))
+                skipped = np.asarray(skipped_lines, dtype=np.int64)
+                line = pa.array(_physical_lines(row, skipped))
                 batch = pa.record_batch([*batch.columns, line], names=[*columns, "line"])
                 batch = _only_text(batch, columns, kinds, record, name, quarantine)
                 strings = [
@@ -71,9 +86,13 @@ def read_columns(
 
 
 def _physical_lines(row: np.ndarray, skipped: np.ndarray) -> np.ndarray:
-    """Lines of the kept records ``row`` (numbered from 0), given the lines (from 1, ascending) that were skipped.
+    """Return the lines of kept records.
 
     Skipped line s was preceded by ``s - 2 - (number skipped before it)`` kept records.
+
+    Args:
+        row: numbers of the kept records, from 0.
+        skipped: skipped lines, from 1, ascending.
     """
     kept_before = skipped - 2 - np.arange(len(skipped))
     return row + 2 + np.searchsorted(kept_before, row, side="right")
@@ -87,22 +106,24 @@ def _only_text(
     file: str,
     quarantine: Quarantine,
 ) -> pa.RecordBatch:
-    """Without the records whose ids are not UTF-8; looked for one by one only where the block as a whole is not."""
-    texts = [
-        column for column, kind in zip(columns, kinds, strict=True) if kind != pa.large_binary()
-    ]
+    """Return the records whose ids are UTF-8."""
+    texts = []
+    for column, kind in zip(columns, kinds, strict=True):
+        if kind != pa.large_binary():
+            texts.append(column)
+    # A whole block is checked at once. Only a block that fails is checked record by record.
     try:
         for column in texts:
             batch.column(column).cast(pa.large_string())
         return batch
     except pa.ArrowInvalid:
-        bad = np.zeros(len(batch), dtype=bool)
+        is_bad = np.zeros(len(batch), dtype=bool)
         for column in texts:
-            bad |= [not _is_utf8(value) for value in batch.column(column).to_pylist()]
-        quarantine.saw(record, int(bad.sum()))
+            is_bad |= [not _is_utf8(value) for value in batch.column(column).to_pylist()]
+        quarantine.saw(record, int(is_bad.sum()))
         shown = pa.array([repr(value) for value in batch.column(texts[0]).to_pylist()])
         skip_rows(
-            bad,
+            is_bad,
             "id that is not UTF-8 text",
             record,
             file,
@@ -110,7 +131,7 @@ def _only_text(
             [shown],
             quarantine,
         )
-        return batch.filter(pa.array(~bad))
+        return batch.filter(pa.array(~is_bad))
 
 
 def _is_utf8(value: bytes) -> bool:
@@ -130,7 +151,7 @@ def skip_rows(
     shown: list[pa.Array],
     quarantine: Quarantine,
 ) -> None:
-    """Count bad rows of a block, and keep the first few with their lines and what ``shown`` has of them."""
+    """Count the bad rows of a block, and keep the first few: lines, and values of ``shown``."""
     first = pa.array(np.flatnonzero(is_bad)[: quarantine.num_examples])
     details = zip(*(column.take(first).to_pylist() for column in shown), strict=True)
     examples = zip(line.take(first).to_pylist(), map(" ".join, details), strict=True)

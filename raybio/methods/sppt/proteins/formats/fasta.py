@@ -24,7 +24,7 @@ WHITE_SPACE = b" \t\r\n\v\f"
 
 
 class _Block(NamedTuple):
-    """Whole records, without the first one's ``>``, and the line on which they begin."""
+    """Whole records without the first ``>``, and the line on which they begin."""
 
     content: bytes
     line: int
@@ -38,15 +38,15 @@ def read_fasta(
     max_length: int = DEFAULT_MAX_LENGTH,
     block_bytes: int = FASTA_BLOCK_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of a FASTA file, in blocks.
+    """Yield the records of a FASTA file in blocks.
 
     Args:
         path: the file; gzip is recognised by its content.
-        quarantine: takes empty, illegal and too long records. Ids that occur twice in the file are
-            set aside as well by ``prepare``, which alone sees all files.
+        quarantine: takes empty, illegal and too long records. Repeated ids are skipped by the
+            caller, which sees all files.
         strip_stop: remove one ``*`` at a sequence's end.
         max_length: longest sequence that is kept, in letters.
-        block_bytes: how much is read at once; memory is a small multiple of it.
+        block_bytes: bytes that are read at once; memory is a small multiple of it.
 
     Yields:
         Good records in ``PROTEIN_SCHEMA``: key = text from ``>`` to the first blank, group = "".
@@ -61,7 +61,8 @@ def read_fasta(
 
 
 def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
-    keys, sequences, lines, line = [], [], [], block.line
+    keys, sequences, lines = [], [], []
+    line = block.line
     for record in block.content.split(b"\n>"):
         header, _, body = record.partition(b"\n")
         words = header.split(None, 1)
@@ -84,12 +85,15 @@ def _parse(block: _Block, name: str, quarantine: Quarantine) -> pa.RecordBatch:
 
 
 def _blocks(path: Path, block_bytes: int, longest: int) -> Iterator[_Block]:
-    """Blocks of whole records.
+    """Yield blocks of whole records.
 
-    A record larger than ``longest`` bytes is cut there (and is then too long for every reader):
-    memory stays bounded whatever the file holds.
+    A record larger than ``longest`` bytes is cut there, and is then too long for every reader. So
+    memory stays bounded for any file.
     """
-    line, num_dropped_lines, pending, has_begun = 1, 0, b"", False
+    line = 1
+    num_dropped_lines = 0
+    pending = b""
+    has_begun = False
     with open_source(path, "a FASTA file") as file:
         while chunk := file.read(block_bytes):
             if not has_begun:
@@ -104,12 +108,14 @@ def _blocks(path: Path, block_bytes: int, longest: int) -> Iterator[_Block]:
                         f"{path}, line {line}: begins with {pending[:20]!r}, want '>' and an id: "
                         "is this a FASTA file?"
                     )
-                has_begun, pending = True, pending[1:]
+                has_begun = True
+                pending = pending[1:]
             else:
                 pending += chunk
             end = pending.rfind(b"\n>")
             if end >= 0:
-                content, pending = pending[:end], pending[end + 2 :]
+                content = pending[:end]
+                pending = pending[end + 2 :]
                 if num_dropped_lines:
                     cut, _, content = content.partition(b"\n>")
                     yield _Block(cut, line)

@@ -1,7 +1,7 @@
-"""Sequences as letters: what is legal, how a block of records is cleaned, ragged copies. No Python per letter.
+"""Cleaning of blocks of protein sequences, without Python per letter.
 
-Legal are the 26 letters A-Z: the 20 amino acids, the ambiguous B, J, X, Z, selenocysteine U and
-pyrrolysine O. (J is kept here; an encoder's vocabulary decides what it means.)
+Legal are the letters A to Z: the 20 amino acids, the ambiguous B, J, X and Z, selenocysteine U and
+pyrrolysine O. J is kept: an encoder's vocabulary decides its meaning.
 
 Shape letters: N records of a block, T letters of them end to end.
 """
@@ -14,22 +14,13 @@ from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Ragged
 
 STOP = ord("*")
-
-
 LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
 UPPER = bytes.maketrans(LETTERS.lower(), LETTERS)
-
-
 _IS_LEGAL = np.zeros(256, dtype=bool)
-
-
 _IS_LEGAL[list(LETTERS)] = True
 
 
-# What spreadsheets and data frames write where there is nothing. Some would pass as a peptide
-# (N-A-N).
+# Missing values as spreadsheets and data frames write them. Some would pass as peptides: N-A-N.
 NULL_WORDS = ("NaN", "nan", "NULL", "null", "None", "NA", "N/A", "n/a", "<NA>")
 
 
@@ -41,19 +32,18 @@ PROTEIN_SCHEMA = pa.schema(
         ("line", pa.int64()),
     ]
 )
-"""What every reader of proteins yields: id, group (species; empty where the file does not say), letters, line."""
+"""Columns that every reader of proteins yields; group: the species, empty if the file has none."""
 
 
 def clean(
     batch: pa.RecordBatch, quarantine: Quarantine, file: str, *, strip_stop: bool, max_length: int
 ) -> pa.RecordBatch:
-    """Upper-case the sequences of a block and set its bad records aside.
+    """Return the good records of a block, with upper-case sequences.
 
     Args:
-        batch: records in ``PROTEIN_SCHEMA``, sequences still as they stand in the file (without
-            white space).
-        quarantine: takes what is bad.
-        file: name for its messages.
+        batch: records in ``PROTEIN_SCHEMA``, sequences as in the file, without white space.
+        quarantine: takes bad records.
+        file: name of the file, for the quarantine.
         strip_stop: remove one ``*`` at a sequence's end.
         max_length: longest sequence that is kept, in letters.
 
@@ -97,7 +87,7 @@ def clean(
 
 
 def is_missing(column: pa.Array) -> np.ndarray:
-    """Where a column of strings holds nothing, or a word that stands for nothing."""
+    """Return where a column of strings is empty or has a word for a missing value, bool (N,)."""
     is_null_N = np.asarray(pc.is_in(column, value_set=_null_words(column.type)))
     return is_null_N | (np.asarray(pc.binary_length(column)) == 0)
 
@@ -115,7 +105,7 @@ def _without_stop(ragged: Ragged) -> Ragged:
 
 
 def _illegal(ragged: Ragged) -> tuple[np.ndarray, np.ndarray]:
-    """For each sequence the number of illegal letters and the first of them (0 if none)."""
+    """Return each sequence's number of illegal letters and the first of them (0 if none)."""
     num_rows = len(ragged.indptr_N1) - 1
     first_N = np.zeros(num_rows, dtype=np.uint8)
     position = np.flatnonzero(~_IS_LEGAL[ragged.value_T])

@@ -1,4 +1,4 @@
-"""Tab-separated tables with a header, plain or gzip: proteins, one a line, and links, two ids a line."""
+"""Tables of proteins, one a line, and of links, two ids a line: tab-separated, plain or gzip."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
 
 @dataclass(frozen=True)
 class Tables:
-    """A table of proteins and a table of links, as ``read_proteins`` and ``read_links`` take them."""
+    """A table of proteins and a table of links, for ``prepare_proteins``."""
 
     edges: Path
     proteins: Path
@@ -48,7 +48,7 @@ class Tables:
     def read(
         self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int
     ) -> Corpus:
-        """Proteins first; links are then looked up among them."""
+        """Read the proteins, then the links among them."""
         keys, group_N, names, spooled_N = self._read_proteins(
             spool, quarantine, strip_stop, max_length
         )
@@ -56,7 +56,8 @@ class Tables:
         file = Path(self.edges).name
         for batch in read_links(self.edges, quarantine):
             a, b, line = batch.columns
-            u_E, v_E = find_ids(a, keys), find_ids(b, keys)
+            u_E = find_ids(a, keys)
+            v_E = find_ids(b, keys)
             is_unknown = (u_E < 0) | (v_E < 0)
             is_across = ~is_unknown & (group_N[u_E] != group_N[v_E])
             skip_rows(
@@ -114,15 +115,17 @@ def read_proteins(
     max_length: int = DEFAULT_MAX_LENGTH,
     block_bytes: int = BLOCK_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Proteins of a table with the columns ``protein_id``, ``species_taxid`` and ``sequence`` (others are ignored).
+    """Yield the proteins of a table with columns ``protein_id``, ``species_taxid``, ``sequence``.
+
+    Other columns are ignored.
 
     Args:
         path: the table.
-        quarantine: takes the bad records. Ids that occur twice are not its business: only the
-            caller sees all blocks.
+        quarantine: takes bad records. Repeated ids are skipped by the caller, which sees all
+            blocks.
         strip_stop: remove one ``*`` at a sequence's end.
         max_length: longest sequence that is kept.
-        block_bytes: how much is read at once.
+        block_bytes: bytes that are read at once.
 
     Yields:
         Good records in ``PROTEIN_SCHEMA``.
@@ -152,7 +155,9 @@ def read_proteins(
 def read_links(
     path: str | Path, quarantine: Quarantine, *, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """Links of a table with the columns ``protein_a`` and ``protein_b`` (others are ignored), in ``LINK_SCHEMA``.
+    """Yield the links of a table with columns ``protein_a`` and ``protein_b``, in ``LINK_SCHEMA``.
+
+    Other columns are ignored.
 
     Raises:
         DataError: as ``read_proteins``.

@@ -1,8 +1,11 @@
-"""The SNAP Tree-of-life layout: ``<taxid>.txt`` with one "A B" a line, a species table, sequences as ``>taxid.id``.
+"""SNAP's Tree of life: ``<taxid>.txt`` with one link a line, a species table, FASTA sequences.
 
-Ids in the network files lack the ``taxid.`` prefix of the sequences. Whether a link is listed in
-one direction or both, or a protein paired with itself, is stated nowhere: both are merged. Proteins
-exist only by their links; those without a sequence are dropped with their links and counted.
+Ids in the network files lack the ``taxid.`` prefix of the sequences. The files do not state whether
+a link is listed in one direction or both, or whether a protein may be paired with itself. So both
+directions are merged, and self pairs are skipped. The proteins are those that links name. Those
+without a sequence are skipped with their links, and counted.
+
+Shape letters: N proteins, E links, R records of a block.
 """
 
 import io
@@ -34,7 +37,7 @@ NO_SEQUENCE = "protein that links name but no sequence has (dropped)"
 
 
 class Interactome(NamedTuple):
-    """One species: ids of its proteins (with prefix), links between them (E, 2), line that first names each."""
+    """One species: protein ids with prefix, links (E, 2), and the first line of each protein."""
 
     keys: pa.Array
     edge_E2: np.ndarray
@@ -43,7 +46,7 @@ class Interactome(NamedTuple):
 
 @dataclass(frozen=True)
 class TreeOfLife:
-    """The SNAP Tree-of-life download.
+    """The files of SNAP's Tree of life, for ``prepare_proteins``.
 
     Attributes:
         interactomes: folder with ``<taxid>.txt``, or the folder that its archive unpacks to.
@@ -57,7 +60,7 @@ class TreeOfLife:
 
     @property
     def files(self) -> dict[str, list[Path]]:
-        """All files, in the order in which they are read."""
+        """The files of each input, in the order in which they are read."""
         return {
             "interactomes": list_interactomes(self.interactomes),
             "species": [Path(self.species)],
@@ -67,73 +70,54 @@ class TreeOfLife:
     def read(
         self, spool: Spool, quarantine: Quarantine, *, strip_stop: bool, max_length: int
     ) -> Corpus:
-        """Links first, species by species; then the sequences of the proteins that they name."""
+        """Read the links of each species, then the sequences of the proteins that they name."""
         label_by_taxid = read_species(self.species, quarantine)
         paths = list_interactomes(self.interactomes)
         taxids = [path.stem for path in paths]
         for path in paths:
             if path.stem not in label_by_taxid:
-                quarantine.add(
-                    "species",
-                    "interactome of a species that is not in the species table",
-                    path.name,
-                    1,
-                )
+                reason = "interactome of a species that is not in the species table"
+                quarantine.add("species", reason, path.name, 1)
         quarantine.check("species")
         interactomes = [read_interactome(path, quarantine) for path in paths]
         quarantine.check("link")
-        first = np.cumsum([0] + [len(one.keys) for one in interactomes])
-        keys = concatenate([one.keys for one in interactomes], pa.large_string())
-        edge_E2 = np.concatenate(
-            [one.edge_E2 + start for one, start in zip(interactomes, first[:-1], strict=True)]
-        )
-        line_N = np.concatenate([one.line_N for one in interactomes])
-        group_N = np.repeat(np.arange(len(taxids), dtype=np.int32), np.diff(first))
+        network, group_N = _join(interactomes)
         spooled_N = _spool_sequences(
             list_sequences(self.sequences),
-            keys,
+            network.keys,
             spool,
             quarantine,
             strip_stop=strip_stop,
             max_length=max_length,
         )
-        quarantine.saw("named protein", len(keys))
-        without = np.flatnonzero(spooled_N < 0)
-        for node in without[: quarantine.num_examples]:
-            file, key = paths[group_N[node]].name, keys[int(node)].as_py()
-            quarantine.add("named protein", NO_SEQUENCE, file, int(line_N[node]), key)
-        num_more = max(len(without) - quarantine.num_examples, 0)
-        quarantine.add_many("named protein", NO_SEQUENCE, "", num_more, [])
-        num_lost = int((spooled_N[edge_E2] < 0).any(axis=1).sum())
-        quarantine.add_many(
-            "link", "link of a protein without sequence (dropped)", "", num_lost, [], is_bad=False
-        )
-        quarantine.check("named protein")
+        _count_without_sequence(network, spooled_N, group_N, paths, quarantine)
         labels = [label_by_taxid.get(taxid, taxid) for taxid in taxids]
-        return Corpus(keys, group_N, spooled_N, edge_E2, taxids, labels)
+        return Corpus(network.keys, group_N, spooled_N, network.edge_E2, taxids, labels)
 
 
 def list_interactomes(folder: str | Path) -> list[Path]:
-    """The network files of a folder (or of its one subfolder), by taxid; ``__MACOSX`` and hidden files are no data.
+    """Return the network files of a folder and its subfolders, by taxid.
+
+    ``__MACOSX`` and hidden files are no data.
 
     Raises:
         DataError: if there is none.
     """
-    found = [
+    files = [
         path
         for path in Path(folder).rglob("*.txt")
         if path.stem.isdigit() and "__MACOSX" not in path.parts and not path.name.startswith(".")
     ]
-    if not found:
+    if not files:
         raise DataError(
             f"{folder}: holds no <taxid>.txt, want the folder that treeoflife.interactomes.zip "
             "unpacks to"
         )
-    return sorted(found, key=lambda path: (int(path.stem), str(path)))
+    return sorted(files, key=lambda path: (int(path.stem), str(path)))
 
 
 def list_sequences(path: str | Path) -> list[Path]:
-    """The FASTA file itself, or those of a folder by name.
+    """Return the FASTA file itself, or those of a folder by name.
 
     Raises:
         DataError: if there is none.
@@ -141,18 +125,18 @@ def list_sequences(path: str | Path) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         return [path]
-    found = [
+    files = [
         file
         for file in path.iterdir()
         if file.name.endswith(FASTA_ENDINGS) and not file.name.startswith(".")
     ]
-    if not found:
+    if not files:
         raise DataError(f"{path}: holds no FASTA file, want <taxid>.fa or <taxid>.fa.gz")
-    return sorted(found, key=lambda file: group_order(file.name.split(".")[0]))
+    return sorted(files, key=lambda file: group_order(file.name.split(".")[0]))
 
 
 def read_species(path: str | Path, quarantine: Quarantine) -> dict[str, str]:
-    """Official name by taxid.
+    """Return the official name of each taxid.
 
     Raises:
         DataError: if the file is missing or is not the species table.
@@ -184,7 +168,7 @@ def read_species(path: str | Path, quarantine: Quarantine) -> dict[str, str]:
 
 
 def read_interactome(path: Path, quarantine: Quarantine) -> Interactome:
-    """One species' network.
+    """Read one species' network.
 
     Raises:
         DataError: if the file cannot be read.
@@ -200,8 +184,45 @@ def read_interactome(path: Path, quarantine: Quarantine) -> Interactome:
     return Interactome(keys, links.merged(path.name), line_N)
 
 
+def _join(interactomes: list[Interactome]) -> tuple[Interactome, np.ndarray]:
+    """Return one network of all species, and the number of each protein's species (N,)."""
+    sizes = [len(interactome.keys) for interactome in interactomes]
+    first = np.cumsum([0, *sizes])
+    edges = []
+    for interactome, start in zip(interactomes, first[:-1], strict=True):
+        edges.append(interactome.edge_E2 + start)
+    network = Interactome(
+        concatenate([interactome.keys for interactome in interactomes], pa.large_string()),
+        np.concatenate(edges),
+        np.concatenate([interactome.line_N for interactome in interactomes]),
+    )
+    return network, np.repeat(np.arange(len(interactomes), dtype=np.int32), sizes)
+
+
+def _count_without_sequence(
+    network: Interactome,
+    spooled_N: np.ndarray,
+    group_N: np.ndarray,
+    paths: list[Path],
+    quarantine: Quarantine,
+) -> None:
+    """Count the named proteins without a sequence, and their links."""
+    quarantine.saw("named protein", len(network.keys))
+    without = np.flatnonzero(spooled_N < 0)
+    for node in without[: quarantine.num_examples].tolist():
+        file = paths[group_N[node]].name
+        key = network.keys[node].as_py()
+        quarantine.add("named protein", NO_SEQUENCE, file, int(network.line_N[node]), key)
+    num_more = max(len(without) - quarantine.num_examples, 0)
+    quarantine.add_many("named protein", NO_SEQUENCE, "", num_more, [])
+    num_lost_links = int((spooled_N[network.edge_E2] < 0).any(axis=1).sum())
+    reason = "link of a protein without sequence (dropped)"
+    quarantine.add_many("link", reason, "", num_lost_links, [], is_bad=False)
+    quarantine.check("named protein")
+
+
 def _read_pairs(path: Path, quarantine: Quarantine) -> tuple[pa.Array, pa.Array, np.ndarray]:
-    """Ids and line of each pair."""
+    """Return the ids and the line of each pair."""
     pairs = _regular_pairs(path)
     if pairs is None:
         return _irregular_pairs(path, quarantine)
@@ -211,7 +232,7 @@ def _read_pairs(path: Path, quarantine: Quarantine) -> tuple[pa.Array, pa.Array,
 
 
 def _regular_pairs(path: Path) -> tuple[pa.Array, pa.Array] | None:
-    """The columns of a file in which every line is two ids and one blank; None for any other file."""
+    """Return the columns of a file of lines "A B"; None if any line differs."""
     if path.stat().st_size == 0:
         return None
     try:
@@ -232,8 +253,9 @@ def _regular_pairs(path: Path) -> tuple[pa.Array, pa.Array] | None:
 
 
 def _irregular_pairs(path: Path, quarantine: Quarantine) -> tuple[pa.Array, pa.Array, np.ndarray]:
-    """Line by line: any white space divides ids, and each bad line is named."""
-    pairs, line_E, number = [], [], 0
+    """Read line by line: any white space divides ids, and the quarantine names each bad line."""
+    pairs, line_E = [], []
+    number = 0
     with open_source(path, "two ids a line") as file:
         text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
         for number, line in enumerate(bounded_lines(text, path), start=1):
@@ -265,9 +287,10 @@ def _spool_sequences(
     strip_stop: bool,
     max_length: int,
 ) -> np.ndarray:
-    """Spool the sequences of the named proteins; the number of each protein's in the spool, -1 for none."""
+    """Spool the sequences of the named proteins; return their numbers in the spool, -1 for none."""
     node_by_key = {key: node for node, key in enumerate(keys.to_pylist())}
-    spooled_N, stranger = np.full(len(keys), -1, dtype=np.int64), ""
+    spooled_N = np.full(len(keys), -1, dtype=np.int64)
+    unnamed = ""  # the first id that no network names, for the error below
     for path in paths:
         for batch in read_fasta(path, quarantine, strip_stop=strip_stop, max_length=max_length):
             node_R = np.array(
@@ -275,8 +298,8 @@ def _spool_sequences(
                 dtype=np.int64,
             )
             row = np.flatnonzero(node_R >= 0)
-            if not stranger and len(row) < len(batch):
-                stranger = batch.column("key")[int(np.flatnonzero(node_R < 0)[0])].as_py()
+            if not unnamed and len(row) < len(batch):
+                unnamed = batch.column("key")[int(np.flatnonzero(node_R < 0)[0])].as_py()
             is_new = is_first_occurrence(pa.array(node_R[row])) & (spooled_N[node_R[row]] < 0)
             repeated = batch.take(pa.array(row[~is_new]))
             examples = zip(
@@ -286,7 +309,7 @@ def _spool_sequences(
             row = row[is_new]
             spooled_N[node_R[row]] = spool.append(batch.column("sequence").take(pa.array(row)))
     quarantine.check("protein")
-    if stranger and len(keys) and (spooled_N < 0).all():
+    if unnamed and len(keys) and (spooled_N < 0).all():
         taxid, first = keys[0].as_py().split(".", 1)
         if first.startswith(f"{taxid}."):
             raise DataError(
@@ -296,7 +319,7 @@ def _spool_sequences(
             )
         raise DataError(
             f"{paths[0]}: no sequence is of a protein in the networks. An id here is "
-            f"{stranger!r}; want taxid.protein, such as {keys[0].as_py()!r}. Put the species' "
+            f"{unnamed!r}; want taxid.protein, such as {keys[0].as_py()!r}. Put the species' "
             "taxid and a dot before the ids"
         )
     return spooled_N

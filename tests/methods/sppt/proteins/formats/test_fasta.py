@@ -9,7 +9,8 @@ from raybio.store.quarantine import Quarantine
 
 RESIDUES = np.frombuffer(b"ACDEFGHIKLMNPQRSTVWY", dtype=np.uint8)
 MESSY = (
-    b"\n>a first protein\r\nACD\r\nefg*\r\n\n>empty\n>digit\nAC1D\n> blank id\nAC\n>stop\nAC*C\n>long\n"
+    b"\n>a first protein\r\nACD\r\nefg*\r\n\n>empty\n>digit\nAC1D\n"
+    b"> blank id\nAC\n>stop\nAC*C\n>long\n"
     + b"A" * 60
     + b"\n"
     + b"A\n" * 400

@@ -22,7 +22,7 @@ def records(sequences, keys=None):
 
 
 def cleaned_slowly(sequences, strip_stop, max_length):
-    """The rule, a letter at a time: kept (number, sequence), and the reason of each of the others."""
+    """The rule, a letter at a time: kept (number, sequence), and the reasons of skipped ones."""
     kept, reasons = [], {}
     for number, sequence in enumerate(sequences):
         text = (
