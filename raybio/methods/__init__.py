@@ -1,5 +1,7 @@
 """The table of methods. Importing it reads their settings, and neither torch nor transformers."""
 
+from importlib.metadata import entry_points
+
 from raybio.methods.biostransformers import method as biostransformers
 from raybio.methods.contrastive_probe import method as contrastive_probe
 from raybio.methods.mtb_mccl.mccl import method as mccl
@@ -10,6 +12,9 @@ from raybio.methods.sppt.downstream import method as sppt_downstream
 from raybio.methods.sppt.proteins import method as sppt_proteins
 from raybio.methods.sppt.synthetic import method as sppt_synthetic
 from raybio.training.method import Method
+
+ENTRY_POINTS = "raybio.methods"
+"""Group of the entry points by which installed packages add methods: ``NAME = "package.method:METHOD"``."""
 
 METHODS: dict[str, Method] = {
     "sppt_protein": sppt_proteins.METHOD,
@@ -23,3 +28,6 @@ METHODS: dict[str, Method] = {
     "relation_graphs": relation_graphs.METHOD,
 }
 """Name of each method -> its description."""
+
+for _entry in entry_points(group=ENTRY_POINTS):
+    METHODS.setdefault(_entry.name, _entry.load())

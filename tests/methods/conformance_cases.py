@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from raybio.core.config import override_all
-from raybio.methods import METHODS
+from raybio.methods import METHODS as SHIPPED
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.sppt.graph_store import GraphStore
@@ -14,6 +14,10 @@ from raybio.methods.sppt.synthetic.config import SyntheticConfig
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.training.settings import TrainingConfig
+from tests.example_method.method import METHOD as EXAMPLE
+
+METHODS = SHIPPED | {EXAMPLE.name: EXAMPLE}
+"""What the suite tests: the methods of raybio, and the example of docs/contributing.md."""
 
 COMMON = {
     "encoder.num_layers": 2,
@@ -251,6 +255,9 @@ CASES = {
         constant=("dev", "re_minus_f1", lambda store: 0.0),
     ),
 }
+
+
+CASES["sppt_info_nce"] = CASES["sppt_protein"]
 
 
 def tiny_config(name: str, **more: object) -> TrainingConfig:

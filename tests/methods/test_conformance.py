@@ -15,7 +15,6 @@ from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective, System
 from raybio.core.search_space_file import load_search_space
-from raybio.methods import METHODS
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.runtime.compare.table import ResultTable
 from raybio.store.store import Store
@@ -25,7 +24,7 @@ from raybio.training.grad_cache import compute_gradients
 from raybio.training.loop import Report, fit
 from raybio.training.precision import Precision
 from raybio.training.settings import TrainingConfig
-from tests.methods.conformance_cases import CASES, tiny_config
+from tests.methods.conformance_cases import CASES, METHODS, tiny_config
 from tests.paths import ROOT
 from tests.training.workers import run_workers
 
@@ -36,6 +35,7 @@ CONTRASTIVE_LOSSES = {
     "relation_finetune": ["supcon"],
     "relation_graphs": ["graph", "tag"],
     "sppt_protein": ["spml"],
+    "sppt_info_nce": ["info_nce"],
     "sppt_mag": ["spml"],
     "sppt_synthetic": ["spml"],
 }
@@ -163,9 +163,11 @@ def test_a_sweep_over_it_is_shipped_and_decides_by_a_metric_that_it_logs(
     name: str, store: Store
 ) -> None:
     configs = {key: entry.config for key, entry in METHODS.items()}
-    spaces = [
-        load_search_space(path, configs) for path in sorted((ROOT / "search_spaces").glob("*.yaml"))
+    files = [
+        *(ROOT / "search_spaces").glob("*.yaml"),
+        ROOT / "tests/example_method/search_space.yaml",
     ]
+    spaces = [load_search_space(path, configs) for path in sorted(files)]
     spaces = [space for space in spaces if space.method == name]
     assert spaces
     system = METHODS[name].build(tiny_config(name), store.path)

@@ -1,0 +1,35 @@
+"""SPPT on proteins with an InfoNCE loss over linked pairs: settings and description."""
+
+from pydantic import Field
+
+from raybio.core.config import BaseConfig
+from raybio.methods.sppt.proteins.config import DEMO as SPPT_DEMO
+from raybio.methods.sppt.proteins.config import Config as SpptConfig
+from raybio.methods.sppt.table import LINK_RETRIEVAL
+from raybio.training.method import Method
+
+
+class LossConfig(BaseConfig):
+    """Settings of the loss."""
+
+    temperature: float = Field(0.1, gt=0, description="divides the cosines")
+
+
+class Config(SpptConfig):
+    """Settings of SPPT on proteins, and of the loss that replaces its graph loss."""
+
+    info_nce: LossConfig = LossConfig()
+
+
+DEMO = Config(**{name: getattr(SPPT_DEMO, name) for name in SPPT_DEMO.model_fields_set})
+
+METHOD = Method(
+    name="sppt_info_nce",
+    config=Config,
+    demo=DEMO,
+    system="tests.example_method.system",
+    table=LINK_RETRIEVAL,
+    step_metrics=("val/link_mrr",),
+    embedding="raybio.methods.sppt.proteins.embedding_model",
+    comparison="objective.lambda_spml=0",
+)
