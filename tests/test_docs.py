@@ -18,9 +18,11 @@ def test_every_relative_link_leads_to_a_file():
     broken = []
     for page in PAGES:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-        for target in LINK.findall(text):
-            if not (page.parent / target).exists():
-                broken.append(f"{page.relative_to(ROOT)}: {target}")
+        broken += [
+            f"{page.relative_to(ROOT)}: {target}"
+            for target in LINK.findall(text)
+            if not (page.parent / target).exists()
+        ]
     assert broken == []
 
 

@@ -53,7 +53,7 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
         each = ", once a task, in their order" if len(names) > 1 else ""
         raise ConfigError(
             f"{', '.join(names)}: got {len(given.data)} --data and {len(given.store)} --store, "
-            "want either --data FILES (see docs/structure_preserving.md) or --store STORE" + each
+            "want either --data FILES (see docs/methods/sppt.md) or --store STORE" + each
         )
     from raybio.experiments.downstream_tasks import task_parts  # reads and writes stores
 

@@ -93,7 +93,7 @@ def read_task_files(name: str, source: Path) -> TaskFiles:
         else "TAPE's LMDB or JSON, or FLIP's files"
     )
     raise DataError(
-        f"{source}: holds no layout of {name} that we know; want {wanted} (docs/structure_preserving.md)"
+        f"{source}: holds no layout of {name} that we know; want {wanted} (docs/methods/sppt.md)"
     )
 
 
