@@ -1,10 +1,12 @@
-"""The k nearest candidates of each query, exactly, at the speed of single precision.
+"""The k nearest candidates of each query, exact, at the speed of single precision.
 
-Q queries, C candidates, D width, K nearest, B queries of a block, M candidates of a query that are looked at closely.
+One matrix product in single precision shortlists M > K candidates of each query. Only those are
+scored in double precision. A bound on the error of single precision then proves that no other
+candidate belongs among the K. If the proof fails for a query (very many equal distances), all its
+candidates are ranked in double precision.
 
-One matrix product in single precision shortlists M > K candidates of each query, and those alone are scored in double
-precision. A bound on what single precision can be wrong by then proves that no other candidate belongs among the K; a
-query for which it does not (very many equal distances) is ranked in double precision over all candidates.
+Shape letters: Q queries, C candidates, D width, K nearest, B queries of a block, M shortlisted
+candidates of a query.
 """
 
 from typing import Literal, NamedTuple
@@ -20,21 +22,19 @@ Metric = Literal["l2", "cosine"]
 
 
 _SPARE = 6
-"""Candidates looked at closely beyond K; more prove more, and cost more."""
-
+"""Shortlisted candidates beyond K; more of them prove more queries, and cost more."""
 
 _GROUP = 16
-"""Candidates of which the best is taken before any is sorted."""
-
+"""Candidates of a group; only the groups with the best members are sorted."""
 
 _SAMPLE = 1000
-"""Candidates of which the median is taken for the middle."""
+"""Candidates in the sample whose median is taken for the center."""
 
 
 class Nearest(NamedTuple):
-    """Candidates (Q, K) of each query in order of distance, int64, and their scores, float32: the higher, the nearer.
+    """The candidates (Q, K) of each query in order of distance, int64, and their scores, float32.
 
-    Scores are minus squared distances, or cosines.
+    Scores are negative squared distances, or cosines: higher is nearer.
     """
 
     index_QK: Tensor
@@ -50,61 +50,65 @@ def nearest(
     block_rows: int = 1024,
     collective: Collective | None = None,
 ) -> Nearest:
-    """The min(k, C) nearest candidates of each query; squared distances equal in float32 stand in order of candidate.
+    """Return the min(k, C) nearest candidates of each query; ties in float32 are ordered by index.
 
-    Cosines are ranked by the distance of unit vectors, which resolves those near 1 far better. A zero vector has a
-    cosine of 0 with all others and 1 with its like. Memory beyond the embeddings: three times theirs, and a block of
-    scores.
+    Cosines are ranked by the distance of unit vectors, which resolves cosines near 1 far better. A
+    zero vector has cosine 1 with other zero vectors and 0 with all others. Memory beyond the
+    embeddings: three times theirs, and a block of scores.
 
     Args:
-        query_QD: what is asked, on the device where the work is to be done.
-        candidate_CD: among what.
-        k: how many, >= 1.
-        metric: "l2" (Euclidean, vectors as they are) or "cosine".
-        block_rows: queries scored at once, at most.
-        collective: divides the queries over workers, each of which holds all embeddings and returns the whole result.
+        query_QD: queries, on the device that does the work.
+        candidate_CD: candidates.
+        k: number of neighbors, >= 1.
+        metric: "l2" (Euclidean distance of the given vectors) or "cosine".
+        block_rows: maximum number of queries scored at once.
+        collective: divides the queries over workers, each of which holds all embeddings and returns
+            the whole result.
 
     Raises:
-        ValueError: for embeddings that are not finite, of two widths or without candidates, an unknown metric or k < 1.
+        ValueError: for embeddings that are not finite or of two widths, no candidates, an unknown
+            metric or k < 1.
     """
     _check(query_QD, candidate_CD, k, metric)
-    query_QD, candidate_CD = _vectors(query_QD, metric), _vectors(candidate_CD, metric)
-    num_queries, num_candidates = len(query_QD), len(candidate_CD)
+    query_QD = _vectors(query_QD, metric)
+    candidate_CD = _vectors(candidate_CD, metric)
+    num_queries = len(query_QD)
+    num_candidates = len(candidate_CD)
     k = min(k, num_candidates)
     coarse = _Coarse.of(query_QD, candidate_CD)
-    # Other workers' queries stay 0, so that a sum puts them together.
+    # Rows of other workers stay 0, so that the sum over workers assembles them.
     index_QK = torch.zeros(num_queries, k, dtype=torch.int64, device=query_QD.device)
     score_QK = torch.zeros(num_queries, k, device=query_QD.device)
     exact: Scorer | None = None
-    # Used again and again: fresh memory costs a tenth of the product.
     blocks = list(row_blocks(num_queries, num_candidates, block_rows, collective))
-    buffer_BC = query_QD.new_empty(
-        max((end - start for start, end in blocks), default=0), num_candidates
-    )
+    largest_block = max((end - start for start, end in blocks), default=0)
+    # One buffer for all blocks: fresh memory would cost a tenth of the product.
+    buffer_BC = query_QD.new_empty(largest_block, num_candidates)
     for start, end in blocks:
         index_BM, worst_B = _shortlist(coarse.scores(start, end, buffer_BC), k + _SPARE)
-        index_BK, score_BK = _best(
-            _closely(query_QD[start:end], candidate_CD, index_BM), index_BM, k
-        )
-        unproved = torch.nonzero(~(score_BK[:, -1].double() > coarse.bounds(worst_B, start, end)))[
-            :, 0
-        ]
+        score_BM = _exact_scores(query_QD[start:end], candidate_CD, index_BM)
+        index_BK, score_BK = _best(score_BM, index_BM, k)
+        is_proved_B = score_BK[:, -1].double() > coarse.bounds(worst_B, start, end)
+        unproved = torch.nonzero(~is_proved_B)[:, 0]
         if len(unproved) and k + _SPARE < num_candidates:
             exact = exact or scorer(query_QD, "euclidean", torch.float64, candidate_CD)
-            # Half as many at once: their scores are twice as wide, and are sorted.
-            for row_B in unproved.split(max(1, block_rows // 4)):
+            # Fewer rows at once: these scores are twice as wide, and are sorted.
+            for row_B in torch.split(unproved, max(1, block_rows // 4)):
                 score_BC = exact.between(row_B + start).float()
                 sorted_BC = score_BC.sort(dim=1, descending=True, stable=True)
-                index_BK[row_B], score_BK[row_B] = sorted_BC.indices[:, :k], sorted_BC.values[:, :k]
-        index_QK[start:end], score_QK[start:end] = index_BK, score_BK
+                index_BK[row_B] = sorted_BC.indices[:, :k]
+                score_BK[row_B] = sorted_BC.values[:, :k]
+        index_QK[start:end] = index_BK
+        score_QK[start:end] = score_BK
     if collective is not None:
-        index_QK, score_QK = collective.all_sum(index_QK), collective.all_sum(score_QK)
+        index_QK = collective.all_sum(index_QK)
+        score_QK = collective.all_sum(score_QK)
     # Unit vectors: |a - b|^2 = 2 - 2 cos.
     return Nearest(index_QK, score_QK if metric == "l2" else 1 + score_QK / 2)
 
 
 class _Coarse(NamedTuple):
-    """Queries and candidates, shifted to a common middle, for scores by one matrix product in single precision.
+    """Queries and candidates, shifted to a common center, for scores by one fp32 matrix product.
 
     A score is q . c - |c|^2 / 2 = (|q|^2 - |q - c|^2) / 2.
     """
@@ -116,30 +120,31 @@ class _Coarse(NamedTuple):
 
     @classmethod
     def of(cls, query_QD: Tensor, candidate_CD: Tensor) -> "_Coarse":
-        """Both sides moved by one point, so that sums are small."""
-        # Distances stay, but less is left to cancel. Not the mean, which one giant would move.
-        middle_D = candidate_CD[:: len(candidate_CD) // _SAMPLE + 1].median(0).values
-        query_QD, candidate_CD = query_QD - middle_D, candidate_CD - middle_D
-        query_size_Q, size_C = (
-            torch.linalg.vector_norm(one, dim=1).square() for one in (query_QD, candidate_CD)
-        )
+        """Shift queries and candidates by the same point."""
+        # Shifting keeps distances and reduces cancellation. A single outlier would move the mean.
+        center_D = candidate_CD[:: len(candidate_CD) // _SAMPLE + 1].median(0).values
+        query_QD = query_QD - center_D
+        candidate_CD = candidate_CD - center_D
+        query_size_Q = torch.linalg.vector_norm(query_QD, dim=1).square()
+        size_C = torch.linalg.vector_norm(candidate_CD, dim=1).square()
         return cls(query_QD, candidate_CD, size_C / 2, query_size_Q.double())
 
     def scores(self, start: int, end: int, out_BC: Tensor) -> Tensor:
-        """Scores of queries start to end (B, C), written to ``out_BC``."""
+        """Write the scores (B, C) of queries ``[start, end)`` to ``out_BC``."""
+        score_BC = out_BC[: end - start]
         with torch.autocast(out_BC.device.type, enabled=False):
-            return torch.mm(
-                self.query_QD[start:end], self.candidate_CD.T, out=out_BC[: end - start]
-            ).sub_(self.half_size_C)
+            torch.mm(self.query_QD[start:end], self.candidate_CD.T, out=score_BC)
+        return score_BC.sub_(self.half_size_C)
 
     def bounds(self, score_B: Tensor, start: int, end: int) -> Tensor:
-        """What minus the squared distance (B,) can be at most, in double precision, for scores of at most ``score_B``.
+        """Return upper bounds (B,) of negative squared distances with scores up to ``score_B``.
 
-        The error of a sum of D products in any order is at most D 2^-24 times the sum of their sizes (Higham, Accuracy
-        and Stability of Numerical Algorithms, section 3.1), and 2 |q| |c| <= |q|^2 + |c|^2. The rest is for the
-        roundings of the shift and of the sizes.
+        The error of a sum of D products in any order is at most D 2^-24 times the sum of their
+        magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1), and 2 |q|
+        |c| <= |q|^2 + |c|^2. The constant 12 covers the rounding of the shift and of the sizes.
         """
-        size_B, largest_size = self.query_size_Q[start:end], 2 * self.half_size_C.max().double()
+        size_B = self.query_size_Q[start:end]
+        largest_size = 2 * self.half_size_C.max().double()
         error_B = (self.query_QD.shape[1] + 12) * 2.0**-24 * (size_B + largest_size)
         return 2 * score_B.double() - size_B + error_B
 
@@ -151,15 +156,17 @@ def _check(query_QD: Tensor, candidate_CD: Tensor, k: int, metric: str) -> None:
         raise ValueError(f"k is {k} among {len(candidate_CD)} candidates; want at least 1 of each")
     if query_QD.shape[1] != candidate_CD.shape[1]:
         raise ValueError(
-            f"queries are {query_QD.shape[1]} wide, candidates {candidate_CD.shape[1]}; want one encoder"
+            f"queries are {query_QD.shape[1]} wide, candidates {candidate_CD.shape[1]}; want one "
+            "encoder"
         )
-    for vector_ND, what in (
-        (query_QD, "embeddings of queries"),
-        (candidate_CD, "embeddings of candidates"),
-    ):
-        # A sum with NaN or Inf in it is not finite: one pass, where looking at each entry takes four.
+    embeddings = {
+        "embeddings of queries": query_QD,
+        "embeddings of candidates": candidate_CD,
+    }
+    for name, vector_ND in embeddings.items():
+        # The sum of a NaN or Inf is not finite: one pass, where testing each entry takes four.
         if not bool(torch.isfinite(vector_ND.sum())):
-            check_finite(vector_ND, what)
+            check_finite(vector_ND, name)
 
 
 def _vectors(embedding_ND: Tensor, metric: Metric) -> Tensor:
@@ -171,49 +178,47 @@ def _vectors(embedding_ND: Tensor, metric: Metric) -> Tensor:
 
 
 def _shortlist(score_BC: Tensor, num: int) -> tuple[Tensor, Tensor]:
-    """The ``num`` best candidates of each row (B, M), and the score (B,) that no other is above, in float32."""
+    """Return the ``num`` best candidates (B, M), and a bound (B,) of the scores of all others."""
     num_rows, num_candidates = score_BC.shape
     num = min(num, num_candidates)
     if num_candidates < 4 * num * _GROUP:
         score_BM, index_BM = score_BC.topk(num, dim=1)
         return index_BM, score_BM[:, -1]
-    # The best ``num`` lie in the ``num`` groups whose best are best; group g is every G-th candidate from g on.
+    # The best ``num`` candidates lie in the ``num`` groups with the best maxima. Group g holds every
+    # G-th candidate from g on.
     num_groups = num_candidates // _GROUP
     grouped_BNG = score_BC[:, : num_groups * _GROUP].view(num_rows, _GROUP, num_groups)
     rest_BC = score_BC[:, num_groups * _GROUP :]
     group_BM = grouped_BNG.amax(1).topk(num, dim=1, sorted=False).indices
     member_BN = grouped_BNG.gather(2, group_BM[:, None].expand(-1, _GROUP, -1)).flatten(1)
-    score_BM, place_BM = torch.cat([member_BN, rest_BC], dim=1).topk(num, dim=1)
-    in_group_BM = group_BM.gather(1, place_BM % num) + place_BM // num * num_groups
-    after_BM = place_BM + (num_groups - num) * _GROUP
-    return torch.where(place_BM < num * _GROUP, in_group_BM, after_BM), score_BM[:, -1]
+    score_BM, position_BM = torch.cat([member_BN, rest_BC], dim=1).topk(num, dim=1)
+    in_group_BM = group_BM.gather(1, position_BM % num) + position_BM // num * num_groups
+    in_rest_BM = position_BM + (num_groups - num) * _GROUP
+    return torch.where(position_BM < num * _GROUP, in_group_BM, in_rest_BM), score_BM[:, -1]
 
 
-def _closely(query_BD: Tensor, candidate_CD: Tensor, index_BM: Tensor) -> Tensor:
-    """Minus squared distances (B, M) from differences in double precision, as float32."""
-    num_rows, num_looked_at = index_BM.shape
+def _exact_scores(query_BD: Tensor, candidate_CD: Tensor, index_BM: Tensor) -> Tensor:
+    """Return negative squared distances (B, M) as float32, computed from fp64 differences."""
+    num_rows, num_listed = index_BM.shape
     width = query_BD.shape[1]
-    rows = max(1, (1 << 18) // (num_looked_at * width))  # what is gathered stays in the cache
-    # Used again and again: fresh memory costs a third of this.
-    single_ND = candidate_CD.new_empty(rows * num_looked_at, width)
+    rows = max(1, (1 << 18) // (num_listed * width))  # the gathered rows stay in the cache
+    # Buffers for all blocks: fresh memory would cost a third of the time.
+    single_ND = candidate_CD.new_empty(rows * num_listed, width)
     double_ND = single_ND.double()
-    score_BM = query_BD.new_empty(num_rows, num_looked_at)
+    score_BM = query_BD.new_empty(num_rows, num_listed)
     for start in range(0, num_rows, rows):
-        query_RD, index_N = query_BD[start : start + rows], index_BM[start : start + rows].flatten()
+        query_RD = query_BD[start : start + rows]
+        index_N = index_BM[start : start + rows].flatten()
         num = len(index_N)
         torch.index_select(candidate_CD, 0, index_N, out=single_ND[:num])
-        difference_RMD = (
-            double_ND[:num]
-            .copy_(single_ND[:num])
-            .view(-1, num_looked_at, width)
-            .sub_(query_RD[:, None])
-        )
+        candidate_RMD = double_ND[:num].copy_(single_ND[:num]).view(-1, num_listed, width)
+        difference_RMD = candidate_RMD.sub_(query_RD[:, None])
         score_BM[start : start + rows] = -torch.linalg.vector_norm(difference_RMD, dim=2).square_()
     return score_BM
 
 
 def _best(score_BM: Tensor, index_BM: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of each row, equal scores in order of candidate."""
+    """Return the k best of each row; equal scores are ordered by candidate."""
     index_BM, order_BM = index_BM.sort(dim=1)
     score_BM, by_score_BM = score_BM.gather(1, order_BM).sort(dim=1, descending=True, stable=True)
     return index_BM.gather(1, by_score_BM)[:, :k], score_BM[:, :k]

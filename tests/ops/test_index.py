@@ -23,12 +23,12 @@ def test_an_index_opened_from_its_vectors_finds_what_exact_search_finds(metric, 
 
 
 def test_vectors_of_something_else_are_refused_by_what_is_another(tmp_path):
-    module.VectorIndex(VECTOR).save(tmp_path, of={"model": "a", "names": "b"})
-    module.VectorIndex.open(tmp_path, of={"model": "a", "names": "b"})
+    module.VectorIndex(VECTOR).save(tmp_path, fingerprints={"model": "a", "names": "b"})
+    module.VectorIndex.open(tmp_path, fingerprints={"model": "a", "names": "b"})
     with pytest.raises(StoreError, match="holds vectors of another names. Choose another folder"):
-        module.VectorIndex.open(tmp_path, of={"model": "a", "names": "c"})
+        module.VectorIndex.open(tmp_path, fingerprints={"model": "a", "names": "c"})
     with pytest.raises(StoreError, match="another model and names"):
-        module.VectorIndex.open(tmp_path, of={"model": "x", "names": "c"})
+        module.VectorIndex.open(tmp_path, fingerprints={"model": "x", "names": "c"})
 
 
 def test_many_vectors_are_searched_in_lists_that_find_most(monkeypatch):
@@ -54,7 +54,7 @@ def test_changed_vectors_an_unfinished_folder_and_a_strange_index_are_refused(tm
     with pytest.raises(StoreError, match="vectors.npy has sha256"):
         module.VectorIndex.open(tmp_path)
     (tmp_path / "index.json").unlink()
-    with pytest.raises(StoreError, match="holds no whole index"):
+    with pytest.raises(StoreError, match="holds no complete index"):
         module.VectorIndex.open(tmp_path)
     with pytest.raises(ConfigError, match="faiss knows no index 'Magic'"):
         module.VectorIndex(VECTOR, factory="Magic")

@@ -76,10 +76,10 @@ def _index(embed: "TextEmbedder", names: list[str], folder: Path | None) -> "Vec
         "names": hashlib.sha256("\n".join(names).encode()).hexdigest(),
     }
     if folder is not None and (folder / "index.json").exists():
-        return VectorIndex.open(folder, of=of)
+        return VectorIndex.open(folder, fingerprints=of)
     print(f"embedding {len(names):,} names, {encoder.pooling} pooling")
     built = VectorIndex(embed(names, NAME_TOKENS).cpu().numpy())
     if folder is not None:
-        built.save(folder, of=of)
+        built.save(folder, fingerprints=of)
         print(f"kept for the next call: {folder}")
     return built
