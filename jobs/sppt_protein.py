@@ -1,6 +1,8 @@
-"""Structure-preserving pre-training of a protein encoder on interaction graphs: train, compare, show the table.
+"""Structure-inducing pre-training (SPPT) of a protein encoder on interaction graphs.
 
-Without a store it uses the embedded miniature tree of life. The same command again goes on where it stopped.
+Trains, compares with language modelling alone (λ = 0), and shows the table of link retrieval.
+
+Without a store it uses the embedded miniature tree of life. The same command resumes the run.
 """
 
 from raybio.cli.train import training_job

@@ -1,4 +1,7 @@
-"""What structure-preserving pre-training is made of, whatever the rows of its graph are: proteins or texts."""
+"""The parts of SPPT wired together, for rows of any kind: proteins or texts.
+
+Shape letters: S nodes of an evaluation, N rows, E links, D embedding width.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +38,7 @@ MAX_MAP_ROWS = 1500
 
 
 class Linked(Protocol):
-    """A graph store, or whatever else has rows with links."""
+    """A graph store, or any other object with linked rows."""
 
     @property
     def graph(self) -> Graph:
@@ -44,12 +47,12 @@ class Linked(Protocol):
 
     @property
     def heldout(self) -> np.ndarray:
-        """Links (E, 2) that are kept out of it."""
+        """Links (E, 2) that are kept out of the training graph."""
         ...
 
     @property
     def group_labels(self) -> Sequence[str]:
-        """What people call each group."""
+        """Display name of each group."""
         ...
 
 
@@ -67,9 +70,20 @@ def link_system(
     data_digest: str,
     self_loops: bool = False,
 ) -> System:
-    """Wire SPPT over rows that ``read`` turns into tokens; ``config`` has an objective and a plan.
+    """Return the system of SPPT over linked rows.
 
-    With ``self_loops`` a node is among its own positives, see ``LinkPlan``.
+    Args:
+        name: key in ``raybio.methods.METHODS``.
+        config: settings with ``seed``, ``encoder``, ``objective`` and ``plan``.
+        linked: rows and links.
+        encoder: model to train.
+        read: reader of rows as tokens.
+        masks: settings of masking.
+        evaluate: evaluation during training.
+        final_evaluate: evaluation of the finished run.
+        export: writer of the trained encoder.
+        data_digest: changes with everything that the tokens of the rows depend on.
+        self_loops: whether a node is among its own positives, see ``LinkPlan``.
     """
     objective: ObjectiveConfig = config.objective
     collate = LinkCollate(
@@ -104,9 +118,9 @@ class LinkEvaluator(Evaluator):
 
     Attributes:
         linked: rows and links.
-        read: rows to tokens, cut at their front.
-        fresh: makes the encoder as training begins with it.
-        evaluation: how it is measured.
+        read: reader of rows as tokens, without random crops.
+        fresh: returns the encoder with its initial weights.
+        evaluation: settings of link retrieval.
         config: the run's seed and memory.
     """
 
@@ -126,7 +140,7 @@ class LinkEvaluator(Evaluator):
         return links | spread_metrics(embedding_SD)
 
     def initial_encoder(self) -> Encoder:
-        """Return the encoder as training begins with it."""
+        """Return the encoder with its initial weights."""
         return self.fresh()
 
     def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
@@ -139,8 +153,8 @@ class LinkEvaluator(Evaluator):
         seed = derive_seed(self.config.seed, "random-vectors") % 2**63
         generator = torch.Generator().manual_seed(seed)
         num_nodes = len(self._queries.node_S)
-        rng = self._bootstrap()  # the stages share it
-        # One matrix at a time: at the size of Tree-of-life each holds gigabytes.
+        rng = self._bootstrap()  # shared by the stages
+        # One matrix at a time: on Tree of life each takes gigabytes.
         noise_SD = torch.randn(num_nodes, model.width, generator=generator).to(device)
         random = self._score_vectors(noise_SD, collective, rng)
         del noise_SD
@@ -150,7 +164,7 @@ class LinkEvaluator(Evaluator):
 
     def details(self) -> Mapping[str, Any]:
         """Return the number of nodes."""
-        return {"nodes_asked": len(self._queries.node_S)}
+        return {"evaluated_nodes": len(self._queries.node_S)}
 
     def _score(
         self, model: Encoder, collective: Collective, stage: Stage, rng: np.random.Generator
@@ -181,7 +195,7 @@ class LinkEvaluator(Evaluator):
         return np.random.default_rng(bootstrap_seed(self.config.seed))
 
     def embed(self, model: Encoder, collective: Collective, row_N: np.ndarray) -> Tensor:
-        """Embeddings (N, D) of rows, as ``embed_rows`` gives them."""
+        """Return the embeddings (N, D) of rows."""
         max_tokens = self.config.memory.max_tokens_per_micro_batch
         return embed_rows(
             model, partial(unmasked, self.read), row_N, collective, max_tokens=max_tokens
@@ -195,7 +209,7 @@ class LinkEvaluator(Evaluator):
 
     @cached_property
     def _sampled_queries(self) -> LinkQueries:
-        """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
+        """Nodes and links of evaluations during training; equal for all runs over a store."""
         return draw_link_queries(
             self.linked.graph, self.linked.heldout, self.evaluation.num_nodes_per_group, seed=0
         )

@@ -23,13 +23,13 @@ class InputConfig(MaskConfig):
     )
     crop: Literal["ends", "front", "back", "random"] = Field(
         "ends",
-        description="which part of a longer sequence is kept: the front, the back, one of these "
-        "two by chance (ends, as in the paper's code) or any window by chance (random)",
+        description="part of a longer sequence that is kept: the front, the back, randomly one of "
+        "these two (ends, as in the paper's code), or a random window (random)",
     )
 
 
 class EncoderConfig(TransformerConfig):
-    """The protein encoder. A checkpoint has its own sizes and vocabulary; those here are for scratch."""
+    """The protein encoder. Sizes and vocabulary are for scratch; a checkpoint has its own."""
 
     vocabulary: Literal["tape", "esm"] = Field(
         default="tape",

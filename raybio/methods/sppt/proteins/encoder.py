@@ -160,7 +160,7 @@ def vocabulary_of(config: EncoderConfig) -> Vocabulary:
 
 
 def max_tokens_of(config: EncoderConfig) -> int:
-    """Return the most tokens that the encoder of ``config`` reads, special ones included; no weights are loaded.
+    """Return the most tokens that the encoder of ``config`` reads; no weights are loaded.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is no BERT or ESM.

@@ -13,28 +13,19 @@ from numpy.typing import NDArray
 
 from raybio.methods.sppt.proteins.substitution import frequencies, random_residues, substitute
 
-# Relative speed of a site: the core of a domain, its middle, its surface, and the linkers between
-# domains.
+# Relative speed of a site: the core of a domain, its middle, its surface, and linkers.
 SPEEDS = (0.1, 0.5, 1.5, 3.0)
-
-
 LINKER = len(SPEEDS) - 1
-
-
 SHARE_OF_SPEED = (0.45, 0.35, 0.2)
-
+"""Probabilities of the speeds of a domain's sites."""
 
 SHARE_OF_DOMAIN_COUNT = (0.55, 0.3, 0.1, 0.05)
+"""Probabilities of one to four domains."""
 
-
-FOUNDER_CONCENTRATION = (
-    20.0  # of a Dirichlet around the overall frequencies: the lower, the more distinct
-)
-
+FOUNDER_CONCENTRATION = 20.0
+"""Of the Dirichlet distribution of a family's amino acids; lower makes families more distinct."""
 
 INDELS_PER_SUBSTITUTION = 0.05
-
-
 MEAN_INDEL_LENGTH = 2.0
 
 
@@ -42,10 +33,10 @@ class Proteome(NamedTuple):
     """Genes of one species.
 
     Attributes:
-        residue_T: codes 0..19 of all genes end to end.
+        residue_T: codes 0..19 of all genes.
         speed_T: class of speed of each site.
         indptr_G1: gene g is ``residue_T[indptr_G1[g] : indptr_G1[g + 1]]``.
-        ancestor_G: number of the root's gene from which each one descends; copies share it.
+        ancestor_G: root gene from which each gene descends; copies share it.
     """
 
     residue_T: NDArray[np.uint8]
@@ -54,8 +45,9 @@ class Proteome(NamedTuple):
     ancestor_G: NDArray[np.int64]
 
     def take(self, gene_K: NDArray[np.int64]) -> "Proteome":
-        """Genes ``gene_K``, in that order."""
-        start_K, length_K = self.indptr_G1[gene_K], np.diff(self.indptr_G1)[gene_K]
+        """Return the genes ``gene_K``, in that order."""
+        start_K = self.indptr_G1[gene_K]
+        length_K = np.diff(self.indptr_G1)[gene_K]
         indptr_K1 = np.concatenate([[0], np.cumsum(length_K)])
         position_T = np.arange(indptr_K1[-1]) + np.repeat(start_K - indptr_K1[:-1], length_K)
         return Proteome(
@@ -66,13 +58,15 @@ class Proteome(NamedTuple):
 def found_proteome(
     family_G4: NDArray[np.int64], domain_length: int, divergence: float, rng: np.random.Generator
 ) -> Proteome:
-    """The root's proteome: each gene a chain of diverged copies of its families' domains, with linkers around them.
+    """Return the root's proteome: genes of diverged copies of their families' domains.
+
+    Linkers stand between and around the domains.
 
     Args:
         family_G4: families of each gene's domains (G, 4), -1 where there is none.
         domain_length: mean letters of a domain.
         divergence: substitutions a site between a family's founder and each of its copies.
-        rng: the draws.
+        rng: draws founders, speeds, linkers and substitutions.
     """
     num_families = int(family_G4.max()) + 1
     length_F = np.maximum(
@@ -83,7 +77,9 @@ def found_proteome(
         rng.choice(len(SHARE_OF_SPEED), int(length), p=SHARE_OF_SPEED).astype(np.uint8)
         for length in length_F
     ]
-    residues, speeds, indptr = [], [], [0]
+    residues: list[NDArray[np.uint8]] = []
+    speeds: list[NDArray[np.uint8]] = []
+    indptr = [0]
     longest_linker = max(domain_length // 4, 2)
     for families in family_G4:
         length = 0
@@ -97,7 +93,8 @@ def found_proteome(
                 speeds.append(speed_F[family])
                 length += len(founder_F[family])
         indptr.append(indptr[-1] + length)
-    residue_T, speed_T = np.concatenate(residues), np.concatenate(speeds)
+    residue_T = np.concatenate(residues)
+    speed_T = np.concatenate(speeds)
     diverged_T = substitute(residue_T, speed_T, SPEEDS, divergence, rng)
     return Proteome(
         diverged_T, speed_T, np.asarray(indptr, dtype=np.int64), np.arange(len(family_G4))
@@ -107,10 +104,10 @@ def found_proteome(
 def draw_families(
     num_genes: int, num_families: int, num_first_families: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Families of each gene's one to four domains (G, 4), -1 where there is none.
+    """Draw the families of each gene's one to four domains (G, 4), -1 where there is none.
 
-    The first domain is of one of the first ``num_first_families`` families, each about equally
-    often; further ones are of any family.
+    The first domain has one of the first ``num_first_families`` families, each about equally often.
+    The other domains have any family.
     """
     count_G = rng.choice(len(SHARE_OF_DOMAIN_COUNT), num_genes, p=SHARE_OF_DOMAIN_COUNT) + 1
     family_G4 = rng.integers(0, num_families, (num_genes, len(SHARE_OF_DOMAIN_COUNT)))
@@ -127,12 +124,12 @@ def evolve(
     loss_rate: float,
     duplication_rate: float,
 ) -> Proteome:
-    """A proteome ``time`` substitutions a site later.
+    """Return a proteome ``time`` substitutions a site later.
 
     Args:
-        proteome: the start.
+        proteome: the proteome at the start.
         time: length of the branch.
-        rng: the draws.
+        rng: draws all events.
         loss_rate: losses a gene and unit of time.
         duplication_rate: duplications a gene and unit of time.
     """
@@ -147,13 +144,13 @@ def evolve(
 
 
 def _founder(length: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A domain that prefers some amino acids, as families do (leucine in coiled coils, glycine in collagen)."""
+    """Draw a domain that prefers some amino acids, as real families do (collagen: glycine)."""
     preferred = rng.dirichlet(FOUNDER_CONCENTRATION * frequencies())
     return rng.choice(len(preferred), length, p=preferred).astype(np.uint8)
 
 
 def _with_indels(proteome: Proteome, time: float, rng: np.random.Generator) -> Proteome:
-    """Insertions and deletions, in linkers only: a domain keeps its length and no gene vanishes."""
+    """Insert and delete in linkers only: domains keep their lengths, and no gene vanishes."""
     residue_T, speed_T, indptr_G1, ancestor_G = proteome
     linker = np.flatnonzero(speed_T == LINKER)
     expected = INDELS_PER_SUBSTITUTION * time * SPEEDS[LINKER] * len(linker)
@@ -162,20 +159,19 @@ def _with_indels(proteome: Proteome, time: float, rng: np.random.Generator) -> P
     deleted = deleted[speed_T[deleted] == LINKER]
     inserted = np.sort(linker[rng.integers(0, len(linker), rng.poisson(expected / 2))])
     inserted = np.repeat(inserted, rng.geometric(1 / MEAN_INDEL_LENGTH, len(inserted)))
-    gone = np.zeros(len(residue_T), dtype=bool)
-    gone[deleted] = True
+    is_deleted_T = np.zeros(len(residue_T), dtype=bool)
+    is_deleted_T[deleted] = True
     # An insertion before position p belongs to the gene that holds p.
-    shift_G1 = (
-        np.searchsorted(inserted, indptr_G1) - np.concatenate([[0], np.cumsum(gone)])[indptr_G1]
-    )
-    gone = np.insert(gone, inserted, False)
-    residue_T = np.insert(residue_T, inserted, random_residues(len(inserted), rng))[~gone]
-    speed_T = np.insert(speed_T, inserted, np.uint8(LINKER))[~gone]
+    num_deleted_T1 = np.concatenate([[0], np.cumsum(is_deleted_T)])
+    shift_G1 = np.searchsorted(inserted, indptr_G1) - num_deleted_T1[indptr_G1]
+    is_deleted_T = np.insert(is_deleted_T, inserted, False)
+    residue_T = np.insert(residue_T, inserted, random_residues(len(inserted), rng))[~is_deleted_T]
+    speed_T = np.insert(speed_T, inserted, np.uint8(LINKER))[~is_deleted_T]
     return Proteome(residue_T, speed_T, indptr_G1 + shift_G1, ancestor_G)
 
 
 def _runs(start_K: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Positions of runs of geometric length that begin at ``start_K``."""
+    """Return the positions of runs of geometric length that begin at ``start_K``."""
     length_K = rng.geometric(1 / MEAN_INDEL_LENGTH, len(start_K))
     within = np.arange(length_K.sum()) - np.repeat(np.cumsum(length_K) - length_K, length_K)
     return np.repeat(start_K, length_K) + within

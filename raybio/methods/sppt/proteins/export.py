@@ -19,7 +19,8 @@ _USAGE = """```python
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForMaskedLM.from_pretrained(".").base_model
+tokenizer = AutoTokenizer.from_pretrained(".")
+model = AutoModelForMaskedLM.from_pretrained(".").base_model
 {tokenize}
 with torch.no_grad():
     states = model(**batch).last_hidden_state
@@ -27,7 +28,8 @@ with torch.no_grad():
 ```"""
 
 
-_TOKENIZE = 'batch = tokenizer(["MKTAYIAKQR", "MVLSPADK"], padding=True, truncation=True, return_tensors="pt"{options})'
+_TOKENIZE = """sequences = ["MKTAYIAKQR", "MVLSPADK"]
+batch = tokenizer(sequences, padding=True, truncation=True, return_tensors="pt"{options})"""
 
 
 _USAGE_BY_POOLING = {

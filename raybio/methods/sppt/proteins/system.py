@@ -1,17 +1,8 @@
-"""Structure-preserving pre-training (SPPT) on protein interaction graphs.
+"""SPPT on protein interaction graphs: store, encoder, objective and evaluation wired together.
 
-McDermott, Yap, Szolovits, Zitnik: "Structure-inducing pre-training". L = (1 - λ) L_MLM + λ L_SPML
-    over a graph of
-proteins: one encoder learns to fill in masked residues and to place interacting proteins of a
-    species close together.
-
-Reproduced: the tiered sampling (tier 1: negatives from the anchor's species; tier 2: the loss
-    weights the pairs of
-the batch), both graph losses, the masked anchor view, and link retrieval as the measure. Different
-from the authors' code, each with a setting for theirs: special tokens are never masked; copies of a
-node in a batch are ignored instead of being each other's negatives; the paper's λ is used as such;
-negatives that no species can give come from outside it, counted; pairs run over the sequences of
-all workers; and held-out links are measured beside the training links.
+McDermott et al., *Structure-inducing pre-training*. The encoder learns to fill in masked residues
+and to place interacting proteins of a species close together. ``../README.md`` lists what is
+reproduced and where it differs from the authors' code.
 """
 
 from functools import partial
@@ -37,29 +28,35 @@ from raybio.methods.sppt.system import LinkEvaluator, link_system
 from raybio.store.store import open_store
 
 STORE = ProteinStore
-"""The class of the stores that it trains on."""
+"""Class of the stores."""
 
 
 def prepare_demo(directory: str | Path) -> Path:
-    """The embedded default corpus as a prepared store inside ``directory``; made on the first call."""
+    """Return the path of the embedded default corpus, prepared on the first call."""
     return default_corpus(directory).path
 
 
 def check(config: Config, store: ProteinStore) -> None:
-    """Refuse what can be known to fail before anything starts.
+    """Refuse settings that cannot be trained, before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source is not there, is no protein encoder, or reads less than
-            the inputs' length.
+        ConfigError: if the encoder's source does not exist, is no protein encoder, or reads fewer
+            tokens than ``input.max_length``.
     """
     check_protein_source(config.encoder.source, config.encoder.revision)
     _check_length(config, max_tokens_of(config.encoder))
 
 
 def input_lengths(config: Config, store: ProteinStore) -> list[InputLengths]:
-    """Count the sequences that are longer than what is read of them."""
-    wanted, crop = config.input.max_length, config.input.crop
-    return [protein_lengths(store, config.encoder, wanted, "input.max_length", crop=crop)]
+    """Count the sequences that are longer than the encoder reads."""
+    lengths = protein_lengths(
+        store,
+        config.encoder,
+        config.input.max_length,
+        "input.max_length",
+        crop=config.input.crop,
+    )
+    return [lengths]
 
 
 def _check_length(config: Config, max_tokens: int) -> None:
@@ -81,10 +78,11 @@ def build(config: Config, store_path: str | Path) -> System:
     store = open_store(store_path, ProteinStore)
     encoder = _encoder(config)
     _check_length(config, encoder.max_tokens)
-    table, longest = TokenTable.of(encoder.vocabulary), config.input.max_length
+    table = TokenTable.of(encoder.vocabulary)
+    max_length = config.input.max_length
     evaluator = LinkEvaluator(
         store,
-        ProteinRows(store, table, longest),
+        ProteinRows(store, table, max_length),
         partial(_encoder, config),
         config.evaluation,
         config,
@@ -94,16 +92,18 @@ def build(config: Config, store_path: str | Path) -> System:
         config,
         store,
         encoder=encoder,
-        read=ProteinRows(store, table, longest, config.input.crop),
+        read=ProteinRows(store, table, max_length, config.input.crop),
         masks=config.input,
         evaluate=evaluator.evaluate_during_training,
         final_evaluate=evaluator.final_report,
-        export=lambda folder, card: export_encoder(encoder, folder, card=card, max_tokens=longest),
-        # Another tokenizer makes other data of the same store.
+        export=lambda folder, card: export_encoder(
+            encoder, folder, card=card, max_tokens=max_length
+        ),
+        # The same store gives other tokens with another tokenizer.
         data_digest=f"{store.digest} read as {encoder.vocabulary.fingerprint}",
     )
 
 
 def _encoder(config: Config) -> ProteinEncoder:
-    """The encoder as training begins with it."""
+    """Return the encoder with its initial weights."""
     return build_protein_encoder(config.encoder, seed=derive_seed(config.seed, "weights"))

@@ -1,15 +1,14 @@
-"""TAPE's published checkpoint as a folder that ``encoder.source`` takes.
+"""Conversion of TAPE's published checkpoint to a folder for ``encoder.source``.
 
 TAPE (songlab-cal/tape, ``bert-base``) publishes ``config.json`` and a pickled ``pytorch_model.bin``
-with parameter names of its own. Here, and nowhere else, a pickle is read, with
-``weights_only=True``, which refuses all but tensors.
+with parameter names of its own. This is the only place that reads a pickle, with
+``weights_only=True``, which refuses everything but tensors.
 
     python -m raybio.methods.sppt.proteins.tape_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
 
-What changes: TAPE's pooler is left out, because SPPT embeds a sequence by the raw [CLS] state. The
-    published file is
-said to have no language-model head (songlab-cal/tape#139); then the folder has none either, and
-training starts one from random weights. A head that is there is taken along.
+TAPE's pooler is dropped: SPPT embeds a sequence by the raw [CLS] state. A language-model head is
+kept if there is one. The published file is said to have none (songlab-cal/tape#139); then training
+starts a head from random weights.
 """
 
 import json
@@ -59,7 +58,7 @@ WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 
 
 def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
-    """Write the checkpoint in ``source_dir`` to ``out_dir`` as safetensors, with configuration and tokenizer.
+    """Write a TAPE checkpoint as safetensors, with configuration and tokenizer.
 
     Returns:
         ``out_dir``, which appears whole or not at all.
@@ -87,7 +86,9 @@ def convert_tape_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path
 
 
 def rename_tape_tensors(tape_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """TAPE's tensors under the names of ``BertForMaskedLM``, without the pooler and the tied output embeddings.
+    """Return TAPE's tensors under the names of ``BertForMaskedLM``.
+
+    The pooler and the tied output embeddings are dropped.
 
     Raises:
         DataError: if a name is unknown, or output and input embeddings differ.
@@ -126,10 +127,8 @@ def rename_tape_tensors(tape_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 def _fill(model: PreTrainedModel, tensors: Mapping[str, Tensor], source: Path) -> None:
     # A tied weight stands under each of its names in a state dict, but once among the parameters.
     wanted = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
-    missing, left_over = (
-        sorted(wanted.keys() - tensors.keys()),
-        sorted(tensors.keys() - wanted.keys()),
-    )
+    missing = sorted(wanted.keys() - tensors.keys())
+    left_over = sorted(tensors.keys() - wanted.keys())
     if missing or left_over:
         raise DataError(
             f"{source}: config.json and pytorch_model.bin do not belong together: missing "

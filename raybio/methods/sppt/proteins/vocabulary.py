@@ -57,7 +57,7 @@ class Vocabulary:
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits that change if any sequence would get other tokens; the name does not count."""
+        """16 hex digits of all fields that tokens depend on; the name does not count."""
         special = [self.pad_id, self.mask_id, self.cls_id, self.eos_id, self.unk_id]
         content = [special, self.residue_ids.tolist(), self.token_id_by_byte.tolist()]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
