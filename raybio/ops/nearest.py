@@ -184,8 +184,8 @@ def _shortlist(score_BC: Tensor, num: int) -> tuple[Tensor, Tensor]:
     if num_candidates < 4 * num * _GROUP:
         score_BM, index_BM = score_BC.topk(num, dim=1)
         return index_BM, score_BM[:, -1]
-    # The best ``num`` candidates lie in the ``num`` groups with the best maxima. Group g holds every
-    # G-th candidate from g on.
+    # The best ``num`` candidates lie in the ``num`` groups with the best maxima.
+    # Group g holds every G-th candidate from g on.
     num_groups = num_candidates // _GROUP
     grouped_BNG = score_BC[:, : num_groups * _GROUP].view(num_rows, _GROUP, num_groups)
     rest_BC = score_BC[:, num_groups * _GROUP :]

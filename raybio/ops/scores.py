@@ -1,10 +1,12 @@
-"""Scores of all candidates for a block of anchors, in which equal distances are equal numbers.
+"""Scores of all candidates for a block of anchors, where equal distances give equal scores.
 
-B anchors of a block, N candidates, D embedding width.
+A matrix product may sum the products of different entries in different orders. Two distances that
+are mathematically equal then differ in their last bits, and a tie becomes a ranking. So scores are
+computed in fp64 and rounded to 32 bits relative to the size of the summands: coarser than the
+noise, finer than the resolution of single precision.
 
-A matrix product sums in an order that may depend on where an entry lies, so two distances that are equal on paper come
-out some last bits apart, and a tie becomes a ranking. Scores are therefore computed in fp64 and rounded to 32 bits
-relative to the size of the summands: coarser than the noise, finer than what single precision tells apart.
+Shape letters: B anchors of a block, N anchors or candidates, M candidates, D embedding width, R
+rows of a tile, W width of the scored vectors, C columns of a tile.
 """
 
 from collections.abc import Iterator
@@ -21,29 +23,29 @@ Metric = Literal["euclidean", "cosine", "dot"]
 
 
 ENTRIES_AT_ONCE = 1 << 24
-
+"""Maximum number of scores in a block, where possible."""
 
 _TILE_ENTRIES = 1 << 23
 
-
 _CPU_TILE_ENTRIES = 1 << 20
 
-
 NOISE_ULPS = 16
-"""Embeddings that lie nearer to each other, in units of the precision that made them, are equal."""
+"""Embeddings whose difference is smaller, in units of their precision's epsilon, count as equal."""
 
-
-_GRID = 2.0**20  # adding and subtracting 2**20 times a size rounds to 2**-32 of that size
+_GRID = 2.0**20
+"""Adding and subtracting 2**20 times a size rounds to 2**-32 of that size."""
 
 
 @dataclass(frozen=True)
 class _Vectors:
-    """Embeddings as they were given, and what turns their rows into the vectors that are scored.
+    """Embeddings in their own precision, converted a tile at a time to the vectors that are scored.
 
     Attributes:
-        embedding_ND: in their own precision.
-        divisors: columns (N, 1), fp64, that rows are divided by in turn, so that they get length 1; empty: none.
-        is_zero_N1: rows that are zero, as an axis of its own; None: there is no such axis.
+        embedding_ND: the given embeddings.
+        divisors: columns (N, 1), fp64, by which rows are divided in turn to get length 1; empty:
+            rows stay as they are.
+        is_zero_N1: whether a row is zero, which becomes an axis of its own; None: there is no such
+            axis.
     """
 
     embedding_ND: Tensor
@@ -52,11 +54,11 @@ class _Vectors:
 
     @classmethod
     def of(cls, embedding_ND: Tensor, metric: Metric) -> "_Vectors":
-        """Compute the lengths of rows for "cosine", a tile at a time."""
+        """Wrap embeddings; for "cosine", compute the lengths of rows, a tile at a time."""
         embedding_ND = embedding_ND.detach()
         if metric != "cosine":
             return cls(embedding_ND)
-        # As ``similarity.normalise``.
+        # The same steps as ``similarity.normalise``.
         shape = (len(embedding_ND), 1)
         largest_N1 = torch.empty(shape, dtype=torch.float64, device=embedding_ND.device)
         length_N1 = torch.empty_like(largest_N1)
@@ -72,11 +74,11 @@ class _Vectors:
 
     @property
     def width(self) -> int:
-        """Width of the vectors."""
+        """Width of the scored vectors."""
         return self.embedding_ND.shape[1] + (self.is_zero_N1 is not None)
 
     def rows(self, index: slice | Tensor) -> Tensor:
-        """Vectors (R, width) of some rows, fp64, without a copy of the others."""
+        """Return the vectors (R, W) of some rows, in fp64."""
         embedding_RD = self.embedding_ND[index]
         width = embedding_RD.shape[1]
         vector_RW = torch.empty(
@@ -90,7 +92,7 @@ class _Vectors:
         return vector_RW
 
     def columns(self, index: slice) -> Tensor:
-        """Columns of the embeddings (columns, N), fp64, divided as the rows are."""
+        """Return columns of the vectors (C, N), in fp64."""
         column_CN = self.embedding_ND[:, index].T.to(
             torch.float64, memory_format=torch.contiguous_format
         )
@@ -101,15 +103,18 @@ class _Vectors:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Anchors and candidates for scoring blocks of anchors; the higher the score, the nearer.
+    """Anchors and candidates, ready for scoring blocks of anchors; a higher score is nearer.
 
-    Embeddings stay as they are. Their vectors in double precision are made a tile at a time when they are scored.
-    Memory beyond the embeddings and a block of scores: a tile, and some numbers a row.
+    The embeddings are not copied. Their vectors in double precision are computed a tile at a time
+    when they are scored. Memory beyond the embeddings and a block of scores: a tile, and some
+    numbers per row.
 
     Attributes:
-        dtype: of the scores.
-        is_distance: scores are minus squared distances, whose order is that of distances; otherwise inner products.
-        scale: size to which all scores are rounded; None: each pair's own, which one giant among them cannot spoil.
+        dtype: dtype of the scores.
+        is_distance: scores are negative squared distances, whose order is that of distances;
+            otherwise inner products.
+        scale: size relative to which all scores are rounded; None: each pair's own size, which a
+            single outlier does not affect.
     """
 
     dtype: torch.dtype
@@ -123,27 +128,27 @@ class Scorer:
 
     @property
     def num_candidates(self) -> int:
-        """N."""
+        """The number of candidates."""
         return len(self._candidates.embedding_ND)
 
     @property
     def device(self) -> torch.device:
-        """Where the embeddings lie and the work is done."""
+        """The device of the embeddings, which does the work."""
         return self._candidates.embedding_ND.device
 
     def block(self, first: int, end: int) -> Tensor:
-        """Scores (end - first, N) of the candidates for anchors ``[first, end)``; -inf for the anchor itself."""
+        """Return the scores (B, N) for anchors ``[first, end)``; -inf for the anchor itself."""
         score_BN = self.between(slice(first, end))
         score_BN.diagonal(offset=first).fill_(-torch.inf)
         return score_BN
 
     def between(self, anchors: slice | Tensor) -> Tensor:
-        """Scores (B, N) of the candidates for some anchors; a row that is both is scored like any other."""
+        """Return the scores (B, N) for some anchors; the anchor itself is scored like any other."""
         anchor_BD = _prepared(self._anchors, anchors, self._center_D, self.dtype)
         size_B1 = self._anchor_size_N[anchors, None]
         num_anchors, width = anchor_BD.shape
         score_BN = anchor_BD.new_empty(num_anchors, self.num_candidates)
-        # A tile takes its vectors, the sizes of its scores and the scores themselves.
+        # A tile needs memory for its vectors, the sizes of its scores and the scores.
         for rows in _tiles(self.num_candidates, width + 2 * num_anchors, _tile_entries(anchor_BD)):
             candidate_RD = _prepared(self._candidates, rows, self._center_D, self.dtype)
             score_BN[:, rows] = self._scores(
@@ -171,40 +176,40 @@ class Scorer:
 def scorer(
     anchor_ND: Tensor, metric: Metric, dtype: torch.dtype, candidate_MD: Tensor | None = None
 ) -> Scorer:
-    """Prepare candidates. In ``torch.float32`` twice as fast, but ties are left to chance.
+    """Prepare anchors and candidates for scoring.
 
-    Embeddings that differ by the rounding of their own precision alone, as those of a collapsed encoder do, are equal:
-    their noise depends on lengths and batches, and would be ranked as if it said something.
+    If all embeddings differ by no more than the rounding of their own precision, as those of a
+    collapsed encoder do, they are made equal. That noise depends on lengths and batches and must
+    not be ranked.
 
     Args:
-        anchor_ND: embeddings.
+        anchor_ND: embeddings of the anchors.
         metric: "euclidean", "cosine" or "dot".
-        dtype: of the scores.
-        candidate_MD: embeddings of the same width; None: the anchors are the candidates.
+        dtype: dtype of the scores; ``torch.float32`` is twice as fast, but breaks ties arbitrarily.
+        candidate_MD: embeddings of the candidates, of the same width; None: the anchors are the
+            candidates.
 
     Raises:
         ValueError: for an unknown metric.
     """
     if metric not in ("euclidean", "cosine", "dot"):
         raise ValueError(f"metric is {metric!r}, want 'euclidean', 'cosine' or 'dot'")
-    # On the unit sphere the order of cosines is that of distances, which resolve cosines near 1 far better. A zero
-    # vector gets an axis of its own: its cosine is 1 with its like and 0 with all others.
+    # On the unit sphere, cosines have the order of distances, and distances resolve cosines near 1
+    # far better. Zero vectors get an axis of their own: their cosine is 1 with each other and 0 with
+    # all others.
     anchors = _Vectors.of(anchor_ND, metric)
     candidates = anchors if candidate_MD is None else _Vectors.of(candidate_MD, metric)
     parts = (anchors,) if candidate_MD is None else (anchors, candidates)
     median_D = _center(parts)
     if _is_rounding_noise(parts, median_D):
-        anchors, candidates = (
-            _Vectors(median_D.expand(len(part.embedding_ND), -1)) for part in (anchors, candidates)
-        )
+        anchors = _Vectors(median_D.expand(len(anchors.embedding_ND), -1))
+        candidates = _Vectors(median_D.expand(len(candidates.embedding_ND), -1))
         parts = (anchors, candidates)
     center_D = None if metric == "dot" else median_D
     sizes = [_sizes(part, center_D, dtype) for part in parts]
-    scale = (
-        max((float(size_N.max()) for size_N in sizes if len(size_N)), default=0.0)
-        if metric == "cosine"
-        else None
-    )
+    scale = None
+    if metric == "cosine":
+        scale = max((float(size_N.max()) for size_N in sizes if len(size_N)), default=0.0)
     return Scorer(
         dtype=dtype,
         is_distance=metric != "dot",
@@ -218,14 +223,15 @@ def scorer(
 
 
 def _center(parts: tuple[_Vectors, ...]) -> Tensor:
-    """Median of each axis over all vectors.
+    """Return the median of each axis over all vectors.
 
-    Distances to it stay, but less is left to cancel in |a|^2 + |b|^2 - 2ab. Not the mean, which one giant would move.
+    Subtracting it keeps distances and reduces the cancellation in |a|^2 + |b|^2 - 2ab. The mean
+    would depend on a single outlier.
     """
     width = parts[0].embedding_ND.shape[1]
     num_rows = sum(len(part.embedding_ND) for part in parts)
     center_D = torch.empty(parts[0].width, dtype=torch.float64, device=parts[0].embedding_ND.device)
-    # A median takes about four times its input.
+    # A median needs about four times the memory of its input.
     for columns in _tiles(width, 6 * num_rows, _TILE_ENTRIES):
         column_CN = torch.cat([part.columns(columns) for part in parts], dim=1)
         center_D[columns] = column_CN.median(1).values
@@ -236,7 +242,7 @@ def _center(parts: tuple[_Vectors, ...]) -> Tensor:
 
 
 def _is_rounding_noise(parts: tuple[_Vectors, ...], center_D: Tensor) -> bool:
-    """Whether all vectors lie within the rounding of their own precision of one point."""
+    """Return whether all vectors equal one point, up to the rounding of their own precision."""
     deviation = size = 0.0
     for part in parts:
         for rows in _tiles(len(part.embedding_ND), part.width, _tile_entries(center_D)):
@@ -247,12 +253,12 @@ def _is_rounding_noise(parts: tuple[_Vectors, ...], center_D: Tensor) -> bool:
 
 
 def _noise(made_in: torch.dtype, size: float) -> float:
-    """Rounding noise of embeddings whose largest entry is ``size``; that of bf16 is taken for fp32's."""
+    """Return the rounding noise of embeddings with largest entry ``size``; bf16 counts as fp32."""
     return NOISE_ULPS * min(torch.finfo(made_in).eps, torch.finfo(torch.float32).eps) * size
 
 
 def _sizes(vectors: _Vectors, center_D: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Squared length of each vector for distances, length for inner products."""
+    """Return the squared length of each vector for distances, its length for inner products."""
     size_N = torch.empty(len(vectors.embedding_ND), dtype=dtype, device=vectors.embedding_ND.device)
     for rows in _tiles(len(size_N), vectors.width, _tile_entries(size_N)):
         if center_D is None:
@@ -265,29 +271,29 @@ def _sizes(vectors: _Vectors, center_D: Tensor | None, dtype: torch.dtype) -> Te
 def _prepared(
     vectors: _Vectors, index: slice | Tensor, center_D: Tensor | None, dtype: torch.dtype
 ) -> Tensor:
-    """Vectors of some rows, moved so that the center is 0."""
+    """Return the vectors of some rows, relative to the center."""
     vector_RD = vectors.rows(index)
     return (vector_RD if center_D is None else vector_RD.sub_(center_D)).to(dtype)
 
 
 def _tile_entries(tensor: Tensor) -> int:
-    # On a CPU a tile stays in the cache. On a GPU starting kernels costs more than memory traffic.
+    # On a CPU a tile should fit the cache. On a GPU, launches cost more than memory traffic.
     return _CPU_TILE_ENTRIES if tensor.device.type == "cpu" else _TILE_ENTRIES
 
 
 def _tiles(num_rows: int, entries_per_row: int, num_entries: int) -> Iterator[slice]:
-    """Rows a tile at a time, each of ``num_entries`` entries at most if it can be."""
+    """Yield the rows of each tile, with at most ``num_entries`` entries where possible."""
     rows = max(1, num_entries // max(entries_per_row, 1))
     for start in range(0, num_rows, rows):
         yield slice(start, min(start + rows, num_rows))
 
 
 def without_rounding_noise(wide_ND: Tensor, made_in: torch.dtype) -> Tensor:
-    """Return the embeddings, or their median N times if all of them lie within rounding of it.
+    """Return the embeddings, or N copies of their median if they equal it up to rounding.
 
     Args:
         wide_ND: embeddings in float64.
-        made_in: the precision in which they were computed.
+        made_in: precision in which they were computed.
     """
     if not wide_ND.numel():
         return wide_ND
@@ -300,25 +306,29 @@ def without_rounding_noise(wide_ND: Tensor, made_in: torch.dtype) -> Tensor:
 def row_blocks(
     num_rows: int, num_columns: int, block_rows: int, collective: Collective | None
 ) -> Iterator[tuple[int, int]]:
-    """(first row, end) of this worker's blocks: at most ``block_rows`` rows and, if it can be, ``ENTRIES_AT_ONCE``."""
+    """Yield (first row, end) of this worker's blocks.
+
+    A block has at most ``block_rows`` rows and, where possible, at most ``ENTRIES_AT_ONCE`` scores.
+    """
     rank, world = (0, 1) if collective is None else (collective.rank, collective.world)
-    first, last = num_rows * rank // world, num_rows * (rank + 1) // world
+    first = num_rows * rank // world
+    last = num_rows * (rank + 1) // world
     rows = max(1, min(block_rows, ENTRIES_AT_ONCE // max(num_columns, 1)))
     for start in range(first, last, rows):
         yield start, min(start + rows, last)
 
 
-def check_finite(vector_ND: Tensor, what: str) -> None:
-    """Refuse embeddings that cannot be ranked.
+def check_finite(vector_ND: Tensor, name: str) -> None:
+    """Check that embeddings are finite; ``name`` is the plural noun for them in the error.
 
     Raises:
-        ValueError: naming how many of ``what`` hold NaN or Inf, and the first.
+        ValueError: with the number of rows that hold NaN or Inf, and the first of them.
     """
     is_bad_N = torch.empty(len(vector_ND), dtype=torch.bool, device=vector_ND.device)
     for rows in _tiles(len(vector_ND), vector_ND.shape[1], _tile_entries(vector_ND)):
         is_bad_N[rows] = ~torch.isfinite(vector_ND[rows]).all(1)
     if bool(is_bad_N.any()):
         raise ValueError(
-            f"{int(is_bad_N.sum())} of {len(vector_ND)} {what} hold NaN or Inf "
+            f"{int(is_bad_N.sum())} of {len(vector_ND)} {name} hold NaN or Inf "
             f"(the first: row {int(torch.nonzero(is_bad_N)[0, 0])}); has training diverged?"
         )

@@ -232,5 +232,5 @@ def test_scores_of_unlike_shape_and_none_at_all_are_refused():
     indptr, indices = csr(gold_sets())
     both = [distance_scores(query, candidate), distance_scores(query, candidate[:9])]
     for several in (both, []):
-        with pytest.raises(ValueError, match="want one kind at least, all of one shape"):
+        with pytest.raises(ValueError, match="want at least one kind, all of one shape"):
             retrieve_by_each(several, indptr, indices)
