@@ -140,7 +140,8 @@ def test_an_export_writes_vertices_and_relations_from_head_to_tail(
 def test_the_loss_falls_and_relations_of_documents_never_seen_are_found(trained: Trained) -> None:
     assert trained.reports[-1].metrics["loss"] < 0.4 * trained.reports[0].metrics["loss"]
     f1 = {who: trained.value(who, "test", "f1") for who in ("initial", "trained")}
-    # Of a pair with one relation, pairs with both are nearer neighbours than pairs with none: SupCon lays no threshold.
+    # Of a pair with one relation, pairs with both are nearer neighbours than pairs with none:
+    # SupCon lays no threshold.
     least = {"mccl": 0.9, "ce": 0.9, "supcon": 0.6}[trained.kind]
     assert f1["trained"] > max(least, f1["initial"]), f1
 

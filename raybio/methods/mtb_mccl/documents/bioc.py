@@ -1,6 +1,7 @@
 """BioC, as XML and as JSON: documents of passages with annotations, and relations between the ids of entities.
 
-``identifier`` and ``type`` of an annotation, and ``entity1``, ``entity2`` and ``type`` of a relation, stand in infons.
+``identifier`` and ``type`` of an annotation, and ``entity1``, ``entity2`` and ``type`` of a
+relation, stand in infons.
 """
 
 from collections.abc import Iterator

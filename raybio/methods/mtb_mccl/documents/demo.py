@@ -1,9 +1,9 @@
 """The embedded default corpus for relations: a simulated world of facts, and documents that tell some of them.
 
-Entities of three types have names and ids, and a hidden graph says which are related, and how. A document is about a
-few of them: each fact it tells stands in one of several wordings, and sentences that merely name two entities stand
-beside them, so that a relation has to be read and not guessed from what is named together. Facts come again in other
-documents, so pairs of entities recur.
+Entities of three types have names and ids, and a hidden graph says which are related, and how. A
+document is about a few of them: each fact it tells stands in one of several wordings, and sentences
+that merely name two entities stand beside them, so that a relation has to be read and not guessed
+from what is named together. Facts come again in other documents, so pairs of entities recur.
 """
 
 import gzip

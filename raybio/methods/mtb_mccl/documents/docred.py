@@ -19,11 +19,13 @@ from raybio.store.quarantine import Quarantine
 def read_docred(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
     """The documents of a file, in order; a document's id is its title, an entity's the number of its vertex.
 
-    A mention's name must be its tokens, white space aside: the authors tokenised the texts, and not always the names.
-    Of a name with several lines the last one counts; numbers of lists stand in the others.
+    A mention's name must be its tokens, white space aside: the authors tokenised the texts, and not
+    always the names. Of a name with several lines the last one counts; numbers of lists stand in
+    the others.
 
     Args:
-        path: the file, plain or gzip: a list of objects with ``title``, ``sents``, ``vertexSet`` and ``labels``.
+        path: the file, plain or gzip: a list of objects with ``title``, ``sents``, ``vertexSet``
+            and ``labels``.
         quarantine: takes mentions whose name is not that at their place.
 
     Raises:

@@ -61,7 +61,8 @@ PREFIX = re.compile(
 SPECIES_SUFFIX = re.compile(r"\(tax:[0-9]*\)$", re.IGNORECASE)
 
 
-# tmVar's ids carry what is known about the variant: "p|SUB|V|600|E;Gene:673;RS#:113488022;VariantGroup:0".
+# tmVar's ids carry what is known about the variant:
+# "p|SUB|V|600|E;Gene:673;RS#:113488022;VariantGroup:0".
 ATTRIBUTE = re.compile(
     r";\s*(?:RS#|CA#|HGVS|VariantGroup|(?:Corresponding)?(?:Gene|Species|Disease)):"
 )
@@ -78,7 +79,8 @@ class Mention:
         start: offset of its first character in the document's text.
         end: offset behind its last character.
         type: as the corpus calls it.
-        ids: of what it names, as ``split_ids`` returns them: id -> as the file writes it. Empty where they are unknown.
+        ids: of what it names, as ``split_ids`` returns them: id -> as the file writes it. Empty
+            where they are unknown.
     """
 
     start: int
@@ -97,8 +99,9 @@ class RawDocument:
         mentions: their texts were compared with the text.
         relations: (label, id, id), not checked.
         line: where it begins in its file, from 1.
-        is_docred: ids are numbers within the document, relations have a direction and a pair may have several. Else
-            ids are those of a knowledge base, and an unordered pair has one relation at most.
+        is_docred: ids are numbers within the document, relations have a direction and a pair may
+            have several. Else ids are those of a knowledge base, and an unordered pair has one
+            relation at most.
     """
 
     document_id: str
@@ -114,12 +117,14 @@ class EntityDocument:
     """A document's entities, numbered in the order in which they are first mentioned.
 
     Attributes:
-        spans_M: (start, end) of each place with a mention, ascending; mentions at the same place are one.
+        spans_M: (start, end) of each place with a mention, ascending; mentions at the same place
+            are one.
         links_C: (mention, entity), ascending.
         types_E: types of the entities, see ``TYPES``.
-        keys_E: identities across documents: "Disease:D003924", or "Disease:~its name" where no id is known.
-        written_ids_E: as the file writes the id at the entity's first mention: "MESH:D003924"; a vertex's number in
-            DocRED; "" where no id is known.
+        keys_E: identities across documents: "Disease:D003924", or "Disease:~its name" where no id
+            is known.
+        written_ids_E: as the file writes the id at the entity's first mention: "MESH:D003924"; a
+            vertex's number in DocRED; "" where no id is known.
         relations_P: (head, tail, label).
     """
 
@@ -134,11 +139,13 @@ class EntityDocument:
 def resolve_entities(raw: RawDocument, quarantine: Quarantine, file: str) -> EntityDocument:
     """Group mentions into entities and resolve the relations' ids.
 
-    Mentions of one type and id are one entity; a mention with several ids belongs to several. Without a known id, those
-    of one type and lower-cased text are one. In DocRED the id alone decides, and the first mention gives the type and
-    the name by which other documents know the entity, since there is no id of a knowledge base.
+    Mentions of one type and id are one entity; a mention with several ids belongs to several.
+    Without a known id, those of one type and lower-cased text are one. In DocRED the id alone
+    decides, and the first mention gives the type and the name by which other documents know the
+    entity, since there is no id of a knowledge base.
 
-    A relation without direction is stored in one order: by type (see ``type_rank``), then by first mention.
+    A relation without direction is stored in one order: by type (see ``type_rank``), then by first
+    mention.
 
     Args:
         raw: the document.
@@ -182,11 +189,13 @@ def type_rank(kind: str) -> tuple[int, str]:
 def split_ids(column: str) -> dict[str, str]:
     """Split a mention's column of ids at ``,`` and ``;``, never at ``|``, as corpora agree.
 
-    A prefix that says the knowledge base is taken off where the type says as much (``MESH:D003924``), the species from
-    genes (``7157(Tax:9606)``). A variant with tmVar's attributes has one id: its dbSNP number, or else its notation.
+    A prefix that says the knowledge base is taken off where the type says as much
+    (``MESH:D003924``), the species from genes (``7157(Tax:9606)``). A variant with tmVar's
+    attributes has one id: its dbSNP number, or else its notation.
 
     Returns:
-        id -> as the column writes it, each id once. A variant with tmVar's attributes is written as the whole column.
+        id -> as the column writes it, each id once. A variant with tmVar's attributes is written as
+        the whole column.
     """
     if ATTRIBUTE.search(column):
         rs_number = RS_NUMBER.search(column)

@@ -43,11 +43,12 @@ def read_documents(path: str | Path, quarantine: Quarantine) -> Iterator[RawDocu
         quarantine: takes what is left out, with its file, line and reason.
 
     Yields:
-        Documents in the file's order. Write them where they can be thrown away: if the file turns out to be broken at
-        its end, what came before must not be used.
+        Documents in the file's order. Write them where they can be thrown away: if the file turns
+        out to be broken at its end, what came before must not be used.
 
     Raises:
-        DataError: with file and line, if the file cannot be read, is damaged, or of none of these formats.
+        DataError: with file and line, if the file cannot be read, is damaged, or of none of these
+            formats.
     """
     path = Path(path)
     for raw in _reader_of(path)(path, quarantine):

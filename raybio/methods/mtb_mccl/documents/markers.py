@@ -46,7 +46,8 @@ class MarkedDocument:
 
     Attributes:
         id_S: token ids, special ones included.
-        position_M: where the marker that opens each mention stands; ``NOT_READ`` for mentions that were cut away.
+        position_M: where the marker that opens each mention stands; ``NOT_READ`` for mentions that
+            were cut away.
         is_plain_S: True at words outside of all mentions: what masked language modelling may hide.
     """
 
@@ -65,8 +66,8 @@ def insert_markers(
 ) -> MarkedDocument:
     """Put markers around mentions, and one blank in the place of the words of those to be blanked.
 
-    A mention spans all tokens that share a character with it; mentions may lie in one another. What is too long loses
-    its end.
+    A mention spans all tokens that share a character with it; mentions may lie in one another. What
+    is too long loses its end.
 
     Args:
         tokens: of the text.

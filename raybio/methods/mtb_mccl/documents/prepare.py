@@ -37,28 +37,33 @@ def prepare_documents(
 ) -> DocumentStore:
     """Make a store of documents in PubTator's format, BioC or DocRED's JSON; formats are recognised by content.
 
-    Documents go by their ids: one that is in dev, test or an excluded file is kept out of training, and of several in
-    one split the one with the most mentions is kept. Both are counted in the manifest's ``quarantine``.
+    Documents go by their ids: one that is in dev, test or an excluded file is kept out of training,
+    and of several in one split the one with the most mentions is kept. Both are counted in the
+    manifest's ``quarantine``.
 
     Args:
         out: folder of the store.
         train: files to train on.
         dev: files to choose settings on.
         test: files to report on.
-        exclude: files whose documents are kept out of training, such as a test set that other corpora share.
-        relation_names: JSON object id -> name (DocRED's ``rel_info.json``); its order is that of the labels. None:
-            relations are called as in the files, in the order of the alphabet.
-        dev_share: in place of ``dev``, the share of the training documents with a relation to choose settings on; one
-            without any may as well be unlabelled. Drawn by id and seed alone; none that test or an excluded file has.
+        exclude: files whose documents are kept out of training, such as a test set that other
+            corpora share.
+        relation_names: JSON object id -> name (DocRED's ``rel_info.json``); its order is that of
+            the labels. None: relations are called as in the files, in the order of the alphabet.
+        dev_share: in place of ``dev``, the share of the training documents with a relation to
+            choose settings on; one without any may as well be unlabelled. Drawn by id and seed
+            alone; none that test or an excluded file has.
         seed: see above.
         force: replace a store that is there already.
-        min_type_pair_relations: pairs of types with fewer training relations are no candidates: BioRED has one relation
-            of a gene and a variant by accident. With directed relations, and with none, all pairs are candidates.
+        min_type_pair_relations: pairs of types with fewer training relations are no candidates:
+            BioRED has one relation of a gene and a variant by accident. With directed relations,
+            and with none, all pairs are candidates.
         max_bad_share: share of bad documents, mentions or relations that is put up with.
 
     Raises:
         ConfigError: for a share out of (0, 1), or one beside ``dev``.
-        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left or drawn.
+        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing
+            is left or drawn.
         StoreError: if the store cannot be written.
     """
     _check_share(dev_share, dev)
@@ -100,11 +105,12 @@ def prepare_unlabelled(
 ) -> DocumentStore:
     """Make a store of documents to find relations in: all of them are in "train", none has a relation of its own.
 
-    Every pair of types is a candidate, and an entity's key is its id as the file writes it. Formats, duplicates and
-    invalid documents are treated as by ``prepare_documents``.
+    Every pair of types is a candidate, and an entity's key is its id as the file writes it.
+    Formats, duplicates and invalid documents are treated as by ``prepare_documents``.
 
     Raises:
-        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left.
+        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing
+            is left.
         StoreError: if the store cannot be written.
     """
     check_readable_files(files)
@@ -174,6 +180,7 @@ def _relation_names(path: Path) -> dict[str, str]:
     for name, count in count_by_name.items():
         if count > 1:
             raise DataError(
-                f"{path}: two relations are called {name!r} ({NO_RELATION} is the name of none at all). Rename one."
+                f"{path}: two relations are called {name!r} ({NO_RELATION} is the name of none at "
+                "all). Rename one."
             )
     return names

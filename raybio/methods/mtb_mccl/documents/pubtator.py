@@ -47,7 +47,8 @@ def read_pubtator(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
 
     Args:
         path: the file, plain or gzip.
-        quarantine: takes mentions whose text is not that at their offsets, and lines that are none of the above.
+        quarantine: takes mentions whose text is not that at their offsets, and lines that are none
+            of the above.
 
     Raises:
         DataError: if the file is torn or not UTF-8; what came before must not be used then.

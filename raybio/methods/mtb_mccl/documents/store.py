@@ -1,7 +1,8 @@
 """The store of documents with entities and, where they are known, relations; rows are sorted by split.
 
-Shape letters: N documents; of all documents end to end or of one: M places with mentions, C (mention, entity) links,
-E entities, P relations, K candidate pairs. T types, Y keys, L entries of the keys' lists of documents.
+Shape letters: N documents; of all documents end to end or of one: M places with mentions, C
+(mention, entity) links, E entities, P relations, K candidate pairs. T types, Y keys, L entries of
+the keys' lists of documents.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 class DocumentStore(RaggedStore):
     """An open store of documents.
 
-    Entities of a document are numbered in the order of their first mentions, and mentions in that of the text.
+    Entities of a document are numbered in the order of their first mentions, and mentions in that
+    of the text.
     """
 
     kind = "documents"
@@ -142,9 +144,9 @@ class DocumentStore(RaggedStore):
     def candidates(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """The pairs of entities to be classified: (head (K,), tail (K,)), int64, ascending.
 
-        Directed relations: all ordered pairs of different entities. Else: the unordered pairs whose types are one of
-        ``type_pairs``; the head is the entity whose type comes first in ``entity_types``, within a type the one that is
-        mentioned first.
+        Directed relations: all ordered pairs of different entities. Else: the unordered pairs whose
+        types are one of ``type_pairs``; the head is the entity whose type comes first in
+        ``entity_types``, within a type the one that is mentioned first.
         """
         type_E = self.types(row)
         if self.is_directed:
@@ -214,7 +216,8 @@ def commit_documents(
         entity_keys: ascending.
         relation_names: without ``NO_RELATION``, which becomes number 0.
         is_docred: whether relations have a direction, and a pair several.
-        min_type_pair_relations: pairs of types with fewer training relations are no candidates; without direction only.
+        min_type_pair_relations: pairs of types with fewer training relations are no candidates;
+            without direction only.
         count_by_word: as ``DocumentStore.count_by_word``.
         provenance: further entries of the manifest.
 
@@ -302,7 +305,7 @@ def _type_pairs(
     np.add.at(num_TT, tuple(train_types_P2.T), 1)
     if num_TT.max() < min_relations:
         raise DataError(
-            f"no pair of types has {min_relations} training relations, so no pair of entities would be a candidate. "
-            "Lower --min-type-pair-relations."
+            f"no pair of types has {min_relations} training relations, so no pair of entities "
+            "would be a candidate. Lower --min-type-pair-relations."
         )
     return num_TT >= min_relations

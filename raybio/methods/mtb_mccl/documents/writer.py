@@ -1,9 +1,11 @@
 """Documents on their way into a store: their arrays go through files, and memory does not grow with their texts.
 
-In memory stay, of each document, some numbers and its id, and the distinct keys; and in the end, while the documents of
-each key are found, some 27 bytes of each entity of each document (8 GB for 300 million).
+In memory stay, of each document, some numbers and its id, and the distinct keys; and in the end,
+while the documents of each key are found, some 27 bytes of each entity of each document (8 GB for
+300 million).
 
-Shape letters: D documents as they were added, N rows of the store, and those of ``document_store.py``.
+Shape letters: D documents as they were added, N rows of the store, and those of
+``document_store.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +58,8 @@ class DocumentCollector:
 
         Args:
             folder: of the store's draft.
-            dev_share: share of the training documents with relations that become validation documents; None: none.
+            dev_share: share of the training documents with relations that become validation
+                documents; None: none.
             seed: which of them.
         """
         self.folder, self._dev_share, self._seed = folder, dev_share, seed
@@ -83,8 +86,8 @@ class DocumentCollector:
         """
         if self._is_docred not in (None, raw.is_docred):
             raise DataError(
-                f"{file}: documents of DocRED and others were given together, and relations have a direction only in "
-                "DocRED. Prepare a store of each."
+                f"{file}: documents of DocRED and others were given together, and relations have a "
+                "direction only in DocRED. Prepare a store of each."
             )
         self._is_docred = raw.is_docred
         values: dict[str, list[Any]] = {
@@ -132,12 +135,14 @@ class DocumentCollector:
             draft: where.
             quarantine: takes documents that are left out.
             held_out: ids of documents that are kept out of training.
-            name_by_relation: all relations, in order, and their names; None: those that occur, by name.
+            name_by_relation: all relations, in order, and their names; None: those that occur, by
+                name.
             min_type_pair_relations: as ``commit_documents``.
             provenance: further entries of the manifest; what was set aside is added.
 
         Raises:
-            DataError: if no training document is left, no validation document was drawn, or a relation has no name.
+            DataError: if no training document is left, no validation document was drawn, or a
+                relation has no name.
         """
         self._write_pending()
         ids = pa.chunked_array(self._ids, pa.string()).combine_chunks()
@@ -199,8 +204,8 @@ class DocumentCollector:
         ]
         if not drawn:
             raise DataError(
-                f"--dev-share {share:g} of {may_be_D.sum():,} training documents with relations drew none; want a "
-                "larger share, another --seed, or validation documents by --dev"
+                f"--dev-share {share:g} of {may_be_D.sum():,} training documents with relations "
+                "drew none; want a larger share, another --seed, or validation documents by --dev"
             )
         fact_D5[drawn, SPLIT] = SPLITS.index("dev")
 
@@ -256,8 +261,8 @@ class DocumentCollector:
         unknown = [one for one in found if one not in names]
         if unknown:
             raise DataError(
-                f"relation {unknown[0]!r} is none of those with names: {', '.join([*names][:5])} ... "
-                "Give the file of relation names that belongs to these documents."
+                f"relation {unknown[0]!r} is none of those with names: {', '.join([*names][:5])} "
+                "... Give the file of relation names that belongs to these documents."
             )
         number_by_relation = {one: number for number, one in enumerate(names, start=1)}
         return [*names.values()], np.array(

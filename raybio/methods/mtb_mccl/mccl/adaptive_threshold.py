@@ -7,10 +7,11 @@ from torch import Tensor
 def adaptive_threshold(logits_NR: Tensor, label_NR: Tensor, *, na_index: int) -> Tensor:
     """Adaptive-threshold loss (N,) of each pair, L1 + L2 (Zhou et al., 2021).
 
-        L1 = - sum over r in Pos of log(e^l_r / sum over Pos and NA of e^l),  L2 = - log(e^l_NA / sum over Neg and NA)
+        L1 = - sum over r in Pos of log(e^l_r / sum over Pos and NA of e^l),  L2 = - log(e^l_NA /
+        sum over Neg and NA)
 
-    L1 lifts what holds above NA, L2 presses what does not below it. A positive with logit -inf adds nothing, and with
-    NA at -inf there is no L2.
+    L1 lifts what holds above NA, L2 presses what does not below it. A positive with logit -inf adds
+    nothing, and with NA at -inf there is no L2.
 
     Args:
         logits_NR: logits, -inf for absent classes.
@@ -23,7 +24,8 @@ def adaptive_threshold(logits_NR: Tensor, label_NR: Tensor, *, na_index: int) ->
     _check_index(logits_NR, na_index)
     if label_NR.shape != logits_NR.shape or label_NR.dtype != torch.bool:
         raise ValueError(
-            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool of {tuple(logits_NR.shape)}"
+            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool of "
+            f"{tuple(logits_NR.shape)}"
         )
     is_absent_NR = logits_NR == -torch.inf
     # A finite filling: a sum over nothing but -inf would have the gradient inf - inf.
@@ -45,8 +47,8 @@ def above_threshold(logits_NR: Tensor, *, na_index: int, max_labels: int | None 
     Args:
         logits_NR: logits; -inf is never predicted.
         na_index: NA's column.
-        max_labels: keep only relations whose logit is among a pair's so many highest, as ATLOP's code does with 4;
-            None: all of them, as the paper.
+        max_labels: keep only relations whose logit is among a pair's so many highest, as ATLOP's
+            code does with 4; None: all of them, as the paper.
 
     Raises:
         ValueError: if ``na_index`` is no column, or ``max_labels`` is below 1.

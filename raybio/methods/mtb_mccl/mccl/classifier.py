@@ -31,10 +31,10 @@ class GoldPairs(NamedTuple):
     Attributes:
         pairs: embedded.
         label_PC: bool.
-        outside_F4: gold relations of entities that are no candidate pair, which nothing can find: (document, head,
-            tail, class); None: there are none.
-        is_in_train_F: of each of ``gold``, whether training documents tell it too, bool; None where that is not asked:
-            of the training pairs, and where a pair has one relation at most.
+        outside_F4: gold relations of entities that are no candidate pair, which nothing can find:
+            (document, head, tail, class); None: there are none.
+        is_in_train_F: of each of ``gold``, whether training documents tell it too, bool; None where
+            that is not asked: of the training pairs, and where a pair has one relation at most.
     """
 
     pairs: EmbeddedPairs
@@ -92,7 +92,8 @@ class Classifier:
 
     Attributes:
         head: what was trained beside the encoder; None: nothing.
-        reference: the labelled pairs whose neighbours decide, or a part of them; None: the head's linear classifier decides.
+        reference: the labelled pairs whose neighbours decide, or a part of them; None: the head's
+            linear classifier decides.
         is_multi_label: whether a pair may have several relations.
         collective: the workers that have the other parts; None: ``reference`` is all of it.
     """
@@ -130,14 +131,15 @@ class Classifier:
         """Classes of each pair, bool (P, C); "none" is no class here.
 
         Raises:
-            ConfigError: if a pair may have several relations and no labelled pair has none: nothing tells then how
-                near is near enough.
+            ConfigError: if a pair may have several relations and no labelled pair has none: nothing
+                tells then how near is near enough.
         """
         if self.is_multi_label:
             if bool(torch.isneginf(score_PC[:, 0]).any()):
                 raise ConfigError(
-                    "no labelled training pair is without a relation, and the nearest of those decide which relations "
-                    "a pair has where it may have several; want a larger data.label_fraction, or other documents"
+                    "no labelled training pair is without a relation, and the nearest of those "
+                    "decide which relations a pair has where it may have several; want a larger "
+                    "data.label_fraction, or other documents"
                 )
             is_PC = above_threshold(score_PC, na_index=0)
         else:

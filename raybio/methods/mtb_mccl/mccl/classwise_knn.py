@@ -1,11 +1,11 @@
 """Classwise k-nearest-neighbor scores: how near the nearest members of each class are (Zhou et al., 2023).
 
-The nearest of *each* class are wanted, which would take one faiss index per class, and faiss's exact indices compute
-the same matrix products. So this module uses matrix products, and the reference set may stay on the GPU, divided over
-the workers.
+The nearest of *each* class are wanted, which would take one faiss index per class, and faiss's
+exact indices compute the same matrix products. So this module uses matrix products, and the
+reference set may stay on the GPU, divided over the workers.
 
-Shape letters: Q queries, N rows of the reference set, R classes, D width, K neighbors kept per class, B queries of a
-block, C members at once.
+Shape letters: Q queries, N rows of the reference set, R classes, D width, K neighbors kept per
+class, B queries of a block, C members at once.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ class ClassNeighbors:
     """The nearest members of each class in a reference set, or in a part of it.
 
     Attributes:
-        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for each that a class lacks.
+        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for each that a class
+            lacks.
     """
 
     cosine_QRK: Tensor
@@ -57,16 +58,17 @@ def classwise_knn(
 ) -> Tensor:
     """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class; -inf without members.
 
-    A reference row with several labels is a member of each class. Results are exact and without gradient. Only a
-    block of queries is scored against a block of members at once. To predict, add the classes' biases to the result.
+    A reference row with several labels is a member of each class. Results are exact and without
+    gradient. Only a block of queries is scored against a block of members at once. To predict, add
+    the classes' biases to the result.
 
     Args:
         query_QD: embeddings to classify.
         reference_ND: embeddings with known labels.
         label_NR: their labels, bool.
         k: neighbors per class, >= 1.
-        collective: workers that each hold a part of the reference set, empty parts included, and the same queries;
-            every worker gets the result for the whole set.
+        collective: workers that each hold a part of the reference set, empty parts included, and
+            the same queries; every worker gets the result for the whole set.
 
     Raises:
         ValueError: if k < 1, shapes do not fit together, or embeddings are not finite.
@@ -144,12 +146,13 @@ def _check(query_QD: Tensor, reference_ND: Tensor, label_NR: Tensor, k: int) -> 
         raise ValueError(f"k is {k}, want at least 1 neighbor")
     if query_QD.shape[1:] != reference_ND.shape[1:]:
         raise ValueError(
-            f"queries are {query_QD.shape[1]} wide, reference rows {reference_ND.shape[1]}; want one encoder"
+            f"queries are {query_QD.shape[1]} wide, reference rows {reference_ND.shape[1]}; want "
+            "one encoder"
         )
     if label_NR.ndim != 2 or len(label_NR) != len(reference_ND) or label_NR.dtype != torch.bool:
         raise ValueError(
-            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row for each of the "
-            f"{len(reference_ND)} rows of the reference set"
+            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row "
+            f"for each of the {len(reference_ND)} rows of the reference set"
         )
     check_finite(query_QD, "queries")
     check_finite(reference_ND, "reference rows")

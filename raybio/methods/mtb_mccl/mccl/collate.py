@@ -35,8 +35,8 @@ class RelationCollate:
         """Refuse a store without a training pair."""
         if not len(self.labelled.rows):
             raise ConfigError(
-                f"{self.labelled.store.path}: has no training pair to learn from; want documents with entities and "
-                "relations in --input, or a larger data.label_fraction"
+                f"{self.labelled.store.path}: has no training pair to learn from; want documents "
+                "with entities and relations in --input, or a larger data.label_fraction"
             )
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
@@ -45,7 +45,8 @@ class RelationCollate:
         place = shuffled_epochs(
             step * size, size, num_rows=len(labelled.rows), seed=self.seed, name="documents"
         )
-        # Where there are fewer documents than a step wants, none comes twice: a pair would be its own neighbour.
+        # Where there are fewer documents than a step wants, none comes twice: a pair would be its
+        # own neighbour.
         rows = shard(
             np.array(list(dict.fromkeys(labelled.rows[place].tolist()))), rank, world
         ).tolist()

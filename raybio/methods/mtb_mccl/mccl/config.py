@@ -21,8 +21,8 @@ class LabelConfig(BaseConfig):
     )
     is_coarse: bool = Field(
         False,
-        description="training is told only whether a pair has a relation, and not which; neighbours and evaluations "
-        "keep the relations",
+        description="training is told only whether a pair has a relation, and not which; "
+        "neighbours and evaluations keep the relations",
     )
 
 
@@ -34,8 +34,9 @@ class RelationObjectiveConfig(BaseConfig):
 
     kind: ObjectiveKind = Field(
         "mccl",
-        description="mccl: multi-center contrastive loss; ce: a linear classifier; supcon: supervised "
-        "contrastive loss; lazy: nothing is trained, and pairs are classified by their neighbours",
+        description="mccl: multi-center contrastive loss; ce: a linear classifier; supcon: "
+        "supervised contrastive loss; lazy: nothing is trained, and pairs are classified by their "
+        "neighbours",
     )
     weight_temperature: float = Field(
         0.2, gt=0, description="τ₁ of mccl: small, only a class' nearest pairs count"
@@ -49,7 +50,8 @@ class RelationObjectiveConfig(BaseConfig):
         0.0,
         ge=0,
         le=1,
-        description="mccl: share of a linear classifier's cross entropy beside it (not in the paper)",
+        description="mccl: share of a linear classifier's cross entropy beside it (not in the "
+        "paper)",
     )
 
 
@@ -88,13 +90,15 @@ class RelationEvaluationConfig(BaseConfig):
     num_neighbors: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (1, 3, 5, 10, 20),
         min_length=1,
-        description="numbers of neighbours of a class to choose from, by F1 on the validation pairs",
+        description="numbers of neighbours of a class to choose from, by F1 on the validation "
+        "pairs",
     )
     bias_weights: tuple[float, ...] = Field(
         (0.0, 1.0),
         min_length=1,
-        description="what mccl's trained biases may be multiplied by for neighbours, chosen likewise. The paper's is "
-        "1; but biases learn how frequent classes are, and of a frequent class the neighbours are nearer anyway",
+        description="what mccl's trained biases may be multiplied by for neighbours, chosen "
+        "likewise. The paper's is 1; but biases learn how frequent classes are, and of a frequent "
+        "class the neighbours are nearer anyway",
     )
 
     @property
@@ -138,8 +142,9 @@ class Config(TrainingConfig):
         )
         if self.data.is_coarse and kind in why:
             raise ValueError(
-                f"data.is_coarse hides from training which relation a pair has, and objective.kind is {kind}, which "
-                f"{why[kind]}; want objective.kind=mccl or supcon, or data.is_coarse=false"
+                "data.is_coarse hides from training which relation a pair has, and objective.kind "
+                f"is {kind}, which {why[kind]}; want objective.kind=mccl or supcon, or "
+                "data.is_coarse=false"
             )
         return self
 

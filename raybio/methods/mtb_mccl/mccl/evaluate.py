@@ -32,7 +32,8 @@ class RelationEvaluation(NamedTuple):
         relations: names of the classes, "NA" first.
         scores: of the pairs of the split.
         rule: the one that was taken.
-        confusion_CC: gold by predicted classes, of pairs with one label; None where there may be several.
+        confusion_CC: gold by predicted classes, of pairs with one label; None where there may be
+            several.
         chance: scores of giving every pair the relation that is most frequent in the split.
         cuts: says which documents are not read whole.
     """
@@ -54,8 +55,9 @@ def evaluate_relations(
 ) -> RelationEvaluation:
     """Judge an exported model on documents that it was not trained on.
 
-    Of the test documents all pairs are asked, of the validation documents those that the model's run had labels of. The
-    rule is its run's own; without one, it is chosen on the validation documents.
+    Of the test documents all pairs are asked, of the validation documents those that the model's
+    run had labels of. The rule is its run's own; without one, it is chosen on the validation
+    documents.
 
     Args:
         folder: export of a run.
@@ -64,15 +66,17 @@ def evaluate_relations(
         say: told what is being done.
 
     Raises:
-        ConfigError: if the folder is no exported relation model, its relations are not the store's, or the store has no
-            such split, or no validation documents where a rule has to be chosen by them.
+        ConfigError: if the folder is no exported relation model, its relations are not the store's,
+            or the store has no such split, or no validation documents where a rule has to be chosen
+            by them.
         StoreError: if the store is missing, damaged or of another kind.
     """
     model, store = load_relation_model(folder), open_store(store_path, DocumentStore)
     if model.relations != store.relation_names:
         raise ConfigError(
-            f"--model {folder} knows the relations {', '.join(model.relations[1:])}; --store {store_path} has "
-            f"{', '.join(store.relation_names[1:])}. Want a store of the same relations"
+            f"--model {folder} knows the relations {', '.join(model.relations[1:])}; --store "
+            f"{store_path} has {', '.join(store.relation_names[1:])}. Want a store of the same "
+            "relations"
         )
     for name in (split,) if model.knn_settings else dict.fromkeys(("dev", split)):
         if not len(store.split_rows(name)):

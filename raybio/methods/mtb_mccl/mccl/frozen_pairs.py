@@ -55,10 +55,12 @@ class FrozenEncoder(NamedTuple):
 def load_frozen(source: str) -> FrozenEncoder:
     """The export of a run of ``mtb_pretrain`` or ``relation_finetune``, or any text encoder, by folder or hub id.
 
-    A pair is the plain chain of the states of both entities and their context where nothing has trained a projection.
+    A pair is the plain chain of the states of both entities and their context where nothing has
+    trained a projection.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives
+            no attention.
     """
     config = _frozen_config(source)
     model = build_relation_encoder(config, seed=0).eval()
@@ -88,8 +90,8 @@ def _frozen_config(source: str) -> RelationEncoderConfig:
             raise ConfigError(
                 f"--model {source}: {SETTINGS} cannot be read ({error}); want it as exported"
             ) from None
-        # Documents are read as in training: in windows as long as the folder says. Exports of mtb_pretrain did not
-        # always tell where a document was cut.
+        # Documents are read as in training: in windows as long as the folder says. Exports of
+        # mtb_pretrain did not always tell where a document was cut.
         limit = told.get("max_document_tokens", config.max_document_tokens)
         config = config.model_copy(update={"max_length": "auto", "max_document_tokens": limit})
     if "projection.weight" not in read_parts(source):

@@ -69,12 +69,14 @@ def probe_relations(
     Args:
         model: an export of ours, or any text encoder: see ``load_frozen``.
         store: with training, validation and test documents.
-        label_fraction: share of the training and validation pairs that keep their label, as in fine-tuning.
+        label_fraction: share of the training and validation pairs that keep their label, as in
+            fine-tuning.
         seed: which of them.
         say: called with what is being done.
 
     Raises:
-        ConfigError: if the model cannot be loaded, or the store has no pairs or no relation to learn from.
+        ConfigError: if the model cannot be loaded, or the store has no pairs or no relation to
+            learn from.
     """
     asked = {
         split: LabelledPairs(store, split, 1.0 if split == "test" else label_fraction, seed)
@@ -83,13 +85,15 @@ def probe_relations(
     for split, labelled in asked.items():
         if not labelled.num_pairs:
             raise ConfigError(
-                f"--store {store.path}: has no {split} pairs; prepare it with documents for all splits"
+                f"--store {store.path}: has no {split} pairs; prepare it with documents for all "
+                "splits"
             )
     frozen = load_frozen(model)
     train, dev, test = (frozen.known(asked[split], say) for split in _SPLITS)
     if not train.label_PC[:, 1:].any():
         raise ConfigError(
-            f"no training pair with a relation is left; want a larger --label-fraction ({label_fraction})"
+            "no training pair with a relation is left; want a larger --label-fraction "
+            f"({label_fraction})"
         )
     fits: Mapping[str, Callable[[], Mapping[str, Classifier]]] = {
         "softmax": lambda: {

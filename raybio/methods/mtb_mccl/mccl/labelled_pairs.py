@@ -37,7 +37,8 @@ class LabelledPairs:
     def outside_F4(self) -> np.ndarray:
         """Relations of the split between entities that are no candidate pair, (document, head, tail, class), int64.
 
-        None where labels are few: of those left out nothing is known, and whether they are candidates neither.
+        None where labels are few: of those left out nothing is known, and whether they are
+        candidates neither.
         """
         found = [np.zeros((0, 4), dtype=np.int64)]
         for row in self.store.split_rows(self.split).tolist() if self.fraction == 1 else ():

@@ -32,28 +32,33 @@ def multi_center_logits(
 ) -> Tensor:
     """Logits (N, R) of each anchor: (s_r + b_r) / tau2, where s_r is a soft maximum of cosines to members of class r.
 
-        s_r = sum_j w_j s_j,  w = softmax over the members j of class r of s_j / tau1,  s_j = cos(anchor, j)
+        s_r = sum_j w_j s_j,  w = softmax over the members j of class r of s_j / tau1,  s_j =
+        cos(anchor, j)
 
-    Members are the rows with label r except the anchor itself, and the proxies of r. Gradients flow through w. A class
-    without any other member has the logit -inf and neither gives nor gets a gradient: leave anchors out of a cross
-    entropy whose own logit is -inf. The (N, E) cosines never exist at once: blocks of anchors are scored, and once
-    more in the backward pass. It can be differentiated once.
+    Members are the rows with label r except the anchor itself, and the proxies of r. Gradients flow
+    through w. A class without any other member has the logit -inf and neither gives nor gets a
+    gradient: leave anchors out of a cross entropy whose own logit is -inf. The (N, E) cosines never
+    exist at once: blocks of anchors are scored, and once more in the backward pass. It can be
+    differentiated once.
 
     Args:
         pair_ND: anchors; their length does not matter.
         label_NR: bool, which classes each belongs to; several, or none, are allowed.
-        proxy_RD: trained vectors, never anchors: one a class, or k of each as k R rows, where row i is of class
-            i mod R; None: no proxies.
+        proxy_RD: trained vectors, never anchors: one a class, or k of each as k R rows, where row i
+            is of class i mod R; None: no proxies.
         bias_R: b, added to the soft maxima.
-        weight_temperature: tau1 > 0; towards 0 the nearest member decides, towards infinity the mean of all.
+        weight_temperature: tau1 > 0; towards 0 the nearest member decides, towards infinity the
+            mean of all.
         logit_temperature: tau2 > 0.
-        other_MD: on several workers the pairs of all of them, gathered with gradient; None: the anchors themselves.
+        other_MD: on several workers the pairs of all of them, gathered with gradient; None: the
+            anchors themselves.
         other_label_MR: their labels.
         offset: the anchors are ``other_MD[offset : offset + N]``.
         block_rows: anchors scored at once; None chooses.
 
     Raises:
-        ValueError: for a temperature that is not positive, or shapes, labels and an offset that do not fit together.
+        ValueError: for a temperature that is not positive, or shapes, labels and an offset that do
+            not fit together.
     """
     if not (weight_temperature > 0 and logit_temperature > 0):
         raise ValueError(
@@ -69,7 +74,8 @@ def multi_center_logits(
         )
     if proxy_RD is not None and (len(proxy_RD) < num_classes or len(proxy_RD) % num_classes):
         raise ValueError(
-            f"proxy_RD has {len(proxy_RD)} rows, want as many for each of {num_classes} classes, or None"
+            f"proxy_RD has {len(proxy_RD)} rows, want as many for each of {num_classes} classes, "
+            "or None"
         )
     key_MD = normalise(other_MD)
     if proxy_RD is not None:
@@ -150,7 +156,8 @@ def _scores(query_BD: Tensor, key_ED: Tensor, anchor_E: Tensor, temperature: flo
     """Cosines (E, B), so that the members of a class lie together; an anchor's to itself has a weight of exactly 0."""
     score_EB = matmul(key_ED, query_BD.T)
     entry_S = torch.nonzero((anchor_E >= 0) & (anchor_E < len(query_BD)))[:, 0]
-    # Not -inf, which times a weight of 0 is NaN: 800 temperatures below any cosine the exponential is 0 in fp64 too.
+    # Not -inf, which times a weight of 0 is NaN: 800 temperatures below any cosine the exponential
+    # is 0 in fp64 too.
     score_EB[entry_S, anchor_E[entry_S]] = -2 - 800 * temperature
     return score_EB
 

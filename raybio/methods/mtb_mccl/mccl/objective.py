@@ -45,8 +45,9 @@ class RelationHead(nn.Module):
             config: settings.
             num_classes: "none" and all relations.
             width: of embeddings.
-            is_coarse: whether training knows two classes alone, "none" and "some". They have no bias: relations, among
-                which neighbours then choose, have none either, and what is trained is to be what decides.
+            is_coarse: whether training knows two classes alone, "none" and "some". They have no
+                bias: relations, among which neighbours then choose, have none either, and what is
+                trained is to be what decides.
         """
         super().__init__()
         num_classes = 2 if is_coarse else num_classes
@@ -71,8 +72,8 @@ class RelationObjective(CouplingObjective):
     Attributes:
         config: settings.
         head: what is trained beside the encoder.
-        is_multi_label: whether a pair may have several relations; then classes are judged against "none" (adaptive
-            thresholding) instead of each other.
+        is_multi_label: whether a pair may have several relations; then classes are judged against
+            "none" (adaptive thresholding) instead of each other.
     """
 
     config: RelationObjectiveConfig

@@ -27,18 +27,19 @@ class ExtractedRelation(NamedTuple):
 
     Attributes:
         document: its id.
-        head_id: id of the head as the input writes it at its first mention; in DocRED the number of its vertex. Empty
-            if the input has none.
+        head_id: id of the head as the input writes it at its first mention; in DocRED the number of
+            its vertex. Empty if the input has none.
         head_type: its type, as the model calls it.
         head: how the document first calls it.
         tail_id: as ``head_id``, of the tail.
         tail_type: its type.
         tail: how the document first calls it.
-        pair: "ordered" if the relation runs from head to tail, as in DocRED. Otherwise "unordered": the relation has
-            no direction, and the head is the entity that the document mentions first.
+        pair: "ordered" if the relation runs from head to tail, as in DocRED. Otherwise "unordered":
+            the relation has no direction, and the head is the entity that the document mentions
+            first.
         relation: name of the class.
-        score: what decided: mean cosine to the class's nearest labelled pairs plus its weighed bias, or a linear
-            classifier's logit. Comparable within one model alone.
+        score: what decided: mean cosine to the class's nearest labelled pairs plus its weighed
+            bias, or a linear classifier's logit. Comparable within one model alone.
     """
 
     document: str
@@ -65,7 +66,8 @@ def extract_relations(
 
     Args:
         folder: export of a run of ``relation_finetune``.
-        inputs: documents with their entities, in any format of ``prepare_documents``; relations in them are not read.
+        inputs: documents with their entities, in any format of ``prepare_documents``; relations in
+            them are not read.
         out: the table.
         max_bad_share: share of bad documents or mentions that is put up with.
         say: told what is being done.
@@ -74,15 +76,15 @@ def extract_relations(
         How many were found.
 
     Raises:
-        ConfigError: if the folder is no such export or does not know how to decide, or relations have a direction in
-            its training and none in the documents, or the other way round.
+        ConfigError: if the folder is no such export or does not know how to decide, or relations
+            have a direction in its training and none in the documents, or the other way round.
         DataError: if a file is missing, damaged or of another format, or too much in it is bad.
     """
     model = load_relation_model(folder)
     if model.knn_settings is None:
         raise ConfigError(
-            f"--model {folder}: its run had no validation documents, by which the number of neighbours is chosen; want "
-            "a model of a run with some"
+            f"--model {folder}: its run had no validation documents, by which the number of "
+            "neighbours is chosen; want a model of a run with some"
         )
     found = 0
     with tempfile.TemporaryDirectory() as temporary:

@@ -26,7 +26,8 @@ def probe_data(probed: Sequence[ProbeResult], settings: Mapping[str, Any]) -> di
                 "name": one.name,
                 "setting": one.setting,
                 "dev": one.dev.values,
-                # The same resamples for all, so that differences between rows are no luck of the draw.
+                # The same resamples for all, so that differences between rows are no luck of the
+                # draw.
                 "test": {
                     name: interval._asdict()
                     for name, interval in one.test.intervals(

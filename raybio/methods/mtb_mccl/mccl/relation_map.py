@@ -1,6 +1,7 @@
 """Maps of pairs of entities: does an encoder lay a relation in one place, or in many? (the paper's Figure 3).
 
-Shape letters: P pairs of a split, S pairs that are shown, C classes, "none" first, G relations that are shown.
+Shape letters: P pairs of a split, S pairs that are shown, C classes, "none" first, G relations that
+are shown.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +77,8 @@ def select_map_pairs(store: DocumentStore, split: str, seed: int) -> MapPairs:
         group_P[label_PC[:, number]] = group
     if (group_P >= 0).sum() < 4:
         raise ConfigError(
-            f"--store {store.path}: {(group_P >= 0).sum()} {split} pairs have a relation; want at least 4 for a map"
+            f"--store {store.path}: {(group_P >= 0).sum()} {split} pairs have a relation; want at "
+            "least 4 for a map"
         )
     unrelated = np.flatnonzero(label_PC[:, 0])
     rng = np.random.default_rng(derive_seed(seed, "unrelated pairs"))

@@ -35,8 +35,8 @@ _GOLD = 2  # of the four counts
 class Facts:
     """Facts that were predicted, or gold ones; what comes twice counts once.
 
-    A document's number is in [0, documents). Where relations have no direction, give head and tail of both sides in the
-    same order.
+    A document's number is in [0, documents). Where relations have no direction, give head and tail
+    of both sides in the same order.
 
     Raises:
         ValueError: if the arrays are not integers of one length.
@@ -85,17 +85,19 @@ def score_facts(
         num_documents: U, all documents that were asked, with facts or without.
         num_relations: R, NA included.
         na_index: NA's number.
-        is_in_train_F: of each gold fact, whether training has a fact of the same relation between the same names: of
-            any mention of its head and any of its tail; None: no Ign-F1.
+        is_in_train_F: of each gold fact, whether training has a fact of the same relation between
+            the same names: of any mention of its head and any of its tail; None: no Ign-F1.
 
     Raises:
-        ValueError: without documents, for documents or relations out of range, or flags that are not one a gold fact.
+        ValueError: without documents, for documents or relations out of range, or flags that are
+            not one a gold fact.
     """
     if is_in_train_F is not None and (
         is_in_train_F.shape != gold.label_F.shape or is_in_train_F.dtype != np.bool_
     ):
         raise ValueError(
-            f"is_in_train_F is {is_in_train_F.dtype} {is_in_train_F.shape}, want bool {gold.label_F.shape}: of gold"
+            f"is_in_train_F is {is_in_train_F.dtype} {is_in_train_F.shape}, want bool "
+            f"{gold.label_F.shape}: of gold"
         )
     if num_documents < 1:
         raise ValueError(f"num_documents is {num_documents}, want at least 1")
@@ -157,8 +159,9 @@ class RelationScores:
     def values(self) -> dict[str, float]:
         """Micro ``f1``, ``precision`` and ``recall`` of all facts; ``macro_f1``; ``ign_f1``.
 
-        ``macro_f1``: the mean over the relations that have gold facts. ``ign_f1``: with the precision of what is found
-        beyond training, (right - known) / (found - known + 1e-5), and the recall of all.
+        ``macro_f1``: the mean over the relations that have gold facts. ``ign_f1``: with the
+        precision of what is found beyond training, (right - known) / (found - known + 1e-5), and
+        the recall of all.
         """
         sums = _statistics(self.count_UR4.sum(axis=0)[None].astype(np.float64))
         return {name: float(sums[name][0]) for name in self.measures}
@@ -180,7 +183,8 @@ class RelationScores:
     ) -> dict[str, Interval]:
         """The values with 95 % percentile intervals of the bootstrap over documents (Efron, 1979).
 
-        They speak of the choice of documents alone, not of training seeds; with very few documents they are too narrow.
+        They speak of the choice of documents alone, not of training seeds; with very few documents
+        they are too narrow.
         """
         num_documents, num_relations, _ = self.count_UR4.shape
         count_UC = self.count_UR4.reshape(num_documents, -1).astype(np.float64)
@@ -197,9 +201,9 @@ class RelationScores:
     def unit_scores(self) -> UnitScores:
         """What each document adds to each value, by which finished runs are tested in pairs.
 
-        An F1 is no mean over documents. Taken instead is its linearisation at the run's counts (the delta method): a
-        document's right facts lift it and its wrong and missing ones lower it, by as much as they move the F1, and the
-        mean over documents is the F1.
+        An F1 is no mean over documents. Taken instead is its linearisation at the run's counts (the
+        delta method): a document's right facts lift it and its wrong and missing ones lower it, by
+        as much as they move the F1, and the mean over documents is the F1.
         """
         num_documents = len(self.count_UR4)
         scaled_UR4 = self.count_UR4 * float(num_documents)

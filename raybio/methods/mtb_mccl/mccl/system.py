@@ -1,14 +1,16 @@
 """MCCL: fine-tune an encoder of entity pairs on few labelled pairs, and classify others by their neighbours.
 
-Zhou, Zhang, Naumann, Chen, Poon: "Continual Contrastive Finetuning Improves Low-Resource Relation Extraction" (ACL
-2023). Contrastive pre-training (``mtb_pretrain``) is continued with a contrastive loss that lets a class have many
-centers; the nearest labelled pairs of each class decide. Beside it what it is compared with: cross entropy with a
-linear classifier, supervised contrastive learning, and no training at all ("lazy").
+Zhou, Zhang, Naumann, Chen, Poon: "Continual Contrastive Finetuning Improves Low-Resource Relation
+Extraction" (ACL 2023). Contrastive pre-training (``mtb_pretrain``) is continued with a contrastive
+loss that lets a class have many centers; the nearest labelled pairs of each class decide. Beside it
+what it is compared with: cross entropy with a linear classifier, supervised contrastive learning,
+and no training at all ("lazy").
 
-Reproduced: the losses with proxies and learned class biases, adaptive thresholding for several labels, classwise
-nearest neighbours with their number chosen on validation data, labels as few as 1 %, and training that knows all
-relations as one class ("coarse-to-fine", without biases). The authors published no code; candidate pairs of BioRED are
-those of its eight pairs of types, "lazy" takes the plain chain of states where nothing has trained the projection.
+Reproduced: the losses with proxies and learned class biases, adaptive thresholding for several
+labels, classwise nearest neighbours with their number chosen on validation data, labels as few as 1
+%, and training that knows all relations as one class ("coarse-to-fine", without biases). The
+authors published no code; candidate pairs of BioRED are those of its eight pairs of types, "lazy"
+takes the plain chain of states where nothing has trained the projection.
 """
 
 from collections.abc import Mapping
@@ -68,7 +70,8 @@ def check(config: Config, store: DocumentStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source does not fit, or the store has nothing to learn from or to judge by.
+        ConfigError: if the encoder's source does not fit, or the store has nothing to learn from or
+            to judge by.
     """
     check_text_encoder(config.encoder)
     if len(store.relation_names) < 2:
@@ -77,8 +80,9 @@ def check(config: Config, store: DocumentStore) -> None:
         )
     if config.schedule.evaluate_every_steps and not len(store.split_rows("dev")):
         raise ConfigError(
-            f"{store.path}: has no validation documents, by which the number of neighbours is chosen. Prepare it with "
-            "--dev or --dev-share, or train with schedule.evaluate_every_steps=0"
+            f"{store.path}: has no validation documents, by which the number of neighbours is "
+            "chosen. Prepare it with --dev or --dev-share, or train with "
+            "schedule.evaluate_every_steps=0"
         )
 
 

@@ -34,7 +34,8 @@ class RelationModel(NamedTuple):
         relations: names of the classes, "NA" first.
         rules: those to choose from, where none is chosen yet.
         rule: the one that its run chose; None: it had no validation documents.
-        candidate_types: (type of the head, type of the tail) of the pairs that it is for; None: all.
+        candidate_types: (type of the head, type of the tail) of the pairs that it is for; None:
+            all.
         is_directed: whether (head, tail) and (tail, head) are different pairs.
         label_fraction: share of the validation pairs that its run had labels of.
         label_seed: which of them.
@@ -62,8 +63,8 @@ def load_relation_model(folder: str | Path) -> RelationModel:
         settings: Mapping[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
         if settings["trained_by"] != "relation_finetune":
             raise ConfigError(
-                f"it was trained by {settings['trained_by']} and knows no relation yet; for such a model there is "
-                "`evaluate.py relation-probe`"
+                f"it was trained by {settings['trained_by']} and knows no relation yet; for such a "
+                "model there is `evaluate.py relation-probe`"
             )
         labels = settings["labels"]
         fraction, seed = float(labels["fraction"]), int(labels["seed"])
@@ -74,11 +75,13 @@ def load_relation_model(folder: str | Path) -> RelationModel:
         reference = None if objective.kind == "ce" else load_file(path / REFERENCE_SET)
     except KeyError as error:
         raise ConfigError(
-            f"--model {folder}: {SETTINGS} says nothing of {error}; want an export of this version of relation_finetune"
+            f"--model {folder}: {SETTINGS} says nothing of {error}; want an export of this version "
+            "of relation_finetune"
         ) from None
     except (OSError, ValueError, TypeError, ConfigError) as error:
         raise ConfigError(
-            f"--model {folder}: is no exported relation model ({error}); want the export/ of a run of relation_finetune"
+            f"--model {folder}: is no exported relation model ({error}); want the export/ of a run "
+            "of relation_finetune"
         ) from None
     frozen, saved = load_frozen(str(path)), read_parts(str(path))
     device = next(frozen.model.parameters()).device

@@ -75,7 +75,8 @@ class BlankCollate:
         store = self.reader.store
         head_P, tail_P = oriented_pairs(store, row)
         key_E = store.keys(row)
-        # Entities of a DocRED document may share their name; one pair of it with itself would be no positive.
+        # Entities of a DocRED document may share their name; one pair of it with itself would be no
+        # positive.
         _, first = np.unique(self._number(key_E[head_P], key_E[tail_P]), return_index=True)
         head_P, tail_P = head_P[np.sort(first)], tail_P[np.sort(first)]
         low_P, high_P = (

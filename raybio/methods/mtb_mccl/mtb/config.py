@@ -26,7 +26,8 @@ class PairCountConfig(BaseConfig):
     min_documents: int = Field(
         16,
         ge=2,
-        description="documents that a pair occurs in, at least; 16 for BioRED, 3 for DocRED in the paper",
+        description="documents that a pair occurs in, at least; 16 for BioRED, 3 for DocRED in "
+        "the paper",
     )
     num_pairs: int = Field(
         5000, ge=2, description="of those, the pairs with the greatest mutual information"
@@ -39,8 +40,8 @@ class MtbObjectiveConfig(BaseConfig):
     temperature: float = Field(0.05, gt=0, le=10, description="τ of both contrastive parts")
     relation_loss: Literal["contrastive", "binary", "multi_center"] = Field(
         "contrastive",
-        description="form of L_rel; binary: are two pairs the same? as in MTB before this paper; multi_center: MCCL, "
-        "each pair of entities a class, with τ₁ = τ₂ = 0.2",
+        description="form of L_rel; binary: are two pairs the same? as in MTB before this paper; "
+        "multi_center: MCCL, each pair of entities a class, with τ₁ = τ₂ = 0.2",
     )
     relation_weight: float = Field(
         1.0, ge=0, description="of L_rel: the same two entities in two documents"
@@ -51,11 +52,13 @@ class MtbObjectiveConfig(BaseConfig):
     mlm_weight: float = Field(1.0, ge=0, description="of L_mlm: words outside of mentions")
     type_filter: bool = Field(
         True,
-        description="negatives have another type of entity on either side; false: all other pairs are negatives",
+        description="negatives have another type of entity on either side; false: all other pairs "
+        "are negatives",
     )
     self_exclude_positives: bool = Field(
         False,
-        description="the same two entities in other documents are no negatives of L_self (not in the paper)",
+        description="the same two entities in other documents are no negatives of L_self (not in "
+        "the paper)",
     )
 
     @model_validator(mode="after")
@@ -79,7 +82,8 @@ class DocumentPairPlanConfig(BaseConfig):
     max_pairs_per_document: int = Field(
         64,
         ge=1,
-        description="pairs of a document that are compared: those that recur first, others by chance",
+        description="pairs of a document that are compared: those that recur first, others by "
+        "chance",
     )
 
 
@@ -90,7 +94,8 @@ class EntityPairConfig(PairCountConfig):
         0.05,
         ge=0,
         lt=1,
-        description="of those, pairs that are never compared in training and asked for in evaluations",
+        description="of those, pairs that are never compared in training and asked for in "
+        "evaluations",
     )
 
 

@@ -1,6 +1,7 @@
 """Do two entities of one document lead to the same two in another? What pre-training by matching the blanks is for.
 
-Q queries: occurrences of pairs of entities. C candidates: all pairs of the documents that are searched.
+Q queries: occurrences of pairs of entities. C candidates: all pairs of the documents that are
+searched.
 """
 
 from typing import Any

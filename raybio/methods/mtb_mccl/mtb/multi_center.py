@@ -31,10 +31,11 @@ def multi_center_contrast(
 ) -> ContrastSum:
     """MCCL in pre-training, where each entity pair is a class (Zhou et al., 2023, Table 5; facts §8).
 
-    A term is an anchor whose entity pair occurs again: the cross entropy of the logits of ``multi_center_logits``,
-    without proxies and biases. Of the other entity pairs, as in ``matching_the_blanks``, the rows of another type are
-    members alone. Here classes are about as many as rows and most have one member, so they are not gone through one by
-    one, and no (N, R) logits are kept: blocks of anchors are scored, and once more in the backward pass.
+    A term is an anchor whose entity pair occurs again: the cross entropy of the logits of
+    ``multi_center_logits``, without proxies and biases. Of the other entity pairs, as in
+    ``matching_the_blanks``, the rows of another type are members alone. Here classes are about as
+    many as rows and most have one member, so they are not gone through one by one, and no (N, R)
+    logits are kept: blocks of anchors are scored, and once more in the backward pass.
 
     Arguments as for ``matching_the_blanks``, with the two temperatures of ``multi_center_logits``.
 
@@ -88,7 +89,8 @@ def _soft_maxima_of_many(
     """Soft maxima (B, R) of all classes at once; -inf for one without a member."""
     power_BM = (score_BM / temperature).masked_fill(~is_member_BM, -torch.inf)
     index_BM, zero_BR = class_M.expand_as(score_BM), score_BM.new_zeros(len(score_BM), num_classes)
-    # The largest of each class is taken off, so that no sum underflows: that of a class with a member is at least 1.
+    # The largest of each class is taken off, so that no sum underflows: that of a class with a
+    # member is at least 1.
     lowest_BR = torch.full_like(zero_BR, torch.finfo(zero_BR.dtype).min)
     largest_BR = lowest_BR.scatter_reduce(1, index_BM, power_BM.detach(), "amax")
     weight_BM = (power_BM - largest_BR.gather(1, index_BM)).exp()

@@ -38,11 +38,13 @@ def pair_equality(
 ) -> EqualitySums:
     """Matching the blanks as Baldini Soares et al. (2019) do: p(the same entity pair) = sigmoid(z_i . z_j).
 
-    Positives are the ordered pairs of rows with the same entity pair, -log sigmoid(z_i . z_j) each; negatives those of
-    other entity pairs, of another type where that is asked for, -log sigmoid(-z_i . z_j) each. The half of both sides'
-    means is what as many negatives as positives, drawn at random, give on average, without the chance of the draw.
+    Positives are the ordered pairs of rows with the same entity pair, -log sigmoid(z_i . z_j) each;
+    negatives those of other entity pairs, of another type where that is asked for, -log
+    sigmoid(-z_i . z_j) each. The half of both sides' means is what as many negatives as positives,
+    drawn at random, give on average, without the chance of the draw.
 
-    The (N, M) scores never exist at once: blocks of anchors are scored, and once more in the backward pass.
+    The (N, M) scores never exist at once: blocks of anchors are scored, and once more in the
+    backward pass.
 
     Arguments as for ``matching_the_blanks``, but that the length of embeddings counts.
 

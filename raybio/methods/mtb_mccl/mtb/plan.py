@@ -15,7 +15,8 @@ from raybio.methods.mtb_mccl.mtb.recurring_pairs import RecurringPairs, recurrin
 class DocumentPairPlan:
     """Which documents make up each step.
 
-    A couple is a recurring pair of entities, each in its turn, and two of its documents, drawn anew each time.
+    A couple is a recurring pair of entities, each in its turn, and two of its documents, drawn anew
+    each time.
 
     Attributes:
         store: the corpus.

@@ -1,7 +1,7 @@
 """Pairs of entities that recur in a corpus: what "matching the blanks" takes for positives (Zhou et al., 2023, App. A).
 
-Shape letters: E entities of a block of documents, V distinct entities of the corpus, O occurrences of pairs, U distinct
-pairs, K those that are kept.
+Shape letters: E entities of a block of documents, V distinct entities of the corpus, O occurrences
+of pairs, U distinct pairs, K those that are kept.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,8 @@ class RecurringPairs:
     Attributes:
         key_K2: numbers of the two entities, as in ``DocumentStore.entity_keys``, the smaller first.
         count_K: documents with both.
-        score_K: count / (documents with the first x documents with the second), which ranks as PMI does.
+        score_K: count / (documents with the first x documents with the second), which ranks as PMI
+            does.
         indptr_K1: bounds of each pair's documents.
         row_O: those, ascending.
     """
@@ -93,8 +94,9 @@ def recurring_pairs(
 ) -> RecurringPairs:
     """The pairs of entities of training documents that are kept; those that ``save_recurring_pairs`` left there, if it did.
 
-    Exact, and in memory that is bounded by the corpus' distinct entities and frequent pairs, not by the occurrences of
-    pairs: those are counted in as many parts as keep a part below ``OCCURRENCES_AT_ONCE``.
+    Exact, and in memory that is bounded by the corpus' distinct entities and frequent pairs, not by
+    the occurrences of pairs: those are counted in as many parts as keep a part below
+    ``OCCURRENCES_AT_ONCE``.
 
     Raises:
         DataError: if no pair occurs in enough documents.
@@ -111,9 +113,9 @@ def recurring_pairs(
     pair_U, count_U = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     if not len(pair_U):
         raise DataError(
-            f"{store.path}: no two entities that may be related occur together in {config.min_documents} of "
-            f"{len(store.split_rows('train')):,} documents; want some that do. Lower pairs.min_documents, or give more "
-            "documents"
+            f"{store.path}: no two entities that may be related occur together in "
+            f"{config.min_documents} of {len(store.split_rows('train')):,} documents; want some "
+            "that do. Lower pairs.min_documents, or give more documents"
         )
     first_U, second_U = np.divmod(pair_U, len(num_documents_V))
     score_U = count_U / (num_documents_V[first_U].astype(np.float64) * num_documents_V[second_U])
@@ -204,5 +206,6 @@ def _load(path: Path) -> RecurringPairs:
             return RecurringPairs(**saved)
     except (OSError, ValueError, TypeError, BadZipFile) as error:
         raise StoreError(
-            f"{path} cannot be read ({error}); delete it, or count again with `jobs/prepare.py recurring-pairs`"
+            f"{path} cannot be read ({error}); delete it, or count again with `jobs/prepare.py "
+            "recurring-pairs`"
         ) from None

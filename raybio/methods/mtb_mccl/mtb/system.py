@@ -1,14 +1,16 @@
 """MTB, improved: pre-train an encoder of entity pairs on documents whose entities are known, and nothing else.
 
-Zhou, Zhang, Naumann, Chen, Poon: "Continual Contrastive Finetuning Improves Low-Resource Relation Extraction" (ACL
-2023). The same two entities in two documents are drawn together, whatever their names (most mentions are blanked), and
-away from pairs of other types; two readings of a pair under dropout are drawn together; words are guessed.
+Zhou, Zhang, Naumann, Chen, Poon: "Continual Contrastive Finetuning Improves Low-Resource Relation
+Extraction" (ACL 2023). The same two entities in two documents are drawn together, whatever their
+names (most mentions are blanked), and away from pairs of other types; two readings of a pair under
+dropout are drawn together; words are guessed.
 
-Reproduced: choice of pairs (document frequency, PMI), entity blanking, type filter, the three losses, ATLOP's encoder
-with overlapping windows. The authors published no code; what the paper leaves open is a setting here: batches are
-couples of documents that share a recurring pair, one coin an entity and document decides about its blanking, pairs of
-a document are compared up to a limit. So are the paper's ablations: ``objective.relation_loss`` has binary
-classification (vanilla MTB) and MCCL in place of the contrast between pairs.
+Reproduced: choice of pairs (document frequency, PMI), entity blanking, type filter, the three
+losses, ATLOP's encoder with overlapping windows. The authors published no code; what the paper
+leaves open is a setting here: batches are couples of documents that share a recurring pair, one
+coin an entity and document decides about its blanking, pairs of a document are compared up to a
+limit. So are the paper's ablations: ``objective.relation_loss`` has binary classification (vanilla
+MTB) and MCCL in place of the contrast between pairs.
 """
 
 from collections.abc import Mapping
@@ -65,7 +67,8 @@ def check(config: Config, store: DocumentStore) -> None:
     """Refuse what can be known to fail before anything starts.
 
     Raises:
-        ConfigError: if the encoder's source does not fit, or pairs are to be compared that have no projection.
+        ConfigError: if the encoder's source does not fit, or pairs are to be compared that have no
+            projection.
         DataError: if no two entities occur together often enough.
     """
     check_text_encoder(config.encoder)
