@@ -15,7 +15,7 @@ from raybio.methods.mtb_mccl.documents.prepare import prepare_unlabelled
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import MAX_TOKENS_AT_ONCE, truncation_remarks
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import MAX_TOKENS_AT_ONCE, truncation_remarks
 from raybio.methods.mtb_mccl.mccl.trained_model import RelationModel, load_relation_model
 from raybio.training.collective import SingleProcess
 

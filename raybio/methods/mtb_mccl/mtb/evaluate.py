@@ -1,7 +1,6 @@
-"""Do two entities of one document lead to the same two in another? What pre-training by matching the blanks is for.
+"""Retrieval scores: is an entity pair the nearest neighbor of its occurrence in another document?
 
-Q queries: occurrences of pairs of entities. C candidates: all pairs of the documents that are
-searched.
+Shape letters: Q queries, C candidates (all pairs of the searched documents).
 """
 
 from typing import Any
@@ -27,22 +26,22 @@ def retrieve_pairs(
     id_C: np.ndarray,
     collective: Collective | None = None,
 ) -> Retrieval:
-    """Rank candidates by cosine; gold are those of a query's own two entities.
+    """Rank candidates by cosine; the gold candidates have the query's entity pair.
 
     Args:
         query_QD: embeddings of the queries.
-        id_Q: which two entities each is.
+        id_Q: their entity pairs.
         candidate_CD: embeddings of the candidates.
-        id_C: which two entities each is; every query's at least once.
-        collective: divides the queries over workers.
+        id_C: their entity pairs; every query's pair occurs among them.
+        collective: the workers that share the queries.
 
     Raises:
-        ValueError: if there is no query, or one has no candidate of its own.
+        ValueError: without queries, or if a query has no gold candidate.
     """
     order_C = np.argsort(id_C, kind="stable")
-    first_Q, behind_Q = (
-        np.searchsorted(id_C[order_C], id_Q, side=side) for side in ("left", "right")
-    )  # type: ignore[call-overload]
+    sorted_C = id_C[order_C]
+    first_Q = np.searchsorted(sorted_C, id_Q, side="left")
+    behind_Q = np.searchsorted(sorted_C, id_Q, side="right")
     gold = [
         order_C[first:behind]
         for first, behind in zip(first_Q.tolist(), behind_Q.tolist(), strict=True)
@@ -54,32 +53,34 @@ def retrieve_pairs(
 
 
 def pair_metrics(retrieval: Retrieval) -> dict[str, float]:
-    """``pair_recall_at_1``, ``pair_recall_at_10`` and ``pair_mrr``: of the best gold candidate, mean over queries."""
-    return {f"pair_{name}": float(share_Q.mean()) for name, share_Q in _shares(retrieval).items()}
+    """Return ``pair_recall_at_1``, ``pair_recall_at_10`` and ``pair_mrr``, means over queries.
+
+    The best-ranked gold candidate of a query counts.
+    """
+    return {f"pair_{name}": float(score_Q.mean()) for name, score_Q in _scores(retrieval).items()}
 
 
 def pair_scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:
-    """``{score: {"value", "low", "high"}}`` with 95 % bootstrap intervals over the queries."""
-    shares = _shares(retrieval).items()
+    """Return ``{score: {"value", "low", "high"}}``: 95 % bootstrap intervals over queries."""
     return {
-        name: ratio_interval(share_Q, np.ones(len(share_Q)), rng)._asdict()
-        for name, share_Q in shares
+        name: ratio_interval(score_Q, np.ones(len(score_Q)), rng)._asdict()
+        for name, score_Q in _scores(retrieval).items()
     }
 
 
 def pair_chance(retrieval: Retrieval) -> dict[str, dict[str, float]]:
-    """Return ``{score: {"value"}}`` of candidates in random order, exactly."""
+    """Return ``{score: {"value"}}`` in expectation over random rankings of the candidates."""
     sizes = retrieval.num_gold_Q, retrieval.num_candidates
     values = {f"recall_at_{k}": float(expected_hit(k, *sizes).mean()) for k in CUTOFFS}
     return exact_scores(values | {"mrr": float(expected_reciprocal_rank(*sizes).mean())})
 
 
 def pair_unit_scores(retrieval: Retrieval) -> UnitScores:
-    """What each query adds to ``pair_scores``."""
-    return sample_units(np.arange(len(retrieval.num_gold_Q)), _shares(retrieval))
+    """Return each query's share of ``pair_scores``, for paired tests between runs."""
+    return sample_units(np.arange(len(retrieval.num_gold_Q)), _scores(retrieval))
 
 
-def _shares(retrieval: Retrieval) -> dict[str, np.ndarray]:
+def _scores(retrieval: Retrieval) -> dict[str, np.ndarray]:
     best_Q = np.minimum.reduceat(retrieval.rank_P, retrieval.indptr[:-1])
     hits = {f"recall_at_{k}": (best_Q < k).astype(np.float64) for k in CUTOFFS}
     return hits | {"mrr": 1 / (1 + best_Q)}

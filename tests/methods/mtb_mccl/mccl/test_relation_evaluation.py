@@ -12,7 +12,7 @@ from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import load_frozen, truncation_remarks
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen, truncation_remarks
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit

@@ -14,7 +14,7 @@ from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError, StoreError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import load_frozen
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
 from raybio.methods.mtb_mccl.mccl.frozen_probe import (
     KNN_SETTINGS,
     L2,
