@@ -8,7 +8,7 @@ import pytest
 from raybio.methods.biostransformers.term_retrieval import term_chance
 from raybio.methods.contrastive_probe.accuracy import NUM_PREDICTED, chance_scores, outcome
 from raybio.methods.contrastive_probe.config import ProbeConfig
-from raybio.methods.mtb_mccl.mtb.evaluate import pair_chance, pair_metrics
+from raybio.methods.mtb_mccl.mtb.scores import pair_chance, pair_metrics
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.scores import link_chance
 from raybio.ops.retrieval import Retrieval

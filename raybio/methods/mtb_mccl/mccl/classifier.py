@@ -141,9 +141,7 @@ class Classifier:
         bias_C = None if self.head is None else self.head.bias_C
         if bias_C is None:
             return {KnnSettings(k, 0.0): score_PC for k, score_PC in score_by_k.items()}
-        return {
-            knn: score_by_k[knn.num_neighbors] + knn.bias_weight * bias_C for knn in candidates
-        }
+        return {knn: score_by_k[knn.num_neighbors] + knn.bias_weight * bias_C for knn in candidates}
 
     def predicted(self, score_PC: Tensor) -> np.ndarray:
         """Return the predicted classes of each pair, bool (P, C); NA is always False.

@@ -1,8 +1,8 @@
-"""Classwise k-nearest-neighbor scores: how near the nearest members of each class are (Zhou et al., 2023).
+"""Classwise k-nearest-neighbor scores (Zhou et al., 2023, Section 3.4).
 
-The nearest of *each* class are wanted, which would take one faiss index per class, and faiss's
-exact indices compute the same matrix products. So this module uses matrix products, and the
-reference set may stay on the GPU, divided over the workers.
+A query's score for a class is its mean cosine to the k nearest members of that class. This would
+take one faiss index per class, and faiss's exact indices compute the same matrix products. So this
+module uses matrix products, and the reference set may stay on the GPU, divided over the workers.
 
 Shape letters: Q queries, N rows of the reference set, R classes, D width, K neighbors kept per
 class, B queries of a block, C members at once.
@@ -36,12 +36,12 @@ class ClassNeighbors:
     cosine_QRK: Tensor
 
     def merge(self, *others: "ClassNeighbors") -> "ClassNeighbors":
-        """Merge the neighbors in several parts of a reference set: exactly those in the whole set."""
+        """Merge the neighbors in several parts of a reference set into those in the whole set."""
         all_QRX = torch.cat([self.cosine_QRK, *(other.cosine_QRK for other in others)], dim=2)
         return ClassNeighbors(all_QRX.topk(self.cosine_QRK.shape[2], dim=2).values)
 
     def mean(self) -> Tensor:
-        """Return the mean cosine (Q, R) of the existing neighbors; -inf for a class without members."""
+        """Return the mean cosine (Q, R) of the existing neighbors; -inf without members."""
         exists_QRK = self.cosine_QRK > -torch.inf
         num_QR = exists_QRK.sum(2)
         mean_QR = torch.where(exists_QRK, self.cosine_QRK, 0.0).sum(2) / num_QR.clamp(min=1)
@@ -56,7 +56,9 @@ def classwise_knn(
     k: int,
     collective: Collective | None = None,
 ) -> Tensor:
-    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class; -inf without members.
+    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class.
+
+    A class without members has the score -inf.
 
     A reference row with several labels is a member of each class. Results are exact and without
     gradient. Only a block of queries is scored against a block of members at once. To predict, add
@@ -107,7 +109,10 @@ def classwise_means(
 def nearest_members(
     query_QD: Tensor, reference_ND: Tensor, label_NR: Tensor, *, k: int
 ) -> ClassNeighbors:
-    """Return the nearest min(k, members) of each class; holds Q x R x k numbers. Arguments as ``classwise_knn``."""
+    """Return the nearest min(k, members) of each class: Q x R x k numbers.
+
+    Arguments as ``classwise_knn``.
+    """
     _check(query_QD, reference_ND, label_NR, k)
     query_QD = normalise(query_QD.detach())
     reference_ND = normalise(reference_ND.detach())
@@ -131,7 +136,7 @@ def nearest_members(
 
 
 def class_centroids(reference_ND: Tensor, label_NR: Tensor) -> Tensor:
-    """Return the mean (R, D) of each class's rows, scaled to length 1 beforehand; 0 for a class without rows.
+    """Return the mean (R, D) of each class's rows after scaling them to length 1; 0 without rows.
 
     A nearest centroid classifier scores a query by its cosine to each centroid.
     """

@@ -162,9 +162,7 @@ def _best(
     }
     setting = max(best_by_setting, key=lambda name: best_by_setting[name][1].values["f1"])
     knn, dev_scores = best_by_setting[setting]
-    predicted_PC = predict_classes(
-        classifier_by_setting[setting], knn, test.pairs.embedding_PD
-    )
+    predicted_PC = predict_classes(classifier_by_setting[setting], knn, test.pairs.embedding_PD)
     if len(knn_candidates) > 1:
         setting = f"k = {knn.num_neighbors}"
     return ProbeResult(name, setting, dev_scores, score_predictions(test, predicted_PC))

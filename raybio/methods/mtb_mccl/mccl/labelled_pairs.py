@@ -97,7 +97,7 @@ class LabelledPairs:
 
 
 def pair_labels(store: DocumentStore, row: int, pairs: Pairs) -> np.ndarray:
-    """Return the classes of some pairs of a document, bool (K, C); pairs without a relation are NA."""
+    """Return the classes of some pairs of a document, bool (K, C); unrelated pairs are NA."""
     head_K, tail_K = pairs
     head_P, tail_P, label_P = store.relations(row)
     num_entities = len(store.types(row))

@@ -114,7 +114,7 @@ class RelationObjective(CouplingObjective):
     def _mccl_logits(
         self, embedding_PD: Tensor, label_PC: Tensor, collective: Collective
     ) -> Tensor:
-        bias_C = self.head.bias_C
+        bias_C: Tensor | None = self.head.bias_C
         if bias_C is None:
             bias_C = embedding_PD.new_zeros(label_PC.shape[1])
         gathered = collective.all_gather(embedding_PD)

@@ -189,7 +189,7 @@ def test_docred_is_directed_and_its_relations_have_names(tmp_path):
             tmp_path / "t", [tmp_path / "train.json"], relation_names=tmp_path / "names.json"
         )
     for names, message in (
-        ({"P6": "a", "P17": "a"}, "two relations are called 'a'"),
+        ({"P6": "a", "P17": "a"}, "two relations are named 'a'"),
         ({"P6": "NA"}, "called 'NA'"),
     ):
         (tmp_path / "names.json").write_text(json.dumps(names))
