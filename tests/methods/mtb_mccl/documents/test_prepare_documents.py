@@ -251,7 +251,7 @@ def test_the_command_prepares_and_shows_what_was_set_aside(tmp_path):
     ]
     result = CliRunner().invoke(prepare.app, command, catch_exceptions=False)
     assert result.exit_code == 0
-    assert "skipped: document that is there twice" in " ".join(result.output.split())
+    assert "skipped: duplicate document" in " ".join(result.output.split())
     assert (
         open_store(tmp_path / "store", DocumentStore, verify=True).manifest["counts"][
             "train_documents"
