@@ -190,7 +190,7 @@ def test_docred_is_directed_and_its_relations_have_names(tmp_path):
         )
     for names, message in (
         ({"P6": "a", "P17": "a"}, "two relations are named 'a'"),
-        ({"P6": "NA"}, "called 'NA'"),
+        ({"P6": "NA"}, "named 'NA'"),
     ):
         (tmp_path / "names.json").write_text(json.dumps(names))
         with pytest.raises(DataError, match=message):
