@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from raybio.methods.biostransformers.term_retrieval import term_chance
-from raybio.methods.contrastive_probe.accuracy import NUM_PREDICTED, chance_scores, outcome
+from raybio.methods.contrastive_probe.accuracy import (
+    NUM_PREDICTED,
+    chance_scores,
+    evaluate_predictions,
+)
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.mtb_mccl.mtb.scores import pair_chance, pair_metrics
 from raybio.methods.sppt.graph.csr import Graph
@@ -80,19 +85,20 @@ def test_chance_of_terms_and_of_pairs_is_what_random_orders_give() -> None:
     assert pairs == pytest.approx(pair_metrics(found), abs=0.01)
 
 
-class Asked:
-    """Two relations, three queries, 12 names; names 0 and 1 share a concept."""
-
-    relations = ("r", "s")
-    names = tuple("abcdefghijkl")
-    relation_Q = np.array([0, 0, 1])
-    head_Q = np.array([0, 5, 2])
-    indptr_Q1 = np.array([0, 1, 3, 5])
-    answer_P = np.array([1, 2, 5, 0, 3])
-    is_tail_C = np.isin(np.arange(12), [0, 1, 2, 3, 5])
-    is_tail_RC = np.stack([np.isin(np.arange(12), [1, 2, 5]), np.isin(np.arange(12), [0, 3])])
-    cui_indptr_C1 = np.arange(13)
-    cui_E = np.array([0, 0, *range(2, 12)])
+BENCHMARK = ProbeBenchmark(
+    relations=("r", "s"),
+    prompts=("[X] r [Y].", "[X] s [Y]."),
+    names=tuple("abcdefghijkl"),
+    is_tail_C=np.isin(np.arange(12), [0, 1, 2, 3, 5]),
+    relation_Q=np.array([0, 0, 1], np.int16),
+    head_Q=np.array([0, 5, 2], np.int32),
+    indptr_Q1=np.array([0, 1, 3, 5]),
+    answer_P=np.array([1, 2, 5, 0, 3], np.int32),
+    cuis=tuple("abcdefghijkl"),
+    cui_indptr_C1=np.arange(13),
+    cui_E=np.array([0, 0, *range(2, 12)], np.int32),
+)
+"""Two relations, three queries, 12 names; names 0 and 1 share a concept."""
 
 
 @pytest.mark.parametrize("candidates", ["all", "tails", "relation"])
@@ -105,20 +111,22 @@ def test_chance_of_a_probe_is_what_random_names_give(
     rng = np.random.default_rng(0)
     pools = {
         "all": [np.arange(12)] * 3,
-        "tails": [np.flatnonzero(Asked.is_tail_C)] * 3,
-        "relation": [np.flatnonzero(Asked.is_tail_RC[relation]) for relation in Asked.relation_Q],
+        "tails": [np.flatnonzero(BENCHMARK.is_tail_C)] * 3,
+        "relation": [
+            np.flatnonzero(BENCHMARK.is_tail_RC[relation]) for relation in BENCHMARK.relation_Q
+        ],
     }[candidates]
     draws = []
     for _ in range(2000):
         predicted_QK = np.full((3, NUM_PREDICTED), -1)
         for query, pool in enumerate(pools):
-            order = rng.permutation(pool[pool != Asked.head_Q[query]] if exclude_head else pool)[
-                :NUM_PREDICTED
-            ]
+            order = rng.permutation(
+                pool[pool != BENCHMARK.head_Q[query]] if exclude_head else pool
+            )[:NUM_PREDICTED]
             predicted_QK[query, : len(order)] = order
-        found = outcome(Asked(), predicted_QK, match)
+        found = evaluate_predictions(BENCHMARK, predicted_QK, match)
         draws.append({f"acc_at_{k}": found.macro(k) for k in (1, 5, 10)})
         draws[-1] |= {f"micro_acc_at_{k}": found.micro(k) for k in (1, 5, 10)}
     means = {name: np.mean([one[name] for one in draws]) for name in draws[0]}
-    chance = {name: score["value"] for name, score in chance_scores(Asked(), config).items()}
+    chance = {name: score["value"] for name, score in chance_scores(BENCHMARK, config).items()}
     assert chance == pytest.approx(means, abs=0.03)

@@ -1,49 +1,56 @@
-"""The command that asks a benchmark of language models themselves, without rewiring."""
+"""The command ``baselines``: language models queried without rewiring."""
 
-import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
-from raybio.cli.contrastive_probe.probe import POOLING_HELP, QUERIES_HELP, checked_pooling, set_name
+from raybio.cli.app import meanings
+from raybio.cli.contrastive_probe.options import (
+    BENCHMARK_HELP,
+    POOLING_HELP,
+    QUERIES_HELP,
+    SUBSETS,
+    parse_choice,
+    parse_pooling,
+)
 from raybio.cli.options import fraction
-from raybio.core.config import fields
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_writable_folder
-from raybio.methods.contrastive_probe.config import DecodeConfig, ProbeConfig
+from raybio.methods.contrastive_probe.config import (
+    BASELINE_METHODS,
+    BaselineMethod,
+    DecodeConfig,
+)
 
-METHODS = ("mask-average", "x-factr", "generative", "hybrid")
+DEFAULTS = DecodeConfig()
 
-
-# No option has a default of its own: one that is given and does nothing is refused.
+# These options have no default value, so that one that has no effect can be refused.
 HELP = {
-    field.path: f"x-factr: {field.meaning} {field.range}".strip() + f"; default: {field.default}"
-    for field in fields(DecodeConfig)
+    name: f"x-factr: {meaning}; default: {getattr(DEFAULTS, name)}"
+    for name, meaning in meanings(DecodeConfig).items()
 }
 
-
-WEIGHT_HELP = "hybrid: what the masked language model counts among names of one token; default: 0.5"
+DEFAULT_WEIGHT = 0.5
+WEIGHT_HELP = (
+    f"hybrid: weight of the masked language model at names of one token; default: {DEFAULT_WEIGHT}"
+)
 
 
 def baselines(
     model: Annotated[list[str], typer.Option(help="model folder or hub id; repeatable")],
-    benchmark: Annotated[
-        Path, typer.Option(help="folder of the benchmark: MedLAMA's files, or a source of BioLAMA")
-    ],
+    benchmark: Annotated[Path, typer.Option(help=BENCHMARK_HELP)],
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="folder of the report; without it the report is printed and nothing written"
-        ),
+        Path | None, typer.Option(help="folder of the report; default: it is only printed")
     ] = None,
     methods: Annotated[
         str,
         typer.Option(
-            help=f"by comma, of {', '.join(METHODS)}; each model is asked by those that it can"
+            help=f"comma-separated, of {', '.join(BASELINE_METHODS)}; "
+            "each model is evaluated with those that it supports"
         ),
-    ] = ",".join(METHODS[:3]),
+    ] = "mask-average,x-factr,generative",
     subset: Annotated[str, typer.Option(help="full or hard")] = "full",
     queries_per_relation: Annotated[int | None, typer.Option(min=1, help=QUERIES_HELP)] = None,
     restrict: Annotated[
@@ -63,120 +70,72 @@ def baselines(
     max_masks: Annotated[int | None, typer.Option(help=HELP["max_masks"])] = None,
     max_iterations: Annotated[int | None, typer.Option(help=HELP["max_iterations"])] = None,
     rescore: Annotated[bool | None, typer.Option("--rescore", help=HELP["rescore"])] = None,
-    seed: Annotated[int, typer.Option(min=0, help="of the intervals")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the intervals")] = 0,
 ) -> None:
-    """Mask average, X-FACTR, written answers and hybrids; beside them the paper's own figures."""
-    names = _methods(methods, rewired)
-    if subset not in ("full", "hard"):
-        raise ConfigError(f"--subset {subset}: want full or hard")
+    """Evaluate mask average, X-FACTR, generated answers and hybrids, next to published figures."""
+    names = _parse_methods(methods, rewired)
+    query_set = parse_choice(subset, SUBSETS, "--subset")
     if out is not None:
         check_writable_folder(out)
-    pooled = checked_pooling(pooling)
-    values = {"decode": decode, "refine": refine, "beam": beam, "max_masks": max_masks}
-    values |= {"max_iterations": max_iterations, "rescore": rescore}
-    _refuse_idle(names, ["x-factr"], values)
-    _refuse_idle(names, ["hybrid"], {"weight": weight, "pooling": pooling})
-    _refuse_idle(names, ["mask-average", "hybrid"], {"restrict": restrict or None})
+    chosen_pooling = parse_pooling(pooling)
+    decode_values = {
+        "decode": decode,
+        "refine": refine,
+        "beam": beam,
+        "max_masks": max_masks,
+        "max_iterations": max_iterations,
+        "rescore": rescore,
+    }
+    _refuse_unused(names, ["x-factr"], decode_values)
+    _refuse_unused(names, ["hybrid"], {"weight": weight, "pooling": pooling})
+    _refuse_unused(names, ["mask-average", "hybrid"], {"restrict": restrict or None})
     config = DecodeConfig.from_mapping(
-        {name: value for name, value in values.items() if value is not None}
+        {name: value for name, value in decode_values.items() if value is not None}
     )
-    # Only now: these import transformers, which takes seconds.
-    from raybio.methods.contrastive_probe.accuracy import chance_scores
-    from raybio.methods.contrastive_probe.baselines.evaluate import Rewired, ask, methods_by_model
-    from raybio.methods.contrastive_probe.baselines.evaluate import baselines as answer
-    from raybio.methods.contrastive_probe.baselines.report import report_data, report_markdown
-    from raybio.methods.contrastive_probe.probe import cuts_of_benchmarks
+    from raybio.methods.contrastive_probe.baselines.baseline_report import report_baselines
+    from raybio.methods.contrastive_probe.baselines.evaluate import RewiredEncoder
 
-    able = methods_by_model(model, cast(Any, names)).items()
-    left_out = [
-        f"{one}: {', '.join(sorted(set(names) - set(its)))}"
-        for one, its in able
-        if len(its) < len(names)
-    ]
-    print(
-        *(f"cannot be asked by every method: {line} left out\n" for line in left_out),
-        sep="",
-        end="",
-    )
-    asked = ask(benchmark, cast(Any, subset), queries_per_relation)
-    encoder = (
-        None if rewired is None else Rewired(rewired, pooled, 0.5 if weight is None else weight)
-    )
-    query_set = set_name(benchmark, subset)
-    cuts = (
-        []
-        if rewired is None
-        else sum(cuts_of_benchmarks([rewired], {query_set: asked.benchmark}).values(), [])
-    )
-    for cut in cuts:
-        print(f"{rewired}: {cut}")
-    results = answer(
-        model, cast(Any, names), asked, decode=config, restrict=restrict, rewired=encoder, say=print
-    )
-    settings: dict[str, Any] = {
-        "models": model,
-        "methods": names,
-        "left out": left_out,
-        "benchmark": str(benchmark),
-    }
-    settings |= {
-        "subset": subset,
-        "queries_per_relation": queries_per_relation,
-        "restrict": restrict,
-        "seed": seed,
-    }
-    if encoder:
-        settings |= {"rewired": rewired, "pooling": pooled, "weight": encoder.weight}
-        settings |= {"cut": "; ".join(cuts)} if cuts else {}
-    if "x-factr" in names:
-        settings["x-factr"] = config.to_mapping()
-    ranked = ProbeConfig(candidates="relation" if restrict else "all")
-    data = report_data(
-        results,
-        asked.benchmark,
-        asked.examples(),
-        settings,
-        chance=chance_scores(asked.benchmark, ranked),
-        query_set=query_set,
+    encoder = None
+    if rewired is not None:
+        chosen_weight = DEFAULT_WEIGHT if weight is None else weight
+        encoder = RewiredEncoder(rewired, chosen_pooling, chosen_weight)
+    report_baselines(
+        model,
+        names,
+        benchmark,
+        out,
+        subset=query_set,
+        queries_per_relation=queries_per_relation,
+        decode=config,
+        restrict=restrict,
+        rewired=encoder,
         seed=seed,
+        log=print,
     )
-    _hand_over(out, report_markdown(data), data)
 
 
-def _methods(text: str, rewired: str | None) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names or not set(names) <= set(METHODS):
-        raise ConfigError(f"--methods {text}: want some of {', '.join(METHODS)}, by comma")
-    if "hybrid" in names and rewired is None:
-        raise ConfigError(f"--methods {text}: hybrid wants --rewired, the encoder that is mixed in")
-    if "hybrid" not in names and rewired is not None:
+def _parse_methods(text: str, rewired: str | None) -> list[BaselineMethod]:
+    given = [name.strip() for name in text.split(",") if name.strip()]
+    if not given or not set(given) <= set(BASELINE_METHODS):
         raise ConfigError(
-            f"--rewired {rewired}: only --methods hybrid mixes an encoder in; got --methods {text}"
+            f"--methods {text}: want some of {', '.join(BASELINE_METHODS)}, comma-separated"
         )
-    return list(dict.fromkeys(names))
-
-
-def _hand_over(out: Path | None, report: str, data: Mapping[str, Any]) -> None:
-    if out is not None:
-        from raybio.methods.contrastive_probe.baselines.report import lengths_by_label
-        from raybio.methods.contrastive_probe.plots import plot_lengths
-
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")
-        (out / "baselines.md").write_text(report)
-        for k, bins_by_label in lengths_by_label(data).items():
-            plot_lengths(bins_by_label, out / "plots" / f"lengths_acc{k}.png", f"acc@{k}")
-        report += f"\nreport: {out / 'baselines.md'}, {out / 'baselines.json'}, {out / 'plots'}/"
-    print(report)
-
-
-def _refuse_idle(
-    methods: Collection[str], wanted: Collection[str], values: Mapping[str, Any]
-) -> None:
-    """Refuse options that none of the methods reads."""
-    given = [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None]
-    if given and not set(methods) & set(wanted):
+    if "hybrid" in given and rewired is None:
+        raise ConfigError(f"--methods {text}: hybrid wants --rewired, the encoder to combine with")
+    if "hybrid" not in given and rewired is not None:
         raise ConfigError(
-            f"{', '.join(given)}: for {' or '.join(wanted)} alone, and --methods is {','.join(methods)}. Leave out "
-            "what does nothing, or add the method."
+            f"--rewired {rewired}: only --methods hybrid uses an encoder; got --methods {text}"
+        )
+    return [parse_choice(name, BASELINE_METHODS, "--methods") for name in dict.fromkeys(given)]
+
+
+def _refuse_unused(
+    methods: Collection[str], users: Collection[str], values: Mapping[str, Any]
+) -> None:
+    """Refuse options that none of the methods uses."""
+    given = [f"--{name.replace('_', '-')}" for name, value in values.items() if value is not None]
+    if given and not set(methods) & set(users):
+        raise ConfigError(
+            f"{', '.join(given)}: only for {' or '.join(users)}, and --methods is "
+            f"{','.join(methods)}. Remove the option, or add the method."
         )

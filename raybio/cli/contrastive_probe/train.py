@@ -1,4 +1,4 @@
-"""Sentence files and a benchmark on a training command: a store of them is prepared, and trained on."""
+"""Options ``--sentences`` and ``--benchmark`` of training commands: a store of them is prepared."""
 
 import argparse
 from pathlib import Path
@@ -6,11 +6,13 @@ from pathlib import Path
 from raybio.core.errors import ConfigError
 
 
-def prepare_given(arguments: list[str]) -> list[str]:
-    """The arguments with --store for --sentences and --benchmark; their store is prepared if it is not there.
+def prepare_given_store(arguments: list[str]) -> list[str]:
+    """Return the arguments with --store in place of --sentences and --benchmark.
+
+    The store is prepared if it does not exist.
 
     Raises:
-        ConfigError: for --benchmark alone, or for either beside --store, which has sentences and queries already.
+        ConfigError: for --benchmark without --sentences, or for either together with --store.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--sentences", type=Path, action="append")
@@ -21,17 +23,18 @@ def prepare_given(arguments: list[str]) -> list[str]:
         return arguments
     if given.store is not None:
         raise ConfigError(
-            f"--store {given.store}: is prepared already, and --sentences and --benchmark prepare another; want either"
+            f"--store {given.store}: is prepared already, and --sentences and --benchmark prepare "
+            "another one; want either"
         )
     if given.sentences is None:
         raise ConfigError(
-            "--benchmark alone: want --sentences too, to rewire with (`probe` probes a model as it is)"
+            "--benchmark alone: want --sentences too, to rewire with "
+            "(`probe` probes a model as it is)"
         )
-    # Only now: these import torch, which takes seconds.
-    from raybio.methods.contrastive_probe.prepare import kept_sentences
+    from raybio.methods.contrastive_probe.prepare import cached_sentences
     from raybio.runtime.run.request import default_folder
 
     folder = default_folder("stores", "RAYBIO_STORES")
-    print(f"sentences: a store of them in {folder}, prepared the first time", flush=True)
-    store = kept_sentences(folder, given.sentences, given.benchmark)
+    print(f"sentences: store in {folder}, prepared on first use", flush=True)
+    store = cached_sentences(folder, given.sentences, given.benchmark)
     return [*others, "--store", str(store.path)]

@@ -1,4 +1,4 @@
-"""The typed batch of Contrastive-Probe."""
+"""The batch of Contrastive-Probe."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,15 @@ from raybio.core.batch import TokenBatch
 
 @dataclass(frozen=True)
 class ClozeBatch(TokenBatch):
-    """One worker's shard of a step of cloze pairs: N queries, then their N answers, R = 2 N sequences.
+    """One worker's shard of a step: N queries, then their N answers, R = 2 N sequences.
 
-    Columns run over the G sequences of the global batch: the shards of all workers in rank order, each in that layout.
+    Columns run over the G sequences of the global batch: the shards of all workers in rank order,
+    each in that layout.
 
     Attributes:
-        positive_R: column of the answer of each query and of the query of each answer.
-        ignore_RG: True where a column is neither positive nor negative: the sequence itself, all of an equal sentence,
-            and all whose text is that of the sequence or of its positive.
+        positive_R: column of the answer of each query, and of the query of each answer.
+        ignore_RG: True for a column that is neither positive nor negative: the sequence itself,
+            sequences of an equal sentence, and those with the text of the anchor or its positive.
     """
 
     positive_R: Tensor

@@ -1,12 +1,13 @@
-"""Cloze pairs of sentences: the head of a sentence and a mask token ask for its tail (Contrastive-Probe, facts §3.1).
+"""Cloze pairs: the first words of a sentence with a mask token are the query, its tail the answer.
 
-Shape letters: B sentences of a step, N sentences of a worker's shard, R = 2 N sequences of the shard (queries, then
-answers), G = 2 B sequences of the global batch, T tokens end to end.
+Shape letters: B sentences of a step, N sentences of a worker's shard, R = 2 N sequences of the
+shard (queries, then answers), G = 2 B sequences of the global batch, T tokens end to end.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,28 +19,12 @@ from raybio.methods.contrastive_probe.config import ClozeConfig, ClozePlanConfig
 from raybio.methods.contrastive_probe.store import ClozeStore
 
 
-def tail_sizes(
-    num_words_B: np.ndarray, row_B: np.ndarray, config: ClozeConfig, seed: int
-) -> np.ndarray:
-    """Words of each sentence's answer, int64: at least one, and one at least stays in the query.
-
-    ``random`` is uniform on 1 to 1 + floor(n x ratio), a function of (seed, row) alone, so a sentence is divided alike
-    in every epoch; ``fixed`` is n x ratio, rounded (halves to even).
-    """
-    if config.tail == "fixed":
-        size_B = np.rint(num_words_B * config.mask_ratio)
-    else:
-        most_B = 1 + np.floor(num_words_B * config.mask_ratio)
-        size_B = 1 + np.floor(hash_uniform(derive_seed(seed, "tails"), row_B) * most_B)
-    return np.clip(size_B, 1, num_words_B - 1).astype(np.int64)
-
-
 @dataclass(frozen=True)
 class ClozePlan:
-    """The sentences of each step: an endless stream of epochs, each a permutation of the chosen sentences.
+    """The sentences of each step: an endless stream of epochs, each a permutation of sentences.
 
-    The seed puts the set in an order: what is trained on is its beginning and what is held out its end, so neither
-    number moves the other's sentences, but for equal ones.
+    The seed defines an order of the sentence set. Training takes its beginning and evaluation holds
+    out its end. So neither number changes the sentences of the other, except for equal ones.
 
     Attributes:
         store: the sentences.
@@ -47,7 +32,7 @@ class ClozePlan:
         seed: the run's seed.
 
     Raises:
-        ConfigError: if the set is not in the store, or it has too few sentences.
+        ConfigError: if the sentence set is not in the store, or has too few sentences.
     """
 
     store: ClozeStore
@@ -55,90 +40,102 @@ class ClozePlan:
     seed: int
 
     def __post_init__(self) -> None:
-        """Check that there is enough to contrast."""
-        chosen, num_sets = self.config.sentence_set, len(self.store.set_names)
-        if chosen != "all" and not 0 <= chosen < num_sets:
+        """Check that there are enough sentences."""
+        sentence_set = self.config.sentence_set
+        num_sets = len(self.store.set_names)
+        if sentence_set != "all" and not 0 <= sentence_set < num_sets:
             raise ConfigError(
-                f"plan.sentence_set is {chosen}, and {self.store.path} has {num_sets} sets; want all or 0 to "
-                f"{num_sets - 1}"
+                f"plan.sentence_set is {sentence_set}, and {self.store.path} has {num_sets} sets; "
+                f"want all or 0 to {num_sets - 1}"
             )
-        held_out, has = self.config.num_held_out_sentences, self._range[1] - self._range[0]
-        if held_out > has:
+        first, end = self._bounds
+        num_held_out = self.config.num_held_out_sentences
+        if num_held_out > end - first:
             raise ConfigError(
-                f"plan.num_held_out_sentences is {held_out:,}, and the chosen set has {has:,}; want less"
+                f"plan.num_held_out_sentences is {num_held_out:,}, and the chosen set has "
+                f"{end - first:,}; want less"
             )
-        wanted = self.config.num_sentences
-        if wanted is not None and wanted > self.num_rows:
-            without = " without those held out and their equals" if held_out else ""
+        num_sentences = self.config.num_sentences
+        if num_sentences is not None and num_sentences > self.num_rows:
+            without = " without the held-out ones and their equals" if num_held_out else ""
             raise ConfigError(
-                f"plan.num_sentences is {wanted:,}, and the chosen set has {self.num_rows:,}{without}; want at most as "
-                "many"
+                f"plan.num_sentences is {num_sentences:,}, and the chosen set has "
+                f"{self.num_rows:,}{without}; want at most as many"
             )
-        if self.config.global_batch_rows > self.num_rows:
+        batch_rows = self.config.global_batch_rows
+        if batch_rows > self.num_rows:
             raise ConfigError(
-                f"plan.global_batch_rows is {self.config.global_batch_rows:,}, and {self.num_rows:,} sentences are "
-                "trained on: a sentence would be contrasted with itself. Make the batch smaller"
+                f"plan.global_batch_rows is {batch_rows:,}, and the training set has "
+                f"{self.num_rows:,} sentences: a sentence would be contrasted with itself. "
+                "Make the batch smaller"
             )
 
     @property
     def num_rows(self) -> int:
-        """Sentences of an epoch."""
-        first, end = self._range
-        return end - first if self._chosen_rows is None else len(self._chosen_rows)
+        """Number of sentences of an epoch."""
+        first, end = self._bounds
+        return end - first if self._subset_rows is None else len(self._subset_rows)
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which every sentence comes once; a fraction where the batch does not divide them."""
+        """Steps of an epoch; a fraction if the batch does not divide the sentences."""
         return self.num_rows / self.config.global_batch_rows
 
     def rows(self, step: int) -> np.ndarray:
-        """Store rows of the global batch of ``step``, int64 (B,)."""
-        batch = self.config.global_batch_rows
-        drawn_B = shuffled_epochs(
-            step * batch, batch, num_rows=self.num_rows, seed=self.seed, name="sentences"
+        """Return the store rows of the global batch of ``step``, int64 (B,)."""
+        batch_rows = self.config.global_batch_rows
+        index_B = shuffled_epochs(
+            step * batch_rows,
+            batch_rows,
+            num_rows=self.num_rows,
+            seed=self.seed,
+            name="sentences",
         )
-        return self._range[0] + drawn_B if self._chosen_rows is None else self._chosen_rows[drawn_B]
+        if self._subset_rows is None:
+            return self._bounds[0] + index_B
+        return self._subset_rows[index_B]
 
     @property
     def trained_rows(self) -> np.ndarray:
         """Store rows of an epoch, int64."""
-        return np.arange(*self._range) if self._chosen_rows is None else self._chosen_rows
+        return np.arange(*self._bounds) if self._subset_rows is None else self._subset_rows
 
     @cached_property
     def held_out_rows(self) -> np.ndarray:
         """Store rows that are never trained on, int64."""
-        first, end = self._range
-        return self._in_order(
-            np.arange(end - first - self.config.num_held_out_sentences, end - first)
+        first, end = self._bounds
+        num_rows = end - first
+        return self._ordered_rows(
+            np.arange(num_rows - self.config.num_held_out_sentences, num_rows)
         )
 
     @cached_property
-    def _chosen_rows(self) -> np.ndarray | None:
-        """Store rows of an epoch, int64, where they are not all of the set; 8 bytes a sentence."""
-        first, end = self._range
+    def _subset_rows(self) -> np.ndarray | None:
+        """Store rows of an epoch, int64; None for all rows of the set, which needs no memory."""
+        first, end = self._bounds
         num_held_out = self.config.num_held_out_sentences
         if self.config.num_sentences is None and not num_held_out:
             return None
-        # A smaller number takes a part of what a larger one takes.
-        row_M = self._in_order(np.arange(end - first - num_held_out))
+        # A smaller ``num_sentences`` is a prefix of a larger one.
+        row_M = self._ordered_rows(np.arange(end - first - num_held_out))
         if num_held_out:
             row_M = row_M[~self.store.equals(row_M, self.held_out_rows)]
         return row_M[: self.config.num_sentences]
 
-    def _in_order(self, place_M: np.ndarray) -> np.ndarray:
-        first, end = self._range
-        return first + keyed_permutation(
-            place_M, num_rows=end - first, key=derive_seed(self.seed, "chosen")
-        )
+    def _ordered_rows(self, index_M: np.ndarray) -> np.ndarray:
+        """Return the store rows at positions of the seed's order."""
+        first, end = self._bounds
+        key = derive_seed(self.seed, "chosen")
+        return first + keyed_permutation(index_M, num_rows=end - first, key=key)
 
     @cached_property
-    def _range(self) -> tuple[int, int]:
-        bounds, chosen = self.store.set_bounds_S1, self.config.sentence_set
-        return (
-            (0, int(bounds[-1]))
-            if chosen == "all"
-            else (int(bounds[chosen]), int(bounds[chosen + 1]))
-        )
+    def _bounds(self) -> tuple[int, int]:
+        """First row of the sentence set, and the row after its last."""
+        set_bounds_S1 = self.store.set_bounds_S1
+        sentence_set = self.config.sentence_set
+        if sentence_set == "all":
+            return 0, int(set_bounds_S1[-1])
+        return int(set_bounds_S1[sentence_set]), int(set_bounds_S1[sentence_set + 1])
 
 
 @dataclass(frozen=True)
@@ -148,8 +145,8 @@ class ClozeCollate:
     Attributes:
         plan: which sentences.
         config: how they are divided.
-        tokenise: the encoder's tokenizer, cut to ``config.max_tokens``, masks being kept.
-        mask_token: the tokenizer's own.
+        tokenise: the encoder's tokenizer, which cuts to ``config.max_tokens`` and keeps masks.
+        mask_token: the tokenizer's mask token.
         seed: the run's seed.
     """
 
@@ -160,29 +157,28 @@ class ClozeCollate:
     seed: int
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
-        """The arrays of worker ``rank``'s shard of ``step``."""
+        """Return the arrays of worker ``rank``'s shard of ``step``."""
         row_B = self.plan.rows(step)
         sentence_B = self.plan.store.sentences(row_B)
-        query_B, answer_B = self._divide(sentence_B, row_B)
-        bounds = [len(row_B) * place // world for place in range(world + 1)]
-        shards = [slice(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
+        query_B, answer_B = self._divide_sentences(sentence_B, row_B)
+        bounds = [len(row_B) * worker // world for worker in range(world + 1)]
+        text_G = _gathered_order(query_B, answer_B, bounds)
+        text_id_G = _ids(text_G)
+        sentence_id_G = _ids(_gathered_order(sentence_B, sentence_B, bounds))
 
-        def gathered(first_B: list[str], second_B: list[str]) -> list[str]:
-            # Columns stand as they are gathered: each worker's queries and then its answers.
-            return [text for shard in shards for text in (*first_B[shard], *second_B[shard])]
-
-        text_G = gathered(query_B, answer_B)
+        first = 2 * bounds[rank]
         size = bounds[rank + 1] - bounds[rank]
-        own_R = 2 * bounds[rank] + np.arange(2 * size)
-        positive_R = 2 * bounds[rank] + (np.arange(2 * size) + size) % max(2 * size, 1)
+        index_R = np.arange(2 * size)
+        own_R = first + index_R
+        # Query i and answer i are ``size`` columns apart.
+        positive_R = first + (index_R + size) % max(2 * size, 1)
         token_T, indptr_R1 = self.tokenise([text_G[column] for column in own_R.tolist()])
-        text_id_G, sentence_id_G = _ids(text_G), _ids(gathered(sentence_B, sentence_B))
         ignore_RG = (
             (sentence_id_G == sentence_id_G[own_R, None])
             | (text_id_G == text_id_G[own_R, None])
             | (text_id_G == text_id_G[positive_R, None])
         )
-        ignore_RG[np.arange(2 * size), positive_R] = False
+        ignore_RG[index_R, positive_R] = False
         return {
             "token_T": token_T,
             "indptr_R1": indptr_R1,
@@ -194,28 +190,56 @@ class ClozeCollate:
     @property
     def held_out(self) -> tuple[list[str], list[str]]:
         """Queries and answers of the held-out sentences, divided as in training."""
-        return self.divided(self.plan.held_out_rows)
+        return self.divide(self.plan.held_out_rows)
 
-    def divided(self, row_B: np.ndarray) -> tuple[list[str], list[str]]:
-        """Queries and answers of some rows."""
-        return self._divide(self.plan.store.sentences(row_B), row_B)
+    def divide(self, row_B: np.ndarray) -> tuple[list[str], list[str]]:
+        """Return the queries and answers of store rows."""
+        return self._divide_sentences(self.plan.store.sentences(row_B), row_B)
 
-    def _divide(self, sentence_B: list[str], row_B: np.ndarray) -> tuple[list[str], list[str]]:
-        """Queries and answers of the sentences."""
-        words = [sentence.split(" ") for sentence in sentence_B]
-        size_B = tail_sizes(
-            np.array([len(one) for one in words]), row_B, self.config, self.seed
-        ).tolist()
-        pairs = list(zip(words, size_B, strict=True))
-        return (
-            [" ".join([*one[:-size], self.mask_token]) for one, size in pairs],
-            [" ".join(one[-size:]) for one, size in pairs],
-        )
+    def _divide_sentences(
+        self, sentence_B: Sequence[str], row_B: np.ndarray
+    ) -> tuple[list[str], list[str]]:
+        words_B = [sentence.split(" ") for sentence in sentence_B]
+        num_words_B = np.array([len(words) for words in words_B])
+        size_B = tail_sizes(num_words_B, row_B, self.config, self.seed).tolist()
+        queries = []
+        answers = []
+        for words, size in zip(words_B, size_B, strict=True):
+            queries.append(" ".join([*words[:-size], self.mask_token]))
+            answers.append(" ".join(words[-size:]))
+        return queries, answers
 
 
-def _ids(text_G: list[str]) -> np.ndarray:
-    """A number a text, the same for equal ones."""
-    number_by_text: dict[str, int] = {}
-    return np.array(
-        [number_by_text.setdefault(text, len(number_by_text)) for text in text_G], dtype=np.int64
-    )
+def tail_sizes(
+    num_words_B: np.ndarray, row_B: np.ndarray, config: ClozeConfig, seed: int
+) -> np.ndarray:
+    """Return the number of words of each answer, int64; at least one word stays in the query.
+
+    ``random`` is uniform on 1 to 1 + floor(n x ratio). It is a function of (seed, row) only, so a
+    sentence is divided in the same way in every epoch. ``fixed`` is n x ratio, rounded (halves to
+    even).
+    """
+    if config.tail == "fixed":
+        size_B = np.rint(num_words_B * config.mask_ratio)
+    else:
+        max_size_B = 1 + np.floor(num_words_B * config.mask_ratio)
+        size_B = 1 + np.floor(hash_uniform(derive_seed(seed, "tails"), row_B) * max_size_B)
+    return np.clip(size_B, 1, num_words_B - 1).astype(np.int64)
+
+
+def _gathered_order(
+    first_B: Sequence[str], second_B: Sequence[str], bounds: Sequence[int]
+) -> list[str]:
+    """Return the columns in gathered order: the first texts of each shard, then its second ones."""
+    text_G: list[str] = []
+    for start, end in pairwise(bounds):
+        text_G += first_B[start:end]
+        text_G += second_B[start:end]
+    return text_G
+
+
+def _ids(text_G: Sequence[str]) -> np.ndarray:
+    """Return a number for each text, equal for equal texts."""
+    id_by_text: dict[str, int] = {}
+    ids = [id_by_text.setdefault(text, len(id_by_text)) for text in text_G]
+    return np.array(ids, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Settings of the probe and of its baselines, without torch: a command that shows them in its help starts at once."""
+"""Settings of Contrastive-Probe, of the probe, and of the baselines."""
 
 from typing import Literal
 
@@ -8,56 +8,69 @@ from raybio.core.config import BaseConfig
 from raybio.encoders.config import ClsTextEncoderConfig
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
+NAME_TOKENS = 25
+"""Maximum tokens of a name, as in the authors' code."""
+
+QUERY_TOKENS = 50
+"""Maximum tokens of a query, as in the authors' code."""
+
+BaselineMethod = Literal["mask-average", "x-factr", "generative", "hybrid"]
+BASELINE_METHODS: tuple[BaselineMethod, ...] = ("mask-average", "x-factr", "generative", "hybrid")
+
 
 class ProbeConfig(BaseConfig):
-    """What is asked and what counts; the defaults are the paper's."""
+    """The protocol of the probe; the defaults are the paper's."""
 
     metric: Literal["l2", "cosine"] = Field(
         "l2", description="distance between embeddings; the paper's code has l2"
     )
     candidates: Literal["all", "tails", "relation"] = Field(
         "all",
-        description="all names, those that answer some query, or those that answer a query of the same relation",
+        description="all names, names that answer some query, or names that answer a query of the "
+        "same relation",
     )
     exclude_head: bool = Field(
         False,
-        description="leave the query's own entity out of its candidates; a query whose only answer it is cannot be "
-        "right then",
+        description="remove the query's head from its candidates; a query whose only answer is its "
+        "head cannot be correct then",
     )
     match: Literal["name", "cui"] = Field(
         "name",
-        description="a name is right if it is an answer; cui: or if it shares a concept with one",
+        description="name: a name is correct if it is an answer; cui: also if it shares a concept "
+        "with one",
     )
 
 
 class DecodeConfig(BaseConfig):
-    """How masks are filled."""
+    """How X-FACTR fills masks."""
 
     decode: Literal["independent", "order", "confidence"] = Field(
         default="confidence",
-        description="independent: each mask by itself; order: from left to right; confidence: the surest one first",
+        description="independent: each mask by itself; order: from left to right; confidence: the "
+        "most confident one first",
     )
     refine: Literal["none", "order", "confidence"] = Field(
         default="none",
-        description="afterwards, again and again: each token in turn (order) or the least sure one (confidence) is "
-        "masked and predicted anew, until nothing changes",
+        description="then mask and predict again, until nothing changes: each token in turn "
+        "(order) or the least confident one (confidence)",
     )
     beam: int = Field(default=5, ge=1, le=64, description="hypotheses kept at each step")
-    max_masks: int = Field(
-        default=5, ge=1, le=32, description="answers of 1 to so many tokens are tried"
-    )
+    max_masks: int = Field(default=5, ge=1, le=32, description="maximum tokens of an answer")
     max_iterations: int = Field(
-        default=10, ge=1, le=1000, description="sweeps (order) or tokens (confidence) refined"
+        default=10,
+        ge=1,
+        le=1000,
+        description="maximum sweeps (order) or tokens (confidence) refined",
     )
     rescore: bool = Field(
         default=False,
-        description="judge answers by each token's log-probability with all the others in place, not by the one it had "
+        description="score each token of an answer given all others, not by its log-probability "
         "when it was predicted",
     )
 
 
 class ClozeContrastConfig(BaseConfig):
-    """What is minimised."""
+    """The loss."""
 
     temperature: float = Field(
         0.04, gt=0, le=10, description="τ of the softmax over cosines; 0.04 in the authors' code"
@@ -71,44 +84,41 @@ class ClozeConfig(BaseConfig):
         0.5,
         gt=0,
         lt=1,
-        description="share of a sentence's words by which its answer's are reckoned; see tail",
+        description="fraction of a sentence's words that determines the length of its answer; "
+        "see tail",
     )
     tail: Literal["random", "fixed"] = Field(
         "random",
-        description="words of the answer: random, 1 to 1 + mask_ratio of the sentence (rounded down), drawn once a "
-        "sentence, so that short answers may be above the ratio (the authors' code); fixed, mask_ratio of the "
-        "sentence, rounded (the paper)",
+        description="words of the answer. random: 1 to 1 + mask_ratio of the sentence (rounded "
+        "down), drawn once a sentence, so short sentences may exceed the ratio (the authors' "
+        "code). fixed: mask_ratio of the sentence, rounded (the paper)",
     )
     max_tokens: int = Field(
         48,
         ge=4,
-        description="tokens of a query or an answer, special ones included, in training; a longer answer loses its "
-        "end, a longer query its beginning (by the authors' code its end, and the mask with it)",
+        description="maximum tokens of a query or an answer in training, special ones included. A "
+        "longer answer loses its end, a longer query its beginning (in the authors' code its end, "
+        "and the mask with it)",
     )
 
 
 class ClozePlanConfig(BaseConfig):
-    """Which sentences make up a step."""
+    """The sentences of a step."""
 
     global_batch_rows: int = Field(192, ge=2, description="sentences of a step, over all workers")
     sentence_set: int | Literal["all"] = Field(
-        "all",
-        description="number of the store's sentence set that is trained on, from 0; all: every set",
+        "all", description="index of the store's sentence set to train on, from 0; all: every set"
     )
     num_sentences: int | None = Field(
-        None,
-        ge=2,
-        description="sentences that are trained on, chosen by chance; null: all of the set",
+        None, ge=2, description="size of a random sample of the set to train on; null: all of it"
     )
     num_held_out_sentences: int = Field(
         0,
         ge=0,
-        description="sentences of the set, chosen by chance, that neither they nor their equals are trained on: how "
-        "well each one's query finds its own answer among theirs needs no gold; 0: none (the paper trains on all)",
+        description="random sentences of the set that are not trained on, and neither are equal "
+        "ones. How well their queries retrieve their own answers needs no gold. 0: none (the "
+        "paper trains on all)",
     )
-
-
-NAME_TOKENS, QUERY_TOKENS = 25, 50
 
 
 class EvaluationConfig(ProbeConfig):
@@ -116,37 +126,37 @@ class EvaluationConfig(ProbeConfig):
 
     query_set: Literal["full", "hard", "both"] = Field(
         "full",
-        description="queries that are asked during training; accuracies on the hard ones are val/hard_*",
+        description="queries during training; accuracies on the hard ones are val/hard_*",
     )
     queries_per_relation: int | None = Field(
         None,
         ge=1,
-        description="queries of a relation asked during training, chosen by chance; null: all",
+        description="size of a random sample of queries of each relation in training; null: all",
     )
     agreement_queries_per_relation: int = Field(
         200,
         ge=0,
-        description="queries of a relation, of those asked during training, that are asked in the relation's own words "
-        "too: how far the 10 names agree, those near the query's head left out, chooses a step without gold "
-        "(val/agreement_at_10); 0: none",
+        description="queries of a relation, of those during training, that are also asked with the "
+        "default prompt. The agreement of the 10 names, without names near the query's head, "
+        "selects a step without gold (val/agreement_at_10). 0: none",
     )
     max_query_tokens: int = Field(
-        QUERY_TOKENS, ge=4, description="tokens of a query, special ones included"
+        QUERY_TOKENS, ge=4, description="maximum tokens of a query, special ones included"
     )
     max_name_tokens: int = Field(
-        NAME_TOKENS, ge=3, description="tokens of a name, special ones included"
+        NAME_TOKENS, ge=3, description="maximum tokens of a name, special ones included"
     )
 
     @property
     def query_sets(self) -> tuple[str, ...]:
-        """Names of the query sets that are asked during training."""
+        """Names of the query sets during training."""
         return ("full", "hard") if self.query_set == "both" else (self.query_set,)
 
 
 class Config(TrainingConfig):
-    """Settings of Contrastive-Probe; the defaults are those of the authors' code, or the paper's."""
+    """Settings of Contrastive-Probe; defaults are those of the authors' code, else the paper's."""
 
-    # Embeddings as they are, as `probe` takes them: distances between unit vectors would be another protocol.
+    # Unscaled embeddings, as in the probe: distances of unit vectors would be another protocol.
     encoder: ClsTextEncoderConfig = ClsTextEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract-fulltext",
         normalise=False,
@@ -163,7 +173,7 @@ class Config(TrainingConfig):
 
 
 DEMO = Config(
-    # From scratch nothing has been gathered in the first token's state; the mean over tokens is learned far sooner.
+    # From scratch the state of the first token carries no information; the mean is learned faster.
     encoder=ClsTextEncoderConfig(
         source="scratch",
         pooling="mean",
@@ -183,4 +193,4 @@ DEMO = Config(
     ),
     optim=OptimConfig(peak_lr=2e-3, num_warmup_steps=20, weight_decay=0.01),
 )
-"""Settings for the embedded simulated world of facts on two CPU cores: minutes."""
+"""Settings for the embedded simulated facts on two CPU cores: minutes."""

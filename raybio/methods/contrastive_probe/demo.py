@@ -1,8 +1,9 @@
-"""The embedded default corpus for rewiring and probing: simulated facts, the sentences that tell them, and a benchmark.
+"""The embedded default corpus: simulated facts, sentences that state them, and a benchmark.
 
-A world of named entities: each relation has heads and tails of its own, and a head has a few tails. Sentences tell each
-fact some times in several wordings; the benchmark asks for the tails in one of them, in the very files of MedLAMA. So
-an encoder from scratch can learn from the sentences alone what the benchmark asks, and has to find it among all names.
+Each relation has its own heads and tails, and a head has a few tails. Sentences state each fact
+several times in several wordings. The benchmark queries the tails in one of the wordings, in
+MedLAMA's files. So an encoder can learn the answers from the sentences, and has to find them among
+all names.
 """
 
 import csv
@@ -15,13 +16,14 @@ from pydantic import Field
 
 from raybio.core.config import BaseConfig, fingerprint
 from raybio.methods.contrastive_probe.benchmark.build import COLUMNS
+from raybio.methods.contrastive_probe.benchmark.medlama import SEPARATOR
 from raybio.methods.contrastive_probe.prepare import prepare_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
-"""Rises whenever the same settings give another corpus or another store of it."""
+"""Increased whenever the same settings give another corpus or another store."""
 
 
 _RELATIONS = {
@@ -39,7 +41,7 @@ _RELATIONS = {
         ("arises in", "is mostly located in", "begins within"),
     ),
 }
-"""Relation -> its words in the benchmark and in sentences, and further ones in sentences."""
+"""Relation -> its wording in the benchmark and in sentences, and more wordings in sentences."""
 
 
 _OPENINGS = (
@@ -53,20 +55,20 @@ _OPENINGS = (
 
 
 class KnowledgeConfig(BaseConfig):
-    """Size and shape of the simulated world."""
+    """Size of the simulated corpus."""
 
     num_heads: int = Field(60, ge=2, description="heads of a relation")
     num_tails: int = Field(30, ge=4, description="tails of a relation")
-    sentences_per_fact: int = Field(8, ge=1, description="sentences that tell a fact")
-    seed: int = Field(0, ge=0, description="of everything")
+    sentences_per_fact: int = Field(8, ge=1, description="sentences of a fact")
+    seed: int = Field(0, ge=0, description="random seed")
 
 
 def default_knowledge(directory: str | Path, config: KnowledgeConfig | None = None) -> ClozeStore:
-    """The embedded corpus, simulated and prepared the first time, opened afterwards.
+    """Return the store of the embedded corpus, simulated and prepared if missing.
 
     Args:
-        directory: where it is kept, under a name that depends on every setting.
-        config: settings; the demo's if None.
+        directory: folder that keeps it, under a name that depends on every setting.
+        config: settings; None: the demo's.
 
     Raises:
         StoreError: if the directory cannot be written.
@@ -82,43 +84,46 @@ def default_knowledge(directory: str | Path, config: KnowledgeConfig | None = No
 
 
 def write_knowledge(directory: str | Path, config: KnowledgeConfig) -> tuple[Path, Path]:
-    """Simulate, and write a sentence file and a folder in MedLAMA's layout. The same settings give the same bytes."""
+    """Simulate a corpus; write a sentence file and a benchmark folder, and return their paths.
+
+    The same settings give the same bytes.
+    """
     rng = np.random.default_rng(config.seed)
-    folder = Path(directory)
-    (folder / "benchmark").mkdir(parents=True, exist_ok=True)
-    words, sentences = InventedWords(rng), list[str]()
-    with (folder / "benchmark" / "prompts.csv").open("w", newline="", encoding="utf-8") as file:
+    benchmark = Path(directory) / "benchmark"
+    benchmark.mkdir(parents=True, exist_ok=True)
+    words = InventedWords(rng)
+    sentences: list[str] = []
+    with (benchmark / "prompts.csv").open("w", newline="", encoding="utf-8") as file:
         prompts = csv.writer(file, lineterminator="\n")
         prompts.writerow(["pid", "default_prompt", "human_prompt"])
-        for number, (relation, (asked, others)) in enumerate(_RELATIONS.items()):
-            prompts.writerow(
-                [relation, f"[X] {relation.replace('_', ' ')} [Y] .", f"[X] {asked} [Y] ."]
-            )
+        for index, (relation, (prompt, more_wordings)) in enumerate(_RELATIONS.items()):
+            default = f"[X] {relation.replace('_', ' ')} [Y] ."
+            prompts.writerow([relation, default, f"[X] {prompt} [Y] ."])
             facts = _facts(config, words, rng)
-            content = _table(relation, facts, first_cui=1000 * (number + 1))
-            (folder / "benchmark" / f"{relation}_{len(facts)}.csv").write_text(
-                content, encoding="utf-8"
-            )
-            sentences += [
-                f"{rng.choice(_OPENINGS)} {head} {rng.choice([asked, *others])} {tail}".strip()
-                for head, tails in facts.items()
-                for tail in tails
-                for _ in range(config.sentences_per_fact)
-            ]
-    path = folder / "sentences.txt.gz"
-    shuffled = [sentences[place] for place in rng.permutation(len(sentences))]
+            content = _table(relation, facts, first_cui=1000 * (index + 1))
+            table_path = benchmark / f"{relation}_{len(facts)}.csv"
+            table_path.write_text(content, encoding="utf-8")
+            wordings = [prompt, *more_wordings]
+            for head, tails in facts.items():
+                for tail in tails:
+                    for _ in range(config.sentences_per_fact):
+                        opening = rng.choice(_OPENINGS)
+                        sentences.append(f"{opening} {head} {rng.choice(wordings)} {tail}".strip())
+    path = Path(directory) / "sentences.txt.gz"
+    shuffled = [sentences[index] for index in rng.permutation(len(sentences))]
     path.write_bytes(gzip.compress(("\n".join(shuffled) + "\n").encode(), mtime=0))
-    return path, folder / "benchmark"
+    return path, benchmark
 
 
 def _facts(
     config: KnowledgeConfig, words: InventedWords, rng: np.random.Generator
 ) -> dict[str, list[str]]:
-    family = words.new()
-    tails = [
-        f"{words.new()} {family}" if rng.random() < 0.5 else words.new()
-        for _ in range(config.num_tails)
-    ]
+    """Return head -> its tails in ascending order; half of the tails share a second word."""
+    shared_word = words.new()
+    tails = []
+    for _ in range(config.num_tails):
+        has_shared_word = rng.random() < 0.5
+        tails.append(f"{words.new()} {shared_word}" if has_shared_word else words.new())
     facts = {}
     for _ in range(config.num_heads):
         chosen = rng.choice(config.num_tails, int(rng.integers(1, 4)), replace=False)
@@ -127,27 +132,16 @@ def _facts(
 
 
 def _table(relation: str, facts: dict[str, list[str]], first_cui: int) -> str:
-    """A file of MedLAMA; no name shares a word with another's, so both scores of hardness are 0."""
+    """Return a file of MedLAMA; head and tails share no word, so both scores of hardness are 0."""
     names = sorted({*facts, *(tail for tails in facts.values() for tail in tails)})
-    cui_by_name = {name: f"C{first_cui + number:07d}" for number, name in enumerate(names)}
+    cui_by_name = {name: f"C{first_cui + index:07d}" for index, name in enumerate(names)}
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerow(COLUMNS)
     for head, tails in facts.items():
         cuis = [cui_by_name[tail] for tail in tails]
-        joined = " || ".join(tails), " || ".join(cuis)
-        table.writerow(
-            [
-                cui_by_name[head],
-                head,
-                relation,
-                cuis,
-                tails,
-                *joined,
-                len(cuis),
-                len(tails),
-                0.0,
-                0.0,
-            ]
-        )
+        tail_names = SEPARATOR.join(tails)
+        tail_cuis = SEPARATOR.join(cuis)
+        row = [cui_by_name[head], head, relation, cuis, tails, tail_names, tail_cuis]
+        table.writerow([*row, len(cuis), len(tails), 0.0, 0.0])
     return buffer.getvalue()

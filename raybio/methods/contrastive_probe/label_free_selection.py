@@ -5,7 +5,7 @@ S candidates in ascending order (training steps, or numbers of layers), R relati
 Two label-free rules:
 
 - Agreement of wordings (``wording_agreement``): the candidate with the highest mean over relations
-  for all, or the highest one of each relation. A relation without agreement uses the choice for all.
+  for all, or the highest one of each relation. A relation without agreement uses the former.
 - Held-out sentences: the candidate whose queries retrieve their own answers best.
 
 Ties go to the earlier candidate. Agreement proves nothing by itself: an encoder may agree with
@@ -43,7 +43,8 @@ def select_candidates(
     Label-free rules come first, then the last candidate, ``fixed`` ones, and the best by gold.
 
     Args:
-        accuracy_SR: accuracy by gold; NaN for a relation without queries. Label-free rules ignore it.
+        accuracy_SR: accuracy by gold, NaN for a relation without queries; label-free rules ignore
+            it.
         agreement_SR: agreement of wordings, NaN for a relation without one; None omits its rules.
         held_out_S: score on held-out sentences, higher is better; None omits its rule.
         fixed: rule -> index of a candidate that is fixed beforehand.
@@ -96,7 +97,7 @@ def relation_table(
     candidates: Sequence[str],
     relations: Sequence[str],
 ) -> Table:
-    """Return a row for each relation with queries: the candidate of each rule, accuracy in percent."""
+    """Return a row for each relation with queries: candidate and percent accuracy of each rule."""
     rows = [["relation", *index_by_rule]]
     for column, relation in enumerate(relations):
         if np.isnan(accuracy_SR[:, column]).any():

@@ -1,6 +1,7 @@
-"""InfoNCE between the head of a sentence and its tail, both ways (Contrastive-Probe, facts §3.3; NT-Xent).
+"""InfoNCE between the query and the answer of a sentence, in both directions (NT-Xent).
 
-Shape letters: R sequences of this worker (queries, then answers), G sequences of all workers, D width.
+Shape letters: R sequences of this worker (queries, then answers), G sequences of all workers,
+D width.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,13 @@ from raybio.training.objectives import CouplingObjective
 
 @dataclass(frozen=True)
 class ClozeContrast(CouplingObjective):
-    """-log softmax(cos / τ) of a sequence's partner among all sequences of all workers, mean over the 2B sequences.
+    """-log softmax(cos / τ) of the positive of a sequence, mean over the 2B sequences of a step.
 
-    The authors' code, which the paper's Equation 1 leaves open: symmetric, negatives are the queries and the answers of
-    all other sentences, the sequence itself is none of them, and the loss is a mean. Different from it: sequences of an
-    equal sentence, or with the text of the anchor or its partner, are left out, since they are no negatives.
+    Meng et al. (2022), Eq. 1, as in the authors' code: symmetric; the negatives are the queries and
+    answers of all other sentences; the sequence itself is excluded; the mean, not the sum.
+
+    Different: sequences of an equal sentence, or with the text of the anchor or its positive, are
+    ignored, since they are false negatives.
 
     Attributes:
         config: settings.
@@ -33,7 +36,7 @@ class ClozeContrast(CouplingObjective):
     def embedding_loss(
         self, embedding_RD: Tensor, batch: ClozeBatch, collective: Collective
     ) -> LossReport:
-        """This worker's share of the mean over all sequences."""
+        """Return this worker's share of the mean over all sequences."""
         num_sequences, num_global = batch.ignore_RG.shape
         gathered_GD = collective.all_gather(embedding_RD).row_MD
         settings: dict[str, Any] = {
@@ -46,12 +49,12 @@ class ClozeContrast(CouplingObjective):
                 equal_rows(embedding_RD), equal_rows(gathered_GD), batch.positive_R, **settings
             )
         share = loss * (num_sequences / num_global)
-        # Each sequence ignores itself, which is no false negative.
-        num_duplicates = batch.ignore_RG.sum() - num_sequences
-        pairs = num_global * max(num_global - 2, 1)
+        # Each sequence ignores itself, which is not a false negative.
+        num_ignored = batch.ignore_RG.sum() - num_sequences
+        num_pairs = num_global * max(num_global - 2, 1)
         terms = {
             "cloze_loss": share.detach(),
             "cloze_chance": chance * (num_sequences / num_global),
-            "ignored_pair_rate": num_duplicates / pairs,
+            "ignored_pair_rate": num_ignored / num_pairs,
         }
         return LossReport(share, terms)

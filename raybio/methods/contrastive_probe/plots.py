@@ -1,4 +1,4 @@
-"""Figures of a probe, those of Contrastive-Probe: heat maps, curves over layers and steps, experts' judgements."""
+"""Figures of the paper: heat maps, curves over lengths and layers, experts' scores, statistics."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,53 +13,71 @@ from raybio.evaluation.plots import plot_curves, plot_heat_map
 
 
 def plot_probe(data: Mapping[str, Any], folder: Path) -> list[Path]:
-    """All figures that a report's data (``evaluation.probe_report.report_data``) has numbers for; returns the files."""
+    """Plot the figures of a report (``report.report_data``); return the files."""
     files = []
-    for one in data["sets"]:
-        results, name = one["results"], one["name"]
+    for query_set in data["sets"]:
+        results = query_set["results"]
+        name = query_set["name"]
         for k in ("1", "10"):
-            rows = list(results[0]["by_relation"][k])
-            value_RM = np.array(
-                [[_number(result["by_relation"][k][row]) for result in results] for row in rows]
-            )
-            labels = [result["label"] for result in results]
-            heading = f"acc@{k} by relation, {name} set (%)"
-            files.append(
-                plot_heat_map(
-                    value_RM, rows, labels, folder / f"relations_{name}_acc{k}.png", heading
-                )
-            )
-            lengths = {result["label"]: result["by_length"][k] for result in results}
-            files.append(
-                plot_lengths(lengths, folder / f"lengths_{name}_acc{k}.png", f"acc@{k}, {name} set")
-            )
-            by_layer: dict[str, list[tuple[int, float]]] = {}
-            for result in results:
-                if result["layer"] is not None:
-                    point = (result["layer"], result["micro"][k]["value"])
-                    by_layer.setdefault(result["model"], []).append(point)
-            if any(len(curve) > 1 for curve in by_layer.values()):
+            files.append(_plot_relations(results, k, name, folder))
+            bins_by_label = {result["label"]: result["by_length"][k] for result in results}
+            path = folder / f"lengths_{name}_acc{k}.png"
+            files.append(plot_lengths(bins_by_label, path, f"acc@{k}, {name} set"))
+            curves = _layer_curves(results, k)
+            if any(len(curve) > 1 for curve in curves.values()):
                 path = folder / f"layers_{name}_acc{k}.png"
                 title = f"acc@{k} by layer, {name} set"
-                curves = {model: [curve] for model, curve in by_layer.items()}
-                files.append(plot_curves(curves, path, title=title, x_label="layers"))
+                curve_by_model = {model: [curve] for model, curve in curves.items()}
+                files.append(plot_curves(curve_by_model, path, title=title, x_label="layers"))
     return files
+
+
+def _plot_relations(
+    results: Sequence[Mapping[str, Any]], k: str, set_name: str, folder: Path
+) -> Path:
+    relations = list(results[0]["by_relation"][k])
+    rows = []
+    for relation in relations:
+        values = [result["by_relation"][k][relation] for result in results]
+        rows.append([np.nan if value is None else value for value in values])
+    labels = [result["label"] for result in results]
+    path = folder / f"relations_{set_name}_acc{k}.png"
+    title = f"acc@{k} by relation, {set_name} set (%)"
+    return plot_heat_map(np.array(rows), relations, labels, path, title)
+
+
+def _layer_curves(
+    results: Sequence[Mapping[str, Any]], k: str
+) -> dict[str, list[tuple[int, float]]]:
+    """Return model -> (layers, accuracy) of the results with a number of layers."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for result in results:
+        if result["layer"] is not None:
+            point = (result["layer"], result["micro"][k]["value"])
+            curves.setdefault(result["model"], []).append(point)
+    return curves
 
 
 def plot_lengths(
     bins_by_label: Mapping[str, Sequence[Mapping[str, Any]]], path: Path, title: str
 ) -> Path:
-    """Accuracies by length of the answers (Figure 3): a line a label, a point a bin of ``probe_report.length_data``."""
-    curves = {
-        label: [[(part["first"], part["accuracy"]) for part in bins]]
-        for label, bins in bins_by_label.items()
-    }
+    """Plot accuracies by length of the answers (Figure 3), a line a label, a point a bin.
+
+    Args:
+        bins_by_label: bins of each result (``report.length_data``).
+        path: the PNG file.
+        title: above the axes.
+    """
+    curves = {}
+    for label, bins in bins_by_label.items():
+        points = [(length_bin["first"], length_bin["accuracy"]) for length_bin in bins]
+        curves[label] = [points]
     title = f"{title}, by length of the answers"
     return plot_curves(curves, path, title=title, x_label="characters (start of the bin)")
 
 
-def plot_judgements(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> Path:
-    """Experts' scores against gold: counts, dark where there are many (Figure 8)."""
+def plot_expert_scores(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> Path:
+    """Plot the confusion matrix of experts' scores and gold (Figure 8), counts as shades."""
     figure = Figure(figsize=(3.6, 3.8), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -74,25 +92,29 @@ def plot_judgements(count_S2: np.ndarray, scores: Sequence[int], path: Path) -> 
 
 
 def plot_statistics(data: Mapping[str, Any], path: Path) -> Path:
-    """Queries of each relation, and the share of answers by length (Figure 1); ``data`` as of the statistics."""
-    relations, lengths = data["relations"], data["share_by_length"]
+    """Plot the queries of each relation, and the shares of answers by length (Figure 1).
+
+    Args:
+        data: of ``benchmark.statistics.benchmark_statistics``.
+        path: the PNG file.
+    """
+    relations = data["relations"]
+    share_by_length = data["share_by_length"]
     figure = Figure(figsize=(10, 1.6 + 0.22 * len(relations)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
-    places = np.arange(len(relations))
-    left.barh(places, [one["full"] for one in relations], color=COLORS[0], label="full")
+    positions = np.arange(len(relations))
+    num_full = [relation["full"] for relation in relations]
+    left.barh(positions, num_full, color=COLORS[0], label="full")
     if data["num_hard_queries"] is not None:
-        left.barh(
-            places, [one["hard"] for one in relations], height=0.4, color=COLORS[1], label="hard"
-        )
-    left.set_yticks(places, [one["relation"].replace("_", " ") for one in relations], fontsize=7)
+        num_hard = [relation["hard"] for relation in relations]
+        left.barh(positions, num_hard, height=0.4, color=COLORS[1], label="hard")
+    labels = [relation["relation"].replace("_", " ") for relation in relations]
+    left.set_yticks(positions, labels, fontsize=7)
     left.invert_yaxis()
     left.set(xlabel="queries")
     left.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
-    right.bar(list(lengths), [100 * share for share in lengths.values()], color=COLORS[0])
+    percents = [100 * share for share in share_by_length.values()]
+    right.bar(list(share_by_length), percents, color=COLORS[0])
     right.set(xlabel=f"{data['unit']} of an answer", ylabel="answers (%)")
     return save_figure(figure, path)
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else value

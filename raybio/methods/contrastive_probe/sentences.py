@@ -1,7 +1,4 @@
-"""Sentence files: plain text or gzip, UTF-8, one sentence a line (as the Contrastive-Probe authors' corpora).
-
-And files of names, one a line.
-"""
+"""Text files, plain or gzip, in UTF-8: one sentence a line, or one name a line."""
 
 from pathlib import Path
 
@@ -13,48 +10,47 @@ TOO_SHORT = "sentence of fewer than two words"
 
 
 def read_sentences(path: Path, quarantine: Quarantine) -> list[str]:
-    """The sentences of a file, without their stops, single blanks between words, in order; empty lines do not count.
+    """Return the sentences of a file in order, with single spaces and without final stops.
+
+    Empty lines are ignored.
 
     Args:
         path: the file.
-        quarantine: takes sentences that are too short to be divided into a query and an answer.
+        quarantine: records sentences that are too short for a query and an answer.
 
     Raises:
-        DataError: if the file is torn, not UTF-8, or holds no sentence of two words.
+        DataError: if the file is truncated, not UTF-8, or holds no sentence of two words.
     """
     sentences: list[str] = []
     num_seen = 0
-    for number, line in enumerate(read_lines(path, "sentences, one a line"), start=1):
+    for line_number, line in enumerate(read_lines(path, "sentences, one a line"), start=1):
         if not line.strip():
             continue
         num_seen += 1
-        # The stop is no part of the last word, which would be an answer that no benchmark's name is like.
+        # With a final stop an answer would resemble no name of a benchmark.
         words = line.strip().rstrip(" .!?").split()
         if len(words) < 2:
-            quarantine.add(
-                "sentence", TOO_SHORT, path.name, number, line.strip()[:60], is_bad=False
-            )
+            detail = line.strip()[:60]
+            quarantine.add("sentence", TOO_SHORT, path.name, line_number, detail, is_bad=False)
             continue
         sentences.append(" ".join(words))
     quarantine.saw("sentence", num_seen)
     if not sentences:
         raise DataError(
-            f"{path}: holds no sentence of two words or more among {num_seen:,} lines; want one a line"
+            f"{path}: holds no sentence of two words or more among {num_seen:,} lines; "
+            "want one a line"
         )
     return sentences
 
 
 def read_names(path: Path) -> list[str]:
-    """The names of a file, without blanks around them, each once, in order; empty lines do not count.
+    """Return the distinct names of a file in order, without surrounding spaces and empty lines.
 
     Raises:
-        DataError: if the file is not there, torn, not UTF-8, or holds no name.
+        DataError: if the file is missing, truncated, not UTF-8, or holds no name.
     """
-    names = list(
-        dict.fromkeys(
-            name for line in read_lines(path, "names, one a line") if (name := line.strip())
-        )
-    )
+    stripped = (line.strip() for line in read_lines(path, "names, one a line"))
+    names = list(dict.fromkeys(name for name in stripped if name))
     if not names:
         raise DataError(f"{path}: holds no name; want one a line")
     return names

@@ -101,7 +101,7 @@ def write_step_selection(
 ) -> list[Path]:
     """Write ``choice.csv`` and ``choice.md``, and print the latter; return the files.
 
-    Labels with a run that lacks the needed metrics are skipped. If none is left, nothing is written.
+    Labels with a run that lacks the needed metrics are skipped. Without labels nothing is written.
 
     Args:
         runs_by_label: label -> name of a run -> its evaluation metrics by step.

@@ -1,7 +1,7 @@
-"""The store of sentences for rewiring, in one or several sets, and the benchmarks of rewired encoders.
+"""The store: sentences for rewiring, in one or several sets, and the benchmarks of the probe.
 
-Shape letters: N sentences in order of set, S sets; of the benchmark: Q queries, C names, R relations, P (query, answer)
-pairs, E (name, CUI) pairs, as in ``probe_benchmark.py``.
+Shape letters: N sentences in order of set, S sets, M and K some sentences. Those of the benchmarks
+are in ``benchmark/probe_benchmark.py``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,17 +25,17 @@ from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts
 from raybio.store.writer import Draft
 
-ROWS, SETS, WORDS = "rows.arrow", "sets.arrow", "words.arrow"
+ROWS = "rows.arrow"
+SETS = "sets.arrow"
+WORDS = "words.arrow"
 
-
-RELATIONS, QUERIES, ANSWERS, NAMES, NAME_CUIS, CUIS = (
-    "relations",
-    "queries",
-    "answers",
-    "names",
-    "name_cuis",
-    "cuis",
-)
+# The tables of a benchmark; their files begin with the name of the query set.
+RELATIONS = "relations"
+QUERIES = "queries"
+ANSWERS = "answers"
+NAMES = "names"
+NAME_CUIS = "name_cuis"
+CUIS = "cuis"
 
 
 class ClozeStore(Store):
@@ -44,7 +44,7 @@ class ClozeStore(Store):
     kind = "sentences"
 
     text = ArrowColumn(ROWS, "text", pa.large_string())
-    """Sentences, words divided by single blanks."""
+    """Sentences, words separated by single spaces."""
 
     set_names = TextColumn(SETS, "name")
     """Names of the sentence sets (S,), after their files."""
@@ -56,11 +56,11 @@ class ClozeStore(Store):
     """Counts of the most frequent words, for a tokenizer that is trained from scratch."""
 
     def sentences(self, row_M: np.ndarray) -> list[str]:
-        """Some sentences, words divided by single blanks."""
+        """Return sentences, words separated by single spaces."""
         return [str(text) for text in self.text.take(pa.array(row_M)).to_pylist()]
 
     def equals(self, row_M: np.ndarray, other_K: np.ndarray) -> np.ndarray:
-        """Whether each sentence of ``row_M`` has the very text of some sentence of ``other_K``, bool (M,)."""
+        """Return whether the text of each row (M,) equals that of some row of ``other_K``."""
         others = self.text.take(pa.array(other_K))
         is_equal_M = pc.is_in(self.text.take(pa.array(row_M)), value_set=others)
         return is_equal_M.to_numpy(zero_copy_only=False)
@@ -72,14 +72,16 @@ class ClozeStore(Store):
 
     @cached_property
     def benchmarks(self) -> dict[str, ProbeBenchmark]:
-        """What a rewired encoder is asked, by name of the query set ("full", "hard"); empty if prepared without any."""
+        """Name of a query set ("full", "hard") -> its benchmark; empty if prepared without one."""
         return {name: self._benchmark(name) for name in self.manifest["query_sets"]}
 
     def _benchmark(self, query_set: str) -> ProbeBenchmark:
-        relations, queries, answers, names, name_cuis, cuis = (
-            self._batch(_file(query_set, table))
-            for table in (RELATIONS, QUERIES, ANSWERS, NAMES, NAME_CUIS, CUIS)
-        )
+        def table(name: str) -> pa.RecordBatch:
+            return self._batch(_file(query_set, name))
+
+        relations = table(RELATIONS)
+        queries = table(QUERIES)
+        names = table(NAMES)
         return ProbeBenchmark(
             relations=tuple(relations.column("name").to_pylist()),
             prompts=tuple(relations.column("prompt").to_pylist()),
@@ -88,10 +90,10 @@ class ClozeStore(Store):
             relation_Q=queries.column("relation").to_numpy(zero_copy_only=True),
             head_Q=queries.column("head").to_numpy(zero_copy_only=True),
             indptr_Q1=indptr_from_lengths(queries.column("num_answers").to_numpy()),
-            answer_P=answers.column("name").to_numpy(zero_copy_only=True),
-            cuis=tuple(cuis.column("cui").to_pylist()),
+            answer_P=table(ANSWERS).column("name").to_numpy(zero_copy_only=True),
+            cuis=tuple(table(CUIS).column("cui").to_pylist()),
             cui_indptr_C1=indptr_from_lengths(names.column("num_cuis").to_numpy()),
-            cui_E=name_cuis.column("cui").to_numpy(zero_copy_only=True),
+            cui_E=table(NAME_CUIS).column("cui").to_numpy(zero_copy_only=True),
         )
 
 
@@ -106,35 +108,32 @@ def commit_sentences(
     """Write and commit a store of sentences.
 
     Args:
-        draft: where.
+        draft: the draft of the store.
         sets: name of a set -> its sentences.
         count_by_word: as ``ClozeStore.count_by_word``.
-        benchmarks: what encoders are to be probed with, by name of the query set.
-        provenance: further entries of the manifest.
+        benchmarks: name of a query set -> its benchmark.
+        provenance: more entries of the manifest.
 
     Raises:
         StoreError: if it cannot be written.
     """
-    sentences = [sentence for one in sets.values() for sentence in one]
+    sentences = [sentence for of_set in sets.values() for sentence in of_set]
+    num_rows_S = np.array([len(of_set) for of_set in sets.values()], np.int64)
     tables = column_tables(
         ClozeStore,
         {
             "text": sentences,
             "set_names": list(sets),
-            "num_rows_S": np.array([len(one) for one in sets.values()], np.int64),
+            "num_rows_S": num_rows_S,
             "count_by_word": count_by_word,
         },
     )
     counts = {"rows": len(sentences), "sentence_sets": len(sets)}
     for query_set, benchmark in benchmarks.items():
-        tables |= {
-            _file(query_set, table): columns
-            for table, columns in _benchmark_tables(benchmark).items()
-        }
-        counts |= {
-            f"{query_set}_queries": len(benchmark.head_Q),
-            f"{query_set}_names": len(benchmark.names),
-        }
+        for table, columns in _benchmark_tables(benchmark).items():
+            tables[_file(query_set, table)] = columns
+        counts[f"{query_set}_queries"] = len(benchmark.head_Q)
+        counts[f"{query_set}_names"] = len(benchmark.names)
     return draft.commit(ClozeStore, tables, counts, provenance | {"query_sets": list(benchmarks)})
 
 

@@ -54,9 +54,9 @@ def test_the_nearest_names_of_each_query_are_printed_with_their_distances(model,
     vectors = np.concatenate([embed(encoder, [name]) for name in NAMES])
     expected = []
     for query in queries:
-        (asked,) = embed(encoder, [query.replace("[Y]", "[MASK]")])
+        (query_D,) = embed(encoder, [query.replace("[Y]", "[MASK]")])
         near = sorted(
-            (oracles.distance(asked, vector), name)
+            (oracles.distance(query_D, vector), name)
             for vector, name in zip(vectors, NAMES, strict=True)
         )
         expected += [(name, distance) for distance, name in near[:4]]
@@ -129,7 +129,7 @@ def test_a_query_without_one_place_for_the_answer_is_refused_before_the_model_is
 
 
 def test_a_query_with_a_mask_token_of_its_own_is_refused(model, names, capsys):
-    with pytest.raises(ConfigError, match=r"has \[MASK\] beside \[Y\]"):
+    with pytest.raises(ConfigError, match=r"has \[MASK\] next to \[Y\]"):
         call("[Y] might treat [MASK]", "--model", model, "--names", names)
     assert "embedding" not in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""The command that asks language models themselves: its report, and what it refuses."""
+"""The command ``baselines``: its report, and the options that it refuses."""
 
 import json
 
@@ -35,7 +35,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_left_out(
+def test_the_report_has_our_rows_next_to_the_published_ones_and_says_what_was_skipped(
     benchmark_folder, always_risk, tmp_path
 ):
     out = tmp_path / "report"
@@ -52,14 +52,14 @@ def test_the_report_has_our_rows_beside_the_published_ones_and_says_what_was_lef
     )
     assert done.exit_code == 0, done.output
     text = (out / "baselines.md").read_text()
-    assert "Only 2 queries of each relation were asked**, drawn by chance" in text
+    assert "A random sample of 2 queries of each relation**" in text
     assert "| mask average | BioBERT (published) | 0.28 |  | 3.03 |" in text
     data = json.loads((out / "baselines.json").read_text())
     chance = data["chance"]
     assert 0 < chance["micro_acc_at_1"] < chance["micro_acc_at_10"] <= 1
     assert f"| chance | names in random order | {100 * chance['micro_acc_at_1']:.2f} |" in text
-    assert f"{always_risk}: generative left out" in done.output
-    assert data["settings"]["left out"] == [f"{always_risk}: generative"]
+    assert f"not supported by the model: {always_risk}: generative" in done.output
+    assert data["settings"]["skipped"] == [f"{always_risk}: generative"]
     assert data["settings"]["methods"] == ["mask-average", "x-factr", "generative"]
     assert data["settings"]["seed"] == 3
     assert [row["method"] for row in data["results"]] == ["mask average", "X-FACTR, order + order"]
@@ -138,7 +138,7 @@ def test_without_a_folder_the_report_is_printed_and_nothing_is_written(
     done = run("--model", always_risk, "--benchmark", benchmark_folder, "--methods", "mask-average")
     assert done.exit_code == 0, done.output
     assert f"| mask average | {always_risk} | " in done.output
-    assert "left out: []" in done.output
+    assert "skipped: []" in done.output
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -178,7 +178,7 @@ def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_oth
     [
         (["--methods", "mask"], "--methods mask: want some of"),
         (["--methods", "hybrid"], "hybrid wants --rewired"),
-        (["--rewired", "folder"], "--rewired folder: only --methods hybrid mixes an encoder in"),
+        (["--rewired", "folder"], "--rewired folder: only --methods hybrid uses an encoder"),
         (
             ["--methods", "hybrid", "--rewired", "folder", "--pooling", "max"],
             "--pooling max: want cls or mean",
@@ -186,17 +186,17 @@ def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_oth
         (["--subset", "easy"], "--subset easy: want full or hard"),
         (["--decode", "left"], "decode"),
         (["--beam", "0"], "beam"),
-        (["--weight", "0.5"], "--weight: for hybrid alone"),
-        (["--pooling", "cls"], "--pooling: for hybrid alone"),
+        (["--weight", "0.5"], "--weight: only for hybrid"),
+        (["--pooling", "cls"], "--pooling: only for hybrid"),
         (
             ["--methods", "mask-average", "--beam", "5", "--max-masks", "5"],
-            "--beam, --max-masks: for x-factr alone",
+            "--beam, --max-masks: only for x-factr",
         ),
         (
             ["--methods", "generative", "--rescore"],
-            "--rescore: for x-factr alone, and --methods is generative",
+            "--rescore: only for x-factr, and --methods is generative",
         ),
-        (["--methods", "x-factr", "--restrict"], "--restrict: for mask-average or hybrid alone"),
+        (["--methods", "x-factr", "--restrict"], "--restrict: only for mask-average or hybrid"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(benchmark_folder, tmp_path, arguments, message):

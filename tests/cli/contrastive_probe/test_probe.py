@@ -36,7 +36,7 @@ def call(*arguments: object) -> None:
     app([str(argument) for argument in arguments], standalone_mode=False)
 
 
-def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp_path, capsys):
+def test_probing_writes_a_report_and_a_sheet_that_is_read_with_scores(medlama, tmp_path, capsys):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     call(
         "probe",
@@ -64,18 +64,16 @@ def test_probing_writes_a_report_and_a_sheet_that_comes_back_judged(medlama, tmp
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(row | {"score": "5"} for row in rows)
-    call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "judged")
-    assert "12 predictions: 100.00% judged 5" in capsys.readouterr().out
-    assert (tmp_path / "judged/judgements.png").is_file() and (
-        tmp_path / "judged/judgements.md"
-    ).is_file()
+    call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "scores")
+    assert "12 predictions: 100.00% scored 5" in capsys.readouterr().out
+    assert (tmp_path / "scores/scores.png").is_file() and (tmp_path / "scores/scores.md").is_file()
     with pytest.raises(
         DataError, match="sheet_full.csv: has 12 scores filled in"
     ):  # before the model is looked for
         call("probe", "--model", "none", "--benchmark", medlama, "--out", out, "--sheet", 2)
 
 
-def test_the_sources_of_biolama_stand_side_by_side_in_one_table(medlama, tmp_path):
+def test_the_sources_of_biolama_are_columns_of_one_table(medlama, tmp_path):
     """The paper's Table 7."""
     model, out, sources = save_tiny(tmp_path / "tiny"), tmp_path / "report", []
     for source, answer in (("CTD", "life"), ("wikidata", "illness")):
@@ -102,20 +100,20 @@ def test_the_sources_of_biolama_stand_side_by_side_in_one_table(medlama, tmp_pat
         call("probe", "--model", model, *sources[:2], *sources[:2], "--out", out)
 
 
-def test_a_relation_that_nobody_has_words_for_is_named(medlama, tmp_path, capsys):
+def test_a_relation_without_a_prompt_is_named(medlama, tmp_path, capsys):
     model, out = save_tiny(tmp_path / "tiny"), tmp_path / "report"
     (medlama / "eases_1.csv").write_text(f"{HEADER}\nC1,Asthma,eases,life,C3\n")
     call("probe", "--model", model, "--benchmark", medlama, "--out", out)
+    assert "relations without a prompt, queried by their names: eases\n" in capsys.readouterr().out
     assert (
-        "asked by their names, since prompts.csv has no words for them: eases\n"
-        in capsys.readouterr().out
+        json.loads((out / "report.json").read_text())["settings"]["relations without a prompt"]
+        == "eases"
     )
-    assert json.loads((out / "report.json").read_text())["settings"]["asked by name"] == "eases"
     (medlama / "prompts.csv").write_text(
         "pid,default_prompt,human_prompt\neases,[X] eases [Y].,[X] brings ease to [Y].\n"
     )
     call("probe", "--model", model, "--benchmark", medlama, "--out", out)
-    assert "asked by their names" not in capsys.readouterr().out
+    assert "relations without a prompt" not in capsys.readouterr().out
 
 
 def test_layers_are_probed_and_drawn(medlama, tmp_path):
@@ -129,7 +127,7 @@ def test_layers_are_probed_and_drawn(medlama, tmp_path):
     mine.write_text("kept")
     assert (out / "plots/layers_full_acc10.png").is_file()
     report = (out / "report.md").read_text()
-    assert "## Layer chosen without gold of tiny, full set: acc@10, macro" in report
+    assert "## Label-free layer selection of tiny, full set: acc@10, macro" in report
     # Its two wordings are one, so whatever is predicted would agree.
     assert "| occurs_after |  |  |" in report
     assert (out / "tables/agreement_of_two_wordings_above_chance_full_set.csv").is_file()
@@ -156,7 +154,7 @@ def test_of_several_layers_the_sheet_has_the_predictions_of_the_deepest(medlama,
     assert sheet_of("--layers", "1,2") == sheet_of()
 
 
-def test_some_queries_of_each_relation_are_asked_and_the_report_says_so(medlama, tmp_path, capsys):
+def test_a_sample_of_the_queries_is_probed_and_the_report_says_so(medlama, tmp_path, capsys):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     sampled = ["--queries-per-relation", 1, "--sheet", 4]
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, *sampled)
@@ -167,8 +165,8 @@ def test_some_queries_of_each_relation_are_asked_and_the_report_says_so(medlama,
     # Its sheet is read with the whole benchmark.
     sheet = out / "sheet_full.csv"
     sheet.write_text(sheet.read_text(encoding="utf-8-sig").replace(",\n", ",3\n"), encoding="utf-8")
-    call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "judged")
-    assert "12 predictions: 0.00% judged 5" in capsys.readouterr().out
+    call("sheet", "--filled", sheet, "--benchmark", medlama, "--out", tmp_path / "scores")
+    assert "12 predictions: 0.00% scored 5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

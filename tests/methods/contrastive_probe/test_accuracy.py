@@ -5,57 +5,57 @@ import torch
 from raybio.methods.contrastive_probe.accuracy import (
     ProbeOutcome,
     answer_lengths,
-    outcome,
-    predict,
-    right,
+    evaluate_predictions,
+    is_correct,
+    predict_names,
 )
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.ops.nearest import nearest
 from tests import oracles
-from tests.methods.contrastive_probe.small_questions import questions_of, random_questions
+from tests.methods.contrastive_probe.small_benchmark import benchmark_of, random_benchmark
 
 
 def search(query, candidate, k):
     return nearest(query, candidate, k).index_QK
 
 
-def embeddings(questions, seed=0, width=3):
+def embeddings(benchmark, seed=0, width=3):
     generator = torch.Generator().manual_seed(seed)
-    rows = len(questions.relation_Q), len(questions.names)
+    rows = len(benchmark.relation_Q), len(benchmark.names)
     return tuple(torch.randint(-3, 4, (num, width), generator=generator).float() for num in rows)
 
 
-def slow_predictions(questions, query, name, config):
+def slow_predictions(benchmark, query, name, config):
     """One query after the other, one name after the other."""
     found = []
     answers = [
-        set(part.tolist()) for part in np.split(questions.answer_P, questions.indptr_Q1[1:-1])
+        set(part.tolist()) for part in np.split(benchmark.answer_P, benchmark.indptr_Q1[1:-1])
     ]
     for q in range(len(query)):
         allowed = set(range(len(name)))
         if config.candidates == "tails":
             allowed = set().union(*answers)
         if config.candidates == "relation":
-            same = np.flatnonzero(questions.relation_Q == questions.relation_Q[q])
+            same = np.flatnonzero(benchmark.relation_Q == benchmark.relation_Q[q])
             allowed = set().union(*(answers[other] for other in same))
         if config.exclude_head:
-            allowed -= {int(questions.head_Q[q])}
+            allowed -= {int(benchmark.head_Q[q])}
         order = oracles.nearest(query[q : q + 1].numpy(), name.numpy(), len(name))[0]
         found.append([c for c in order if c in allowed][:10])
     return [row + [-1] * (10 - len(row)) for row in found]
 
 
-def slow_first_hits(questions, predicted, match):
+def slow_first_hits(benchmark, predicted, match):
     cuis = [
         {
             int(cui)
-            for cui in questions.cui_E[questions.cui_indptr_C1[c] : questions.cui_indptr_C1[c + 1]]
+            for cui in benchmark.cui_E[benchmark.cui_indptr_C1[c] : benchmark.cui_indptr_C1[c + 1]]
         }
-        for c in range(len(questions.names))
+        for c in range(len(benchmark.names))
     ]
     first = []
     for q, row in enumerate(predicted):
-        gold = questions.answer_P[questions.indptr_Q1[q] : questions.indptr_Q1[q + 1]].tolist()
+        gold = benchmark.answer_P[benchmark.indptr_Q1[q] : benchmark.indptr_Q1[q + 1]].tolist()
         concepts = set().union(*(cuis[c] for c in gold)) if match == "cui" else set()
         hits = [
             place for place, c in enumerate(row) if c >= 0 and (c in gold or cuis[c] & concepts)
@@ -70,25 +70,30 @@ def slow_first_hits(questions, predicted, match):
 def test_predictions_equal_the_loop_for_every_set_of_candidates(
     candidates, exclude_head, num_names
 ):
-    questions = random_questions(num_names=num_names)
+    benchmark = random_benchmark(num_names=num_names)
     config = ProbeConfig(candidates=candidates, exclude_head=exclude_head)
-    query, name = embeddings(questions)
-    assert predict(questions, query, name, config, search).tolist() == slow_predictions(
-        questions, query, name, config
+    query, name = embeddings(benchmark)
+    assert predict_names(benchmark, query, name, config, search).tolist() == slow_predictions(
+        benchmark, query, name, config
     )
 
 
 @pytest.mark.parametrize("match", ["name", "cui"])
-def test_what_counts_as_right_equals_the_loop(match):
-    questions = random_questions()
-    predicted = predict(questions, *embeddings(questions), ProbeConfig(exclude_head=True), search)
-    found = outcome(questions, predicted, match)
-    assert found.first_hit_Q.tolist() == slow_first_hits(questions, predicted, match)
-    by_cui, by_name = right(questions, predicted, "cui"), right(questions, predicted, "name")
+def test_correct_predictions_equal_the_loop(match):
+    benchmark = random_benchmark()
+    predicted = predict_names(
+        benchmark, *embeddings(benchmark), ProbeConfig(exclude_head=True), search
+    )
+    found = evaluate_predictions(benchmark, predicted, match)
+    assert found.first_hit_Q.tolist() == slow_first_hits(benchmark, predicted, match)
+    by_cui, by_name = (
+        is_correct(benchmark, predicted, "cui"),
+        is_correct(benchmark, predicted, "name"),
+    )
     assert (by_cui & by_name == by_name).all() and by_cui.sum() > by_name.sum()
 
 
-def test_means_over_relations_and_over_queries_leave_out_relations_without_queries():
+def test_means_over_relations_and_over_queries_skip_relations_without_queries():
     found = ProbeOutcome(("a", "b", "c"), np.array([0, 0, 0, 2]), np.array([0, 4, 10, 10]))
     assert found.by_relation(1).tolist() == pytest.approx([1 / 3, np.nan, 0], nan_ok=True)
     assert (found.macro(5), found.micro(5)) == pytest.approx((1 / 3, 1 / 2))
@@ -100,14 +105,16 @@ def test_means_over_relations_and_over_queries_leave_out_relations_without_queri
 
 def test_accuracy_by_length_of_the_answers_in_characters():
     names = ["aa", "bbbb", "c" * 12, "d" * 70]
-    asked = [
+    queries = [
         ("may_treat", "aa", ["bbbb", "aa"]),
         ("may_treat", "aa", ["c" * 12]),
         ("may_treat", "bbbb", ["d" * 70]),
     ]
-    questions = questions_of(asked, names)
-    assert answer_lengths(questions).tolist() == [3, 12, 70]
-    bins = outcome(questions, np.array([[0], [3], [3]])).by_length(1, answer_lengths(questions))
+    benchmark = benchmark_of(queries, names)
+    assert answer_lengths(benchmark).tolist() == [3, 12, 70]
+    bins = evaluate_predictions(benchmark, np.array([[0], [3], [3]])).by_length(
+        1, answer_lengths(benchmark)
+    )
     assert [(one.first, one.num_queries, one.accuracy) for one in bins] == [
         (0, 1, 1),
         (10, 1, 0),
@@ -118,30 +125,32 @@ def test_accuracy_by_length_of_the_answers_in_characters():
 def test_a_constant_encoder_scores_chance():
     """Each of 40 names is the answer of one query, and ties stand in order of names: 10 of 40 are right at 10."""
     names = [f"n{number:02d}" for number in range(40)]
-    questions = questions_of([("may_treat", "n00", [name]) for name in names], names)
-    predicted = predict(
-        questions, torch.full((40, 5), 0.1), torch.full((40, 5), 0.1), ProbeConfig(), search
+    benchmark = benchmark_of([("may_treat", "n00", [name]) for name in names], names)
+    predicted = predict_names(
+        benchmark, torch.full((40, 5), 0.1), torch.full((40, 5), 0.1), ProbeConfig(), search
     )
-    found = outcome(questions, predicted)
+    found = evaluate_predictions(benchmark, predicted)
     assert [found.micro(k) for k in (1, 5, 10)] == [1 / 40, 5 / 40, 10 / 40]
 
 
-def test_a_query_whose_only_answer_is_its_head_is_right_unless_heads_are_excluded():
-    questions = questions_of([("may_treat", "x", ["x"])], ["x", "y"])
+def test_a_query_whose_only_answer_is_its_head_is_correct_unless_heads_are_excluded():
+    benchmark = benchmark_of([("may_treat", "x", ["x"])], ["x", "y"])
     query, name = torch.zeros(1, 2), torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     hits = []
     for exclude_head in (False, True):
-        predicted = predict(questions, query, name, ProbeConfig(exclude_head=exclude_head), search)
-        hits.append(outcome(questions, predicted).micro(10))
+        predicted = predict_names(
+            benchmark, query, name, ProbeConfig(exclude_head=exclude_head), search
+        )
+        hits.append(evaluate_predictions(benchmark, predicted).micro(10))
     assert hits == [1, 0]
 
 
-def test_a_name_without_concepts_is_still_right_as_a_name():
-    questions = questions_of([("may_treat", "x", ["y"])], ["x", "y"], {"x": [], "y": []})
-    assert right(questions, np.array([[1, 0, -1]]), "cui").tolist() == [[True, False, False]]
+def test_a_name_without_concepts_is_still_correct_as_a_name():
+    benchmark = benchmark_of([("may_treat", "x", ["y"])], ["x", "y"], {"x": [], "y": []})
+    assert is_correct(benchmark, np.array([[1, 0, -1]]), "cui").tolist() == [[True, False, False]]
 
 
-def test_the_better_of_two_models_is_told_from_the_other_in_pairs():
+def test_a_paired_test_separates_a_better_model_from_a_worse_one():
     relation_Q = np.repeat([0, 1], 50)
     good = ProbeOutcome(("a", "b"), relation_Q, np.zeros(100, int))
     bad = ProbeOutcome(("a", "b"), relation_Q, np.where(np.arange(100) % 4 == 0, 0, 10))
@@ -155,6 +164,6 @@ def test_the_better_of_two_models_is_told_from_the_other_in_pairs():
 
 
 def test_embeddings_of_another_benchmark_are_refused():
-    questions = random_questions()
+    benchmark = random_benchmark()
     with pytest.raises(ValueError, match="59 and 40 embeddings for 60 queries and 40 names"):
-        predict(questions, torch.zeros(59, 2), torch.zeros(40, 2), ProbeConfig(), search)
+        predict_names(benchmark, torch.zeros(59, 2), torch.zeros(40, 2), ProbeConfig(), search)

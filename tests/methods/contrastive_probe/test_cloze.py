@@ -12,7 +12,7 @@ from raybio.encoders.tokenization import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.methods.contrastive_probe.cloze import ClozeCollate, ClozePlan, tail_sizes
 from raybio.methods.contrastive_probe.config import ClozeConfig, ClozePlanConfig
-from raybio.methods.contrastive_probe.prepare import kept_sentences, prepare_sentences
+from raybio.methods.contrastive_probe.prepare import cached_sentences, prepare_sentences
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.store.store import sha256_of
 
@@ -264,13 +264,13 @@ def test_held_out_sentences_are_divided_as_they_would_be_in_training(store: Cloz
         ({"num_held_out_sentences": 61}, "num_held_out_sentences is 61, and the chosen set has 60"),
         (
             {"num_held_out_sentences": 50, "num_sentences": 20},
-            "has 10 without those held out and their equals",
+            "has 10 without the held-out ones and their equals",
         ),
-        ({"num_held_out_sentences": 55}, "5 sentences are trained on"),
+        ({"num_held_out_sentences": 55}, "the training set has 5 sentences"),
         ({"sentence_set": 2}, "want all or 0 to 1"),
         ({"num_sentences": 61}, "the chosen set has 60"),
         ({"global_batch_rows": 61}, "Make the batch smaller"),
-        ({"global_batch_rows": 30, "num_sentences": 20}, "20 sentences are trained on"),
+        ({"global_batch_rows": 30, "num_sentences": 20}, "the training set has 20 sentences"),
     ],
 )
 def test_a_plan_that_does_not_fit_the_store_is_refused(
@@ -289,12 +289,12 @@ def test_collation_survives_pickling(store: ClozeStore) -> None:
 def test_equal_files_are_prepared_once_and_a_changed_one_anew(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one two\n")
-    first = kept_sentences(tmp_path / "kept", [path])
-    assert kept_sentences(tmp_path / "kept", [path]) is first
+    first = cached_sentences(tmp_path / "kept", [path])
+    assert cached_sentences(tmp_path / "kept", [path]) is first
     path.write_text("one two\nthree four\n")
-    assert kept_sentences(tmp_path / "kept", [path]).num_rows == 2
+    assert cached_sentences(tmp_path / "kept", [path]).num_rows == 2
     with pytest.raises(DataError, match="does not exist"):
-        kept_sentences(tmp_path / "kept", [tmp_path / "nowhere.txt"])
+        cached_sentences(tmp_path / "kept", [tmp_path / "nowhere.txt"])
 
 
 def test_a_store_kept_before_stops_were_left_out_is_prepared_anew(tmp_path: Path) -> None:
@@ -303,4 +303,4 @@ def test_a_store_kept_before_stops_were_left_out_is_prepared_anew(tmp_path: Path
     older.write_text("one two stop\n")  # stands for what the older reader made of it
     digest = hashlib.sha256(f"a.txt:{sha256_of(path)}\n".encode()).hexdigest()
     prepare_sentences(tmp_path / "kept" / f"sentences-2-{digest[:16]}" / "store", [older])
-    assert kept_sentences(tmp_path / "kept", [path]).sentences(np.array([0])) == ["one two"]
+    assert cached_sentences(tmp_path / "kept", [path]).sentences(np.array([0])) == ["one two"]

@@ -1,27 +1,29 @@
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.contrastive_probe.accuracy import right
+from raybio.methods.contrastive_probe.accuracy import is_correct
 from raybio.methods.contrastive_probe.expert_sheet import (
     COLUMNS,
     read_sheet,
     sheet_markdown,
     write_sheet,
 )
-from tests.methods.contrastive_probe.small_questions import random_questions
+from tests.methods.contrastive_probe.small_benchmark import random_benchmark
 
-QUESTIONS = random_questions()
-TEXTS = [f"query, {text} é" for text in QUESTIONS.queries("[MASK]")]
+BENCHMARK = random_benchmark()
+BENCHMARK = replace(BENCHMARK, prompts=tuple(f"query, {prompt} é" for prompt in BENCHMARK.prompts))
+TEXTS = BENCHMARK.queries("[Y]")
 PREDICTED = np.stack([np.random.default_rng(n).permutation(40)[:10] for n in range(60)])
 
 
 @pytest.fixture
 def sheet(tmp_path):
     path = tmp_path / "sheet.csv"
-    write_sheet(path, QUESTIONS, TEXTS, PREDICTED, num_queries=15)
+    write_sheet(path, BENCHMARK, PREDICTED, num_queries=15)
     return path
 
 
@@ -37,15 +39,15 @@ def rewrite(path, rows, columns=COLUMNS, **layout):
         writer.writerows(rows)
 
 
-def test_a_sheet_has_the_predictions_of_drawn_queries_and_does_not_tell_gold(sheet):
+def test_a_sheet_has_the_predictions_of_random_queries_and_does_not_reveal_gold(sheet):
     rows = rows_of(sheet)
     assert len(rows) == 150 and len({row["query_number"] for row in rows}) == 15
     assert set(rows[0]) == set(COLUMNS)
     for row in rows:
         query = int(row["query_number"])
-        assert row["prediction"] == QUESTIONS.names[PREDICTED[query, int(row["rank"]) - 1]]
+        assert row["prediction"] == BENCHMARK.names[PREDICTED[query, int(row["rank"]) - 1]]
         assert (row["query"], row["score"]) == (TEXTS[query], "")
-        assert row["relation"] == QUESTIONS.relations[QUESTIONS.relation_Q[query]]
+        assert row["relation"] == BENCHMARK.relations[BENCHMARK.relation_Q[query]]
     assert "5: perfectly answers the query" in sheet.with_suffix(".txt").read_text()
 
 
@@ -53,16 +55,16 @@ def test_a_sheet_has_the_predictions_of_drawn_queries_and_does_not_tell_gold(she
 def test_a_filled_sheet_gives_scores_against_gold_in_whatever_order_it_was_saved(sheet, match_cui):
     rows = rows_of(sheet)
     expected = np.zeros((5, 2), int)
-    is_gold = right(QUESTIONS, PREDICTED, "cui" if match_cui else "name")
+    is_gold = is_correct(BENCHMARK, PREDICTED, "cui" if match_cui else "name")
     for number, row in enumerate(rows):
         row["score"] = str(number % 5 + 1)
         expected[4 - number % 5, int(is_gold[int(row["query_number"]), int(row["rank"]) - 1])] += 1
     rewrite(sheet, rows[::-1])
-    judged = read_sheet(sheet, QUESTIONS, match_cui=match_cui)
-    np.testing.assert_array_equal(judged.count_S2, expected)
-    assert judged.perfect_share == pytest.approx(1 / 5)
-    assert judged.gold_share == pytest.approx(expected[:, 1].sum() / 150)
-    assert "150 predictions: 20.00% judged 5" in sheet_markdown(judged)
+    expert_scores = read_sheet(sheet, BENCHMARK, match_cui=match_cui)
+    np.testing.assert_array_equal(expert_scores.count_S2, expected)
+    assert expert_scores.perfect_share == pytest.approx(1 / 5)
+    assert expert_scores.gold_share == pytest.approx(expected[:, 1].sum() / 150)
+    assert "150 predictions: 20.00% scored 5" in sheet_markdown(expert_scores)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +95,19 @@ def test_a_badly_filled_sheet_is_refused_with_its_line(sheet, column, value, mes
     rows[2][column] = value
     rewrite(sheet, rows)
     with pytest.raises(DataError, match=message.replace("(", r"\(")):
-        read_sheet(sheet, QUESTIONS)
+        read_sheet(sheet, BENCHMARK)
 
 
-def test_queries_of_a_sample_go_by_their_numbers_in_the_whole_benchmark(tmp_path):
-    numbers, path = np.arange(60)[::-1], tmp_path / "sheet.csv"
-    write_sheet(path, QUESTIONS, TEXTS, PREDICTED, num_queries=60, number_in_whole_Q=numbers)
+def test_queries_of_a_sample_have_their_numbers_in_the_complete_benchmark(tmp_path):
+    path = tmp_path / "sheet.csv"
+    sample = replace(BENCHMARK, index_in_complete_Q=np.arange(60)[::-1])
+    write_sheet(path, sample, PREDICTED, num_queries=60)
     for row in rows_of(path):
         assert row["query"] == TEXTS[59 - int(row["query_number"])]
 
 
 def test_a_sheet_with_a_score_or_one_that_cannot_be_read_is_not_written_over(sheet):
-    write_sheet(sheet, QUESTIONS, TEXTS, PREDICTED, num_queries=3)
+    write_sheet(sheet, BENCHMARK, PREDICTED, num_queries=3)
     rows = rows_of(sheet)
     assert len(rows) == 30
     rows[7]["score"] = "4"
@@ -112,11 +115,11 @@ def test_a_sheet_with_a_score_or_one_that_cannot_be_read_is_not_written_over(she
     with pytest.raises(
         DataError, match="has 1 scores filled in, want none where a new sheet is written. Move it"
     ):
-        write_sheet(sheet, QUESTIONS, TEXTS, PREDICTED, num_queries=3)
+        write_sheet(sheet, BENCHMARK, PREDICTED, num_queries=3)
     assert rows_of(sheet) == rows
     sheet.write_bytes("query_number;é".encode("latin-1"))
     with pytest.raises(DataError, match="cannot be read as a sheet, and may have scores"):
-        write_sheet(sheet, QUESTIONS, TEXTS, PREDICTED, num_queries=3)
+        write_sheet(sheet, BENCHMARK, PREDICTED, num_queries=3)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
@@ -124,27 +127,27 @@ def test_a_sheet_is_read_as_spreadsheets_save_it(sheet, delimiter):
     rows = [row | {"score": "5"} for row in rows_of(sheet)]
     empty = dict.fromkeys(COLUMNS, "")
     rewrite(sheet, [*rows, empty, empty | {"score": " "}], delimiter=delimiter)
-    assert read_sheet(sheet, QUESTIONS).num_predictions == 150
+    assert read_sheet(sheet, BENCHMARK).num_predictions == 150
 
 
 def test_a_sheet_without_a_column_without_rows_or_with_a_row_twice_or_in_latin_1_is_refused(sheet):
     rows = [row | {"score": "1"} for row in rows_of(sheet)]
     rewrite(sheet, [*rows, rows[0]])
-    with pytest.raises(DataError, match="line 152: the same prediction stands in line 2"):
-        read_sheet(sheet, QUESTIONS)
+    with pytest.raises(DataError, match="line 152: line 2 has the same prediction"):
+        read_sheet(sheet, BENCHMARK)
     rewrite(sheet, [])
     with pytest.raises(DataError, match="has no predictions"):
-        read_sheet(sheet, QUESTIONS)
+        read_sheet(sheet, BENCHMARK)
     rewrite(sheet, rows, COLUMNS[:-1])
     with pytest.raises(DataError, match="has no column score"):
-        read_sheet(sheet, QUESTIONS)
+        read_sheet(sheet, BENCHMARK)
     sheet.write_text(",".join(COLUMNS) + '\n0,"' + "x" * 200_000)
     usual = csv.field_size_limit(131_072)  # of the process: readers of articles allow more
     try:
         with pytest.raises(DataError, match=r"line .: is no CSV \(field larger than"):
-            read_sheet(sheet, QUESTIONS)
+            read_sheet(sheet, BENCHMARK)
     finally:
         csv.field_size_limit(usual)
     sheet.write_bytes("query_number;é".encode("latin-1"))
     with pytest.raises(DataError, match="want a CSV file saved as UTF-8"):
-        read_sheet(sheet, QUESTIONS)
+        read_sheet(sheet, BENCHMARK)

@@ -1,12 +1,17 @@
 import numpy as np
 
-from raybio.cli.contrastive_probe.probe import write_report
 from raybio.evaluation.plots import plot_curves
-from raybio.methods.contrastive_probe.accuracy import chance_scores, outcome, predict
+from raybio.methods.contrastive_probe.accuracy import (
+    chance_scores,
+    evaluate_predictions,
+    predict_names,
+)
 from raybio.methods.contrastive_probe.config import ProbeConfig
-from raybio.methods.contrastive_probe.plots import plot_judgements, plot_probe
-from raybio.methods.contrastive_probe.report import ProbedSet, ProbeResult, report_data
-from tests.methods.contrastive_probe.small_questions import random_questions
+from raybio.methods.contrastive_probe.plots import plot_expert_scores, plot_probe
+from raybio.methods.contrastive_probe.probe import ProbeResult
+from raybio.methods.contrastive_probe.report import QuerySetResults, report_data
+from raybio.methods.contrastive_probe.report_files import write_report
+from tests.methods.contrastive_probe.small_benchmark import random_benchmark
 from tests.methods.contrastive_probe.test_accuracy import embeddings, search
 
 PNG = b"\x89PNG"
@@ -14,14 +19,21 @@ PNG = b"\x89PNG"
 
 def sets():
     """Two models at two layers."""
-    questions, results = random_questions(), []
+    benchmark = random_benchmark()
+    results = []
     for number, (model, layer) in enumerate([("one", 3), ("one", 12), ("two", 3), ("two", 12)]):
-        predicted = predict(questions, *embeddings(questions, seed=number), ProbeConfig(), search)
-        results.append(ProbeResult(model, layer, outcome(questions, predicted), predicted))
-    return [ProbedSet("full", questions, results, "name", chance_scores(questions, ProbeConfig()))]
+        predicted = predict_names(
+            benchmark, *embeddings(benchmark, seed=number), ProbeConfig(), search
+        )
+        results.append(
+            ProbeResult(model, layer, evaluate_predictions(benchmark, predicted), predicted)
+        )
+    return [
+        QuerySetResults("full", benchmark, results, "name", chance_scores(benchmark, ProbeConfig()))
+    ]
 
 
-def test_a_probe_over_layers_gets_heat_maps_and_curves_a_relation_that_nobody_asks_included(
+def test_a_probe_over_layers_gets_heat_maps_and_curves_a_relation_without_queries_included(
     tmp_path,
 ):
     files = plot_probe(report_data(sets(), {}), tmp_path)
@@ -31,12 +43,12 @@ def test_a_probe_over_layers_gets_heat_maps_and_curves_a_relation_that_nobody_as
     assert all(file.read_bytes().startswith(PNG) for file in files)
 
 
-def test_curves_of_several_runs_and_judgements_are_drawn(tmp_path):
+def test_curves_of_several_runs_and_expert_scores_are_drawn(tmp_path):
     runs = {"0.5": [[(50, 0.01), (100, 0.02)], [(50, 0.03)]], "0.3": [[(50, 0.02), (100, 0.05)]]}
     assert plot_curves(runs, tmp_path / "deep" / "steps.png").read_bytes().startswith(PNG)
     count = np.array([[20, 13], [30, 0], [40, 0], [20, 0], [27, 0]])
     assert (
-        plot_judgements(count, [5, 4, 3, 2, 1], tmp_path / "judged.png")
+        plot_expert_scores(count, [5, 4, 3, 2, 1], tmp_path / "scores.png")
         .read_bytes()
         .startswith(PNG)
     )

@@ -12,20 +12,20 @@ from raybio.encoders.text_checkpoint import write_sentence_files
 from raybio.methods.contrastive_probe.accuracy import chance_scores
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.probe import (
-    TextEmbedder,
-    cuts_of_benchmarks,
-    probe,
     probe_encoder,
+    probe_models,
+    truncation_remarks,
 )
 from raybio.methods.contrastive_probe.report import (
-    ProbedSet,
+    QuerySetResults,
     report_data,
     report_markdown,
-    report_tables,
 )
+from raybio.methods.contrastive_probe.report_tables import report_tables
+from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
-from tests.methods.contrastive_probe.small_questions import questions_of
+from tests.methods.contrastive_probe.small_benchmark import benchmark_of
 
 NAMES = sorted(
     [
@@ -39,7 +39,7 @@ NAMES = sorted(
         "tropical country",
     ]
 )
-ASKED = [
+QUERIES = [
     ("may_treat", "Asthma", ["risk factors", "life"]),
     ("may_treat", "life", ["illness"]),
     ("occurs_after", "cohort", ["tropical country", "asthma"]),
@@ -51,18 +51,22 @@ def model(tmp_path: Path) -> str:
     return save_tiny(tmp_path / "tiny")
 
 
-def probed_set(name, questions, results):
-    return ProbedSet(name, questions, results, "name", chance_scores(questions, ProbeConfig()))
+def probed_set(name, benchmark, results):
+    return QuerySetResults(
+        name, benchmark, results, "name", chance_scores(benchmark, ProbeConfig())
+    )
 
 
 def tiny_encoder(model: str):
     return build_text_encoder(TextEncoderConfig(source=model, pooling="cls", max_length=50), seed=0)
 
 
-def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
-    questions = questions_of(ASKED, NAMES)
-    said = []
-    (result,) = probe([model], {"full": questions}, ProbeConfig(), say=said.append)["full"]
+def test_a_model_is_probed_by_first_states_and_euclidean_distance(model):
+    benchmark = benchmark_of(QUERIES, NAMES)
+    messages = []
+    (result,) = probe_models([model], {"full": benchmark}, ProbeConfig(), log=messages.append)[
+        "full"
+    ]
     encoder = tiny_encoder(model)
     queries = [
         text.replace("[Y]", "[MASK]") for text in ("Asthma may treat [Y] .", "life may treat [Y] .")
@@ -74,19 +78,19 @@ def test_a_model_is_asked_by_first_states_and_euclidean_distance(model):
     near_Q10[:, :8] = expected
     np.testing.assert_array_equal(result.predicted_QK, near_Q10)
     assert result.label == "tiny"
-    assert said[1] == "probing tiny, cls pooling, full: 8 names, 3 queries"
-    assert said[2].startswith("tiny: acc@1 ")
+    assert messages[1] == "probing tiny, cls pooling, full: 8 names, 3 queries"
+    assert messages[2].startswith("tiny: acc@1 ")
 
 
-def test_a_model_is_pooled_as_its_folder_says_unless_told(model):
-    questions = questions_of(ASKED, NAMES)
+def test_a_model_is_pooled_as_its_folder_says_by_default(model):
+    benchmark = benchmark_of(QUERIES, NAMES)
 
     def predicted(pooling=None):
-        said = []
-        (result,) = probe(
-            [model], {"full": questions}, ProbeConfig(), pooling=pooling, say=said.append
+        messages = []
+        (result,) = probe_models(
+            [model], {"full": benchmark}, ProbeConfig(), pooling=pooling, log=messages.append
         )["full"]
-        return said[1].split(", ")[1], result.predicted_QK.tolist()
+        return messages[1].split(", ")[1], result.predicted_QK.tolist()
 
     plain = predicted()
     assert plain == predicted("cls")
@@ -97,12 +101,12 @@ def test_a_model_is_pooled_as_its_folder_says_unless_told(model):
 
 
 def test_models_that_differ_in_pooling_say_theirs_in_the_report(model, tmp_path):
-    other, questions = save_tiny(tmp_path / "other"), questions_of(ASKED, NAMES)
+    other, benchmark = save_tiny(tmp_path / "other"), benchmark_of(QUERIES, NAMES)
     write_sentence_files(Path(other), width=32, pooling="mean", max_tokens=50)
 
     def labels(pooling=None):
-        found = probe(
-            [model, other], {"full": questions}, ProbeConfig(), layers=[1], pooling=pooling
+        found = probe_models(
+            [model, other], {"full": benchmark}, ProbeConfig(), layers=[1], pooling=pooling
         )["full"]
         return [result.label for result in found]
 
@@ -111,32 +115,39 @@ def test_models_that_differ_in_pooling_say_theirs_in_the_report(model, tmp_path)
 
 
 @pytest.mark.parametrize("pooling", [None, "cls"])
-def test_a_model_that_is_missing_or_too_shallow_is_refused_before_any_is_asked(
+def test_a_model_that_is_missing_or_too_shallow_is_refused_before_any_is_probed(
     model, tmp_path, pooling
 ):
-    said, questions = [], {"full": questions_of(ASKED, NAMES)}
+    messages, benchmark = [], {"full": benchmark_of(QUERIES, NAMES)}
     with pytest.raises(ConfigError, match="no such folder"):
-        probe(
+        probe_models(
             [model, str(tmp_path / "none")],
-            questions,
+            benchmark,
             ProbeConfig(),
             pooling=pooling,
-            say=said.append,
+            log=messages.append,
         )
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="there is no config.json in it"):
-        probe(
+        probe_models(
             [model, str(tmp_path / "empty")],
-            questions,
+            benchmark,
             ProbeConfig(),
             pooling=pooling,
-            say=said.append,
+            log=messages.append,
         )
     with pytest.raises(
         ConfigError, match="num_layers_kept is 5, and .* has 2 layers; want at most as many"
     ):
-        probe([model], questions, ProbeConfig(), layers=[1, 2, 5], pooling=pooling, say=said.append)
-    assert said == []
+        probe_models(
+            [model],
+            benchmark,
+            ProbeConfig(),
+            layers=[1, 2, 5],
+            pooling=pooling,
+            log=messages.append,
+        )
+    assert messages == []
 
 
 def test_texts_of_equal_tokens_have_equal_embeddings_and_long_ones_are_cut(model):
@@ -161,16 +172,16 @@ def test_an_encoder_without_a_mask_token_is_refused(model):
     encoder = tiny_encoder(model)
     encoder.tokenizer.mask_token = None
     with pytest.raises(ConfigError, match="has no mask token to stand for the answer"):
-        probe_encoder(TextEmbedder(encoder), questions_of(ASKED, NAMES), ProbeConfig())
+        probe_encoder(TextEmbedder(encoder), benchmark_of(QUERIES, NAMES), ProbeConfig())
 
 
 @pytest.mark.skipif(
     "num_layers_kept" not in TextEncoderConfig.model_fields, reason="encoders cannot be cut yet"
 )
 def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(model):
-    questions = questions_of(ASKED, NAMES)
-    one, two = probe([model], {"full": questions}, ProbeConfig(), layers=[1, 2])["full"]
-    (whole,) = probe([model], {"full": questions}, ProbeConfig())["full"]
+    benchmark = benchmark_of(QUERIES, NAMES)
+    one, two = probe_models([model], {"full": benchmark}, ProbeConfig(), layers=[1, 2])["full"]
+    (whole,) = probe_models([model], {"full": benchmark}, ProbeConfig())["full"]
     assert [one.label, two.label] == ["tiny, 1 layers", "tiny, 2 layers"]
     np.testing.assert_array_equal(two.predicted_QK, whole.predicted_QK)
     assert (one.predicted_QK != two.predicted_QK).any()
@@ -178,7 +189,7 @@ def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(m
 
 def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
     names = sorted({*NAMES, *(f"{name} {other}" for name in NAMES for other in NAMES)})
-    asked = questions_of(
+    asked = benchmark_of(
         [*(("may_treat", name, ["life"]) for name in NAMES), ("occurs_after", "life", ["life"])],
         names,
     )
@@ -186,9 +197,9 @@ def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
         asked, prompts=tuple(prompt.replace("may treat", "is for") for prompt in asked.prompts)
     )
     config = ProbeConfig()
-    results = probe([model], {"full": asked}, config, layers=[1, 2], reworded={"full": other})[
-        "full"
-    ]
+    results = probe_models(
+        [model], {"full": asked}, config, layers=[1, 2], reworded={"full": other}
+    )["full"]
     for result in results:
         embedder = TextEmbedder(
             build_text_encoder(
@@ -210,7 +221,7 @@ def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
         )
     tables = report_tables(report_data([probed_set("full", asked, results)], {}))
     best = max(range(2), key=lambda layer: results[layer].agreement_R[1])
-    row = tables["Layer chosen without gold of tiny, full set: acc@10, macro"][1]
+    row = tables["Label-free layer selection of tiny, full set: acc@10, macro"][1]
     assert row[:3] == [
         "agreement of wordings",
         str(best + 1),
@@ -221,10 +232,10 @@ def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
 
 
 def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model, tmp_path):
-    questions = questions_of(ASKED, NAMES)
+    benchmark = benchmark_of(QUERIES, NAMES)
     other = save_tiny(tmp_path / "other", "distilbert")
-    found = probe([model, other], {"full": questions, "hard": questions}, ProbeConfig())
-    sets = [probed_set(name, questions, results) for name, results in found.items()]
+    found = probe_models([model, other], {"full": benchmark, "hard": benchmark}, ProbeConfig())
+    sets = [probed_set(name, benchmark, results) for name, results in found.items()]
     data = report_data(sets, {"metric": "l2"}, num_samples=2)
     tables = report_tables(data)
     table = tables["Tables 4 and 10: acc@1 / acc@10"]
@@ -247,20 +258,20 @@ def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model,
 
 def test_names_and_queries_that_are_not_read_whole_are_counted(model):
     long = "illness " * 40
-    questions = questions_of(ASKED, sorted([*NAMES, long]))
-    ((name, remarks),) = cuts_of_benchmarks([model], {"full": questions}).items()
+    benchmark = benchmark_of(QUERIES, sorted([*NAMES, long]))
+    ((name, remarks),) = truncation_remarks([model], {"full": benchmark}).items()
     assert name == "tiny"
     assert any(
         remark.startswith(f"names of full: 1 of {len(NAMES) + 1} cut at 25 of ")
         for remark in remarks
     )
-    assert cuts_of_benchmarks([model], {"full": questions_of(ASKED, NAMES)}) == {}
+    assert truncation_remarks([model], {"full": benchmark_of(QUERIES, NAMES)}) == {}
 
 
-def test_a_biolama_source_stands_beside_the_published_ones(model):
-    questions = questions_of(ASKED, NAMES)
-    results = probe([model], {"CTD": questions}, ProbeConfig())["CTD"]
-    data = report_data([probed_set("CTD", questions, results)], {})
+def test_a_biolama_source_is_shown_next_to_published_ones(model):
+    benchmark = benchmark_of(QUERIES, NAMES)
+    results = probe_models([model], {"CTD": benchmark}, ProbeConfig())["CTD"]
+    data = report_data([probed_set("CTD", benchmark, results)], {})
     table = report_tables(data)["Table 7: BioLAMA, acc@1 / acc@5"]
     assert table[0] == ["approach", "model", "CTD"]
     assert table[1][:2] == ["chance", ""]

@@ -12,9 +12,10 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.text_checkpoint import write_sentence_files
 from raybio.methods.contrastive_probe.config import Config, ProbeConfig
 from raybio.methods.contrastive_probe.prepare import prepare_sentences
-from raybio.methods.contrastive_probe.probe import TextEmbedder, probe
+from raybio.methods.contrastive_probe.probe import probe_models
 from raybio.methods.contrastive_probe.store import ClozeStore, commit_sentences
 from raybio.methods.contrastive_probe.system import build, check
+from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
 from raybio.ops.spread import EFFECTIVE_RANK, MEAN_COSINE
 from raybio.store.writer import Draft
 from raybio.training.collective import SingleProcess
@@ -26,7 +27,7 @@ from tests.methods.conformance_cases import tiny_config
 NAME = "contrastive_probe"
 
 
-def test_every_saved_step_is_probed_and_the_end_tells_of_each_relation(
+def test_every_saved_step_is_probed_and_the_final_report_has_each_relation(
     tiny_sentences: ClozeStore,
 ) -> None:
     config = tiny_config(NAME, **{"schedule.evaluate_every_steps": 2, "schedule.max_steps": 4})
@@ -152,7 +153,7 @@ def test_a_longer_run_has_the_weights_of_a_shorter_one_on_its_way(
     assert weights_at_step_3(3) == weights_at_step_3(6)
 
 
-def test_without_a_benchmark_a_store_is_trained_on_and_not_judged(tmp_path: Path) -> None:
+def test_without_a_benchmark_a_store_is_trained_on_and_not_evaluated(tmp_path: Path) -> None:
     path = tmp_path / "sentences.txt"
     path.write_text("\n".join(f"number {row} is followed by {row + 1}" for row in range(30)))
     store = prepare_sentences(tmp_path / "store", [path])
@@ -173,7 +174,7 @@ def test_without_a_benchmark_a_store_is_trained_on_and_not_judged(tmp_path: Path
     assert system.final_evaluate is None
 
 
-def test_both_query_sets_can_be_asked_during_training(
+def test_both_query_sets_can_be_probed_during_training(
     tiny_sentences: ClozeStore, tmp_path: Path
 ) -> None:
     """As in the paper's Figures 4 and 9, where each has a curve."""
@@ -193,17 +194,17 @@ def test_both_query_sets_can_be_asked_during_training(
     system = build(config, store.path)
     found = system.evaluate(system.model, SingleProcess())
     for prefix, query_set in (("val/", "full"), ("val/hard_", "hard")):
-        questions = asked[query_set]
+        benchmark = asked[query_set]
         near = oracles.nearest(
-            embed(system.model, questions.queries("[MASK]")),
-            embed(system.model, questions.names),
+            embed(system.model, benchmark.queries("[MASK]")),
+            embed(system.model, benchmark.names),
             10,
         )
-        answers = np.split(questions.answer_P, questions.indptr_Q1[1:-1])
+        answers = np.split(benchmark.answer_P, benchmark.indptr_Q1[1:-1])
         is_right = np.array(
             [bool(set(names) & set(right)) for names, right in zip(near, answers, strict=True)]
         )
-        by_relation = [is_right[questions.relation_Q == relation].mean() for relation in range(4)]
+        by_relation = [is_right[benchmark.relation_Q == relation].mean() for relation in range(4)]
         assert found[f"{prefix}acc_at_10"] == pytest.approx(np.mean(by_relation))
         assert found[f"{prefix}micro_acc_at_10"] == pytest.approx(is_right.mean())
         # Alone, the hard queries go by the same names.
@@ -223,7 +224,7 @@ def test_a_query_set_that_the_store_lacks_is_refused_at_once(tiny_sentences: Clo
             partial(build, config, tiny_sentences.path),
         ):
             with pytest.raises(
-                ConfigError, match=rf"evaluation.query_set is {wanted}, and .* has the full"
+                ConfigError, match=rf"evaluation.query_set is {wanted}, and .* has only the full"
             ):
                 refuse()
 
@@ -257,7 +258,7 @@ def test_no_query_loses_its_mask_however_long_it_is(tmp_path: Path) -> None:
     num, mask_id = len(rows) // 2, system.model.tokenizer.mask_token_id
     assert [row.tolist().count(mask_id) for row in rows] == [1] * num + [0] * num
     assert {len(row) for row in rows[:num]} == {32}
-    # And where it stands in the middle, as in a benchmark's questions.
+    # And where it stands in the middle, as in a benchmark's benchmark.
     read = TextEmbedder(system.model)
     long, mask = " ".join(["number"] * 40), system.model.tokenizer.mask_token
     with_mask, without, elsewhere = read(
@@ -267,7 +268,7 @@ def test_no_query_loses_its_mask_however_long_it_is(tmp_path: Path) -> None:
     assert not torch.equal(with_mask, elsewhere)
 
 
-def test_a_run_is_judged_as_probe_judges_its_export(
+def test_a_run_and_the_probe_of_its_export_have_the_same_scores(
     tiny_sentences: ClozeStore, tmp_path: Path
 ) -> None:
     """Also where the source's folder says that its embeddings have length 1, which the protocol does not ask for."""
@@ -281,8 +282,10 @@ def test_a_run_is_judged_as_probe_judges_its_export(
     system = build(config, tiny_sentences.path)
     assert not system.model.is_normalised
     system.export(tmp_path / "export", {"name": "tiny"})
-    judged = system.final_evaluate(system.model, SingleProcess()).scores["trained"]["full"]
-    questions = {"full": tiny_sentences.benchmarks["full"]}
-    (probed,) = probe([str(tmp_path / "export")], questions, ProbeConfig(), pooling="mean")["full"]
+    scores = system.final_evaluate(system.model, SingleProcess()).scores["trained"]["full"]
+    benchmark = {"full": tiny_sentences.benchmarks["full"]}
+    (probed,) = probe_models([str(tmp_path / "export")], benchmark, ProbeConfig(), pooling="mean")[
+        "full"
+    ]
     for k in (1, 5, 10):
-        assert judged[f"acc_at_{k}"]["value"] == probed.outcome.macro(k)
+        assert scores[f"acc_at_{k}"]["value"] == probed.outcome.macro(k)

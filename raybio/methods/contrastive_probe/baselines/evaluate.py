@@ -1,21 +1,22 @@
-"""What a rewired encoder is compared with: mask average, X-FACTR's mask prediction and written answers.
+"""Baselines of the probe: mask average, X-FACTR's mask prediction, generated answers, and a hybrid.
 
-Follows Contrastive-Probe (Meng et al., 2022), section 4 and Table 3. Differences: mask average is of log-probabilities
-(the paper; the authors' code averages logits over padded pieces) and ranks all names, as the probe does; a query that
-is too long loses words at its beginning and never its mask; T5's answer ends at its next sentinel.
+Meng et al. (2022), Section 4 and Table 3. Different:
 
-The hybrid is ours: the names' distances from a query in a rewired encoder's space, mixed, for names of one token, with
-what a masked language model says of them: at these the paper finds such models better.
+- Mask average is a mean of log-probabilities, as in the paper (the authors' code averages logits
+  over padded pieces), and ranks all names, as the probe does.
+- A query that is too long loses words at its beginning and never its mask.
+- T5's answer ends at its next sentinel.
 
-At which rank each query's first right answer came, whatever gave the answers: ranked names, tokens, written texts.
+The hybrid is ours: an encoder's distances, mixed with the scores of a masked language model for
+names of one token. The paper finds such models better at these names.
 
-Q queries.
+Q queries, C names.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,115 +26,117 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.checkpoints import check_source, model_names
 from raybio.encoders.config import Pooling
 from raybio.methods.contrastive_probe.accuracy import CUTOFFS, ProbeOutcome
-from raybio.methods.contrastive_probe.baselines.generative import (
-    AnswerWriter,
-    load_answer_writer,
-    writes_answers,
+from raybio.methods.contrastive_probe.baselines.first_hits import (
+    NO_HIT,
+    first_hits_of_ranked,
+    first_hits_of_texts,
+    fold,
 )
-from raybio.methods.contrastive_probe.baselines.masked_lm import (
-    MaskedLanguageModel,
+from raybio.methods.contrastive_probe.baselines.generative import (
+    AnswerGenerator,
+    is_encoder_decoder,
+    load_answer_generator,
+)
+from raybio.methods.contrastive_probe.baselines.mask_average import (
     hybrid_scores,
-    load_masked_lm,
     mask_average_scores,
     restricted_scores,
 )
-from raybio.methods.contrastive_probe.baselines.x_factr import is_right, predict_answers
+from raybio.methods.contrastive_probe.baselines.masked_lm import (
+    MaskedLanguageModel,
+    load_masked_lm,
+)
+from raybio.methods.contrastive_probe.baselines.x_factr import is_exact_match, predict_answers
 from raybio.methods.contrastive_probe.benchmark.biolama import read_benchmark
 from raybio.methods.contrastive_probe.benchmark.medlama import Subset
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
-from raybio.methods.contrastive_probe.config import DecodeConfig
-from raybio.methods.contrastive_probe.probe import TextEmbedder, embed_benchmark, load_embedder
-from raybio.ops.retrieval import Retrieval, Scores, cached_scores, distance_scores, retrieve_by_each
-
-Method = Literal["mask-average", "x-factr", "generative", "hybrid"]
-
-
-METHODS: tuple[Method, ...] = ("mask-average", "x-factr", "generative", "hybrid")
-
+from raybio.methods.contrastive_probe.config import BaselineMethod, DecodeConfig
+from raybio.methods.contrastive_probe.probe import embed_benchmark
+from raybio.methods.contrastive_probe.text_embedder import TextEmbedder, load_embedder
+from raybio.ops.retrieval import Scores, cached_scores, distance_scores, retrieve_by_each
 
 MAX_QUERY_TOKENS = 64
 
+NUM_EXAMPLE_QUERIES = 5
+NUM_EXAMPLE_ANSWERS = 5
 
-NUM_EXAMPLES, NUM_SHOWN = 5, 5
-"""Queries whose answers the report shows, and answers of each."""
+_QUERIES_PER_BLOCK = 256
+
+Log = Callable[[str], None]
 
 
-class Example(NamedTuple):
-    """A query whose answers are shown: its words, and the names that are right."""
+class ExampleQuery(NamedTuple):
+    """A query that the report shows with answers: its text and its gold names."""
 
     query: str
     gold: Sequence[str]
 
 
-class Asked(NamedTuple):
-    """A benchmark, or some queries of each relation; candidates are the names of the whole benchmark.
+@dataclass(frozen=True)
+class BaselineQueries:
+    """A benchmark, or a sample of its queries; the candidates are always all names.
 
     Attributes:
-        benchmark: its queries are asked with prompts in words of ours.
-        default: the same with the relations' own words, which is how the paper asks generative models.
+        benchmark: queries with manual prompts.
+        default: the same queries with default prompts, which the paper uses for generative models.
     """
 
     benchmark: ProbeBenchmark
     default: ProbeBenchmark
 
     def outcome(self, first_hit_Q: np.ndarray) -> ProbeOutcome:
-        """What is told by the rank of each one's first right answer."""
+        """Return the outcome for the ranks of the first correct answers."""
         return ProbeOutcome(self.benchmark.relations, self.benchmark.relation_Q, first_hit_Q)
 
     def gold(self) -> list[np.ndarray]:
-        """Numbers of each one's right names."""
+        """Return the indices of the gold names of each query."""
         return np.split(self.benchmark.answer_P, self.benchmark.indptr_Q1[1:-1])
 
     def example_rows(self) -> list[int]:
-        """A few queries, drawn by chance, always the same ones."""
-        num = len(self.benchmark.relation_Q)
-        return sorted(
-            np.random.default_rng(0).choice(num, min(NUM_EXAMPLES, num), replace=False).tolist()
-        )
+        """Return a fixed random sample of queries, ascending."""
+        num_queries = len(self.benchmark.relation_Q)
+        size = min(NUM_EXAMPLE_QUERIES, num_queries)
+        rows: list[int] = np.random.default_rng(0).choice(num_queries, size, replace=False).tolist()
+        return sorted(rows)
 
-    def examples(self) -> list[Example]:
-        """Their words and right answers."""
-        names, queries, gold = self.benchmark.names, self.benchmark.queries("[Y]"), self.gold()
+    def examples(self) -> list[ExampleQuery]:
+        """Return the text and gold names of the sample."""
+        names = self.benchmark.names
+        queries = self.benchmark.queries("[Y]")
+        gold = self.gold()
         return [
-            Example(queries[row], [names[number] for number in gold[row]])
+            ExampleQuery(queries[row], [names[name] for name in gold[row]])
             for row in self.example_rows()
         ]
 
 
-class Rewired(NamedTuple):
-    """The encoder of a hybrid: folder or hub id, its pooling (None: its own), and what the language model counts."""
+@dataclass(frozen=True)
+class RewiredEncoder:
+    """The encoder of a hybrid.
+
+    Attributes:
+        source: folder or hub id.
+        pooling: None for the default of the model.
+        weight: weight of the masked language model, between 0 and 1.
+    """
 
     source: str
     pooling: Pooling | None = None
     weight: float = 0.5
 
 
-def ask(folder: Path, subset: Subset, queries_per_relation: int | None = None) -> Asked:
-    """The queries of a benchmark's folder, or some of each relation: those that training asks of as many.
-
-    Raises:
-        DataError: if it is no benchmark.
-    """
-    both = (read_benchmark(folder, subset, prompts) for prompts in ("human", "default"))
-    return Asked(
-        *(
-            one if queries_per_relation is None else one.sample(queries_per_relation, seed=0)
-            for one in both
-        )
-    )
-
-
-class Baseline(NamedTuple):
-    """What one model achieved by one method.
+@dataclass(frozen=True)
+class BaselineResult:
+    """The result of one model with one method.
 
     Attributes:
-        model: who answered.
-        method: and how.
-        outcome: the same as a probe's.
-        ks: k of the accuracies that mean something: the method gives at least so many answers.
-        remark: what a reader of its numbers must know.
+        model: name of the model.
+        method: name of the method, with its settings.
+        outcome: ranks of the first correct answers.
+        ks: cutoffs for which the method gives enough answers.
+        remark: what a reader of the figures needs to know.
         examples: first answers to each of the example queries, the best first.
-        is_single_Q: which queries have a right answer of one token of the language model; None if that was not asked.
+        is_single_Q: whether a gold name is one token of the language model; None if unknown.
     """
 
     model: str
@@ -145,315 +148,325 @@ class Baseline(NamedTuple):
     is_single_Q: NDArray[np.bool_] | None = None
 
 
-def baselines(
+def read_baseline_queries(
+    folder: Path, subset: Subset, queries_per_relation: int | None = None
+) -> BaselineQueries:
+    """Read the queries of a benchmark, or the sample that training takes of the same size.
+
+    Raises:
+        DataError: if the folder holds no benchmark.
+    """
+    benchmark = read_benchmark(folder, subset, "human")
+    default = read_benchmark(folder, subset, "default")
+    if queries_per_relation is not None:
+        benchmark = benchmark.sample(queries_per_relation, seed=0)
+        default = default.sample(queries_per_relation, seed=0)
+    return BaselineQueries(benchmark, default)
+
+
+def evaluate_baselines(
     models: Sequence[str],
-    methods: Collection[Method],
-    asked: Asked,
+    methods: Collection[BaselineMethod],
+    queries: BaselineQueries,
     *,
     decode: DecodeConfig,
     restrict: bool = False,
-    rewired: Rewired | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> list[Baseline]:
-    """Every model by every method that it can: encoder-decoders write, masked language models fill masks.
+    rewired: RewiredEncoder | None = None,
+    log: Log = lambda _: None,
+) -> list[BaselineResult]:
+    """Evaluate every model with every method that it supports.
+
+    Encoder-decoders generate answers, masked language models fill masks.
 
     Args:
         models: folders or hub ids.
-        methods: of ``METHODS``.
-        asked: what to ask.
+        methods: names of the methods.
+        queries: the benchmark.
         decode: how X-FACTR fills masks.
-        restrict: names are ranked among the answers that the query's relation has in the benchmark, and not all names.
-        rewired: the encoder of "hybrid", which gives mask average and the encoder alone beside it.
-        say: called with what is being done.
+        restrict: candidates are the answers of the query's relation, not all names.
+        rewired: encoder of "hybrid", whose results include mask average and the encoder alone.
+        log: called with progress messages.
 
     Raises:
-        ConfigError: for a model that cannot be loaded, has no head, or has nothing to do; for a hybrid of nothing.
+        ConfigError: for a model that cannot be loaded, has no head, or supports no method; for
+            "hybrid" without an encoder, or an encoder without "hybrid".
     """
     if ("hybrid" in methods) != (rewired is not None):
         raise ConfigError(
-            "a hybrid is of a masked language model and a rewired encoder; want both or neither"
+            "a hybrid combines a masked language model and a rewired encoder; want both or neither"
         )
-    by_model = methods_by_model(models, methods)
-    # All are loaded before one is asked, which takes far longer: one that is not whole is refused at once.
-    for model in list(by_model)[1:]:
-        _load(model, by_model[model], decode)
+    methods_of_model = methods_by_model(models, methods)
+    # All models are loaded once before the long evaluation: an incomplete one fails at once.
+    for model in list(methods_of_model)[1:]:
+        _load(model, methods_of_model[model], decode)
     embed = None if rewired is None else load_embedder(rewired.source, rewired.pooling)
-    results: list[Baseline] = []
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for model, able in by_model.items():
-        say(f"loading {model}")
-        loaded = _load(model, able, decode)
+    results: list[BaselineResult] = []
+    for model, supported in methods_of_model.items():
+        log(f"loading {model}")
+        loaded = _load(model, supported, decode)
         loaded.model.to(device)
-        if isinstance(loaded, AnswerWriter):
-            results += _generative(model, loaded, asked, say)
+        if isinstance(loaded, AnswerGenerator):
+            results += _generative(model, loaded, queries, log)
             continue
         if rewired is not None and embed is not None:
-            (encoder_name,) = model_names([rewired.source])
-            results += _hybrid(
-                (model, encoder_name), loaded, embed, rewired.weight, asked, restrict, say
-            )
-        elif "mask-average" in able:
-            results.append(_mask_average(model, loaded, asked, restrict, say))
-        if "x-factr" in able:
-            results.append(_x_factr(model, loaded, asked, decode, say))
+            results += _hybrid(model, loaded, rewired, embed, queries, restrict, log)
+        elif "mask-average" in supported:
+            scores = {(model, "mask average"): _mask_scores(loaded, queries)}
+            results += _ranked(scores, loaded, queries, restrict, log)
+        if "x-factr" in supported:
+            results.append(_x_factr(model, loaded, queries, decode, log))
     return results
 
 
-def methods_by_model(models: Sequence[str], methods: Collection[Method]) -> dict[str, list[Method]]:
-    """By which of the methods each model can be asked; only its configuration is read.
+def methods_by_model(
+    models: Sequence[str], methods: Collection[BaselineMethod]
+) -> dict[str, list[BaselineMethod]]:
+    """Return model -> the methods that it supports; only configurations are read.
 
     Raises:
-        ConfigError: for a model that is not there, or can be asked by none.
+        ConfigError: for a model that does not exist or supports none of them.
     """
-    by_model: dict[str, list[Method]] = {}
+    supported: dict[str, list[BaselineMethod]] = {}
     for model in models:
         check_source(model, "main")
-        writes = writes_answers(model)
-        by_model[model] = [method for method in methods if (method == "generative") == writes]
-        if not by_model[model]:
-            kind, wanted = (
-                ("an", "generative") if writes else ("no", "mask-average, x-factr or hybrid")
-            )
+        is_generative = is_encoder_decoder(model)
+        supported[model] = [
+            method for method in methods if (method == "generative") == is_generative
+        ]
+        if not supported[model]:
+            kind = "an encoder-decoder" if is_generative else "no encoder-decoder"
+            wanted = "generative" if is_generative else "mask-average, x-factr or hybrid"
             raise ConfigError(
-                f"model {model!r} is {kind} encoder-decoder and can be asked by {wanted}; got {', '.join(methods)}"
+                f"model {model!r} is {kind} and supports {wanted}; got {', '.join(methods)}"
             )
-    return by_model
+    return supported
 
 
 def _load(
-    model: str, methods: Collection[Method], decode: DecodeConfig
-) -> AnswerWriter | MaskedLanguageModel:
+    model: str, methods: Collection[BaselineMethod], decode: DecodeConfig
+) -> AnswerGenerator | MaskedLanguageModel:
     if "generative" in methods:
-        return load_answer_writer(model)
+        return load_answer_generator(model)
     masked_lm = load_masked_lm(model)
     if "x-factr" in methods:
-        _room(model, masked_lm, decode)
+        _max_query_tokens_of_x_factr(model, masked_lm, decode)
     return masked_lm
 
 
-def _mask_average(
-    name: str, model: MaskedLanguageModel, asked: Asked, restrict: bool, say: Callable[[str], None]
-) -> Baseline:
-    return _ranked(
-        {(name, "mask average"): _mask_scores(model, asked)}, model, asked, restrict, say
-    )[0]
-
-
 def _hybrid(
-    names: tuple[str, str],
+    name: str,
     model: MaskedLanguageModel,
+    rewired: RewiredEncoder,
     embed: TextEmbedder,
-    weight: float,
-    asked: Asked,
+    queries: BaselineQueries,
     restrict: bool,
-    say: Callable[[str], None],
-) -> list[Baseline]:
-    """The language model, the encoder and both together, on each block of queries in turn."""
-    name, encoder_name = names
-    say(f"{encoder_name}, {embed.encoder.pooling} pooling: {len(asked.benchmark.names):,} names")
-    mask = cached_scores(_mask_scores(model, asked))
-    encoder = cached_scores(distance_scores(*embed_benchmark(embed, asked.benchmark)))
-    both = hybrid_scores(encoder, mask, _is_single(model, asked), weight)
+    log: Log,
+) -> list[BaselineResult]:
+    """Evaluate the language model, the encoder, and both together."""
+    (encoder_name,) = model_names([rewired.source])
+    pooling = f"{embed.encoder.pooling} pooling"
+    log(f"{encoder_name}, {pooling}: {len(queries.benchmark.names):,} names")
+    # Each block of scores is used by two results.
+    mask = cached_scores(_mask_scores(model, queries))
+    encoder = cached_scores(distance_scores(*embed_benchmark(embed, queries.benchmark)))
+    hybrid = hybrid_scores(encoder, mask, _is_single_token(model, queries), rewired.weight)
     scores = {
         (name, "mask average"): mask,
-        (encoder_name, f"encoder alone, {embed.encoder.pooling} pooling"): encoder,
-        (f"{name} and {encoder_name}", f"hybrid, weight {weight:g}"): both,
+        (encoder_name, f"encoder alone, {pooling}"): encoder,
+        (f"{name} and {encoder_name}", f"hybrid, weight {rewired.weight:g}"): hybrid,
     }
-    return _ranked(scores, model, asked, restrict, say)
+    return _ranked(scores, model, queries, restrict, log)
 
 
-def _mask_scores(model: MaskedLanguageModel, asked: Asked) -> Scores:
+def _mask_scores(model: MaskedLanguageModel, queries: BaselineQueries) -> Scores:
     texts = model.cloze_tokens(
-        asked.benchmark.queries(model.tokenizer.mask_token), _query_tokens(model)
+        queries.benchmark.queries(model.tokenizer.mask_token), _max_query_tokens(model)
     )
 
     def log_probs(first: int, end: int) -> torch.Tensor:
         return model.at_masks(texts[first:end])
 
-    pieces = model.name_tokens(asked.benchmark.names)
+    pieces = model.name_tokens(queries.benchmark.names)
     return mask_average_scores(log_probs, len(texts), pieces, model.model.config.vocab_size)
 
 
 def _ranked(
-    scores: dict[tuple[str, str], Scores],
+    scores_by_name: Mapping[tuple[str, str], Scores],
     model: MaskedLanguageModel,
-    asked: Asked,
+    queries: BaselineQueries,
     restrict: bool,
-    say: Callable[[str], None],
-) -> list[Baseline]:
-    """What (model, method) achieved by its scores of all names, or of the answers of the query's relation."""
-    benchmark, is_single_C = asked.benchmark, _is_single(model, asked)
-    several = list(scores.values())
+    log: Log,
+) -> list[BaselineResult]:
+    """Return the results of ranking names by scores; these are by (model, method)."""
+    benchmark = queries.benchmark
+    candidates = f"all {len(benchmark.names):,} names"
+    all_scores = list(scores_by_name.values())
     if restrict:
-        several = [
-            restricted_scores(one, benchmark.relation_Q, benchmark.is_tail_RC) for one in several
+        candidates = "answers of the query's relation"
+        all_scores = [
+            restricted_scores(scores, benchmark.relation_Q, benchmark.is_tail_RC)
+            for scores in all_scores
         ]
-    candidates = (
-        "answers of the query's relation" if restrict else f"all {len(benchmark.names):,} names"
+    remark = f"candidates: {candidates}"
+    remark += _truncation_remark(model, queries, _max_query_tokens(model))
+    is_single_C = _is_single_token(model, queries)
+    is_single_Q = np.array([is_single_C[names].any() for names in queries.gold()])
+    logged = _with_progress(all_scores[0], next(iter(scores_by_name)), log)
+    retrievals = retrieve_by_each(
+        # The scores without progress messages are used for the examples, one query at a time.
+        [logged, *all_scores[1:]],
+        benchmark.indptr_Q1,
+        benchmark.answer_P,
+        block_rows=_QUERIES_PER_BLOCK,
     )
-    is_single_Q = np.array([is_single_C[numbers].any() for numbers in asked.gold()])
-    (name, method), first_scores = next(iter(scores)), several[0]
+    results = []
+    for (name, method), scores, retrieval in zip(
+        scores_by_name, all_scores, retrievals, strict=True
+    ):
+        outcome = queries.outcome(first_hits_of_ranked(retrieval))
+        examples = _best_names(scores, queries)
+        results.append(
+            BaselineResult(name, method, outcome, CUTOFFS, remark, examples, is_single_Q)
+        )
+    return results
+
+
+def _with_progress(scores: Scores, name: tuple[str, str], log: Log) -> Scores:
+    model, method = name
 
     def block(first: int, end: int) -> torch.Tensor:
-        say(f"{name}: {method}, query {first:,} of {first_scores.num_queries:,}")
-        return first_scores.block(first, end)
+        log(f"{model}: {method}, query {first:,} of {scores.num_queries:,}")
+        return scores.block(first, end)
 
-    # Here alone there is progress to tell: examples are asked again afterwards, one by one.
-    told = [replace(first_scores, block=block), *several[1:]]
-    found = map(
-        first_of_ranked,
-        retrieve_by_each(told, benchmark.indptr_Q1, benchmark.answer_P, block_rows=256),
-    )
-    remark = f"candidates: {candidates}{_cut(model, asked, _query_tokens(model))}"
-    return [
-        Baseline(
-            name,
-            method,
-            asked.outcome(first_Q),
-            CUTOFFS,
-            remark,
-            _best_names(one, asked),
-            is_single_Q,
-        )
-        for (name, method), one, first_Q in zip(scores, several, found, strict=True)
-    ]
+    return replace(scores, block=block)
 
 
-def _best_names(scores: Scores, asked: Asked) -> list[list[str]]:
-    names, shown = asked.benchmark.names, []
-    for row in asked.example_rows():
+def _best_names(scores: Scores, queries: BaselineQueries) -> list[list[str]]:
+    names = queries.benchmark.names
+    examples = []
+    for row in queries.example_rows():
         order_C = scores.block(row, row + 1)[0].sort(descending=True, stable=True).indices
-        shown.append([names[number] for number in order_C[:NUM_SHOWN].tolist()])
-    return shown
+        examples.append([names[name] for name in order_C[:NUM_EXAMPLE_ANSWERS].tolist()])
+    return examples
 
 
-def _is_single(model: MaskedLanguageModel, asked: Asked) -> np.ndarray:
-    """(C,) which names are one token of a language model; an unknown one stands for every word it lacks."""
+def _is_single_token(model: MaskedLanguageModel, queries: BaselineQueries) -> NDArray[np.bool_]:
+    """Return whether each name (C,) is one token that is not the unknown one."""
     unknown = model.tokenizer.unk_token_id
-    return np.array(
-        [len(one) == 1 and one[0] != unknown for one in model.name_tokens(asked.benchmark.names)]
-    )
+    tokens = model.name_tokens(queries.benchmark.names)
+    return np.array([len(name) == 1 and name[0] != unknown for name in tokens])
 
 
 def _x_factr(
     name: str,
     model: MaskedLanguageModel,
-    asked: Asked,
+    queries: BaselineQueries,
     decode: DecodeConfig,
-    say: Callable[[str], None],
-) -> Baseline:
-    pieces = model.name_tokens(asked.benchmark.names)
-    # An unknown token is no answer: it stands for every word that the vocabulary lacks.
-    unknown = model.tokenizer.unk_token_id
-    gold = [
-        [pieces[number] for number in numbers if unknown not in pieces[number]]
-        for numbers in asked.gold()
-    ]
-    room = _room(name, model, decode)
-    queries = model.cloze_tokens(asked.benchmark.queries(model.tokenizer.mask_token), room)
-    first_Q = np.full(len(queries), NEVER)
-    # Every hypothesis of the beam is a row: so many rows at once, whatever its width.
-    size = max(1, (320 if model.model.device.type == "cpu" else 2560) // decode.beam)
+    log: Log,
+) -> BaselineResult:
+    gold = _gold_tokens(model, queries)
+    max_tokens = _max_query_tokens_of_x_factr(name, model, decode)
+    texts = model.cloze_tokens(queries.benchmark.queries(model.tokenizer.mask_token), max_tokens)
+    # Every hypothesis of the beam is a row of the language model.
+    max_rows = 320 if model.model.device.type == "cpu" else 2560
+    queries_per_block = max(1, max_rows // decode.beam)
+    first_Q = np.full(len(texts), NO_HIT)
     tokens_by_row: dict[int, tuple[int, ...]] = {}
-    for rows in _by_length(queries, 8 * size):
-        say(f"{name}: x-factr, {len(rows):,} of {len(queries):,} queries")
+    for rows in _blocks_by_length(texts, 8 * queries_per_block):
+        log(f"{name}: x-factr, {len(rows):,} of {len(texts):,} queries")
         predictions = predict_answers(
-            [queries[row] for row in rows],
+            [texts[row] for row in rows],
             model.log_probs,
             decode,
             mask_id=model.mask_id,
             pad_id=model.pad_id,
-            queries_at_once=size,
+            queries_per_block=queries_per_block,
         )
-        first_Q[rows[is_right(predictions, [gold[row] for row in rows])]] = 0
-        tokens_by_row |= {
-            row: one.tokens for row, one in zip(rows.tolist(), predictions, strict=True)
-        }
-    within = np.mean([any(len(tokens) <= decode.max_masks for tokens in golds) for golds in gold])
-    how = decode.decode + ("" if decode.refine == "none" else f" + {decode.refine}")
-    remark = f"beam {decode.beam}; {within:.1%} of the queries have an answer of 1 to {decode.max_masks} tokens"
-    remark += _cut(model, asked, room)
-    examples = [[model.tokenizer.decode(tokens_by_row[row])] for row in asked.example_rows()]
-    return Baseline(name, f"X-FACTR, {how}", asked.outcome(first_Q), (1,), remark, examples)
+        is_hit = is_exact_match(predictions, [gold[row] for row in rows])
+        first_Q[rows[is_hit]] = 0
+        for row, prediction in zip(rows.tolist(), predictions, strict=True):
+            tokens_by_row[row] = prediction.tokens
+    method = f"X-FACTR, {decode.decode}"
+    if decode.refine != "none":
+        method += f" + {decode.refine}"
+    is_reachable = [any(len(tokens) <= decode.max_masks for tokens in answers) for answers in gold]
+    remark = (
+        f"beam {decode.beam}; {np.mean(is_reachable):.1%} of the queries have an answer of 1 to "
+        f"{decode.max_masks} tokens"
+    )
+    remark += _truncation_remark(model, queries, max_tokens)
+    examples = [[model.tokenizer.decode(tokens_by_row[row])] for row in queries.example_rows()]
+    return BaselineResult(name, method, queries.outcome(first_Q), (1,), remark, examples)
 
 
-def _generative(
-    name: str, model: AnswerWriter, asked: Asked, say: Callable[[str], None]
-) -> list[Baseline]:
-    gold = [[asked.benchmark.names[number] for number in numbers] for numbers in asked.gold()]
-    texts = [text.rstrip(" .") for text in asked.default.queries(model.mask_token)]
-    answers: list[list[str]] = []
-    for start in range(0, len(texts), 256):
-        say(f"{name}: generative, query {start:,} of {len(texts):,}")
-        answers += model.answers(texts[start : start + 256])
-    remarks = {
-        "generative": "compared without case and outer blanks",
-        "generative, exact": "compared to the letter",
-    }
-    firsts = [first_of_written(answers, gold, fold), first_of_written(answers, gold)]
-    examples = [answers[row][:NUM_SHOWN] for row in asked.example_rows()]
+def _gold_tokens(
+    model: MaskedLanguageModel, queries: BaselineQueries
+) -> list[list[tuple[int, ...]]]:
+    """Return the token ids of the gold names of each query, without names of unknown tokens."""
+    unknown = model.tokenizer.unk_token_id
+    tokens = model.name_tokens(queries.benchmark.names)
     return [
-        Baseline(name, method, asked.outcome(first_Q), CUTOFFS, remark, examples)
-        for (method, remark), first_Q in zip(remarks.items(), firsts, strict=True)
+        [tokens[name] for name in names if unknown not in tokens[name]] for names in queries.gold()
     ]
 
 
-def _cut(model: MaskedLanguageModel, asked: Asked, most: int) -> str:
-    """What a remark says of queries that are longer than ``most`` tokens."""
-    queries = asked.benchmark.queries(model.tokenizer.mask_token)
-    num_cut = sum(len(ids) > most for ids in model.tokenizer(queries)["input_ids"])
-    return f"; {num_cut:,} of {len(queries):,} queries cut to {most} tokens" if num_cut else ""
+def _generative(
+    name: str, model: AnswerGenerator, queries: BaselineQueries, log: Log
+) -> list[BaselineResult]:
+    names = queries.benchmark.names
+    gold = [[names[name_index] for name_index in answers] for answers in queries.gold()]
+    texts = [text.rstrip(" .") for text in queries.default.queries(model.mask_token)]
+    answers: list[list[str]] = []
+    for start in range(0, len(texts), _QUERIES_PER_BLOCK):
+        log(f"{name}: generative, query {start:,} of {len(texts):,}")
+        answers += model.answers(texts[start : start + _QUERIES_PER_BLOCK])
+    examples = [answers[row][:NUM_EXAMPLE_ANSWERS] for row in queries.example_rows()]
+    results = []
+    for method, remark, first_Q in (
+        (
+            "generative",
+            "compared without case and outer spaces",
+            first_hits_of_texts(answers, gold, fold),
+        ),
+        ("generative, exact", "compared letter by letter", first_hits_of_texts(answers, gold)),
+    ):
+        outcome = queries.outcome(first_Q)
+        results.append(BaselineResult(name, method, outcome, CUTOFFS, remark, examples))
+    return results
 
 
-def _query_tokens(model: MaskedLanguageModel) -> int:
+def _truncation_remark(
+    model: MaskedLanguageModel, queries: BaselineQueries, max_tokens: int
+) -> str:
+    """Return the end of a remark about queries longer than ``max_tokens``; empty without any."""
+    texts = queries.benchmark.queries(model.tokenizer.mask_token)
+    num_cut = sum(len(ids) > max_tokens for ids in model.tokenizer(texts)["input_ids"])
+    return f"; {num_cut:,} of {len(texts):,} queries cut to {max_tokens} tokens" if num_cut else ""
+
+
+def _max_query_tokens(model: MaskedLanguageModel) -> int:
     return min(MAX_QUERY_TOKENS, model.max_tokens or MAX_QUERY_TOKENS)
 
 
-def _room(name: str, model: MaskedLanguageModel, decode: DecodeConfig) -> int:
-    """Tokens for a query with one mask, so that it fits with all; a model that reads short texts may have too few."""
-    num_tokens = _query_tokens(model)
-    if decode.max_masks > num_tokens // 2:
+def _max_query_tokens_of_x_factr(
+    name: str, model: MaskedLanguageModel, decode: DecodeConfig
+) -> int:
+    """Return the maximum tokens of a query with one mask, so that it fits with all masks.
+
+    Raises:
+        ConfigError: if the masks would need more than half of the tokens.
+    """
+    max_tokens = _max_query_tokens(model)
+    if decode.max_masks > max_tokens // 2:
         raise ConfigError(
-            f"model {name!r} reads {num_tokens} tokens, and max_masks is {decode.max_masks}; want {num_tokens // 2} at "
-            "most, so that half of them are left for the query"
+            f"model {name!r} reads {max_tokens} tokens, and max_masks is {decode.max_masks}; "
+            f"want {max_tokens // 2} at most, so that half of them are left for the query"
         )
-    return num_tokens - (decode.max_masks - 1)
+    return max_tokens - (decode.max_masks - 1)
 
 
-def _by_length(queries: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
-    order = np.argsort([len(tokens) for tokens in queries], kind="stable")
+def _blocks_by_length(texts: Sequence[np.ndarray], size: int) -> Iterator[np.ndarray]:
+    order = np.argsort([len(tokens) for tokens in texts], kind="stable")
     for start in range(0, len(order), size):
         yield order[start : start + size]
-
-
-NEVER = np.iinfo(np.int64).max
-"""The rank of a right answer that was not given."""
-
-
-def first_of_ranked(retrieval: Retrieval) -> NDArray[np.int64]:
-    """(Q,) the rank of each query's best gold candidate, ``NEVER`` without gold."""
-    first_Q = np.full(len(retrieval.num_gold_Q), NEVER)
-    np.minimum.at(
-        first_Q, np.repeat(np.arange(len(first_Q)), retrieval.num_gold_Q), retrieval.rank_P
-    )
-    return first_Q
-
-
-def first_of_written(
-    answers: Sequence[Sequence[str]],
-    gold: Sequence[Collection[str]],
-    same: Callable[[str], str] = lambda text: text,
-) -> NDArray[np.int64]:
-    """(Q,) the rank of the first written answer that is a gold name; ``same`` makes equal what is to count as equal."""
-    first_Q = np.full(len(answers), NEVER)
-    for query, (given, names) in enumerate(zip(answers, gold, strict=True)):
-        wanted = {same(name) for name in names}
-        first_Q[query] = next(
-            (rank for rank, answer in enumerate(given) if same(answer) in wanted), NEVER
-        )
-    return first_Q
-
-
-def fold(text: str) -> str:
-    """A text without blanks around it and without case."""
-    return text.strip().casefold()

@@ -1,109 +1,132 @@
-"""The report of a probe's baselines: plain data for JSON, and Markdown, with the paper's rows beside ours.
+"""The report of the baselines: plain data for JSON, Markdown, and figures.
 
-Published rows are those of Contrastive-Probe's Table 3 (MedLAMA's full set) and Table 7 (BioLAMA), in per cent.
+Published rows are those of the paper's Table 3 (MedLAMA, full set) and Table 7 (BioLAMA).
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from raybio.core.markdown import markdown_table
 from raybio.core.randomness import derive_seed
-from raybio.methods.contrastive_probe.accuracy import Questions, answer_lengths
-from raybio.methods.contrastive_probe.baselines.evaluate import Baseline, Example, fold
-from raybio.methods.contrastive_probe.report import (
-    BIOLAMA,
-    TABLE_3,
-    TABLE_7,
-    length_data,
-    length_table,
-)
+from raybio.methods.contrastive_probe.accuracy import answer_lengths
+from raybio.methods.contrastive_probe.baselines.evaluate import BaselineResult, ExampleQuery
+from raybio.methods.contrastive_probe.baselines.first_hits import fold
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
+from raybio.methods.contrastive_probe.plots import plot_lengths
+from raybio.methods.contrastive_probe.published import BIOLAMA_SOURCES, table_3, table_7
+from raybio.methods.contrastive_probe.report import length_data
+from raybio.methods.contrastive_probe.report_tables import length_table
 
 REMARK = (
-    "acc@k: share of queries with a right answer among the first k, in per cent; micro: over all queries, with a 95 % "
-    "bootstrap interval; macro: mean over relations."
+    "acc@k: share of queries with a correct answer among the first k, in percent; micro: over all "
+    "queries, with a 95 % bootstrap interval; macro: mean over relations."
 )
-
 
 PUBLISHED_REMARK = "Published rows are of {table}, with all its queries."
 
 
 def report_data(
-    results: Sequence[Baseline],
-    questions: Questions,
-    examples: Sequence[Example],
+    results: Sequence[BaselineResult],
+    benchmark: ProbeBenchmark,
+    examples: Sequence[ExampleQuery],
     settings: Mapping[str, Any],
     *,
     chance: Mapping[str, Mapping[str, float]],
     query_set: str = "full",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Everything as plain JSON; shares are between 0 and 1, published ones in per cent as published.
+    """Return the report as plain JSON; shares are between 0 and 1, published figures in percent.
 
     Args:
         results: of models and methods.
-        questions: what was asked.
-        examples: the queries that each result has answers to.
-        settings: what the numbers depend on.
-        chance: accuracies of ranked names in random order, of ``evaluation.probe.chance_scores``.
-        query_set: "full", "hard" or a source of BioLAMA (``BIOLAMA``): whose published rows stand beside ours.
+        benchmark: the queries.
+        examples: the queries for which results have example answers.
+        settings: settings that the figures depend on.
+        chance: accuracies of names in random order (``accuracy.chance_scores``).
+        query_set: "full", "hard" or a source of BioLAMA; selects the published rows.
         seed: of the intervals.
     """
-    relations, length_Q = questions.relations, answer_lengths(questions)
-    return {
-        "settings": dict(settings),
-        "num_queries": {
-            relation: num
-            for relation, num in zip(relations, _counts(results, relations), strict=True)
-        },
-        "chance": {name: one["value"] for name, one in chance.items()},
-        "results": [_result_data(one, relations, length_Q, seed) for one in results],
-        "examples": [
+    relations = benchmark.relations
+    length_Q = answer_lengths(benchmark)
+    num_queries_R = np.bincount(benchmark.relation_Q, minlength=len(relations)).tolist()
+    examples_data = []
+    for index, example in enumerate(examples):
+        examples_data.append(
             {
                 "query": example.query,
                 "answers": list(example.gold),
-                "predictions": [list(one.examples[number]) for one in results],
+                "predictions": [list(result.examples[index]) for result in results],
             }
-            for number, example in enumerate(examples)
-        ],
+        )
+    return {
+        "settings": dict(settings),
+        "num_queries": dict(zip(relations, num_queries_R, strict=True)),
+        "chance": {name: score["value"] for name, score in chance.items()},
+        "results": [_result_data(result, relations, length_Q, seed) for result in results],
+        "examples": examples_data,
         "published": _published(query_set),
     }
 
 
+def write_report(out: Path, data: Mapping[str, Any], markdown: str) -> None:
+    """Write ``baselines.json``, ``baselines.md`` and ``plots/*.png`` to a folder.
+
+    Args:
+        out: the folder, created if missing.
+        data: of ``report_data``.
+        markdown: of ``report_markdown``.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "baselines.json").write_text(json.dumps(data, indent=2) + "\n")
+    (out / "baselines.md").write_text(markdown)
+    for k, bins_by_label in _lengths_by_label(data).items():
+        plot_lengths(bins_by_label, out / "plots" / f"lengths_acc{k}.png", f"acc@{k}")
+
+
 def report_markdown(data: Mapping[str, Any]) -> str:
-    """Our rows and the published ones in one table, then parts of the queries; ``data`` is of ``report_data``."""
-    settings, results = data["settings"], data["results"]
+    """Return our rows and the published ones in one table, then subsets of the queries.
+
+    Args:
+        data: of ``report_data``.
+    """
+    settings = data["settings"]
+    results = data["results"]
+    labels = [_label(result) for result in results]
     sections = [
         "# Baselines of the probe",
         ", ".join(f"{name}: {value}" for name, value in settings.items()),
     ]
-    if settings.get("queries_per_relation") is not None:
-        num = settings["queries_per_relation"]
+    queries_per_relation = settings.get("queries_per_relation")
+    if queries_per_relation is not None:
         sections.append(
-            f"**Only {num} queries of each relation were asked**, drawn by chance, among all candidates."
+            f"**A random sample of {queries_per_relation} queries of each relation**, "
+            "among all candidates."
         )
-    chance = data["chance"]
-    micro = [_percent(chance[f"micro_acc_at_{k}"]) for k in (1, 5, 10)]
-    macro = [_percent(chance[f"acc_at_{k}"]) for k in (1, 10)]
-    rows = [["chance", "names in random order", *micro, *macro, ""]]
-    for one in results:
-        at = one["accuracy"]
-        micro = [_percent_interval(at[k]["micro"]) if k in at else "" for k in ("1", "5", "10")]
-        macro = [_percent(at[k]["macro"]) if k in at else "" for k in ("1", "10")]
-        rows.append([one["method"], one["model"], *micro, *macro, one["remark"]])
-    published = data["published"]
-    rows += [
-        [
-            row["method"],
-            f"{row['model']} (published)",
-            *(_two(row.get(f"acc@{k}")) for k in (1, 5, 10)),
-            "",
-            "",
-            "",
-        ]
-        for row in published["rows_percent"]
+    remark = REMARK
+    if data["published"]["table"]:
+        remark = f"{REMARK} {PUBLISHED_REMARK.format(**data['published'])}"
+    sections += [remark, _score_markdown(data)]
+    sections += _by_tokens(results)
+    for k, bins_by_label in _lengths_by_label(data).items():
+        header, *rows = length_table(bins_by_label)
+        sections += [f"## acc@{k} by length of the answers", markdown_table(header, rows)]
+    relation_rows = []
+    for relation, num_queries in data["num_queries"].items():
+        shares = [result["accuracy"]["1"]["by_relation"][relation] for result in results]
+        relation_rows.append([relation, f"{num_queries:,}", *map(_percent, shares)])
+    sections += [
+        "## acc@1 by relation",
+        markdown_table(["relation", "queries", *labels], relation_rows),
     ]
+    sections += _examples(data["examples"], labels)
+    return "\n\n".join(sections) + "\n"
+
+
+def _score_markdown(data: Mapping[str, Any]) -> str:
     header = [
         "method",
         "model",
@@ -114,151 +137,133 @@ def report_markdown(data: Mapping[str, Any]) -> str:
         "macro acc@10",
         "remark",
     ]
-    remark = f"{REMARK} {PUBLISHED_REMARK.format(**published)}" if published["table"] else REMARK
-    sections += [remark, markdown_table(header, rows, num_left=2)]
-    sections += [*_by_tokens(results)]
-    for k, bins_by_label in lengths_by_label(data).items():
-        table = length_table(bins_by_label)
-        sections += [f"## acc@{k} by length of the answers", markdown_table(table[0], table[1:])]
-    sections.append("## acc@1 by relation")
-    columns = [_label(one) for one in results]
-    sections.append(
-        markdown_table(
-            ["relation", "queries", *columns],
-            [
-                [
-                    relation,
-                    f"{num:,}",
-                    *(_percent(one["accuracy"]["1"]["by_relation"][relation]) for one in results),
-                ]
-                for relation, num in data["num_queries"].items()
-            ],
-        )
-    )
-    return "\n\n".join([*sections, *_examples(data["examples"], columns)]) + "\n"
+    chance = data["chance"]
+    micro = [_percent(chance[f"micro_acc_at_{k}"]) for k in (1, 5, 10)]
+    macro = [_percent(chance[f"acc_at_{k}"]) for k in (1, 10)]
+    rows = [["chance", "names in random order", *micro, *macro, ""]]
+    for result in data["results"]:
+        accuracy = result["accuracy"]
+        micro = [
+            _percent_interval(accuracy[k]["micro"]) if k in accuracy else ""
+            for k in ("1", "5", "10")
+        ]
+        macro = [_percent(accuracy[k]["macro"]) if k in accuracy else "" for k in ("1", "10")]
+        rows.append([result["method"], result["model"], *micro, *macro, result["remark"]])
+    for row in data["published"]["rows_percent"]:
+        micro = [_two_digits(row.get(f"acc@{k}")) for k in (1, 5, 10)]
+        rows.append([row["method"], f"{row['model']} (published)", *micro, "", "", ""])
+    return markdown_table(header, rows, num_left=2)
 
 
-def lengths_by_label(data: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """By k and label: accuracies by length of the answers, of the results that have so many answers to a query."""
-    return {
-        k: {
-            _label(one): one["by_length"][str(k)]
-            for one in data["results"]
-            if str(k) in one["by_length"]
+def _lengths_by_label(data: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return k -> label -> accuracies by length, for the results with enough answers."""
+    lengths: dict[int, dict[str, Any]] = {}
+    for k in (1, 10):
+        bins_by_label = {
+            _label(result): result["by_length"][str(k)]
+            for result in data["results"]
+            if str(k) in result["by_length"]
         }
-        for k in (1, 10)
-        if any(str(k) in one["by_length"] for one in data["results"])
-    }
+        if bins_by_label:
+            lengths[k] = bins_by_label
+    return lengths
 
 
-def _label(one: Mapping[str, Any]) -> str:
-    return f"{one['method']}, {one['model']}"
+def _label(result: Mapping[str, Any]) -> str:
+    return f"{result['method']}, {result['model']}"
 
 
 def _published(query_set: str) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
     if query_set in ("full", "hard"):
-        rows = [
-            {"method": row.approach, "model": row.model, "acc@1": row.at_1, "acc@10": row.at_10}
-            for row in TABLE_3
-        ]
+        for row in table_3():
+            accuracies = {"acc@1": row.acc_at_1, "acc@10": row.acc_at_10}
+            rows.append({"method": row.approach, "model": row.model, **accuracies})
         return {"table": "the paper's Table 3, on MedLAMA's full set", "rows_percent": rows}
-    if query_set not in BIOLAMA:
+    if query_set not in BIOLAMA_SOURCES:
         return {"table": "", "rows_percent": []}
-    place = BIOLAMA.index(query_set)
-    rows = [
-        {"method": method, "model": model, "acc@1": pairs[place][0], "acc@5": pairs[place][1]}
-        for (method, model), pairs in TABLE_7.items()
-    ]
+    for biolama_row in table_7():
+        acc_at_1, acc_at_5 = biolama_row.pair_by_source[query_set]
+        accuracies = {"acc@1": acc_at_1, "acc@5": acc_at_5}
+        rows.append({"method": biolama_row.approach, "model": biolama_row.model, **accuracies})
     return {"table": f"the paper's Table 7, on BioLAMA's {query_set}", "rows_percent": rows}
 
 
-def _examples(examples: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[str]:
-    """Answers to drawn queries, side by side, right ones bold (the paper's Table 9)."""
-    sections = ["## Examples, drawn by chance: the first answers, right ones bold"]
-    for one in examples:
-        right = {fold(name) for name in one["answers"]}
-        shown = [
-            [f"**{_cell(text)}**" if fold(text) in right else _cell(text) for text in texts]
-            for texts in one["predictions"]
+def _examples(examples: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> list[str]:
+    """Return the answers to example queries, correct ones bold (as in Table 9 of the paper)."""
+    if not examples:
+        return []
+    sections = ["## Random examples: the first answers, correct ones bold"]
+    for example in examples:
+        gold = {fold(name) for name in example["answers"]}
+        rows = []
+        for label, texts in zip(labels, example["predictions"], strict=True):
+            cells = []
+            for text in texts:
+                shown = text.strip() or "(nothing)"
+                cells.append(f"**{shown}**" if fold(text) in gold else shown)
+            rows.append([label, ", ".join(cells)])
+        sections += [
+            f"{example['query']} Gold: {'; '.join(example['answers'])}",
+            markdown_table(["method, model", "answers"], rows, num_left=2),
         ]
-        rows = [[column, ", ".join(texts)] for column, texts in zip(columns, shown, strict=True)]
-        question = f"{one['query']} Right: {'; '.join(one['answers'])}"
-        sections += [question, markdown_table(["method, model", "answers"], rows, num_left=2)]
-    return sections if examples else []
-
-
-def _cell(text: str) -> str:
-    return text.strip() or "(nothing)"
+    return sections
 
 
 def _by_tokens(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Heading and table of the results that know which queries have an answer of one token."""
-    rows = [
-        [
-            one["method"],
-            one["model"],
-            kind,
-            f"{part['num_queries']:,}",
-            _percent(part["acc@1"]),
-            _percent(part["acc@10"]),
-        ]
-        for one in results
-        for kind, part in (one["by_tokens"] or {}).items()
-    ]
+    """Return accuracies of queries with and without a gold name of one token, if known."""
+    rows = []
+    for result in results:
+        for kind, part in (result["by_tokens"] or {}).items():
+            accuracies = [_percent(part["acc@1"]), _percent(part["acc@10"])]
+            num_queries = f"{part['num_queries']:,}"
+            rows.append([result["method"], result["model"], kind, num_queries, *accuracies])
+    if not rows:
+        return []
     header = ["method", "model", "answers", "queries", "acc@1", "acc@10"]
-    return (
-        [
-            "## By whether a right answer is one token of the language model",
-            markdown_table(header, rows, num_left=3),
-        ]
-        if rows
-        else []
-    )
-
-
-def _counts(results: Sequence[Baseline], relations: Sequence[str]) -> list[int]:
-    return (
-        np.bincount(results[0].outcome.relation_Q, minlength=len(relations)).tolist()
-        if results
-        else [0] * len(relations)
-    )
+    return [
+        "## By whether a gold name is one token of the language model",
+        markdown_table(header, rows, num_left=3),
+    ]
 
 
 def _result_data(
-    one: Baseline, relations: Sequence[str], length_Q: np.ndarray, seed: int
+    result: BaselineResult, relations: Sequence[str], length_Q: np.ndarray, seed: int
 ) -> dict[str, Any]:
     accuracy = {}
-    for k in one.ks:
-        rng = np.random.default_rng(derive_seed(seed, one.model, one.method, k))
-        share_R = one.outcome.by_relation(k)
+    for k in result.ks:
+        rng = np.random.default_rng(derive_seed(seed, result.model, result.method, k))
+        shares = zip(relations, result.outcome.by_relation(k).tolist(), strict=True)
         accuracy[str(k)] = {
-            "micro": one.outcome.interval(k, "micro", rng)._asdict(),
-            "macro": one.outcome.macro(k),
+            "micro": result.outcome.interval(k, "micro", rng)._asdict(),
+            "macro": result.outcome.macro(k),
             "by_relation": {
-                relation: None if np.isnan(share) else float(share)
-                for relation, share in zip(relations, share_R, strict=True)
+                relation: None if np.isnan(share) else share for relation, share in shares
             },
         }
-    parts = (
-        {}
-        if one.is_single_Q is None
-        else {"one token": one.is_single_Q, "others": ~one.is_single_Q}
-    )
-    by_tokens = {
-        kind: {
-            "num_queries": int(is_part_Q.sum()),
-            **{
-                f"acc@{k}": float(one.outcome.hits(k)[is_part_Q].mean())
-                if is_part_Q.any()
-                else None
-                for k in one.ks
-            },
+    by_tokens = None
+    if result.is_single_Q is not None:
+        by_tokens = {
+            "one token": _part_data(result, result.is_single_Q),
+            "others": _part_data(result, ~result.is_single_Q),
         }
-        for kind, is_part_Q in parts.items()
+    return {
+        "model": result.model,
+        "method": result.method,
+        "remark": result.remark,
+        "by_length": length_data(result.outcome, result.ks, length_Q),
+        "accuracy": accuracy,
+        "by_tokens": by_tokens,
     }
-    facts: dict[str, Any] = {"model": one.model, "method": one.method, "remark": one.remark}
-    facts |= {"by_length": length_data(one.outcome, one.ks, length_Q)}
-    return facts | {"accuracy": accuracy, "by_tokens": by_tokens or None}
+
+
+def _part_data(result: BaselineResult, is_part_Q: np.ndarray) -> dict[str, Any]:
+    """Return the number of queries of a part, and their accuracies."""
+    data: dict[str, Any] = {"num_queries": int(is_part_Q.sum())}
+    for k in result.ks:
+        hits = result.outcome.hits(k)[is_part_Q]
+        data[f"acc@{k}"] = float(hits.mean()) if len(hits) else None
+    return data
 
 
 def _percent(share: float | None) -> str:
@@ -266,10 +271,10 @@ def _percent(share: float | None) -> str:
 
 
 def _percent_interval(interval: Mapping[str, float]) -> str:
-    return (
-        f"{_percent(interval['value'])} [{_percent(interval['low'])}, {_percent(interval['high'])}]"
-    )
+    low = _percent(interval["low"])
+    high = _percent(interval["high"])
+    return f"{_percent(interval['value'])} [{low}, {high}]"
 
 
-def _two(percent: float | None) -> str:
+def _two_digits(percent: float | None) -> str:
     return "" if percent is None else f"{percent:.2f}"

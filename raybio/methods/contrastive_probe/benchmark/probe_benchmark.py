@@ -31,8 +31,8 @@ class ProbeBenchmark:
         cuis: all CUIs, ascending.
         cui_indptr_C1: int64 (C + 1,), where the CUIs of each name begin; a name may have several.
         cui_E: int32, indices of CUIs, ascending and distinct within a name.
-        whole: the complete benchmark if this is a sample of its queries, else None.
-        number_in_whole_Q: index of each query in ``whole``; None if this is not a sample.
+        complete: the complete benchmark if this is a sample of its queries, else None.
+        index_in_complete_Q: index of each query in ``complete``; None if this is not a sample.
     """
 
     relations: tuple[str, ...]
@@ -46,16 +46,16 @@ class ProbeBenchmark:
     cuis: tuple[str, ...]
     cui_indptr_C1: NDArray[np.int64]
     cui_E: NDArray[np.int32]
-    whole: "ProbeBenchmark | None" = None
-    number_in_whole_Q: NDArray[np.int64] | None = None
+    complete: "ProbeBenchmark | None" = None
+    index_in_complete_Q: NDArray[np.int64] | None = None
 
     @cached_property
     def is_tail_RC(self) -> NDArray[np.bool_]:
         """Whether a name answers some query of a relation, in the complete benchmark."""
-        whole = self.whole or self
+        complete = self.complete or self
         is_tail_RC = np.zeros((len(self.relations), len(self.names)), dtype=bool)
-        relation_P = np.repeat(whole.relation_Q, np.diff(whole.indptr_Q1))
-        is_tail_RC[relation_P, whole.answer_P] = True
+        relation_P = np.repeat(complete.relation_Q, np.diff(complete.indptr_Q1))
+        is_tail_RC[relation_P, complete.answer_P] = True
         return is_tail_RC
 
     def answers(self, query: int) -> NDArray[np.int32]:
@@ -72,7 +72,7 @@ class ProbeBenchmark:
         return texts
 
     @cached_property
-    def in_own_words(self) -> "ProbeBenchmark":
+    def with_default_prompts(self) -> "ProbeBenchmark":
         """The same queries with the default prompt of each relation."""
         return replace(self, prompts=tuple(map(default_prompt, self.relations)))
 
@@ -87,17 +87,17 @@ class ProbeBenchmark:
             rank_Q[members] = np.arange(len(members))
         chosen = np.flatnonzero(rank_Q < queries_per_relation)
         indptr_Q1, answer_P = _ragged([self.answers(query).tolist() for query in chosen.tolist()])
-        number_in_whole_Q = chosen
-        if self.number_in_whole_Q is not None:
-            number_in_whole_Q = self.number_in_whole_Q[chosen]
+        index_in_complete_Q = chosen
+        if self.index_in_complete_Q is not None:
+            index_in_complete_Q = self.index_in_complete_Q[chosen]
         return replace(
             self,
             relation_Q=self.relation_Q[chosen],
             head_Q=self.head_Q[chosen],
             indptr_Q1=indptr_Q1,
             answer_P=answer_P,
-            whole=self.whole or self,
-            number_in_whole_Q=number_in_whole_Q,
+            complete=self.complete or self,
+            index_in_complete_Q=index_in_complete_Q,
         )
 
 

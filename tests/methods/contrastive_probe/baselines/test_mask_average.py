@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from raybio.methods.contrastive_probe.baselines.masked_lm import (
+from raybio.methods.contrastive_probe.baselines.mask_average import (
     hybrid_scores,
     mask_average_scores,
     restricted_scores,

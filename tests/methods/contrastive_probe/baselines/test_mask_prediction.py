@@ -11,7 +11,7 @@ from raybio.core.randomness import derive_seed
 from raybio.methods.contrastive_probe.baselines.x_factr import (
     Prediction,
     _is_copy,
-    is_right,
+    is_exact_match,
     predict_answers,
 )
 from raybio.methods.contrastive_probe.config import DecodeConfig
@@ -46,10 +46,10 @@ QUERIES = [
 ]
 
 
-def predict(queries=QUERIES, model=language_model, queries_at_once=64, **settings):
+def predict(queries=QUERIES, model=language_model, queries_per_block=64, **settings):
     config = DecodeConfig(**settings)
     return predict_answers(
-        queries, model, config, mask_id=MASK, pad_id=PAD, queries_at_once=queries_at_once
+        queries, model, config, mask_id=MASK, pad_id=PAD, queries_per_block=queries_per_block
     )
 
 
@@ -211,7 +211,7 @@ def test_answers_do_not_depend_on_the_other_queries_of_a_block():
     settings = {"decode": "order", "refine": "order", "beam": 2, "max_masks": 3}
     together = predict(**settings)
     alone = [predict([query], **settings)[0] for query in QUERIES]
-    in_pairs = predict(queries_at_once=2, **settings)
+    in_pairs = predict(queries_per_block=2, **settings)
     assert (
         [one.tokens for one in together]
         == [one.tokens for one in alone]
@@ -259,7 +259,7 @@ def test_refining_asks_for_settled_queries_no_more_and_stops_when_all_have_settl
 def test_a_right_answer_is_one_of_the_golds_token_for_token():
     predictions = [Prediction((1, 2), -1.0), Prediction((1,), -1.0), Prediction((2, 1), -1.0)]
     golds = [[(3,), (1, 2)], [(1, 2)], []]
-    assert is_right(predictions, golds).tolist() == [True, False, False]
+    assert is_exact_match(predictions, golds).tolist() == [True, False, False]
 
 
 def test_a_query_without_exactly_one_mask_is_refused_by_its_number():

@@ -7,18 +7,22 @@ import torch
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.text import build_text_encoder
-from raybio.methods.contrastive_probe.baselines.evaluate import METHODS, Rewired, ask, baselines
-from raybio.methods.contrastive_probe.baselines.generative import load_answer_writer
+from raybio.methods.contrastive_probe.baselines.evaluate import (
+    RewiredEncoder,
+    evaluate_baselines,
+    read_baseline_queries,
+)
+from raybio.methods.contrastive_probe.baselines.generative import load_answer_generator
 from raybio.methods.contrastive_probe.baselines.masked_lm import load_masked_lm
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
-from raybio.methods.contrastive_probe.config import DecodeConfig, ProbeConfig
-from raybio.methods.contrastive_probe.probe import probe
+from raybio.methods.contrastive_probe.config import BASELINE_METHODS, DecodeConfig, ProbeConfig
+from raybio.methods.contrastive_probe.probe import probe_models
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
-from tests.methods.contrastive_probe.baselines.test_seq2seq import model_of, tokenizer_of
+from tests.methods.contrastive_probe.baselines.test_generative import model_of, tokenizer_of
 from tests.methods.known_answers import sure_of, write_benchmark
 
-ALONE = METHODS[:3]
+WITHOUT_HYBRID = BASELINE_METHODS[:3]
 
 
 @pytest.fixture
@@ -36,7 +40,12 @@ def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(
     benchmark_folder, always_risk, decode
 ):
     config = DecodeConfig(decode=decode, beam=2, max_masks=2)
-    average, x_factr = baselines([always_risk], ALONE, ask(benchmark_folder, "full"), decode=config)
+    average, x_factr = evaluate_baselines(
+        [always_risk],
+        WITHOUT_HYBRID,
+        read_baseline_queries(benchmark_folder, "full"),
+        decode=config,
+    )
     assert average.ks == (1, 5, 10)
     assert x_factr.ks == (1,)
     for result in (average, x_factr):
@@ -49,14 +58,14 @@ def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(
 
 def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_path):
     (tmp_path / "benchmark").mkdir()
-    asked = ask(
+    asked = read_baseline_queries(
         write_benchmark(
             tmp_path / "benchmark", {"may_treat": [("life", ["Ω"]), ("cost", ["Ω", "risk"])]}
         ),
         "full",
     )
     model = sure_of("[UNK]", tmp_path / "unknown")
-    (result,) = baselines([model], ["x-factr"], asked, decode=DecodeConfig(max_masks=1))
+    (result,) = evaluate_baselines([model], ["x-factr"], asked, decode=DecodeConfig(max_masks=1))
     assert (result.outcome.first_hit_Q > 0).all()
     assert "50.0% of the queries have an answer of 1 to 1 tokens" in result.remark
 
@@ -64,24 +73,24 @@ def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_pa
 def test_the_masks_leave_half_of_what_a_model_reads_to_the_query(
     benchmark_folder, always_risk, tmp_path
 ):
-    asked = ask(benchmark_folder, "full", queries_per_relation=1)
+    asked = read_baseline_queries(benchmark_folder, "full", queries_per_relation=1)
     most = DecodeConfig(decode="independent", max_masks=32)
-    (found,) = baselines([always_risk], ["x-factr"], asked, decode=most)
+    (found,) = evaluate_baselines([always_risk], ["x-factr"], asked, decode=most)
     assert "100.0% of the queries have an answer of 1 to 32 tokens" in found.remark
     with pytest.raises(ConfigError, match="max_masks"):
         DecodeConfig.from_mapping({"max_masks": 33})
     short = sure_of("risk", tmp_path / "short", max_position_embeddings=9)
     with pytest.raises(ConfigError, match="reads 9 tokens, and max_masks is 5; want 4 at most"):
-        baselines([short], ["x-factr"], asked, decode=DecodeConfig())
-    assert baselines([short], ["x-factr"], asked, decode=DecodeConfig(max_masks=4))
+        evaluate_baselines([short], ["x-factr"], asked, decode=DecodeConfig())
+    assert evaluate_baselines([short], ["x-factr"], asked, decode=DecodeConfig(max_masks=4))
 
 
 def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alone(
     benchmark_folder, always_risk
 ):
-    asked = ask(benchmark_folder, "full")
-    (free,) = baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig())
-    (kept,) = baselines(
+    asked = read_baseline_queries(benchmark_folder, "full")
+    (free,) = evaluate_baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig())
+    (kept,) = evaluate_baselines(
         [always_risk], ["mask-average"], asked, decode=DecodeConfig(), restrict=True
     )
     assert (kept.outcome.first_hit_Q <= free.outcome.first_hit_Q).all()
@@ -94,11 +103,13 @@ def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alo
 def test_progress_is_told_of_the_queries_in_order_and_not_of_the_examples(
     benchmark_folder, always_risk, rewired
 ):
-    asked, said = ask(benchmark_folder, "full"), []
-    settings = {"decode": DecodeConfig(), "say": said.append}
-    baselines([always_risk], ["mask-average"], asked, **settings)
-    baselines([always_risk], ["hybrid"], asked, rewired=Rewired(rewired), **settings)
-    told = [line for line in said if "query" in line]
+    asked, messages = read_baseline_queries(benchmark_folder, "full"), []
+    settings = {"decode": DecodeConfig(), "log": messages.append}
+    evaluate_baselines([always_risk], ["mask-average"], asked, **settings)
+    evaluate_baselines(
+        [always_risk], ["hybrid"], asked, rewired=RewiredEncoder(rewired), **settings
+    )
+    told = [line for line in messages if "query" in line]
     assert told == [f"{always_risk}: mask average, query 0 of 7"] * 2
 
 
@@ -106,7 +117,7 @@ def test_some_queries_of_each_relation_are_those_that_training_draws_among_all_n
     benchmark_folder,
 ):
     asked, whole = (
-        ask(benchmark_folder, "full", queries_per_relation=2),
+        read_baseline_queries(benchmark_folder, "full", queries_per_relation=2),
         read_medlama(benchmark_folder),
     )
     assert asked.benchmark.names == whole.names
@@ -138,13 +149,13 @@ def rewired(tmp_path):
 def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(
     benchmark_folder, always_risk, rewired
 ):
-    asked, weight = ask(benchmark_folder, "full"), 0.3
-    three = baselines(
+    asked, weight = read_baseline_queries(benchmark_folder, "full"), 0.3
+    three = evaluate_baselines(
         [always_risk],
         ["hybrid"],
         asked,
         decode=DecodeConfig(),
-        rewired=Rewired(rewired, None, weight),
+        rewired=RewiredEncoder(rewired, None, weight),
     )
     names, queries = asked.benchmark.names, asked.benchmark.queries("[MASK]")
     encoder = build_text_encoder(
@@ -161,12 +172,13 @@ def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(
         mask = [np.mean([log_prob_V[piece] for piece in one]) for one in pieces]
         near = [-oracles.distance(embed(encoder, [query])[0], vector) for vector in name_vectors]
         single = [name for name in range(len(names)) if len(pieces[name]) == 1]
-        said, seen = [mask[name] for name in single], [near[name] for name in single]
+        of_mask = [mask[name] for name in single]
+        of_encoder = [near[name] for name in single]
         mixed = list(near)
         for name in single:
-            standard = (mask[name] - np.mean(said)) / np.std(said)
+            standard = (mask[name] - np.mean(of_mask)) / np.std(of_mask)
             mixed[name] = (1 - weight) * near[name] + weight * (
-                np.mean(seen) + np.std(seen) * standard
+                np.mean(of_encoder) + np.std(of_encoder) * standard
             )
         for one, values in zip(scores.values(), (mask, near, mixed), strict=True):
             one.append(values)
@@ -195,25 +207,27 @@ def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(
 def test_a_hybrid_of_weight_0_is_the_encoder_alone_which_is_the_probe(
     benchmark_folder, always_risk, rewired, restrict
 ):
-    asked = ask(benchmark_folder, "full", queries_per_relation=2)
+    asked = read_baseline_queries(benchmark_folder, "full", queries_per_relation=2)
     settings = {
         "decode": DecodeConfig(),
         "restrict": restrict,
-        "rewired": Rewired(rewired, "mean", 0.0),
+        "rewired": RewiredEncoder(rewired, "mean", 0.0),
     }
-    _, alone, hybrid = baselines([always_risk], ["hybrid"], asked, **settings)
+    _, alone, hybrid = evaluate_baselines([always_risk], ["hybrid"], asked, **settings)
     config = ProbeConfig(candidates="relation" if restrict else "all")
-    (probed,) = probe([rewired], {"full": asked.benchmark}, config, pooling="mean")["full"]
+    (probed,) = probe_models([rewired], {"full": asked.benchmark}, config, pooling="mean")["full"]
     for one in (alone, hybrid):
         for k in one.ks:
             np.testing.assert_array_equal(one.outcome.hits(k), probed.outcome.hits(k))
 
 
 def test_a_hybrid_of_one_alone_is_refused(benchmark_folder, always_risk, rewired):
-    asked = ask(benchmark_folder, "full")
-    for methods, encoder in ((["hybrid"], None), (["mask-average"], Rewired(rewired))):
+    asked = read_baseline_queries(benchmark_folder, "full")
+    for methods, encoder in ((["hybrid"], None), (["mask-average"], RewiredEncoder(rewired))):
         with pytest.raises(ConfigError, match="want both or neither"):
-            baselines([always_risk], methods, asked, decode=DecodeConfig(), rewired=encoder)
+            evaluate_baselines(
+                [always_risk], methods, asked, decode=DecodeConfig(), rewired=encoder
+            )
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
@@ -225,16 +239,16 @@ def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_p
         tokenizer = tokenizer_of(kind)
         model_of(kind, len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    writer = load_answer_writer(str(folder))
-    (answers,) = writer.answers([f"aspirin may treat {writer.mask_token}"])
+    generator = load_answer_generator(str(folder))
+    (answers,) = generator.answers([f"aspirin may treat {generator.mask_token}"])
     written = next(answer for answer in answers if answer)
     (tmp_path / "benchmark").mkdir()
     write_benchmark(
         tmp_path / "benchmark",
         {"may_treat": [("aspirin", [written.upper()]), ("fever", ["nothing"])]},
     )
-    asked = ask(tmp_path / "benchmark", "full")
-    folded, exact = baselines([str(folder)], ALONE, asked, decode=DecodeConfig())
+    asked = read_baseline_queries(tmp_path / "benchmark", "full")
+    folded, exact = evaluate_baselines([str(folder)], WITHOUT_HYBRID, asked, decode=DecodeConfig())
     assert folded.outcome.first_hit_Q[0] == answers.index(written)
     assert folded.outcome.first_hit_Q[1] >= 10
     assert (exact.outcome.first_hit_Q >= 10).all()
@@ -245,18 +259,18 @@ def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_p
 def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anything_is_asked(
     benchmark_folder, always_risk
 ):
-    said = []
+    messages = []
     with pytest.raises(
-        ConfigError, match="can be asked by mask-average, x-factr or hybrid; got generative"
+        ConfigError, match="supports mask-average, x-factr or hybrid; got generative"
     ):
-        baselines(
+        evaluate_baselines(
             [always_risk],
             ["generative"],
-            ask(benchmark_folder, "full"),
+            read_baseline_queries(benchmark_folder, "full"),
             decode=DecodeConfig(),
-            say=said.append,
+            log=messages.append,
         )
-    assert said == []
+    assert messages == []
 
 
 def test_a_model_that_lacks_its_head_or_is_not_there_is_refused_before_another_is_asked(
@@ -266,13 +280,13 @@ def test_a_model_that_lacks_its_head_or_is_not_there_is_refused_before_another_i
         (rewired, "no complete language-model head"),
         (str(tmp_path / "none"), "no such folder"),
     ):
-        said = []
+        messages = []
         with pytest.raises(ConfigError, match=message):
-            baselines(
+            evaluate_baselines(
                 [always_risk, other],
-                ALONE,
-                ask(benchmark_folder, "full"),
+                WITHOUT_HYBRID,
+                read_baseline_queries(benchmark_folder, "full"),
                 decode=DecodeConfig(),
-                say=said.append,
+                log=messages.append,
             )
-        assert said == []
+        assert messages == []

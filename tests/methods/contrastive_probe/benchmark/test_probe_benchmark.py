@@ -260,14 +260,14 @@ def test_a_sample_holds_so_many_queries_of_each_relation_with_their_answers(tmp_
     )
     assert all(answers[relation, head] == gold.tolist() for relation, head, gold in found)
     for part in (sampled, benchmark.sample(6, seed=1).sample(4, seed=2)):
-        numbers = part.number_in_whole_Q
+        numbers = part.index_in_complete_Q
         np.testing.assert_array_equal(benchmark.relation_Q[numbers], part.relation_Q)
         np.testing.assert_array_equal(benchmark.head_Q[numbers], part.head_Q)
     assert benchmark.sample(4, seed=1).head_Q.tolist() != sampled.head_Q.tolist()
     np.testing.assert_array_equal(benchmark.sample(100, seed=0).answer_P, benchmark.answer_P)
 
 
-def test_a_sample_keeps_which_names_answer_which_relation_in_the_whole_benchmark(tmp_path):
+def test_a_sample_keeps_which_names_answer_which_relation_in_the_complete_benchmark(tmp_path):
     _, folder = write_knowledge(tmp_path, KnowledgeConfig(num_heads=9, num_tails=6))
     benchmark = read_medlama(folder)
     expected = np.zeros((len(benchmark.relations), len(benchmark.names)), dtype=bool)

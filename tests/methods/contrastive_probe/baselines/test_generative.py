@@ -1,4 +1,4 @@
-"""Encoder-decoders of T5's and BART's kind, tiny and random, and what is left of what they write."""
+"""Encoder-decoders of T5's and BART's kind, tiny and random, and the answers in their outputs."""
 
 import pytest
 import torch
@@ -12,7 +12,10 @@ from transformers import (
 )
 
 from raybio.core.errors import ConfigError
-from raybio.methods.contrastive_probe.baselines.generative import AnswerWriter, load_answer_writer
+from raybio.methods.contrastive_probe.baselines.generative import (
+    AnswerGenerator,
+    load_answer_generator,
+)
 from tests.encoders.tiny_text import save_tiny
 
 WORDS = [
@@ -93,31 +96,31 @@ def folder(request, tmp_path):
 
 
 def test_each_text_gets_the_answers_it_gets_alone_best_first(folder):
-    writer = load_answer_writer(str(folder))
-    texts = [text.format(writer.mask_token) for text in TEXTS]
-    together = writer.answers(texts, num_beams=4, num_answers=3, more_tokens=4)
+    generator = load_answer_generator(str(folder))
+    texts = [text.format(generator.mask_token) for text in TEXTS]
+    together = generator.answers(texts, num_beams=4, num_answers=3, more_tokens=4)
     assert [len(answers) for answers in together] == [3] * 4
     assert together == [
-        writer.answers([text], num_beams=4, num_answers=3, more_tokens=4)[0] for text in texts
+        generator.answers([text], num_beams=4, num_answers=3, more_tokens=4)[0] for text in texts
     ]
-    ids = writer.tokenizer(texts[1], return_tensors="pt")["input_ids"]
-    first = writer.model.generate(
+    ids = generator.tokenizer(texts[1], return_tensors="pt")["input_ids"]
+    first = generator.model.generate(
         input_ids=ids,
         num_beams=4,
         max_length=ids.shape[1] + 4,
         max_new_tokens=None,
         do_sample=False,
     )
-    assert together[1][0] == writer.clean(writer.tokenizer.decode(first[0]), texts[1])
+    assert together[1][0] == generator.clean(generator.tokenizer.decode(first[0]), texts[1])
     assert not any(
         special in answer for answers in together for answer in answers for special in ("<", ">")
     )
 
 
-def writer_of(kind):
+def generator_of(kind):
     tokenizer = tokenizer_of(kind)
     with torch.random.fork_rng():
-        return AnswerWriter(model_of(kind, len(tokenizer)), tokenizer)
+        return AnswerGenerator(model_of(kind, len(tokenizer)), tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +132,7 @@ def writer_of(kind):
     ],
 )
 def test_t5_answers_between_its_sentinels(output, answer):
-    assert writer_of("t5").clean(output, "asthma associated with  <extra_id_0>") == answer
+    assert generator_of("t5").clean(output, "asthma associated with  <extra_id_0>") == answer
 
 
 @pytest.mark.parametrize(
@@ -141,9 +144,9 @@ def test_t5_answers_between_its_sentinels(output, answer):
     ],
 )
 def test_bart_answers_where_the_gap_was(output, answer):
-    assert writer_of("bart").clean(output, "asthma associated with  <mask>") == answer
+    assert generator_of("bart").clean(output, "asthma associated with  <mask>") == answer
 
 
-def test_a_model_that_writes_nothing_is_refused(tmp_path):
+def test_a_model_without_a_decoder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be loaded"):
-        load_answer_writer(save_tiny(tmp_path, "bert"))
+        load_answer_generator(save_tiny(tmp_path, "bert"))

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from raybio.core.errors import ConfigError, StoreError
-from raybio.ops import faiss_index as module
+from raybio.methods.contrastive_probe import vector_index as module
 from raybio.ops.nearest import nearest
 
 pytest.importorskip("faiss")

@@ -1,0 +1,214 @@
+"""Evaluation of a run: the probe on the store's benchmarks, and measures without gold answers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from raybio.core.final_report import Stage, UnitScores
+from raybio.core.interfaces import Collective, Encoder
+from raybio.core.randomness import derive_seed
+from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.evaluation.unit_scores import sample_units
+from raybio.methods.contrastive_probe.accuracy import (
+    CUTOFFS,
+    NUM_PREDICTED,
+    Mean,
+    ProbeOutcome,
+    chance_scores,
+    evaluate_predictions,
+)
+from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
+from raybio.methods.contrastive_probe.cloze import ClozeCollate
+from raybio.methods.contrastive_probe.config import Config, ProbeConfig
+from raybio.methods.contrastive_probe.probe import evaluate_agreement, probe_encoder
+from raybio.methods.contrastive_probe.store import ClozeStore
+from raybio.methods.contrastive_probe.text_embedder import TextEmbedder
+from raybio.ops.retrieval import retrieve, vector_scores
+from raybio.ops.scores import Metric
+from raybio.ops.spread import spread_metrics
+
+_MEASURES: tuple[tuple[str, Mean], ...] = (("", "macro"), ("micro_", "micro"))
+"""Prefix of a measure's name, and its mean."""
+
+
+@dataclass(frozen=True)
+class ProbeEvaluator(Evaluator):
+    """Probes a model with the benchmarks of a store.
+
+    Attributes:
+        config: settings of the run.
+        store: sentences and benchmarks.
+        collate: divides the held-out sentences.
+    """
+
+    config: Config
+    store: ClozeStore
+    collate: ClozeCollate
+
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return metrics ``val/*``.
+
+        These are accuracies and agreement on the sampled queries, retrieval of held-out answers,
+        and the spread of the embeddings.
+        """
+        embed = _embedder(model, collective)
+        metrics: dict[str, float] = {}
+        if self.store.benchmarks:
+            metrics |= self._accuracies(embed)
+            metrics |= self._agreement(embed)
+        if self.config.plan.num_held_out_sentences:
+            metrics |= self._held_out_retrieval(embed)
+        return metrics | spread_metrics(embed.known_UD)
+
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder as training begins with it."""
+        return build_encoder(self.config, self.store)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score all queries of all query sets, and each relation."""
+        embed = _embedder(model, collective)
+        benchmarks = self.store.benchmarks
+        outcomes = {name: self._probe(benchmark, embed) for name, benchmark in benchmarks.items()}
+        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
+        return ModelScores(
+            scores={name: _intervals(outcome, rng) for name, outcome in outcomes.items()},
+            chance={
+                name: chance_scores(benchmark, self.config.evaluation)
+                for name, benchmark in benchmarks.items()
+            },
+            spread=spread_metrics(embed.known_UD),
+            unit_scores={name: _query_scores(outcome) for name, outcome in outcomes.items()},
+            details={
+                "relations": {name: _by_relation(outcome) for name, outcome in outcomes.items()}
+            },
+        )
+
+    def _accuracies(self, embed: TextEmbedder) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        query_sets = self.config.evaluation.query_sets
+        for name, benchmark in zip(query_sets, self._sampled_benchmarks, strict=True):
+            prefix = "val/hard_" if name == "hard" else "val/"
+            outcome = self._probe(benchmark, embed)
+            for k in CUTOFFS:
+                metrics[f"{prefix}acc_at_{k}"] = outcome.macro(k)
+            for k in CUTOFFS:
+                metrics[f"{prefix}micro_acc_at_{k}"] = outcome.micro(k)
+            for k in (CUTOFFS[0], CUTOFFS[-1]):
+                accuracies = outcome.by_relation(k).tolist()
+                for relation, accuracy in zip(outcome.relations, accuracies, strict=True):
+                    metrics[f"{prefix}acc_at_{k}/{relation}"] = accuracy
+        return metrics
+
+    def _agreement(self, embed: TextEmbedder) -> dict[str, float]:
+        """Return the agreement of the prompts with the default prompts, by relation and its mean.
+
+        Relations whose two prompts are equal are skipped.
+        """
+        queries_per_relation = self.config.evaluation.agreement_queries_per_relation
+        if queries_per_relation == 0:
+            return {}
+        benchmark = self._sampled_benchmarks[0].sample(queries_per_relation, seed=0)
+        # All names are candidates: the names that answer a relation's queries are gold.
+        config = self.config.evaluation.model_copy(update={"candidates": "all"})
+        agreement_R = evaluate_agreement(
+            embed,
+            benchmark,
+            benchmark.with_default_prompts,
+            config,
+            self._predict(benchmark, embed, config),
+            **self._max_tokens,
+        )
+        pairs = zip(benchmark.relations, agreement_R.tolist(), strict=True)
+        agreement_by_relation = {
+            relation: agreement for relation, agreement in pairs if not np.isnan(agreement)
+        }
+        if not agreement_by_relation:
+            return {}
+        name = f"val/agreement_at_{NUM_PREDICTED}"
+        metrics = {name: float(np.mean(list(agreement_by_relation.values())))}
+        for relation, agreement in agreement_by_relation.items():
+            metrics[f"{name}/{relation}"] = agreement
+        return metrics
+
+    def _held_out_retrieval(self, embed: TextEmbedder) -> dict[str, float]:
+        """Return how well the queries of held-out sentences (H) retrieve their own answers."""
+        query_H, answer_H = self.collate.held_out
+        answers, own_H = np.unique(answer_H, return_inverse=True)
+        max_tokens = self.config.cloze.max_tokens
+        query_HD = embed(query_H, max_tokens)
+        answer_CD = embed(answers.tolist(), max_tokens)
+        metric: Metric = "euclidean" if self.config.evaluation.metric == "l2" else "cosine"
+        scores = vector_scores(query_HD, answer_CD, metric)
+        found = retrieve(scores, np.arange(len(own_H) + 1), own_H, collective=embed.collective)
+        return {
+            "val/held_out_recall_at_1": found.recall_at(1),
+            "val/held_out_mrr": found.mean_reciprocal_rank,
+        }
+
+    @cached_property
+    def _sampled_benchmarks(self) -> list[ProbeBenchmark]:
+        """The queries asked during training: one sample, so that evaluations are comparable."""
+        config = self.config.evaluation
+        benchmarks = [self.store.benchmarks[name] for name in config.query_sets]
+        if config.queries_per_relation is None:
+            return benchmarks
+        return [benchmark.sample(config.queries_per_relation, seed=0) for benchmark in benchmarks]
+
+    def _probe(self, benchmark: ProbeBenchmark, embed: TextEmbedder) -> ProbeOutcome:
+        config = self.config.evaluation
+        predicted_QK = self._predict(benchmark, embed, config)
+        return evaluate_predictions(benchmark, predicted_QK, config.match)
+
+    def _predict(
+        self, benchmark: ProbeBenchmark, embed: TextEmbedder, config: ProbeConfig
+    ) -> np.ndarray:
+        return probe_encoder(embed, benchmark, config, **self._max_tokens)
+
+    @property
+    def _max_tokens(self) -> dict[str, int]:
+        config = self.config.evaluation
+        return {"name_tokens": config.max_name_tokens, "query_tokens": config.max_query_tokens}
+
+
+def build_encoder(config: Config, store: ClozeStore) -> TextEncoder:
+    """Return the encoder as training begins with it."""
+    seed = derive_seed(config.seed, "weights")
+    return build_text_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
+
+
+def _embedder(model: Encoder, collective: Collective) -> TextEmbedder:
+    assert isinstance(model, TextEncoder)
+    return TextEmbedder(model, collective)
+
+
+def _intervals(outcome: ProbeOutcome, rng: np.random.Generator) -> dict[str, Any]:
+    """Return ``{"acc_at_1": {"value", "low", "high"}, ..., "micro_acc_at_1": ...}``."""
+    intervals = {}
+    for prefix, mean in _MEASURES:
+        for k in CUTOFFS:
+            intervals[f"{prefix}acc_at_{k}"] = outcome.interval(k, mean, rng)._asdict()
+    return intervals
+
+
+def _query_scores(outcome: ProbeOutcome) -> UnitScores:
+    """Return the contribution of each query to the scores of ``_intervals``."""
+    shares = {}
+    for prefix, mean in _MEASURES:
+        for k in CUTOFFS:
+            shares[f"{prefix}acc_at_{k}"] = outcome.shares(k, mean)
+    return sample_units(np.arange(len(outcome.relation_Q)), shares)
+
+
+def _by_relation(outcome: ProbeOutcome) -> dict[str, dict[str, float]]:
+    scores: dict[str, dict[str, float]] = {relation: {} for relation in outcome.relations}
+    for k in CUTOFFS:
+        accuracies = outcome.by_relation(k).tolist()
+        for relation, accuracy in zip(outcome.relations, accuracies, strict=True):
+            scores[relation][f"acc_at_{k}"] = accuracy
+    return scores
