@@ -9,7 +9,7 @@ from typing import NamedTuple
 from raybio.core.final_report import nan_for_null
 from raybio.core.records import read_recomputable, write_record
 from raybio.methods.relation_graphs.encoder import SETTINGS
-from raybio.runtime.cluster.room import Room
+from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
 from raybio.store.store import sha256_of
 
@@ -79,7 +79,7 @@ class Judgement:
         self.path.parent.mkdir(exist_ok=True)
         write_record(self.path, "fold scores", {"models": self._digests(), **found._asdict()})
 
-    def work(self, place: Room) -> Found:
+    def work(self, place: TrialResources) -> Found:
         """Judge.
 
         Raises:

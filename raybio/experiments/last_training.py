@@ -11,7 +11,7 @@ from typing import Any
 
 from raybio.core.config import override_all
 from raybio.core.records import read_recomputable
-from raybio.runtime.cluster.room import Room
+from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.notices import warnings_to
 from raybio.store.store import open_store
@@ -60,7 +60,7 @@ class LastTraining:
         self.folder.open(self.method, self.config, self.store, open_store(self.store).digest, ())
         self.folder.record_precision(self.precision)
 
-    def work(self, place: Room) -> None:
+    def work(self, place: TrialResources) -> None:
         """Train, or go on from the newest checkpoint; warnings go into the notices of the run.
 
         Raises:

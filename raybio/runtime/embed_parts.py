@@ -1,12 +1,13 @@
-"""Parts of a bulk embedding on disk: each is verified before it is used, and embedded again if it is not whole.
+"""Parts of a bulk embedding on disk, each verified before it is used.
 
-OUT.parts/
-    manifest.json          what was cut, and the sha256 of each input part; written last
-    input-000000.arrow     key and content of some records
-    part-000000.parquet    key and embedding (D float32) of the same records
-    part-000000.json       sha256 of that part, and of the input and model that it was made from
+    OUT.parts/
+        manifest.json          how the input was cut, and the sha256 of each part; written last
+        input-000000.arrow     key and content of some records
+        part-000000.parquet    key and embedding (D float32) of the same records
+        part-000000.json       sha256 of that part, and of its input and model
 
-Every file is written under another name, forced to the disk and renamed.
+Every file is written under another name, forced to the disk and renamed. A damaged part is embedded
+again.
 """
 
 import os
@@ -23,11 +24,9 @@ from raybio.core.records import read_recomputable, write_record
 from raybio.training.durable import commit_file, file_sha256, replace_file
 
 VERSION = 1
-
+"""Version of the embedding itself: outputs and parts of another one are not reused."""
 
 _ORIGIN_KEY = b"raybio"
-
-
 _CUT_KEY = b"raybio.cut"
 
 
@@ -42,7 +41,10 @@ class Parts:
         self.folder = folder
 
     def cut(self, tables: Iterator[pa.Table]) -> list[str]:
-        """Write a table each as the input parts, and return their sha256; ``finish_cut`` makes them valid."""
+        """Write each table as an input part; return their sha256.
+
+        ``finish_cut`` makes them valid.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         return [self._write_input(number, table) for number, table in enumerate(tables)]
 
@@ -68,7 +70,8 @@ class Parts:
         """Return the manifest of an input that was cut before, None if there is none or it is torn.
 
         Raises:
-            StoreError: if the folder belongs to another input or part size, or to another version of raybio.
+            StoreError: if the folder belongs to another input or part size, or to another version
+                of raybio.
         """
         try:
             manifest = read_recomputable(self._manifest, "embedding manifest")
@@ -76,8 +79,8 @@ class Parts:
             manifest = {}
         if manifest is not None and manifest.get("origin") != origin:
             raise StoreError(
-                f"{self.folder} holds parts of another input or part size, or of another version of "
-                "raybio. Choose another --out, or delete that folder"
+                f"{self.folder} holds parts of another input or part size, or of another version "
+                "of raybio. Choose another --out, or delete that folder"
             )
         return manifest
 
@@ -167,7 +170,8 @@ def join(
 ) -> int:
     """Write all parts into one Parquet file, in order; return its number of rows.
 
-    Its pages have checksums, ``check_output`` knows the file again by ``origin``, and ``cut_of`` returns ``cut``.
+    Its pages have checksums, ``check_output`` knows the file again by ``origin``, and ``cut_of``
+    returns ``cut``.
 
     Raises:
         StoreError: if a part is not whole, or the file cannot be read back as it was written.
@@ -181,8 +185,8 @@ def join(
                 table = parts.read(number, input_digest=input_digest, model_digest=model_digest)
             except PartError as error:
                 raise StoreError(
-                    f"{parts.output(number)} {error}, although it was just embedded or verified: the model or the "
-                    "disk changed meanwhile. Give the same command again"
+                    f"{parts.output(number)} {error}, although it was just embedded or verified: "
+                    "the model or the disk changed meanwhile. Give the same command again"
                 ) from None
             table = table.replace_schema_metadata(
                 {_ORIGIN_KEY: origin.encode(), _CUT_KEY: cut.encode()}
@@ -195,7 +199,8 @@ def join(
         num_read = check_output(temporary, origin)
         if num_read != num_rows:
             raise StoreError(
-                f"{temporary} holds {num_read:,} rows, want {num_rows:,}. Give the same command again"
+                f"{temporary} holds {num_read:,} rows, want {num_rows:,}. Give the same command "
+                "again"
             )
         commit_file(temporary, out)
     finally:
@@ -217,7 +222,8 @@ def check_output(out: Path, origin: str) -> int:
             metadata = file.schema_arrow.metadata or {}
             if metadata.get(_ORIGIN_KEY, b"").decode() != origin:
                 raise StoreError(
-                    f"{out} exists and comes from another model or input. Choose another --out, or delete it"
+                    f"{out} exists and comes from another model or input. Choose another --out, or "
+                    "delete it"
                 )
             for batch in file.iter_batches():
                 num_rows += len(batch)
@@ -230,6 +236,6 @@ def check_output(out: Path, origin: str) -> int:
 
 
 def cut_of(out: Path) -> str:
-    """Return the line of a finished file that says which of its inputs were cut; empty if none was."""
+    """Return the line of a finished file that says which inputs were cut; empty if none was."""
     metadata = pq.read_schema(out).metadata or {}
     return str(metadata.get(_CUT_KEY, b"").decode())

@@ -7,7 +7,10 @@ from typing import Any
 def map_rows(
     workers: int, rows: list[dict[str, Any]], function: Callable[[dict[str, Any]], Any]
 ) -> list[Any]:
-    """What becomes of the rows, in any order: a task a row, on whatever node; all of them must see the files."""
+    """Apply a function to each row as a task of its own; return the results in any order.
+
+    Tasks run on any node of the cluster: all nodes must see the files that they read.
+    """
     from raybio.runtime.cluster.connection import connected
 
     with connected(workers):

@@ -18,7 +18,7 @@ from rich.console import Console
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError, LongRunError, StoreError
 from raybio.core.records import read_record, write_record
-from raybio.runtime.cluster.room import Resources
+from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run import driver as runtime_train
 from raybio.runtime.run.driver import (

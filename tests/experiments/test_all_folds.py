@@ -28,7 +28,7 @@ from raybio.methods.relation_graphs.evaluate import (
     judge_together,
 )
 from raybio.methods.relation_graphs.store import WordStore
-from raybio.runtime.cluster.room import Room
+from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.request import Arguments
 from raybio.runtime.run.tasks import work_off_here
@@ -190,7 +190,7 @@ def test_a_last_training_has_nothing_left_to_choose(tmp_path):
 def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_also_when_it_is_stopped(
     tmp_path,
 ):
-    place = Room(1.0, 0.0, 1, "")
+    place = TrialResources(1.0, 0.0, 1, "")
     whole, stopped = last_training(tmp_path), last_training(tmp_path, "stopped")
     assert not whole.is_done
     whole.work(place)
@@ -220,7 +220,7 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_al
 def test_a_damaged_checkpoint_of_a_last_training_is_warned_about_once(
     tmp_path, monkeypatch, capsys
 ):
-    place = Room(1.0, 0.0, 1, "")
+    place = TrialResources(1.0, 0.0, 1, "")
 
     def work_off_in_this_process(tasks, share):
         for task in tasks:
@@ -272,7 +272,7 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
     done = Judgement(
         store.path, "joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True
     )
-    place = Room(1.0, 0.0, 1, "")
+    place = TrialResources(1.0, 0.0, 1, "")
     work_off_here([done], place)
     judged = judge_together(export, export, store.path).intervals()
     expected = {name: one["value"] for name, one in judged.items()}

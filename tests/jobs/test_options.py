@@ -282,7 +282,7 @@ def test_a_number_out_of_range_is_refused_and_nothing_is_created(
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_cpus_that_are_no_number_are_refused_in_python_too(number: float) -> None:
     from raybio.core.errors import ClusterError
-    from raybio.runtime.cluster.room import Node, check_resources
+    from raybio.runtime.cluster.resources import Node, check_resources
 
     with pytest.raises(
         ClusterError, match="--cpus-per-worker: got (nan|inf), want a number above 0"

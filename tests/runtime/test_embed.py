@@ -18,7 +18,7 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods import METHODS
-from raybio.methods.sppt.downstream.encoder import TaskModel
+from raybio.methods.sppt.downstream.model import TaskModel
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder
@@ -96,7 +96,9 @@ def column(out: Path) -> np.ndarray:
 def test_a_model_embeds_as_it_was_trained_whatever_the_system(
     name: str, tmp_path: Path, sequences: list[str], request: pytest.FixtureRequest
 ) -> None:
-    """Pooling, length and normalisation come from the folder: those of each system's own encoder."""
+    """Pooling, length and normalisation come from the folder: those of each system's own
+    encoder.
+    """
     config = tiny_config(name)
     if name == "sppt_protein":
         config = config.model_copy(

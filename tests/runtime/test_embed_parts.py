@@ -1,4 +1,6 @@
-"""Parts of a bulk embedding and the joined file: what is verified, and what is forced to the disk when."""
+"""Parts of a bulk embedding and the joined file: what is verified, and what is forced to the disk
+when.
+"""
 
 import os
 from pathlib import Path
@@ -154,7 +156,9 @@ class Watched:
         monkeypatch.setattr(Path, "rename", record_path_rename)
 
     def is_durable(self, path: Path) -> bool:
-        """Return whether the file was forced to the disk before it got its name, and the name after that."""
+        """Return whether the file was forced to the disk before it got its name, and the name after
+        that.
+        """
         number, folder = path.stat().st_ino, path.parent.stat().st_ino
         named = self.events.index(("rename", number))
         return ("fsync", number) in self.events[:named] and ("fsync", folder) in self.events[named:]

@@ -1,8 +1,4 @@
-"""Typed batches of documents with entity pairs.
-
-Shape letters: R documents, L padded length, T tokens of all documents, M mentions, C links of
-mentions to entities, E entities, P pairs; R1 is R + 1 (CSR pointers).
-"""
+"""Typed batches of documents with entity pairs."""
 
 from dataclasses import dataclass
 
@@ -13,18 +9,18 @@ from raybio.core.batch import PaddedTokens, TokenBatch
 from raybio.ops.grouped import gather_segments, segment_starts
 
 Pairs = tuple[np.ndarray, np.ndarray]
-"""(head (P,), tail (P,)): the entities of each pair, as numbered in their document."""
+"""(head, tail): numbers of the entities of a document's pairs."""
 
 
 @dataclass(frozen=True)
 class PaddedDocuments(PaddedTokens):
-    """A padded micro-batch; mentions, entities and pairs are numbered across its documents.
+    """Some documents of a batch as a rectangle, with their mentions, entities and pairs numbered through.
 
     Attributes:
         row_M: document of each mention, a row of ``token_RL``.
-        position_M: position of the mention's opening marker in that row.
+        position_M: position of its opening marker there.
         mention_C: mention of each link.
-        entity_C: entity of each link. Entities whose mentions were all truncated have no link.
+        entity_C: entity of each link; an entity none of whose mentions was read has no link.
         num_entities: E.
         row_P: document of each pair.
         head_P: first entity of each pair.
@@ -43,19 +39,18 @@ class PaddedDocuments(PaddedTokens):
 
 @dataclass(frozen=True)
 class DocumentBatch(TokenBatch):
-    """Documents as token sequences; the embeddings of a document are those of its entity pairs.
+    """Documents as sequences, whose embeddings are those of their pairs of entities.
 
-    All arrays are concatenated over documents. Mentions, entities and pairs are numbered within
-    their document.
+    Everything lies end to end, document by document, and is numbered within its document.
 
     Attributes:
-        mention_indptr_R1: CSR pointers to the mentions of each document.
-        position_M: position of the mention's opening marker in its document.
-        entity_indptr_R1: CSR pointers to the entities of each document.
-        link_indptr_R1: CSR pointers to the links of each document.
+        mention_indptr_R1: mentions of each document.
+        position_M: position in its document of the marker that opens a mention.
+        entity_indptr_R1: entities of each document.
+        link_indptr_R1: links of each document.
         mention_C: mention of a link.
-        entity_C: entity of a link; a mention may belong to several entities.
-        pair_indptr_R1: CSR pointers to the pairs of each document.
+        entity_C: entity of a link; a mention may belong to several.
+        pair_indptr_R1: pairs of each document.
         head_P: first entity of a pair.
         tail_P: second entity of a pair.
     """
@@ -72,21 +67,23 @@ class DocumentBatch(TokenBatch):
 
     @property
     def num_embeddings(self) -> int:
-        """Number of pairs of all documents."""
+        """Pairs of all documents."""
         return len(self.head_P)
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
-        """Return the numbers of the pairs of documents ``row_M``."""
+        """Numbers of the pairs of documents ``row_M``."""
         return gather_segments(self.pair_indptr_R1, row_M)[0]
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedDocuments:
-        """Return documents ``row_M`` as a rectangle, with their mentions, entities and pairs."""
+        """Documents ``row_M`` as a rectangle, with what lies in them."""
         tokens = super().pad(row_M, pad_id)
         mentions, row_of_mention = gather_segments(self.mention_indptr_R1, row_M)
         links, row_of_link = gather_segments(self.link_indptr_R1, row_M)
         pairs, row_of_pair = gather_segments(self.pair_indptr_R1, row_M)
-        first_mention_M = segment_starts(self.mention_indptr_R1, row_M)
-        first_entity_M = segment_starts(self.entity_indptr_R1, row_M)
+        first_mention_M, first_entity_M = (
+            segment_starts(self.mention_indptr_R1, row_M),
+            segment_starts(self.entity_indptr_R1, row_M),
+        )
         return PaddedDocuments(
             token_RL=tokens.token_RL,
             mask_RL=tokens.mask_RL,
@@ -104,10 +101,10 @@ class DocumentBatch(TokenBatch):
 
 @dataclass(frozen=True)
 class LabelledDocumentBatch(DocumentBatch):
-    """One worker's shard of a fine-tuning step.
+    """One worker's shard of a step of relation extraction.
 
     Attributes:
-        label_PC: bool (P, C), True for each class of a pair; class 0 is NA (no relation).
+        label_PC: True where a pair has a relation, (P, C) with "none" as class 0.
     """
 
     label_PC: Tensor
@@ -115,11 +112,11 @@ class LabelledDocumentBatch(DocumentBatch):
 
 @dataclass(frozen=True)
 class TwinDocumentBatch(DocumentBatch):
-    """One worker's shard of an MTB step: its documents, followed by the same documents again.
+    """One worker's shard of a step of matching the blanks: its documents, and then the same ones once more.
 
     Attributes:
-        id_N: number of each entity pair of the first half, equal across documents.
-        type_N: number of the pair's (head type, tail type).
+        id_N: number of the two entities of each pair of the first half, the same in all documents.
+        type_N: number of their types, in order.
     """
 
     id_N: Tensor

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.errors import ClusterError
-from raybio.runtime.cluster.room import Node, Resources, check_resources
+from raybio.runtime.cluster.resources import Node, Resources, check_resources
 
 LOCAL_STARTS = 3
 
 
 MAX_TEMPORARY_PATH = 60
-"""Ray puts sockets some 45 letters below its temporary folder, and a socket's path holds 107 bytes."""
+"""Ray puts sockets some 45 letters below its temporary folder, and a socket's path holds 107
+bytes.
+"""
 
 
 _TRAIN_DEFAULTS = {
@@ -38,7 +40,8 @@ _TRAIN_DEFAULTS = {
     # A sweep says itself what its trials do, and ends in order on Ctrl-C.
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    # A trial that fails before its first evaluation has no metric; Tune would end the whole sweep for that.
+    # A trial that fails before its first evaluation has no metric; Tune would end the whole sweep
+    # for that.
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
@@ -53,7 +56,9 @@ LOCAL_ONLY = ("127.0.0.1", "localhost", "::1")
 def check_plan(
     num_workers: int, cpus_per_worker: float | None = None, use_gpu: bool | None = None
 ) -> Resources | None:
-    """``check_resources`` against this machine alone, without Ray; None if ``RAY_ADDRESS`` names a cluster to join.
+    """Return ``check_resources`` for this machine alone, without Ray.
+
+    None if ``RAY_ADDRESS`` names a cluster to join.
 
     Raises:
         ClusterError: if the plan does not fit this machine.
@@ -77,7 +82,7 @@ def local_node(*, with_gpus: bool = True) -> Node:
 
 
 def local_cpus() -> int:
-    """CPUs that this process may use: affinity and the container's quota, not what the machine has."""
+    """Return the CPUs that this process may use, by affinity and the container's quota."""
     cpus = len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -93,7 +98,7 @@ def connected(
     use_gpu: bool | None = None,
     verbose: bool = False,
 ) -> Iterator[Resources]:
-    """A connection to the cluster that ``RAY_ADDRESS`` names, or a cluster of this machine alone, for a ``with`` block.
+    """Connect to the cluster that ``RAY_ADDRESS`` names, or start one of this machine alone.
 
     A connection that is there already is used and left.
 
@@ -104,7 +109,8 @@ def connected(
         verbose: show Ray's own logs and progress bars.
 
     Raises:
-        ClusterError: for a plan that does not fit, before Ray starts where that can be known; or if Ray cannot start.
+        ClusterError: for a plan that does not fit, before Ray starts where that can be known; or if
+            Ray cannot start.
     """
     planned = check_plan(num_workers, cpus_per_worker, use_gpu)
     threads = None if planned is None else planned.threads_per_worker
@@ -158,14 +164,14 @@ def started(
     try:
         yield
     finally:
-        # Whatever Ray's references a cycle still holds is let go here: another thread's garbage collection would do it
-        # while Ray shuts down, which ends the process.
+        # Whatever Ray's references a cycle still holds is let go here: another thread's garbage
+        # collection would do it while Ray shuts down, which ends the process.
         gc.collect()
         ray.shutdown()
 
 
 def _init_ray(options: dict[str, Any], address: str) -> None:
-    """``ray.init``; a local cluster is tried for again, since a busy machine may not start one within Ray's 30 s."""
+    """Call ``ray.init``; a local cluster is retried, as a busy machine may exceed Ray's 30 s."""
     import ray
 
     tries = 1 if address else LOCAL_STARTS
@@ -186,8 +192,8 @@ def _init_ray(options: dict[str, Any], address: str) -> None:
 def ensure_token() -> None:
     """Make token authentication explicit, with a token file that only its owner can read.
 
-    Ray turns it on by itself but writes the file readable for everybody. Where the home folder cannot be written, the
-    token lies in a private temporary folder for the life of this process.
+    Ray turns it on by itself but writes the file readable for everybody. Where the home folder
+    cannot be written, the token lies in a private temporary folder for the life of this process.
 
     Raises:
         ClusterError: if a token file exists that others can read and that cannot be closed to them.
@@ -195,7 +201,8 @@ def ensure_token() -> None:
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         if "ray" in sys.modules:
-            # Ray read the mode when it was imported; this is how it looks again when it turns tokens on by itself.
+            # Ray read the mode when it was imported; this is how it looks again when it turns
+            # tokens on by itself.
             from ray._raylet import Config  # type: ignore[attr-defined]
 
             Config.initialize("")
@@ -253,8 +260,9 @@ def _set_environment(verbose: bool, joins: bool) -> None:
     folder = os.environ.get("RAY_TMPDIR", "")
     if len(os.fsencode(folder)) > MAX_TEMPORARY_PATH:
         raise ClusterError(
-            f"RAY_TMPDIR is {len(os.fsencode(folder))} bytes long ({folder}), want at most {MAX_TEMPORARY_PATH}: Ray's "
-            "sockets lie below it, and a socket's path holds 107. Choose a shorter one, such as /tmp/ray-me"
+            f"RAY_TMPDIR is {len(os.fsencode(folder))} bytes long ({folder}), want at most "
+            f"{MAX_TEMPORARY_PATH}: Ray's sockets lie below it, and a socket's path holds 107. "
+            "Choose a shorter one, such as /tmp/ray-me"
         )
     host = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1")
     if host not in LOCAL_ONLY and os.environ["RAY_AUTH_MODE"].lower() != "token":
@@ -266,7 +274,8 @@ def _set_environment(verbose: bool, joins: bool) -> None:
 def _worker_environment(threads: int | None) -> dict[str, str]:
     names = (*_TRAIN_DEFAULTS, *_QUIET)
     carried = {name: os.environ[name] for name in names if name in os.environ}
-    # Before torch is imported; a cluster's own machines know their CPUs only later, so there the worker sets them.
+    # Before torch is imported; a cluster's own machines know their CPUs only later, so there the
+    # worker sets them.
     return carried | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
 
 
@@ -282,5 +291,8 @@ def _first_line(error: BaseException) -> str:
 
 def _advice(joins: bool) -> str:
     if joins:
-        return "Check RAY_ADDRESS, and that RAY_AUTH_MODE=token and the cluster's token are set (RAY_AUTH_TOKEN_PATH)"
+        return (
+            "Check RAY_ADDRESS, and that RAY_AUTH_MODE=token and the cluster's token are set "
+            "(RAY_AUTH_TOKEN_PATH)"
+        )
     return "Unset RAY_ADDRESS, check that the temporary folder is writable, and see --verbose"

@@ -1,4 +1,4 @@
-"""This machine, as tracking sees it: its load, and whether a file of it is shared with other machines."""
+"""The load of this machine for tracking, and whether a path is on a network file system."""
 
 import logging
 import time
@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 class MachineLoad:
     """MLflow's own samplers of CPU, memory, disk, network and GPUs.
 
-    MLflow's thread around them is not used: it ends for good with the first request that fails, and whoever ends it
-    waits for a server that hangs.
+    MLflow's thread around them is not used: it ends for good with the first request that fails, and
+    whoever ends it waits for a server that hangs.
     """
 
     def __init__(self, samplers: list[Any]) -> None:
@@ -43,7 +43,10 @@ class MachineLoad:
 
     @classmethod
     def of_this_one(cls, uri: str) -> "MachineLoad | None":
-        """The load of this machine; None, with a warning, if MLflow cannot read it. Nothing is sent to ``uri``."""
+        """Return the load of this machine; None, with a warning, if MLflow cannot read it.
+
+        Nothing is sent to ``uri``.
+        """
         try:
             from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -53,7 +56,7 @@ class MachineLoad:
             return None
 
     def sample(self) -> dict[str, float]:
-        """MLflow's ``system/`` metrics as they stand now; none before ten seconds after the last ones."""
+        """Return MLflow's ``system/`` metrics; empty within ten seconds of the last ones."""
         if time.monotonic() < self._due:
             return {}
         self._due = time.monotonic() + SAMPLE_SECONDS
@@ -76,7 +79,7 @@ class MachineLoad:
 
 
 def network_file_system(path: Path) -> str | None:
-    """The kind of the file system that ``path`` lies on, if other machines may see it too; None if it is this one's."""
+    """Return the kind of the network file system that ``path`` is on; None if it is local."""
     mounted = {Path(place.mountpoint): place.fstype for place in psutil.disk_partitions(all=True)}
     kind = next((mounted[folder] for folder in (path, *path.parents) if folder in mounted), "")
     return kind if kind.removeprefix("fuse.").startswith(_SHARED) else None
@@ -86,8 +89,9 @@ def warn_of_network(database: Path) -> None:
     """Say so, if a sqlite file lies where its locks do not hold."""
     if kind := network_file_system(database):
         _log.warning(
-            "%s lies on a network file system (%s), whose locks do not hold between machines: one driver at a time may "
-            "write there. For more, name an `mlflow server` on PostgreSQL with --tracking-uri",
+            "%s lies on a network file system (%s), whose locks do not hold between machines: one "
+            "driver at a time may write there. For more, name an `mlflow server` on PostgreSQL "
+            "with --tracking-uri",
             database,
             kind,
         )

@@ -1,7 +1,11 @@
-"""Finished runs side by side: settings that differ, final scores with paired tests, curves in one frame, and cost.
+"""Compare finished runs: settings that differ, scores with paired tests, curves and cost.
 
-What is compared must have been asked the same: one method, one store. Tests of units speak of these trained models and
-other units like theirs; what another seed would bring is told by repetitions alone.
+Compared runs have one method and one store. Tests over units speak of these trained models and
+of other units like theirs; only repetitions show what another seed would bring.
+
+What is compared must have been asked the same: one method, one store. Tests of units speak of these
+trained models and other units like theirs; what another seed would bring is told by repetitions
+alone.
 """
 
 import csv
@@ -27,17 +31,19 @@ Table = list[list[str]]
 
 
 REMARK_TESTS = (
-    "Paired, over the units (nodes, texts, queries) that both were asked, at most 10,000 of a split and the same ones "
-    "in all runs: the difference with its 95 % bootstrap interval, and p of the two-sided permutation test, corrected "
-    "for all tests of this table (Holm). It says whether these trained models differ, not what other seeds would "
-    "bring; units that hang together, such as linked nodes, make p smaller than it should be."
+    "Paired, over the units (nodes, texts, queries) that both were asked, at most 10,000 of a "
+    "split and the same ones in all runs: the difference with its 95 % bootstrap interval, and p "
+    "of the two-sided permutation test, corrected for all tests of this table (Holm). It says "
+    "whether these trained models differ, not what other seeds would bring; units that hang "
+    "together, such as linked nodes, make p smaller than it should be."
 )
 
 
 REMARK_SEEDS = (
-    "Paired by seed (and sentence set), over final scores: what training anew would bring. n seeds cannot bring p "
-    "below 2 / 2^n, 0.03 for six, and the correction, as above, multiplies it by the number of tests: where that alone "
-    "comes to 0.05, there are too few seeds to show anything. Fewer runs in one comparison are fewer tests."
+    "Paired by seed (and sentence set), over final scores: what training anew would bring. n seeds "
+    "cannot bring p below 2 / 2^n, 0.03 for six, and the correction, as above, multiplies it by "
+    "the number of tests: where that alone comes to 0.05, there are too few seeds to show "
+    "anything. Fewer runs in one comparison are fewer tests."
 )
 
 
@@ -50,7 +56,8 @@ class Comparison:
         groups: the same, repetitions together.
         layout: how scores are shown.
         settings: path -> each run's value, where they differ.
-        rows: label -> split -> score -> value and interval, of chance and of runs with a final evaluation.
+        rows: label -> split -> score -> value and interval, of chance and of runs with a final
+            evaluation.
         tests: between groups, over units.
         by_seed: between groups, over seeds.
         curves: metric -> its rows, of metrics that all runs logged.
@@ -94,16 +101,19 @@ def _notes(
     notes = [f"Not finished: {', '.join(unfinished)}"] if unfinished else []
     if not with_scores:
         notes.append(
-            "Curves only: where runs are over different data, their evaluations asked different things"
+            "Curves only: where runs are over different data, their evaluations asked different "
+            "things"
         )
     if asked := [path for path in settings if path.startswith("evaluation.")]:
         notes.append(
-            f"The runs were not evaluated alike ({', '.join(asked)} differ): scores may mean different things"
+            f"The runs were not evaluated alike ({', '.join(asked)} differ): scores may mean "
+            "different things"
         )
     cut_by_label = {run.label: _cut_inputs(run) for run in runs}
     if any(cut_by_label.values()):
         notes.append(
-            f"Inputs were cut: {_listed({label: cut or 'nothing' for label, cut in cut_by_label.items()})}"
+            "Inputs were cut: "
+            f"{_listed({label: cut or 'nothing' for label, cut in cut_by_label.items()})}"
         )
     asked_by_label = {
         run.label: run.final_report.details.get("asked")
@@ -135,7 +145,10 @@ def _listed(by_label: Mapping[str, Any]) -> str:
 
 
 def _curves(groups: Sequence[Group]) -> dict[str, list[Row]]:
-    """Evaluations first, then losses; those of a part (``val/acc_at_10/may_treat``) are left out."""
+    """Return curves over steps: evaluations first, then losses.
+
+    Metrics of parts, such as ``val/acc_at_10/may_treat``, are left out.
+    """
     runs = [run for group in groups for run in group.runs]
     logged = [
         dict.fromkeys(name for report in run.reports for name in report["metrics"]) for run in runs
@@ -152,7 +165,7 @@ def _curves(groups: Sequence[Group]) -> dict[str, list[Row]]:
 
 
 def write_comparison(found: Comparison, out: Path) -> list[Path]:
-    """Write report.md, report.html, report.json, the tables as CSV and the pictures; returns the files."""
+    """Write the report, its tables as CSV and its pictures; return the files."""
     out.mkdir(parents=True, exist_ok=True)
     plots = out / "plots"
     for earlier in [*plots.glob("scores-*.png"), *plots.glob("curve-*.png")]:

@@ -12,14 +12,14 @@ def label_of(value_by_path: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """As one writes it after ``=``, and one text for one value: 0 and not 0.0, false, null; in labels and names."""
+    """Return a value as the user writes it after ``=``, in one form: 0 and not 0.0, false, null."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def named(value: Any) -> str:
-    """As ``shown``, for folders: of a model its run's or its own name, and four digits that tell it from others."""
+    """Return a value for names of folders: as ``shown``; of a path its end and four hex digits."""
     text = shown(value)
     if "/" not in text:
         return text

@@ -1,4 +1,6 @@
-"""Pictures of several runs in one frame, to be told apart by markers and strokes as well as by colours.
+"""Pictures of several runs, distinguishable by markers and line styles as well as colours.
+
+They are five inches wide, so that their text can be read on a phone.
 
 They are five inches wide, so that their text can be read on a phone.
 """
@@ -34,7 +36,7 @@ _LETTER_SHARE = 0.021  # width of a digit below an axis, as a share of its lengt
 
 
 def plot_overlaid(rows: Sequence[Row], path: Path, *, title: str) -> Path:
-    """A metric over steps, a line a label: the mean of its runs, shaded by their deviation where there are several."""
+    """Plot a metric over steps: a line for each label, shaded by the deviation of its runs."""
     labels = list(dict.fromkeys(row[0] for row in rows))
     shown = [textwrap.fill(label, 44) for label in labels]
     figure = Figure(
@@ -71,7 +73,7 @@ def plot_scores(
     *,
     title: str,
 ) -> Path:
-    """Final scores of a split with their intervals: a panel a measure, a line a run, one below the other.
+    """Plot final scores of a split with intervals: a panel for each measure, a line for each run.
 
     Args:
         scores_by_label: label -> measure -> {"value", "low", "high"}; chance has a value alone.
@@ -114,12 +116,14 @@ def plot_scores_by_setting(
     title: str,
     setting: str,
 ) -> Path:
-    """Final scores of a split with their spreads against a setting: a panel a measure, one below the other.
+    """Plot final scores of a split with their spread against a setting, a panel for each measure.
 
-    The setting has a logarithmic axis where its values are positive and span more than a factor of 20.
+    The setting has a logarithmic axis where its values are positive and span more than a factor of
+    20.
 
     Args:
-        score_by_line: label -> value of the setting -> measure -> {"value", "low", "high"}, of repetitions "num_runs".
+        score_by_line: label -> value of the setting -> measure -> {"value", "low", "high"}, of
+            repetitions "num_runs".
         measures: measure -> what it is called.
         path: the PNG file.
         title: above the picture.

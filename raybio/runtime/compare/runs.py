@@ -1,4 +1,4 @@
-"""Runs that are given to be compared: found by name or path, checked to be comparable, repetitions put together."""
+"""Runs given for a comparison: found by name or path, checked, and grouped by repetition."""
 
 import contextlib
 import glob
@@ -58,7 +58,10 @@ class GivenRun:
 
     @property
     def precision(self) -> str | None:
-        """Its precision: of its result, of its outcome (a trial has no result), or as recorded at its start."""
+        """Precision of the result or outcome, or else as recorded at the start.
+
+        Trials have no result.
+        """
         ended = self.result.get("precision") or (
             read_record(self.folder.outcome, "outcome") or {}
         ).get("precision")
@@ -100,7 +103,7 @@ class GivenRun:
 
     @property
     def chance(self) -> SplitScores:
-        """Split -> score -> its value by chance, as the final evaluation has it; empty before it."""
+        """Split -> score -> its value by chance; empty before the final evaluation."""
         report = self.final_report
         return {} if report is None else report.scores.get("chance", {})
 
@@ -155,7 +158,8 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
         same_data: refuse runs over different stores.
 
     Raises:
-        ConfigError: if there is no such run, or there are fewer than two, or they cannot be compared.
+        ConfigError: if there is no such run, or there are fewer than two, or they cannot be
+            compared.
     """
     by_path: dict[Path, Path] = {}
     for text in texts:
@@ -191,8 +195,9 @@ def _meant(text: str, folder: Path) -> list[Path]:
             return found
     names = sorted(path.parent.name for path in folder.glob("*/run.json"))
     raise ConfigError(
-        f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; want one of "
-        f"{', '.join(names) or 'them, and there is none yet'}, or a path (--runs DIR names another folder of runs)"
+        f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; want one "
+        f"of {', '.join(names) or 'them, and there is none yet'}, or a path (--runs DIR names "
+        "another folder of runs)"
     )
 
 
@@ -211,8 +216,9 @@ def _check(runs: Sequence[GivenRun], same_data: bool) -> None:
     }
     if same_data and len({run.identity["data_digest"] for run in runs}) > 1:
         raise ConfigError(
-            f"RUN: over different data, scores answer different questions: {_listed(stores)}. Give runs over one "
-            "store, or --curves-only for settings, curves and cost without scores and tests"
+            f"RUN: over different data, scores answer different questions: {_listed(stores)}. Give "
+            "runs over one store, or --curves-only for settings, curves and cost without scores "
+            "and tests"
         )
     for run in runs:
         if not run.reports:

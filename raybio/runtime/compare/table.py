@@ -1,6 +1,10 @@
-"""The table of final evaluations: scores with intervals, a row a model; repetitions as mean ± standard deviation.
+"""The table of final evaluations: a row for each model, scores with intervals.
 
-Final scores against a setting that is a number, as in MCCL's Figures 1, 2 and 4: temperatures, labels, proxies.
+Repetitions are shown as mean ± standard deviation. Scores are also drawn against numeric settings,
+as in Figures 1, 2 and 4 of Zhou et al. (2023): temperatures, labels, proxies.
+
+Final scores against a setting that is a number, as in MCCL's Figures 1, 2 and 4: temperatures,
+labels, proxies.
 """
 
 import csv
@@ -20,7 +24,8 @@ from raybio.runtime.compare.plots import plot_scores_by_setting
 from raybio.runtime.run.folder import RunFolder
 
 Score = Mapping[str, float]
-"""``value``, ``low`` and ``high``; of repetitions one deviation around the mean, and their number as ``num_runs``.
+"""``value``, ``low`` and ``high``; of repetitions one deviation around the mean, and their number
+as ``num_runs``.
 
 A score that is computed, such as chance, has its ``value`` alone.
 """
@@ -41,7 +46,8 @@ class ResultTable:
     Attributes:
         rows: label -> its scores.
         layout: names of splits and scores, and how they are shown.
-        precision_by_run: ``fp32`` or ``bf16`` of each run that left it to the machine, by the run's name.
+        precision_by_run: ``fp32`` or ``bf16`` of each run that left it to the machine, by the run's
+            name.
         remarks: lines below the table: what was cut of the inputs.
     """
 
@@ -60,7 +66,10 @@ class ResultTable:
         ]
 
     def cells(self, split: str) -> tuple[list[str], list[list[str]]]:
-        """Header and text cells of a split: value and 95 % interval, in percent where the layout says nothing else."""
+        """Return header and cells of a split: value and 95 % interval.
+
+        Scores are in percent where the layout does not list them as plain.
+        """
         body = []
         for label, scores in self.rows.items():
             if split in scores:
@@ -116,7 +125,7 @@ class ResultTable:
 
 
 def precision_conflict(precision_by_run: Mapping[str, str]) -> list[str]:
-    """Return a remark about runs that differ in precision though none was set; nothing if they agree."""
+    """Return a remark about runs whose precision differs though none was set; empty otherwise."""
     if len(set(precision_by_run.values())) < 2:
         return []
     listed = ", ".join(f"{run}: {precision}" for run, precision in precision_by_run.items())
@@ -144,7 +153,10 @@ def _spread(values: Sequence[float]) -> Score:
 
 
 def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
-    """``table.md``, ``table.json`` and the plots of the table; returns their paths, none if nothing was held out."""
+    """Write ``table.md``, ``table.json`` and the plots of the table; return the files.
+
+    There are none if the store has no held-out rows.
+    """
     splits = {split: table.layout.splits[split] for split in table.splits}
     paths = [folder.path / "table.json", folder.path / "table.md"]
     write_record(paths[0], "score table", {"scores": table.rows})
@@ -168,10 +180,10 @@ def write_table(table: ResultTable, folder: RunFolder) -> list[Path]:
 def write_joint_table(
     found: Mapping[str, tuple[ResultTable, RunFolder]], split: str = "test"
 ) -> Path:
-    """``joint_table.md`` in the first folder: the same models in several comparisons, a column a score of a split.
+    """Write ``joint_table.md`` into the first folder: one column for each comparison and score.
 
-    Rows are joined by the settings that they are called after; a comparison without any has "this run". Where there are
-    repetitions, their means alone.
+    Rows are joined by the settings that they are called after; a comparison without any has "this
+    run". Where there are repetitions, their means alone.
     """
     columns: list[tuple[str, dict[str, str]]] = []
     for name, (table, folder) in found.items():
@@ -213,7 +225,8 @@ def lines_for_terminal(table: ResultTable) -> Sequence[Any]:
         header, body = table.cells(split)
         drawn = Table(title=f"{table.title(split)} ({table.legend})")
         for number, name in enumerate(header):
-            # An interval has a line of its own, so that 80 columns are enough; nothing is ever cut off.
+            # An interval has a line of its own, so that 80 columns are enough; nothing is ever cut
+            # off.
             drawn.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
         for cells in body:
             drawn.add_row(*(cell.replace(" [", "\n[") for cell in cells))
@@ -241,10 +254,10 @@ class SettingsScores:
 def write_setting_plots(
     scores_by_settings: Sequence[SettingsScores], layout: TableLayout, folder: RunFolder
 ) -> list[Path]:
-    """Of each setting with three numbers or more ``scores-by-SETTING.csv`` and ``plots/scores-by-SETTING.png``.
+    """Write scores against each setting with three numbers or more, as CSV and picture.
 
-    They show the last split that runs are judged by and all have, a line for each combination of the other settings.
-    Files of an earlier comparison are deleted. Returns the paths.
+    They show the last split that runs are judged by and all have, a line for each combination of
+    the other settings. Files of an earlier comparison are deleted. Returns the paths.
     """
     for earlier in (*folder.path.glob("scores-by-*.csv"), *folder.plots.glob("scores-by-*.png")):
         earlier.unlink()

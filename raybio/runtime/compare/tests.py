@@ -61,7 +61,10 @@ class RunTest:
 
 
 def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTest], list[str]]:
-    """Every pair of groups on the units of every split, for every score of the layout; and why some are not tested."""
+    """Test every pair of groups on the units of every split, for every score of the layout.
+
+    Returns the tests, and notes on why some pairs are not tested.
+    """
     notes = _untested([run for group in groups for run in group.runs])
     tests = []
     for one, two in combinations(groups, 2):
@@ -79,14 +82,15 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
                 layout.measures[measure] for measure in layout.measures if measure not in defined
             ]:
                 notes.append(
-                    f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: no test"
+                    f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: "
+                    "no test"
                 )
             tests += [_test("units", one, two, split, measure, sides) for measure in defined]
     return _corrected(tests), list(dict.fromkeys(notes))
 
 
 def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
-    """Every pair of groups that have ``MIN_SEEDS`` seeds in common, by the final scores of their runs."""
+    """Test every pair of groups with ``MIN_SEEDS`` common seeds by the final scores of their runs."""
     tests = []
     for one, two in combinations(groups, 2):
         by_draw = [{run.draw: run for run in group.runs if run.scores} for group in (one, two)]
@@ -168,7 +172,8 @@ def _untested(runs: Sequence[GivenRun]) -> list[str]:
         ],
     }
     return [
-        f"Not tested in pairs: {', '.join(run.label for run, is_so in zip(runs, are_so, strict=True) if is_so)}; {why}"
+        "Not tested in pairs: "
+        f"{', '.join(run.label for run, is_so in zip(runs, are_so, strict=True) if is_so)}; {why}"
         for why, are_so in found.items()
         if any(are_so)
     ]

@@ -1,8 +1,10 @@
-"""Comparing a run with its kin: the same configuration with other values of some settings, and the table of all.
+"""Variants of a run: the same configuration with other values of some settings.
 
-SPPT's Table 6 is such a comparison: random vectors, the initial encoder, λ = 0, and the λ of the run. Of several
-settings every combination is a run; those that differ in nothing but seed or sentence set are repetitions, of which
-mean and deviation are told.
+They are trained one after the other and end in one table.
+
+SPPT's Table 6 is such a comparison: random vectors, the initial encoder, λ = 0, and the λ of the
+run. Of several settings every combination is a run; those that differ in nothing but seed or
+sentence set are repetitions, of which mean and deviation are told.
 """
 
 from collections.abc import Mapping, Sequence
@@ -84,8 +86,8 @@ def variants_of(request: TrainRequest, variations: Sequence[Variation]) -> list[
     """The run itself and, of all combinations of the values, those that differ from it.
 
     Raises:
-        ConfigError: if a setting does not exist or is given twice, or a value does not fit or cannot be part of a run's
-            name.
+        ConfigError: if a setting does not exist or is given twice, or a value does not fit or
+            cannot be part of a run's name.
     """
     paths = [one.path for one in variations]
     if len(set(paths)) < len(paths):
@@ -134,12 +136,12 @@ def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:
 def compare(
     request: TrainRequest, variations: Sequence[Variation] = ()
 ) -> tuple[Result, ResultTable]:
-    """Train the run and its kin, each resumable by itself, and put their final evaluations side by side.
+    """Train a run and its variants, each resumable by itself, and write one table of all.
 
-    Whatever is finished already is not trained again. The table goes into the run's folder (``table.md``,
-    ``table.json``, ``plots/table-*.png``) and among its MLflow artifacts, and so do the evaluations over steps
-    (``over_steps/``), those of repetitions as mean ± deviation, and scores against numeric settings (``scores-by-*.csv``,
-    ``plots/scores-by-*.png``).
+    Whatever is finished already is not trained again. The table goes into the run's folder
+    (``table.md``, ``table.json``, ``plots/table-*.png``) and among its MLflow artifacts, and so do
+    the evaluations over steps (``over_steps/``), those of repetitions as mean ± deviation, and
+    scores against numeric settings (``scores-by-*.csv``, ``plots/scores-by-*.png``).
 
     Raises:
         RaybioError: as ``train``.
@@ -226,7 +228,10 @@ def cut_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[
 def scores_by_settings(
     variants: Sequence[Variant], results: Sequence[Result]
 ) -> list[SettingsScores]:
-    """What each combination of the chosen settings came to; nothing where a run was not judged at its end."""
+    """Return the scores of each combination of the varied settings.
+
+    Empty if a run has no final evaluation.
+    """
     reports = [result.final for result in results if result.final is not None]
     if len(reports) < len(results):
         return []
@@ -251,9 +256,12 @@ def _alike(variants: Sequence[Variant]) -> list[list[int]]:
 
 
 def over_steps(variants: Sequence[Variant], results: Sequence[Result]) -> list[Path]:
-    """The method's metrics over the steps of all runs, in ``over_steps/`` of the first; repetitions are averaged.
+    """Write the method's metrics over the steps of all runs into ``over_steps/`` of the first.
 
-    A metric that some run does not log on its way is left out. Returns the folder, if there is anything in it.
+    Repetitions are averaged.
+
+    A metric that some run does not log on its way is left out. Returns the folder, if there is
+    anything in it.
     """
     first = variants[0].request
     reports = [read_reports(one.folder.metrics) for one in results]

@@ -1,4 +1,4 @@
-"""What a look before the start finds; no look takes for ever, and none that goes wrong ends the others."""
+"""Findings of the checks before a start; a check ends in time, and its failure ends no other."""
 
 import threading
 from collections import Counter
@@ -54,7 +54,10 @@ def guarded(
     thread.join(seconds)
     if found:
         return found[0]
-    why = f"not done within {seconds:g} s: {late or 'it hangs, or is slow'}; --seconds gives it longer"
+    why = (
+        f"not done within {seconds:g} s: {late or 'it hangs, or is slow'}; --seconds gives it "
+        "longer"
+    )
     return [Finding(check, ERROR, why)]
 
 

@@ -56,7 +56,10 @@ def look_at_token() -> Iterator[Finding]:
         )
         return
     if joins and not mode:
-        found = "RAY_AUTH_MODE is not set: a cluster with a token refuses this driver; export RAY_AUTH_MODE=token"
+        found = (
+            "RAY_AUTH_MODE is not set: a cluster with a token refuses this driver; export "
+            "RAY_AUTH_MODE=token"
+        )
         yield Finding("token", WARNING, found)
     if os.environ.get("RAY_AUTH_TOKEN"):
         yield Finding("token", OK, "in RAY_AUTH_TOKEN")
@@ -70,7 +73,10 @@ def look_at_token() -> Iterator[Finding]:
             else Finding("token", OK, f"{path} will be made, 0600")
         )
     elif others_can_read(path):
-        found = f"{path}: others can read it (mode {path.stat().st_mode & 0o777:04o}); chmod 600, and make a new one if"
+        found = (
+            f"{path}: others can read it (mode {path.stat().st_mode & 0o777:04o}); chmod 600, "
+            "and make a new one if"
+        )
         yield Finding("token", ERROR, f"{found} anybody else uses this machine")
     elif not path.read_text().strip():
         yield Finding(
@@ -101,12 +107,18 @@ def look_at_addresses() -> Iterator[Finding]:
             f"{found}unset it and use a tunnel (`ray dashboard`)",
         )
     if joins.startswith("http://") and urlsplit(joins).hostname not in LOCAL_ONLY:
-        found = f"RAY_ADDRESS is {joins}: the token and the code travel unencrypted; use a tunnel or https"
+        found = (
+            f"RAY_ADDRESS is {joins}: the token and the code travel unencrypted; use a tunnel "
+            "or https"
+        )
         yield Finding("addresses", WARNING, found)
 
 
 def look_at_upload(folder: Path, limit: int | None = None) -> Iterator[Finding]:
-    """What ``ray job submit --working-dir .`` would send, chosen by Ray's own code, against what the jobs API takes."""
+    """Compare what ``ray job submit --working-dir .`` would upload with the limit of the jobs API.
+
+    Ray's own code chooses the files.
+    """
     from ray._private.ray_constants import DASHBOARD_CLIENT_MAX_SIZE
 
     limit = DASHBOARD_CLIENT_MAX_SIZE if limit is None else limit
@@ -115,7 +127,10 @@ def look_at_upload(folder: Path, limit: int | None = None) -> Iterator[Finding]:
         return
     sizes, is_whole = uploaded(folder, UPLOAD_SECONDS)
     total, largest = sum(sizes.values()), heapq.nlargest(3, sizes.items(), key=lambda item: item[1])
-    found = f"{'' if is_whole else 'more than '}{total / MIB:.1f} of at most {limit / MIB:.0f} MiB: {len(sizes):,} files"
+    found = (
+        f"{'' if is_whole else 'more than '}{total / MIB:.1f} of at most {limit / MIB:.0f} "
+        f"MiB: {len(sizes):,} files"
+    )
     if total <= NEARLY * limit and is_whole:
         yield Finding("upload", OK, found)
         return
@@ -129,7 +144,10 @@ def look_at_upload(folder: Path, limit: int | None = None) -> Iterator[Finding]:
 
 
 def uploaded(folder: Path, seconds: float = float("inf")) -> tuple[dict[Path, int], bool]:
-    """Path and size of what Ray packs of a working directory, and whether ``seconds`` were enough to see all of it."""
+    """Return path and size of the files that Ray packs of a working directory.
+
+    Also whether ``seconds`` were enough to see all of them.
+    """
     from ray._private.ray_constants import (
         RAY_RUNTIME_ENV_IGNORE_GITIGNORE,
         get_runtime_env_default_excludes,
@@ -158,7 +176,7 @@ def uploaded(folder: Path, seconds: float = float("inf")) -> tuple[dict[Path, in
 
 @contextmanager
 def probe_folder(runs: Path) -> Iterator[Path]:
-    """A folder in that of runs for as long as the block lasts, with a file of the driver; nothing is left.
+    """Make a temporary folder in that of runs, with a file of the driver, for a ``with`` block.
 
     Raises:
         ClusterError: if it cannot be made, or what the driver writes there does not come back.
@@ -214,10 +232,16 @@ def free_space(place: Path) -> tuple[int, float]:
 def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, place: str) -> str:
     """What is wrong with a disk, empty for nothing."""
     if free_bytes < min_free_gib * GIB:
-        return f"{free_bytes / GIB:.1f} GiB free for {place}, want {min_free_gib:g}; make room or choose another disk"
+        return (
+            f"{free_bytes / GIB:.1f} GiB free for {place}, want {min_free_gib:g}; make room or "
+            "choose another disk"
+        )
     stops_at = float(os.environ.get(RAY_STOPS_AT, "0.95"))
     if used_share > stops_at:
-        found = f"the disk of {place} is {used_share:.0%} full; Ray refuses to use it beyond {stops_at:.0%}"
+        found = (
+            f"the disk of {place} is {used_share:.0%} full; Ray refuses to use it beyond "
+            f"{stops_at:.0%}"
+        )
         return f"{found}: make room, or set {RAY_STOPS_AT} for Ray and for this"
     return ""
 
@@ -240,7 +264,10 @@ def look_at_shared_memory(
     """Whether Ray's object store will have room in shared memory, on this machine."""
     free = shutil.disk_usage(place).free / MIB
     if free < min_object_store_mib:
-        found = f"{place} has {free:.0f} MiB free, want {min_object_store_mib:g}: Ray would use the disk instead, slowly;"
+        found = (
+            f"{place} has {free:.0f} MiB free, want {min_object_store_mib:g}: Ray would use "
+            "the disk instead, slowly;"
+        )
         yield Finding(
             "object store", WARNING, f"{found} in a container, give it more (docker run --shm-size)"
         )
@@ -256,7 +283,10 @@ def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
         path = Path(uri.removeprefix("sqlite:///"))
         yield from _look_at_database(path)
         if on_cluster:
-            found = "sqlite takes one writer: with several drivers at a time, give them an `mlflow server`"
+            found = (
+                "sqlite takes one writer: with several drivers at a time, give them an "
+                "`mlflow server`"
+            )
             yield Finding("MLflow", WARNING, f"{shown}: {found} with --tracking-uri")
         if not path.exists():
             return
@@ -305,5 +335,8 @@ def _look_at_database(path: Path) -> Iterator[Finding]:
             database.execute("BEGIN IMMEDIATE")  # takes the one writer's place, and gives it back
             database.execute("ROLLBACK")
     except sqlite3.Error as error:
-        found = f"{path}: {error}; end the other writer, make it writable, or choose another with --tracking-uri"
+        found = (
+            f"{path}: {error}; end the other writer, make it writable, or choose another with "
+            "--tracking-uri"
+        )
         yield Finding("MLflow", ERROR, found)

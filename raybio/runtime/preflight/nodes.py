@@ -42,7 +42,9 @@ PACKAGES = (
 
 
 SHARED_SECONDS = 10.0
-"""How long a file of another node may stay unseen: network file systems remember folders for a while."""
+"""How long a file of another node may stay unseen: network file systems remember folders for a
+while.
+"""
 
 
 HEAD = "node:__internal_head__"
@@ -64,7 +66,10 @@ class Question:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what results depend on; raybio's with a digest of its code, which is edited between versions."""
+    """Return the versions that results depend on.
+
+    raybio's has a digest of its code, which is edited between versions.
+    """
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -164,7 +169,10 @@ def seen_storage(probe: Path, file: Path) -> str:
     deadline = time.monotonic() + SHARED_SECONDS
     while not (probe / "driver").is_file():
         if time.monotonic() > deadline:
-            return f"does not see what the driver wrote into {probe.parent}: it is not shared; mount it on every node"
+            return (
+                f"does not see what the driver wrote into {probe.parent}: it is not shared; "
+                "mount it on every node"
+            )
         time.sleep(0.2)
     problem = write_and_read(file)
     return f"cannot write into {probe.parent} ({problem})" if problem else ""
@@ -198,7 +206,7 @@ def _token_problem() -> str:
 
 
 def compare_versions(here: dict[str, str], nodes: Sequence[NodeFacts]) -> Iterator[Finding]:
-    """Whether nodes have what the driver has; another build of the same version is only warned about."""
+    """Check that nodes have the driver's versions; another build of the same is a warning."""
     wrong: dict[str, str] = {}
     builds: dict[str, str] = {}
     for facts in nodes:
@@ -314,7 +322,10 @@ def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Fin
         found = f"{address} answers without a token: whoever reaches it runs code as you;"
         yield Finding("dashboard", ERROR, f"{found} start every node with RAY_AUTH_MODE=token")
     elif host not in LOCAL_ONLY:
-        found = f"listens on {address}, not on loopback alone; ray start --dashboard-host=127.0.0.1, and use a tunnel"
+        found = (
+            f"listens on {address}, not on loopback alone; ray start "
+            "--dashboard-host=127.0.0.1, and use a tunnel"
+        )
         yield Finding("dashboard", WARNING if with_token else ERROR, found)
     else:
         asked = "refuses who has no token" if status in (401, 403) else "is not reached from here"

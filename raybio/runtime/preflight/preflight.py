@@ -1,4 +1,4 @@
-"""What would go wrong, before anything starts: this machine first, then the cluster by a task on every node.
+"""Checks before anything starts: this machine first, then a task on every node of the cluster.
 
 ``here`` and ``nodes`` hold the looks themselves; here is their order.
 """
@@ -23,7 +23,7 @@ from raybio.runtime.cluster.connection import (
     local_node,
     started,
 )
-from raybio.runtime.cluster.room import Node, check_resources, room_of_trials
+from raybio.runtime.cluster.resources import Node, check_resources, trial_resources
 from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
@@ -91,7 +91,8 @@ def preflight(intent: Intent) -> list[Finding]:
     """Look at everything; what goes wrong is a finding and never ends the rest.
 
     Raises:
-        ConfigError: for settings without a method that they are of, and for options that this job does not have.
+        ConfigError: for settings without a method that they are of, and for options that this job
+            does not have.
     """
     arguments, findings = intent.arguments, list[Finding]()
     _refuse_what_means_nothing(intent)
@@ -132,7 +133,8 @@ def _refuse_what_means_nothing(intent: Intent) -> None:
     arguments, of_sweeps = intent.arguments, intent.budget or intent.gpus_per_worker is not None
     if intent.method is None and intent.space is None and (arguments.settings or arguments.config):
         raise ConfigError(
-            "--set and --config: got no method, want --method or --space to say whose settings they are"
+            "--set and --config: got no method, want --method or --space to say whose settings "
+            "they are"
         )
     if intent.space is None and of_sweeps:
         raise ConfigError(
@@ -140,7 +142,8 @@ def _refuse_what_means_nothing(intent: Intent) -> None:
         )
     if intent.space is not None and arguments.device != "auto":
         raise ConfigError(
-            f"--device {arguments.device}: a sweep has no such option; want --gpus-per-worker, 0 for CPUs"
+            f"--device {arguments.device}: a sweep has no such option; want --gpus-per-worker, 0 "
+            "for CPUs"
         )
 
 
@@ -211,11 +214,12 @@ def _fits(intent: Intent, plan: _Settled, nodes: Sequence[Node]) -> Iterator[Fin
     """Whether a training, or one trial at least, has room on these nodes."""
     workers, cpus_per_worker = plan.workers, plan.cpus_per_worker
     if intent.space is not None:
-        # Of a space that cannot be read, how many trials are wanted is not known: whether one has room is.
+        # Of a space that cannot be read, how many trials are wanted is not known: whether one has
+        # room is.
         budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
         given = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": intent.gpus_per_worker}
         yield Finding(
-            "resources", OK, room_of_trials(nodes, budget, workers=workers, **given).arithmetic
+            "resources", OK, trial_resources(nodes, budget, workers=workers, **given).arithmetic
         )
         return
     asked = check_resources(workers, cpus_per_worker, nodes, plan.use_gpu)
@@ -230,7 +234,8 @@ def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
     if address.startswith(("http://", "https://")):
         return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
     with ExitStack() as stack:
-        # What Ray starts ends with the thread that started it; its own limits end a start that takes too long.
+        # What Ray starts ends with the thread that started it; its own limits end a start that
+        # takes too long.
         limit = intent.seconds if address else None
         joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
         if any(one.state == ERROR for one in joined):
@@ -251,7 +256,8 @@ def _join(stack: ExitStack, address: str, plan: _Settled) -> Iterator[Finding]:
             socket.create_connection((host, int(port)), here.CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the cluster runs"
+                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the "
+                "cluster runs"
             ) from None
     stack.enter_context(started(threads=1, with_dashboard=plan.space is not None))
     nodes = len(cluster_nodes())
@@ -261,7 +267,10 @@ def _join(stack: ExitStack, address: str, plan: _Settled) -> Iterator[Finding]:
 
 
 def _look_at_jobs(address: str) -> Iterator[Finding]:
-    """The jobs API alone: no driver can run here, so the nodes are for a submitted preflight to look at."""
+    """Check the jobs API alone: no driver can run here.
+
+    The nodes are left to a preflight that is submitted as a job.
+    """
     from ray.job_submission import JobSubmissionClient
 
     try:
@@ -269,12 +278,16 @@ def _look_at_jobs(address: str) -> Iterator[Finding]:
     except Exception as error:  # ConnectionError, or RuntimeError with the server's own words
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ClusterError(
-            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check RAY_ADDRESS, the tunnel "
-            "(`ray dashboard`), and that RAY_AUTH_MODE=token and the cluster's token are set"
+            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check "
+            "RAY_ADDRESS, the tunnel (`ray dashboard`), and that RAY_AUTH_MODE=token and the "
+            "cluster's token are set"
         ) from None
     host = urlsplit(address).hostname
     yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
-    found = "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py ... looks at them"
+    found = (
+        "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py "
+        "... looks at them"
+    )
     yield Finding("nodes", WARNING, found)
 
 

@@ -16,7 +16,7 @@ from raybio.encoders.input_lengths import InputLengths
 from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import check_plan, connected
-from raybio.runtime.cluster.room import Node, Resources, check_resources
+from raybio.runtime.cluster.resources import Node, Resources, check_resources
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.duration import DurationEstimate, epochs_in_words
 from raybio.runtime.run.folder import COMPLETE, RunFolder

@@ -1,4 +1,4 @@
-"""A run's folder: where its files lie, who may write into it, and what must stay the same between two starts."""
+"""A run's folder: its files, its locks, and what must stay the same between two starts."""
 
 import contextlib
 import difflib
@@ -64,8 +64,8 @@ class RunFolder:
         check_local(runs, "folder of runs")
         if not _NAME.fullmatch(name) or ".." in name:
             raise ConfigError(
-                f"--name: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', beginning with a letter "
-                "or digit and without '..'"
+                f"--name: got {name!r}, want up to 100 letters, digits, '-', '+', '_' or '.', "
+                "beginning with a letter or digit and without '..'"
             )
         self.name, self.path = name, Path(runs).expanduser().absolute() / name
         self.config = self.path / "config.yaml"
@@ -112,7 +112,7 @@ class RunFolder:
             return None
 
     def record_precision(self, name: str) -> None:
-        """Write the run's precision into ``run.json``, once and for all; the driver holds the folder's lock.
+        """Write the run's precision into ``run.json``, once; the caller holds the driver's lock.
 
         Raises:
             CheckpointError: if another one is recorded.
@@ -122,7 +122,8 @@ class RunFolder:
         recorded = identity.get("precision", name)
         if recorded != name:
             raise CheckpointError(
-                f"{self.identity}: the run computes in {recorded}, got {name}. Choose another --name to train in {name}"
+                f"{self.identity}: the run computes in {recorded}, got {name}. Choose another "
+                f"--name to train in {name}"
             )
         try:
             write_record(self.identity, "run", identity | {"precision": name})
@@ -142,16 +143,17 @@ class RunFolder:
 
     def _unwritable(self, error: OSError) -> ClusterError:
         return ClusterError(
-            f"{self.path}: the run's folder cannot be written ({error.strerror or error}). Choose a writable one "
-            "with --runs or RAYBIO_RUNS"
+            f"{self.path}: the run's folder cannot be written ({error.strerror or error}). Choose "
+            "a writable one with --runs or RAYBIO_RUNS"
         )
 
     def read_identity(self) -> dict[str, Any] | None:
-        """Return what the run is: ``run.json``, or its copy in the newest checkpoint; None if there is no run.
+        """Return ``run.json``, or its copy in the newest checkpoint; None if there is no run.
 
         Raises:
             CheckpointError: if the newest checkpoint has another format version.
-            RecordError: if ``run.json`` is damaged or missing and the checkpoints have no copy of it.
+            RecordError: if ``run.json`` is damaged or missing and the checkpoints have no copy of
+                it.
         """
         content, damage = self._read(self.identity, "run")
         if damage is not None:
@@ -159,11 +161,12 @@ class RunFolder:
         return content
 
     def read_launch(self) -> dict[str, Any]:
-        """Return how the run was last started: ``launch.json``, or its copy in the newest checkpoint; empty if unknown.
+        """Return ``launch.json``, or its copy in the newest checkpoint; empty if unknown.
 
         Raises:
             CheckpointError: if the newest checkpoint has another format version.
-            RecordError: if ``launch.json`` is damaged and checkpoints that have no copy of it depend on it.
+            RecordError: if ``launch.json`` is damaged and checkpoints that have no copy of it
+                depend on it.
         """
         content, damage = self._read(self.launch, "launch")
         if content is not None:
@@ -227,10 +230,10 @@ class RunFolder:
         data_digest: str,
         changeable_settings: tuple[str, ...],
     ) -> bool:
-        """Make the run, or check that the one in the folder is this one; returns whether it was there already.
+        """Make the run, or check that the folder's run is this one; return whether it existed.
 
-        The driver does so while it holds the folder's lock. A start that failed before there was anything to keep
-        is replaced by a run of other settings.
+        The driver does so while it holds the folder's lock. A start that failed before there was
+        anything to keep is replaced by a run of other settings.
 
         Args:
             method: its name in ``METHODS``.
@@ -240,9 +243,11 @@ class RunFolder:
             changeable_settings: dotted paths that may differ from the last start.
 
         Raises:
-            CheckpointError: if the folder holds a run of another method, configuration or store, with the difference.
+            CheckpointError: if the folder holds a run of another method, configuration or store,
+                with the difference.
             ClusterError: if the folder cannot be written.
-            RecordError: if its ``run.json`` is lost, so that nobody knows which run the folder holds.
+            RecordError: if its ``run.json`` is lost, so that nobody knows which run the folder
+                holds.
         """
         identity = {"method": method, "data_digest": data_digest}
         try:
@@ -257,7 +262,8 @@ class RunFolder:
         if old is None and self._has_more_than_checkpoints:
             # Checkpoints alone are those of another run, from which a trial of PBT starts.
             raise RecordError(
-                f"{self.identity}: missing, although the folder holds results. {FORMATS['run'].if_lost}"
+                f"{self.identity}: missing, although the folder holds results. "
+                f"{FORMATS['run'].if_lost}"
             )
         if old is not None:
             free = tuple(f"{path}: " for path in changeable_settings)
@@ -269,8 +275,8 @@ class RunFolder:
             ]
             if changes and self._has_results:
                 raise CheckpointError(
-                    f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> now). Give the same "
-                    "settings to continue it, or choose another --name"
+                    f"{self.path} holds a run with other settings: {'; '.join(changes)} (then -> "
+                    "now). Give the same settings to continue it, or choose another --name"
                 )
             if changes:
                 self._begin_anew("; ".join(changes))
@@ -315,7 +321,7 @@ class RunFolder:
         return result.get("status") in COMPLETE
 
     def _begin_anew(self, reason: str) -> None:
-        """Delete what a start left that came to no checkpoint, and say so; the folder's locks stay."""
+        """Delete and report what a start without a checkpoint left; the folder's locks stay."""
         # Only now: metrics_log is imported by those who follow a run.
         from raybio.runtime.run.metrics_log import read_reports
 
@@ -347,7 +353,7 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def begin_start(self) -> str:
-        """Return a name for this start of the run; workers of earlier starts find that they are no longer wanted.
+        """Record a new start and return its name; workers of earlier starts then end.
 
         Ray may restart the workers of a failed start after its driver has given it up.
         """
@@ -361,7 +367,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:
-        """Hold the folder as ``who`` (``driver`` or ``writer``); the lock ends with the process, however it ends.
+        """Hold the folder as ``who`` (``driver`` or ``writer``) until the block or the process ends.
 
         Raises:
             ClusterError: if another process holds it for longer than ``timeout_seconds``.
@@ -371,8 +377,9 @@ class RunFolder:
             while not _try_lock(file):
                 if time.monotonic() > deadline:
                     raise ClusterError(
-                        f"{self.path}: another process is at work on this run (its {who} holds the lock for more than "
-                        f"{timeout_seconds:.0f} s). Wait until it ends, stop it, or choose another --name"
+                        f"{self.path}: another process is at work on this run (its {who} holds the "
+                        f"lock for more than {timeout_seconds:.0f} s). Wait until it ends, stop "
+                        "it, or choose another --name"
                     )
                 time.sleep(0.2)
             yield
@@ -401,11 +408,11 @@ def committed_in(checkpoints: Path) -> bool:
 
 
 def model_folder(given: str, option: str) -> str:
-    """The model of a run, if ``given`` is a run's folder; anything else as it is: a model's folder, or a hub id.
+    """Return the model folder of a run's folder; other paths and hub ids as they are.
 
     Raises:
-        ConfigError: for a run that has no model yet, for a sweep, and for what is not in a folder that is there, with
-            the option that named it.
+        ConfigError: for a run that has no model yet, for a sweep, and for what is not in a folder
+            that is there, with the option that named it.
     """
     folder = Path(given).expanduser()
     if not folder.exists() and folder.parent != Path() and folder.parent.is_dir():
@@ -428,7 +435,8 @@ def model_folder(given: str, option: str) -> str:
         )
     if not (export := RunFolder(folder.parent, folder.name).export).is_dir():
         raise ConfigError(
-            f"{option} {given}: that run has no model yet ({export.name}/); run its command to the end"
+            f"{option} {given}: that run has no model yet ({export.name}/); run its command to the "
+            "end"
         )
     return str(export.absolute())
 
@@ -438,8 +446,8 @@ def _open_lock(path: Path) -> IO[str]:
         return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise ClusterError(
-            f"{path}: cannot be written ({error.strerror}): workers and driver must share the runs folder. Choose one "
-            "that all of them can write with --runs"
+            f"{path}: cannot be written ({error.strerror}): workers and driver must share the runs "
+            "folder. Choose one that all of them can write with --runs"
         ) from None
 
 

@@ -10,7 +10,7 @@ from raybio.runtime.cluster.connection import (
     local_node,
     started,
 )
-from raybio.runtime.cluster.room import Node, Resources, Room, places
+from raybio.runtime.cluster.resources import Node, Resources, TrialResources, num_fitting
 from raybio.training.precision import Decision, Processor, local_processors
 
 _log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ NODE_SECONDS = 120.0
 """Time for a node to start a process and import torch."""
 
 
-Plan = Callable[[Sequence[Node]], Resources | Room]
+Plan = Callable[[Sequence[Node]], Resources | TrialResources]
 """Nodes of a cluster -> what each worker reserves."""
 
 
@@ -55,7 +55,7 @@ def _ask_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Processor
     answers = []
     for node in ray.nodes():
         has = node["Resources"]
-        if node["Alive"] and places(
+        if node["Alive"] and num_fitting(
             Node(has.get("CPU", 0), has.get("GPU", 0)), cpus_per_worker, gpus_per_worker
         ):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)

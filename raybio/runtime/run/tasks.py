@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from raybio.core.errors import RaybioError
 from raybio.runtime.cluster.connection import cluster_nodes, started
-from raybio.runtime.cluster.room import Room, room
+from raybio.runtime.cluster.resources import TrialResources, fit_trials
 
 MAX_RETRIES = 3
 """Of a task whose machine is lost."""
@@ -20,7 +20,7 @@ class Task(Protocol):
         """Whether there is nothing left to do."""
         ...
 
-    def work(self, place: Room) -> Any:
+    def work(self, place: TrialResources) -> Any:
         """Do it, on some machine of the cluster, with what ``place`` reserves."""
         ...
 
@@ -57,11 +57,13 @@ def work_off(tasks: Sequence[Task], share: Share) -> None:
             asked = {"cpus_per_worker": share.cpus, "gpus_per_worker": share.gpus}
             work_off_here(
                 missing,
-                room(cluster_nodes(), workers=1, at_most=len(missing), least_cpus=1.0, **asked),
+                fit_trials(
+                    cluster_nodes(), workers=1, at_most=len(missing), least_cpus=1.0, **asked
+                ),
             )
 
 
-def work_off_here(tasks: Sequence[Task], place: Room) -> None:
+def work_off_here(tasks: Sequence[Task], place: TrialResources) -> None:
     """Work off tasks on the connected cluster; as ``work_off`` otherwise."""
     import ray
 
@@ -82,5 +84,5 @@ def work_off_here(tasks: Sequence[Task], place: Room) -> None:
             ray.cancel(left)
 
 
-def _work(task: Task, place: Room) -> Any:
+def _work(task: Task, place: TrialResources) -> Any:
     return task.work(place)

@@ -12,7 +12,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from raybio.core import errors
 from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record
-from raybio.runtime.cluster.room import Resources
+from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.worker import Order, work
 

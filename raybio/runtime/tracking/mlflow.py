@@ -1,4 +1,4 @@
-"""What MLflow is told of a run, and how: one function a request, each of which may fail and be called again."""
+"""Requests to MLflow: a function for each, which may fail and be called again."""
 
 import contextlib
 import functools
@@ -26,7 +26,8 @@ LONGEST_PARAM = 6000
 
 
 _SETTINGS = {
-    # Ours is the only retry: MLflow's own would send a second "create run" whose first answer was lost.
+    # Ours is the only retry: MLflow's own would send a second "create run" whose first answer was
+    # lost.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
@@ -49,7 +50,7 @@ def connected(uri: str) -> Any:
 
 
 def goes_on(client: Any, run_id: str) -> bool:
-    """Set the run to running again; False if the server says that it has no such run any more, and only then."""
+    """Set the run to running again; False only if the server says that it has no such run."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -64,7 +65,7 @@ def goes_on(client: Any, run_id: str) -> bool:
 
 
 def find_runs(client: Any, method: str, key: str) -> list[str]:
-    """All runs that were made with this key, by attempts whose answers were lost or whose process was killed too."""
+    """Return all runs with this key, including those of attempts whose answer was lost."""
     experiment = client.get_experiment_by_name(method)
     if experiment is None:
         return []
@@ -88,7 +89,10 @@ def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, st
 
 
 def tags_of(method: str, data_digest: str) -> dict[str, str]:
-    """The method, the store's digest, versions of what computes, and raybio's commit; nothing of the environment."""
+    """Return tags: the method, the store's digest, versions and raybio's commit.
+
+    They hold nothing of the environment.
+    """
     tags = {"method": method, "data_digest": data_digest, "version.python": sys.version.split()[0]}
     for package in _VERSIONS:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -101,8 +105,8 @@ def tags_of(method: str, data_digest: str) -> dict[str, str]:
 def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str) -> None:
     """The run's settings, each and as one file, and its data.
 
-    A parameter that the run has stays as it is, since MLflow lets none change: an attempt that was cut short may have
-    sent it, and the next start may have another budget.
+    A parameter that the run has stays as it is, since MLflow lets none change: an attempt that was
+    cut short may have sent it, and the next start may have another budget.
     """
     from mlflow.entities import Dataset, DatasetInput, Param
 
@@ -134,7 +138,7 @@ def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None
 
 
 def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
-    """A report of ``final/SPLIT/SCORE``, the final evaluation of the trained model; none before there is one."""
+    """Return a report of ``final/SPLIT/SCORE``; empty before the final evaluation."""
     outcome = read_recomputable(folder.outcome, "outcome") or {}
     report = FinalReport.from_json(outcome.get("final", {}))
     scores = {} if report is None else report.scores.get("trained", {})

@@ -1,12 +1,17 @@
-"""Tracking in MLflow, from the driver, in a thread of its own: training never waits for it, and nothing is lost.
+"""Tracking in MLflow from a thread of the driver: training never waits for it.
 
-Metrics come from ``metrics.jsonl``; how far they were forwarded, and which files were sent, is kept in
-``tracking.json``, so what a server did not take is sent again, and only that, also after a restart.
+Metrics come from ``metrics.jsonl``. ``tracking.json`` records how far they were forwarded and which
+files were sent, so that only what the server lacks is sent again, also after a restart.
 
-The driver is the only writer, wherever the workers are, so the sqlite default is right for one driver at a time on any
-cluster, and for several on one machine, which wait for each other's lock. It is wrong for drivers on several machines:
-a network file system's locks do not hold between them. They need an ``mlflow server`` on PostgreSQL. One driver cannot
-know of the others, so sqlite on a network file system is warned about, not refused.
+Metrics come from ``metrics.jsonl``; how far they were forwarded, and which files were sent, is kept
+in ``tracking.json``, so what a server did not take is sent again, and only that, also after a
+restart.
+
+The driver is the only writer, wherever the workers are, so the sqlite default is right for one
+driver at a time on any cluster, and for several on one machine, which wait for each other's lock.
+It is wrong for drivers on several machines: a network file system's locks do not hold between them.
+They need an ``mlflow server`` on PostgreSQL. One driver cannot know of the others, so sqlite on a
+network file system is warned about, not refused.
 """
 
 import itertools
@@ -47,7 +52,9 @@ KILLED_SECONDS = 20.0
 
 
 SLOWEST_BYTES_PER_SECOND = 100_000
-"""A file that is sent more slowly counts as stuck; requests that do not move at all end earlier by themselves."""
+"""A file that is sent more slowly counts as stuck; requests that do not move at all end earlier by
+themselves.
+"""
 
 
 WARN_SECONDS = 60.0
@@ -69,7 +76,8 @@ def tracking_uri(uri: str | None, runs: Path) -> str:
     """An absolute tracking URI; by default ``mlflow.db`` beside the folder of runs.
 
     Raises:
-        ConfigError: for anything but a sqlite file and the address of a server, and for a password in that address.
+        ConfigError: for anything but a sqlite file and the address of a server, and for a password
+            in that address.
     """
     if uri is None:
         return f"sqlite:///{runs.expanduser().absolute().parent / 'mlflow.db'}"
@@ -82,14 +90,15 @@ def tracking_uri(uri: str | None, runs: Path) -> str:
             f"{scheme}://..." if rest else scheme.rpartition("@")[2]
         )  # what else stands there may be a password
         raise ConfigError(
-            f"--tracking-uri: got {got!r}; want sqlite:///mlflow.db or another file, or the http(s) address of an "
-            "`mlflow server`, which is what writes to any other database. MLflow 3 no longer writes folders of files"
+            f"--tracking-uri: got {got!r}; want sqlite:///mlflow.db or another file, or the "
+            "http(s) address of an `mlflow server`, which is what writes to any other database. "
+            "MLflow 3 no longer writes folders of files"
         )
     if ":" in login:
         raise ConfigError(
             f"--tracking-uri: got {scheme}://...@{address} with a password in it, which lists of "
-            "processes and the run's files would show; want it without. Set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
+            "processes and the run's files would show; want it without. Set "
+            "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
     return uri
 
@@ -122,7 +131,8 @@ class Tracker:
             config: the whole configuration.
             data_digest: of the store.
             parent_run_id: the run that this one belongs to.
-            parent: its tracker, if it may not have an id yet; this process then samples the machine for the parent.
+            parent: its tracker, if it may not have an id yet; this process then samples the machine
+                for the parent.
         """
         self.folder, self.uri, self.method, self.config = folder, uri, method, config
         self.data_digest, self.parent_run_id, self.parent = data_digest, parent_run_id, parent
@@ -159,17 +169,22 @@ class Tracker:
         self._thread.start()
 
     def kill(self) -> None:
-        """Mark the run as killed now, since this process may not have long to live; forwarding goes on."""
+        """Mark the run as killed now, since this process may not have long to live.
+
+        Forwarding goes on.
+        """
         self._is_killed = self._is_hurried = True
         self._wake.set()
 
     def note(self, tags: dict[str, str], metrics: dict[str, float]) -> None:
-        """What the run shall have when it has ended, beside what stands in its log; for ``end`` to send."""
+        """Give tags and metrics that are not in the log, for ``end`` to send."""
         self._tags = tags
         self._facts = [{"step": 0, "time_ms": int(time.time() * 1000), "metrics": metrics}]
 
     def end(self, status: str, why: str = "") -> None:
-        """Let the run end once MLflow has all of it; returns at once, and goes on trying until ``wait`` gives up.
+        """Let the run end once MLflow has all of it; return at once.
+
+        Sending is retried until ``wait`` gives up.
 
         Args:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
@@ -180,11 +195,11 @@ class Tracker:
             waiting._wake.set()  # a pause after a failure ends: the server may be back
 
     def wait(self, seconds: float) -> bool:
-        """Wait until MLflow has the whole run that was ended, or give up with a warning; returns whether it has.
+        """Wait until MLflow has the whole ended run, or give up with a warning; return whether it has.
 
         Args:
-            seconds: without anything arriving there, after which it is given up; in all, where ``kill`` was called for
-                this run or its parent.
+            seconds: without anything arriving there, after which it is given up; in all, where
+                ``kill`` was called for this run or its parent.
         """
         if self._thread is None:
             return False
@@ -194,14 +209,17 @@ class Tracker:
         # A child whose parent is not there says nothing: its parent does.
         if not self._is_done and (self.parent is None or self.parent.is_open.is_set()):
             _log.warning(
-                "MLflow at %s did not take everything; %s keeps it, and the same command sends it again",
+                "MLflow at %s did not take everything; %s keeps it, and the same command sends it "
+                "again",
                 self.uri.split("@")[-1],
                 self.folder.metrics,
             )
         return self._is_done
 
     def finish(self, status: str, why: str = "") -> None:
-        """Send what is left, the artifacts and the final status; gives up when nothing has arrived for two minutes.
+        """Send what is left, the artifacts and the final status.
+
+        Gives up when nothing has arrived for two minutes.
 
         Args:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
@@ -222,7 +240,10 @@ class Tracker:
         return self._is_pending
 
     def _own_key(self) -> str:
-        """Return the same key each time for a run, and for a trial, which has no ``run.json`` before it starts."""
+        """Return the key of a run or trial, the same at each start.
+
+        A trial has no ``run.json`` before it starts.
+        """
         if self.parent is not None:
             return f"{self.parent.key}-{self.folder.name}"
         identity = read_record(self.folder.identity, "run") or {}
@@ -230,7 +251,10 @@ class Tracker:
 
     @property
     def _deadline(self) -> float:
-        """When waiting ends; it moves on while something arrives, unless this process may not have long to live."""
+        """The time at which waiting ends.
+
+        It moves on while something arrives, unless this process may not have long to live.
+        """
         until = self._waiting_since + self._patience
         if self._is_hurried or (self.parent is not None and self.parent._is_hurried):
             return until
@@ -256,7 +280,7 @@ class Tracker:
             )
 
     def _has_parent(self) -> bool:
-        """Wait until the parent's run is there, without a word: its own tracker says what is wrong."""
+        """Wait silently until the parent's run exists: its own tracker reports what is wrong."""
         while self.parent is not None and not self.parent.is_open.wait(timeout=0.2):
             if time.monotonic() > self._deadline:
                 return False
@@ -338,8 +362,9 @@ class Tracker:
     def _send_artifacts(self) -> None:
         """Those that this run does not have yet as they are now.
 
-        A file is known by its size and the time of its last change: reading gigabytes of weights for a digest at each
-        attempt would take longer than it saves, and files of a run are written anew, never changed in place.
+        A file is known by its size and the time of its last change: reading gigabytes of weights
+        for a digest at each attempt would take longer than it saves, and files of a run are written
+        anew, never changed in place.
         """
         for path in mlflow_run.artifacts(self.folder):
             name, status = path.relative_to(self.folder.path).as_posix(), path.stat()
@@ -399,7 +424,7 @@ def _warn(uri: str, error: Exception) -> None:
 
 
 def add_artifacts(folder: RunFolder, paths: list[Path]) -> None:
-    """Add files or folders to the finished run of ``folder``; a tracking server that is away is only warned about."""
+    """Add files or folders to the finished MLflow run; an unavailable server is a warning."""
     saved = read_recomputable(folder.tracking, "tracking") or {}
     if not saved.get("run_id"):
         return

@@ -1,4 +1,4 @@
-"""What the driver does while Ray Tune works: it notes how each trial ended, keeps its MLflow run, prints a line."""
+"""Ray Tune's callback in the driver: records how trials end, tracks and prints them."""
 
 import time
 from dataclasses import asdict
@@ -33,11 +33,9 @@ from raybio.runtime.tune.trial import (
 from raybio.training.checkpoint import delete_all_but_newest
 
 TRIALS = "trials.json"
-"""The sweep's trials in the order of their start; what a sweep that goes on begins with."""
+"""The sweep's trials in the order of their start, with which a resumed sweep begins."""
 
-
-LONGEST_REASON = 300
-
+MAX_REASON_LETTERS = 300
 
 MLFLOW_STATUS = {
     FINISHED: "FINISHED",
@@ -49,16 +47,17 @@ MLFLOW_STATUS = {
 
 
 def earlier_trials(sweep: Path) -> list[Trial]:
-    """The trials of the sweep's earlier starts, in order; of a population, its members as they stood."""
-    return [Trial(**one) for one in (read_record(sweep / TRIALS, "trials") or {}).get("trials", [])]
+    """Return the trials of the sweep's earlier starts in order; of a population, its members."""
+    content = read_record(sweep / TRIALS, "trials") or {"trials": []}
+    return [Trial(**fields) for fields in content["trials"]]
 
 
 class TrialCallback(Callback):
-    """Ray Tune's callback.
+    """Follows the trials of a sweep.
 
     Attributes:
         trials: all that were started, in the order of their first start.
-        refused: what a trial found wrong with the sweep itself; the others then end at once.
+        refused: an error that every trial would have; the others then end at once. None so far.
     """
 
     refused: str | None = None
@@ -71,81 +70,85 @@ class TrialCallback(Callback):
             spec: what its trials share.
             parent: tracks the sweep itself.
         """
-        self.folder, self.spec, self.parent = folder, spec, parent
+        self.folder = folder
+        self.spec = spec
+        self.parent = parent
         self.trials: list[Trial] = []
-        self._member: dict[str, Trial] = {}
-        self._listed = earlier_trials(folder.path)
+        self._trial_by_id: dict[str, Trial] = {}
+        self._recorded = earlier_trials(folder.path)
         self._trackers: dict[str, Tracker] = {}
         self._ended: list[Tracker] = []
         self._warnings = WarningPrinter()
-        self._log, self._num_told = MetricsLog(folder.metrics), len(read_reports(folder.metrics))
-        ended = [one for one in records(spec) if one.status not in (FAILED, INTERRUPTED)]
-        self._best = spec.goal.best(
-            [(0, one.best_value) for one in ended if one.best_value is not None]
-        )
+        self._log = MetricsLog(folder.metrics)
+        self._num_logged = len(read_reports(folder.metrics))
+        values = [
+            (0, record.best_value)
+            for record in records(spec)
+            if record.status not in (FAILED, INTERRUPTED) and record.best_value is not None
+        ]
+        self._best = spec.goal.best(values)
 
     def catch_up(self) -> None:
-        """Send what MLflow has not taken yet of trials that ended before this start."""
-        for note in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
-            trial, status = (
-                Trial(**read_record(note.with_name(NOTE), "trial")["trial"]),
-                read_record(note, "trial end")["status"],
-            )
-            tracker = self._tracker(trial)
+        """Send what MLflow has not received yet of trials that ended before this start."""
+        for path in sorted((self.folder.path / "trials").glob(f"*/{ENDED}")):
+            content = read_record(path.with_name(NOTE), "trial") or {}
+            end = read_record(path, "trial end") or {}
+            tracker = self._tracker(Trial(**content["trial"]))
             if tracker.is_pending:
                 tracker.start()
-                self._end_run(tracker, status)
+                self._end_run(tracker, end["status"])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Nothing: Tune stores its arguments for a restart, and a sweep goes on from its trials' folders."""
+        """Return nothing: Tune pickles its arguments, but a sweep resumes from trials' folders."""
         return {}
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """Note the trial, and open its run."""
+        """Record the trial, and open its MLflow run."""
         if self.spec.stop.exists():
-            return  # it will end at once
-        now, before = Trial(**trial.config[TRIAL]), self._member.get(trial.trial_id)
-        self._begin(trial.trial_id, now)
-        if before is not None and before != now:
+            # It will end at once.
+            return
+        started = Trial(**trial.config[TRIAL])
+        before = self._trial_by_id.get(trial.trial_id)
+        self._begin(trial.trial_id, started)
+        if before is not None and before != started:
             self._end(before, REPLACED)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any
     ) -> None:
-        """A line for an evaluation."""
-        now, metric = Trial(**trial.config[TRIAL]), self.spec.space.metric
-        self._show_warnings(now)
-        if OBJECTIVE not in result or status_of(self.spec.folder(now)) != INTERRUPTED:
+        """Print a line for an evaluation."""
+        running = Trial(**trial.config[TRIAL])
+        metric = self.spec.space.metric
+        self._show_warnings(running)
+        if OBJECTIVE not in result or status_of(self.spec.folder(running)) != INTERRUPTED:
             return
-        line = f"{shown(now)} | step {result['step']:,} | {metric} {result[metric]:.4g}"
+        line = f"{shown(running)} | step {result['step']:,} | {metric} {result[metric]:.4g}"
         print(f"{line}, best {result[OBJECTIVE]:.4g} at step {result['best_step']:,}", flush=True)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """Note how it ended, whoever ended it."""
-        now = self._member.get(trial.trial_id)
-        if now is None:
+        """Record how the trial ended, whether by itself or by the scheduler."""
+        ended = self._trial_by_id.get(trial.trial_id)
+        if ended is None:
             return
-        folder = self.spec.folder(now)
+        folder = self.spec.folder(ended)
         outcome = read_record(folder.outcome, "outcome") or {}
         if folder.failure.exists():
-            self._end(now, FAILED)
+            self._end(ended, FAILED)
         elif outcome.get("status") in COMPLETE:
-            self._end(now, FINISHED)
+            self._end(ended, FINISHED)
         elif not self.spec.stop.exists():
-            self._end(now, STOPPED)
+            self._end(ended, STOPPED)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
-        """A trial that failed for good, perhaps without a word of its own: its process was killed too often."""
-        now = Trial(**trial.config[TRIAL])
-        folder = self._begin(trial.trial_id, now)  # perhaps it never started
+        """Record a trial that failed for good; a process that was killed left no reason itself."""
+        failed = Trial(**trial.config[TRIAL])
+        # It may never have started.
+        folder = self._begin(trial.trial_id, failed)
         if not folder.failure.exists():
-            lines = _told_errors(trial).strip().splitlines() or ["no reason given"]
-            reason = next((line for line in lines if "memory" in line), lines[-1]).strip()[
-                :LONGEST_REASON
-            ]
+            reason = _reason(_error_text(trial))
             message = f"its process ended {trial.num_failures} times: {reason}"
             write_record(folder.failure, "failure", {"kind": "ClusterError", "message": message})
-        self._end(now, FAILED)
+        self._end(failed, FAILED)
 
     def kill(self) -> None:
         """Mark all open runs as killed now, since this process may not have long to live."""
@@ -156,8 +159,8 @@ class TrialCallback(Callback):
         """End all runs that are still open, and wait until MLflow has everything.
 
         Args:
-            is_killed: a signal came, and there is less time for it: 20 seconds for all together, and not two minutes
-                since the last run of which everything has arrived.
+            is_killed: whether a signal came. All runs together then have 20 seconds; otherwise
+                each has two minutes after the last one that was complete.
         """
         for trial in self.trials:
             self._end(trial, INTERRUPTED)
@@ -167,104 +170,119 @@ class TrialCallback(Callback):
             if tracker.wait(max(until - time.monotonic(), 0.0)) and not is_killed:
                 until = time.monotonic() + seconds
 
-    def _begin(self, trial_id: str, now: Trial) -> RunFolder:
-        """Note the trial in its folder and in the list, and open its run; once is as good as twice."""
-        folder, before = self.spec.folder(now), self._member.get(trial_id)
-        self._member[trial_id] = now
-        if now not in self.trials:
-            self.trials.append(now)
-        if now not in self._listed:
-            if before in self._listed:
-                self._listed[self._listed.index(before)] = now  # an heir
-            else:
-                self._listed.append(now)
-            write_record(
-                self.folder.path / TRIALS,
-                "trials",
-                {"trials": [asdict(one) for one in self._listed]},
-            )
+    def _begin(self, trial_id: str, trial: Trial) -> RunFolder:
+        """Record the trial in its folder and in the list, and open its run; idempotent."""
+        folder = self.spec.folder(trial)
+        before = self._trial_by_id.get(trial_id)
+        self._trial_by_id[trial_id] = trial
+        if trial not in self.trials:
+            self.trials.append(trial)
+        if trial not in self._recorded:
+            self._record(trial, before)
         folder.make()
         self._warnings.follow(folder.notices)
         if not (folder.path / NOTE).exists():
-            write_record(folder.path / NOTE, "trial", new_note(now))
+            write_record(folder.path / NOTE, "trial", new_note(trial))
         if status_of(folder) == INTERRUPTED:
             write_record(folder.launch, "launch", self.spec.launch)
-        if folder.name not in self._trackers and status_of(folder) == INTERRUPTED:
-            self._trackers[folder.name] = self._tracker(now)
-            self._trackers[folder.name].start()
+            if folder.name not in self._trackers:
+                self._trackers[folder.name] = self._tracker(trial)
+                self._trackers[folder.name].start()
         return folder
 
+    def _record(self, trial: Trial, before: Trial | None) -> None:
+        """Write the trial into ``trials.json``, in the slot of the member that it replaces."""
+        if before in self._recorded:
+            self._recorded[self._recorded.index(before)] = trial
+        else:
+            self._recorded.append(trial)
+        content = {"trials": [asdict(recorded) for recorded in self._recorded]}
+        write_record(self.folder.path / TRIALS, "trials", content)
+
     def _tracker(self, trial: Trial) -> Tracker:
-        config = self.spec.config(trial.settings)
-        folder, method = self.spec.folder(trial), self.spec.space.method
         return Tracker(
-            folder,
+            self.spec.folder(trial),
             self.parent.uri,
-            method,
-            config.to_mapping(),
+            self.spec.space.method,
+            self.spec.config(trial.settings).to_mapping(),
             self.parent.data_digest,
             parent=self.parent,
         )
 
     def _end(self, trial: Trial, status: str) -> None:
-        """Note how a trial ended, once, and end its run; one that was interrupted may go on, and nothing is noted."""
+        """Record how a trial ended, once, and end its run.
+
+        Nothing is recorded for an interrupted trial, which may resume.
+        """
         folder = self.spec.folder(trial)
         self._show_warnings(trial)
-        known = status_of(folder)
-        if known == INTERRUPTED and status != INTERRUPTED:
+        if status_of(folder) == INTERRUPTED and status != INTERRUPTED:
             write_record(folder.path / ENDED, "trial end", {"status": status})
             failure = read_record(folder.failure, "failure") or {}
-            why = failure.get("message", "")
-            print(f"{shown(trial)} | {status}{': ' + why if why else ''}", flush=True)
+            reason = failure.get("message", "")
+            print(f"{shown(trial)} | {status}{': ' + reason if reason else ''}", flush=True)
             if failure.get("kind") == MetricError.__name__:
-                self.refused = why
+                self.refused = reason
                 self.spec.stop.touch()
             if status != FAILED:
-                self._note_best(folder)
+                self._log_best(folder)
+            # Members of a population may exploit any checkpoint of another.
             if status in (FINISHED, STOPPED) and self.spec.space.scheduler.kind != "pbt":
-                delete_all_but_newest(
-                    folder.checkpoints
-                )  # of a population, others may go on from any of them
+                delete_all_but_newest(folder.checkpoints)
         tracker = self._trackers.pop(folder.name, None)
         if tracker is not None:
             self._end_run(tracker, status)
 
     def _show_warnings(self, trial: Trial) -> None:
-        """Print what the trial's workers warn of; once, however many trials do."""
+        """Print the warnings of the trial's workers; each once for all trials."""
         self._warnings.show(self.spec.folder(trial).notices, shown(trial))
 
-    def _note_best(self, folder: RunFolder) -> None:
-        """The best value over all trials that have ended, once more."""
+    def _log_best(self, folder: RunFolder) -> None:
+        """Log the best value of all ended trials, of which ``folder`` is the newest."""
         values = self.spec.goal.own_values(read_reports(folder.metrics))
-        self._best = self.spec.goal.best([*([self._best] if self._best else []), *values])
         if self._best is not None:
-            self._num_told += 1
-            self._log.append(self._num_told, {f"best/{self.spec.space.metric}": self._best[1]})
+            values = [self._best, *values]
+        self._best = self.spec.goal.best(values)
+        if self._best is not None:
+            self._num_logged += 1
+            self._log.append(self._num_logged, {f"best/{self.spec.space.metric}": self._best[1]})
 
     def _end_run(self, tracker: Tracker, status: str) -> None:
-        """It goes on trying until the sweep ends, however long the server is away: nobody waits for it before."""
-        tracker.note(*_facts(self.spec.goal, tracker.folder))
+        """End a trial's MLflow run; sending is retried until the sweep ends."""
+        tracker.note(*_tags_and_metrics(self.spec.goal, tracker.folder))
         tracker.end(MLFLOW_STATUS[status], status)
         self._ended.append(tracker)
 
 
-def _facts(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], dict[str, float]]:
-    """A trial's tags and metrics beside those of its log: its best step, its newest checkpoint, why it failed."""
-    best, newest = (
-        goal.best(goal.own_values(read_reports(folder.metrics))),
-        folder.newest_checkpoint,
-    )
-    tags = {
-        "best_step": None if best is None else str(best[0]),
-        "checkpoint": None if newest is None else str(newest),
-        "error": (read_record(folder.failure, "failure") or {}).get("message"),
-    }
-    metrics = {} if best is None else {f"best/{goal.metric}": best[1]}
-    return {name: value for name, value in tags.items() if value is not None}, metrics
+def _tags_and_metrics(goal: Goal, folder: RunFolder) -> tuple[dict[str, str], dict[str, float]]:
+    """Return a trial's tags and metrics that are not in its log."""
+    tags: dict[str, str] = {}
+    metrics: dict[str, float] = {}
+    best = goal.best(goal.own_values(read_reports(folder.metrics)))
+    if best is not None:
+        tags["best_step"] = str(best[0])
+        metrics[f"best/{goal.metric}"] = best[1]
+    newest = folder.newest_checkpoint
+    if newest is not None:
+        tags["checkpoint"] = str(newest)
+    failure = read_record(folder.failure, "failure")
+    if failure is not None:
+        tags["error"] = failure["message"]
+    return tags, metrics
 
 
-def _told_errors(trial: Any) -> str:
-    """What Tune noted of a trial's failures, as it noted it: what ``get_error`` reads is a copy, and may come later."""
+def _reason(text: str) -> str:
+    """Return the line of an error text that says most: the one about memory, or the last."""
+    lines = text.strip().splitlines() or ["no reason given"]
+    line = next((line for line in lines if "memory" in line), lines[-1])
+    return line.strip()[:MAX_REASON_LETTERS]
+
+
+def _error_text(trial: Any) -> str:
+    """Return the text of a trial's failures from Tune's own file.
+
+    What ``get_error`` reads is a copy, which may come later.
+    """
     if trial.error_file is None:
         return ""
     try:
@@ -274,7 +292,7 @@ def _told_errors(trial: Any) -> str:
 
 
 def shown(trial: Trial) -> str:
-    """A trial's settings, short."""
+    """Return a trial's settings in short, such as "peak_lr 0.001, seed 1"."""
     return ", ".join(
         f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in trial.settings.items()
     )

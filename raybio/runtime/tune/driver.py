@@ -1,13 +1,13 @@
-"""A sweep, seen from the driver: many trials of one method, which Ray Tune starts and stops, and what they found.
+"""Run a sweep from the driver: many trials of one method, started and stopped by Ray Tune.
 
     sweeps/NAME/
-        run.json            what must not change between two starts: space, base configuration, store
-        trials/trial-.../   each trial's folder, as any run's; export/ is the model of its best step
+        run.json            what must not change between two starts: space, base, store
+        trials/trial-.../   the folder of each trial, as any run's; export/ is its best model
         best.yaml           the winner's whole configuration, for the method's own job
         result.json         the leaderboard; also as leaderboard.csv
         report.html         both, and pictures
 
-A sweep that is started again goes on from its trials' folders alone (``trial``), never from Tune's own snapshot.
+A resumed sweep reads its trials' folders alone, never Tune's own snapshot.
 """
 
 import logging
@@ -37,7 +37,7 @@ from raybio.runtime.cluster.connection import (
     local_node,
     started,
 )
-from raybio.runtime.cluster.room import Node, Room, room_of_trials
+from raybio.runtime.cluster.resources import Node, TrialResources, trial_resources
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.driver import InterruptedRunError, check_lengths, report_cuts
 from raybio.runtime.run.folder import RunFolder
@@ -57,16 +57,14 @@ from raybio.training.settings import TrainingConfig
 
 MAX_TRIAL_FAILURES = 3
 
-
 STOP_SECONDS = 60.0
-"""How long trials have for a last checkpoint."""
-
+"""Time that trials have for a last checkpoint after a signal."""
 
 FREE_SETTINGS = tuple(
     f"space.budget.{name}"
     for name in ("num_trials", "max_concurrent_trials", "num_repeated", "num_seeds")
 )
-"""What may change when a sweep goes on."""
+"""Settings that may change when a sweep is resumed."""
 
 
 class _Identity(BaseConfig):
@@ -76,22 +74,22 @@ class _Identity(BaseConfig):
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What to sweep over, where, and with how much.
+    """A sweep to start or resume.
 
     Attributes:
         space: the search space.
         base: the configuration that trials' settings are put on.
         store: path of the prepared store.
-        name: the sweep's name; the same name goes on with the same sweep.
+        name: the sweep's name; the same name resumes the same sweep.
         sweeps: folder of all sweeps.
-        tracking: MLflow tracking URI; None: ``mlflow.db`` beside ``sweeps``.
+        tracking: MLflow tracking URI; None: ``mlflow.db`` next to ``sweeps``.
         workers: training workers of a trial.
-        cpus_per_worker: logical CPUs of each; None: an equal part of what there is, for as many trials as are wanted.
-        gpus_per_worker: GPUs of each, a fraction lets trials share one; None: 1 if there are GPUs.
+        cpus_per_worker: logical CPUs of each; None: all CPUs divided by the wanted trials.
+        gpus_per_worker: GPUs of each; a fraction lets trials share one. None: 1 if there are GPUs.
         verbose: show Ray's own logs.
-        given: options of this start that the next start of the command is to begin with, by name.
+        given: options of this start by name, which the next start of the command begins with.
         explicit: dotted paths of settings of ``base`` that the user gave one by one.
-        setup: called in each training process first; tests plant their faults with it.
+        setup: called in each training process first; tests inject faults with it.
     """
 
     space: SearchSpace
@@ -111,10 +109,10 @@ class SweepRequest:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What came of a sweep.
+    """The result of a sweep.
 
     Attributes:
-        folder: where it lies.
+        folder: the sweep's.
         spec: what its trials share.
         ranking: settings, the best first.
         trials: the best first.
@@ -131,48 +129,45 @@ class SweepResult:
 
 
 def sweep(request: SweepRequest) -> SweepResult:
-    """Start a sweep, or go on with the one of that name.
+    """Start a sweep, or resume the one of that name.
 
     Raises:
         CheckpointError: if the sweep of that name has another space, base or store.
         ClusterError: if no trial has room, or Ray cannot start.
         ConfigError: for a bad name or tracking URI, or settings that do not fit the store.
-        InterruptedRunError: if SIGINT or SIGTERM asked the sweep to end; the same command goes on from there.
+        InterruptedRunError: if SIGINT or SIGTERM ended the sweep; the same command resumes it.
         StoreError: if the store is missing, damaged or of another kind.
     """
-    folder, entry, space = (
-        RunFolder(request.sweeps, request.name),
-        METHODS[request.space.method],
-        request.space,
-    )
+    folder = RunFolder(request.sweeps, request.name)
+    space = request.space
+    method = METHODS[space.method]
     uri = tracking_uri(request.tracking, request.sweeps)
-    store = open_store(request.store, entry.store, verify=True)
-    place = str(Path(request.store).absolute())
+    store = open_store(request.store, method.store, verify=True)
+    store_path = Path(request.store).absolute()
     spec = TrialSpec(
-        request.base, space, place, str(folder.path), request.workers, setup=request.setup
+        request.base,
+        space,
+        str(store_path),
+        str(folder.path),
+        request.workers,
+        setup=request.setup,
     )
     planned(space, spec.check)
-    lengths = entry.input_lengths(request.base, store)
+    lengths = method.input_lengths(request.base, store)
     check_lengths(lengths, request.explicit)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
-        # Sweeps that tie nothing are what they were before there was such a thing.
-        told = {
-            name: value for name, value in space.to_mapping().items() if value or name != "tied"
-        }
-        identity = _Identity(space=told, base=request.base.to_mapping())
-        folder.open(space.method, identity, Path(place), store.digest, FREE_SETTINGS)
-        started = {"given": dict(request.given), "tracking": request.tracking}
-        write_record(
-            folder.launch, "launch", (read_record(folder.launch, "launch") or {}) | started
-        )
+        identity = _Identity(space=space.to_mapping(), base=request.base.to_mapping())
+        folder.open(space.method, identity, store_path, store.digest, FREE_SETTINGS)
+        launch = read_record(folder.launch, "launch") or {}
+        launch |= {"given": dict(request.given), "tracking": request.tracking}
+        write_record(folder.launch, "launch", launch)
         _restore_records(folder, spec)
-        _forget_what_may_pass(folder, spec)
+        _forget_cluster_failures(folder, spec)
         if not _is_complete(spec):
             if not cluster_to_join():
-                _room(
-                    request, [local_node()]
-                )  # before anything is recorded: a plan that cannot run is no failed sweep
+                # Before anything is recorded: a plan that has no room is no failed sweep.
+                _trial_resources(request, [local_node()])
             folder.record_precision(_decided(request, folder).name)
         spec = replace(spec, precision=folder.precision or "auto")
         tracker = Tracker(folder, uri, space.method, identity.to_mapping(), store.digest)
@@ -183,7 +178,9 @@ def sweep(request: SweepRequest) -> SweepResult:
 
 
 def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
-    """Decide the precision of all trials with ``precision: auto``, and print it; a sweep that goes on keeps its own.
+    """Decide and print the precision of all trials with ``precision: auto``.
+
+    A resumed sweep keeps its own.
 
     Raises:
         ClusterError: if no trial has room, or a node of the cluster does not answer.
@@ -193,13 +190,14 @@ def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
     setting = folder.precision or base
     processors = []
     if setting != "fp32":
-        processors = worker_processors(lambda nodes: _room(request, nodes), verbose=request.verbose)
+        processors = worker_processors(
+            lambda nodes: _trial_resources(request, nodes), verbose=request.verbose
+        )
     decision = decide_precision(setting, processors)
-    show_decision(
-        replace(decision, reason="as the sweep began")
-        if folder.precision and base == "auto"
-        else decision
-    )
+    if folder.precision and base == "auto":
+        show_decision(replace(decision, reason="as the sweep began"))
+    else:
+        show_decision(decision)
     return decision
 
 
@@ -210,6 +208,7 @@ def _carry_out(
     tracker: Tracker,
     signals: StopSignals,
 ) -> SweepResult:
+    """Run the trials that are left, and write results and report."""
     callback = TrialCallback(folder, spec, tracker)
     tracker.start()
     status = "FAILED"
@@ -217,81 +216,80 @@ def _carry_out(
         callback.catch_up()
         if not _is_complete(spec):
             spec = _tuned(request, spec, callback, signals)
-        found = write_results(folder, spec)
-        write_sweep_report(folder, spec, *found)
+        ranking, trials = write_results(folder, spec)
+        write_sweep_report(folder, spec, ranking, trials)
         if signals.caught:
             raise _interrupted(signals)
         if callback.refused is not None:
             raise ConfigError(
-                f"{callback.refused}. Nothing can come of {folder.path}: correct the search space, and give another "
-                "--name or delete that folder"
+                f"{callback.refused}. Nothing can come of {folder.path}: correct the search space, "
+                "and give another --name or delete that folder"
             )
-        if not found[0]:
-            raise _all_failed(folder, found[1])
+        if not ranking:
+            raise _all_failed(folder, trials)
         status = "FINISHED"
-    except KeyboardInterrupt:  # while Ray was starting
+    except KeyboardInterrupt:
+        # While Ray was starting.
         if not signals.caught:
             raise
         raise _interrupted(signals) from None
     finally:
         callback.close(is_killed=bool(signals.caught))
         tracker.finish("KILLED" if signals.caught else status)
-    return SweepResult(folder, spec, *found, mlflow_run_id=tracker.run_id, uri=tracker.uri)
+    return SweepResult(folder, spec, ranking, trials, tracker.run_id, tracker.uri)
 
 
 def _interrupted(signals: StopSignals) -> InterruptedRunError:
     name = signal.Signals(signals.caught[0]).name
-    return InterruptedRunError(
-        signals.caught[0], f"{name}: the same command goes on with the sweep"
-    )
+    return InterruptedRunError(signals.caught[0], f"{name}: the same command resumes the sweep")
 
 
 def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
-    reasons = sorted({one.error for one in trials if one.error}) or ["no reason was given"]
+    reasons = sorted({trial.error for trial in trials if trial.error}) or ["no reason was given"]
     return ClusterError(
-        f"{folder.path}: none of {len(trials)} trials came to an evaluation; the first reason of {len(reasons)}: "
-        f"{reasons[0]}. trials.csv has all of them"
+        f"{folder.path}: none of {len(trials)} trials came to an evaluation; the first reason of "
+        f"{len(reasons)}: {reasons[0]}. trials.csv has all of them"
     )
 
 
 def _restore_records(folder: RunFolder, spec: TrialSpec) -> None:
-    """Write damaged and missing records of trials again, from what is known otherwise.
+    """Write damaged and missing records of trials again, from ``trials.json``.
 
     Raises:
-        RecordError: if one cannot be.
+        RecordError: for a trial that is not in it.
     """
     trials = {spec.folder(trial).name: trial for trial in earlier_trials(folder.path)}
     for path in sorted((folder.path / "trials").glob("*/")):
-        note = path / NOTE
-        if path.name in trials and read_recomputable(note, "trial") is None:
-            write_record(note, "trial", new_note(trials[path.name]))
-        elif read_record(note, "trial") is None and (path / "metrics.jsonl").exists():
+        record = path / NOTE
+        if path.name in trials and read_recomputable(record, "trial") is None:
+            write_record(record, "trial", new_note(trials[path.name]))
+        elif read_record(record, "trial") is None and (path / "metrics.jsonl").exists():
             raise RecordError(
-                f"{note}: missing, and it says what the trial is. Restore it from a backup"
+                f"{record}: missing, want the trial's settings. Restore it from a backup"
             )
         if read_recomputable(path / ENDED, "trial end") is None:
-            # The trial goes on, and the sweep decides again.
+            # The trial resumes, and the scheduler decides again.
             (path / ENDED).unlink(missing_ok=True)
 
 
-def _forget_what_may_pass(folder: RunFolder, spec: TrialSpec) -> None:
-    """Trials that failed for want of a machine are tried again; those that failed by themselves would do so again."""
+def _forget_cluster_failures(folder: RunFolder, spec: TrialSpec) -> None:
+    """Let trials run again that failed because of the cluster; others would fail again."""
     spec.stop.unlink(missing_ok=True)
-    for failure in (folder.path / "trials").glob("*/failure.json"):
-        reason = read_recomputable(failure, "failure")
-        if reason is None or reason["kind"] == "ClusterError":
-            (failure.parent / ENDED).unlink(missing_ok=True)
-            failure.unlink()
+    for path in (folder.path / "trials").glob("*/failure.json"):
+        failure = read_recomputable(path, "failure")
+        if failure is None or failure["kind"] == "ClusterError":
+            (path.parent / ENDED).unlink(missing_ok=True)
+            path.unlink()
 
 
 def _is_complete(spec: TrialSpec) -> bool:
-    """Whether all trials that the budget wants have ended."""
-    known, space = earlier_trials(Path(spec.sweep)), spec.space
-    num_wanted = (
-        space.budget.num_trials
-        if space.search.kind == "optuna"
-        else len(planned(space, spec.check))
-    )
+    """Return whether all trials that the budget wants have ended."""
+    space = spec.space
+    known = earlier_trials(Path(spec.sweep))
+    if space.search.kind == "optuna":
+        num_wanted = space.budget.num_trials
+    else:
+        num_wanted = len(planned(space, spec.check))
     first = [trial for trial in known if set(trial.settings) <= space.paths]
     if len(first) < num_wanted or not all(has_ended(spec.folder(trial)) for trial in known):
         return False
@@ -301,15 +299,15 @@ def _is_complete(spec: TrialSpec) -> bool:
 def _tuned(
     request: SweepRequest, spec: TrialSpec, callback: TrialCallback, signals: StopSignals
 ) -> TrialSpec:
-    """Let Ray Tune work through the sweep, in a thread; returns the order as trials got it."""
-    # Its State API is what frees the resources of trials that are stopped.
+    """Run the sweep by Ray Tune, in a thread; return the spec with each trial's CPUs and GPUs."""
+    # Tune frees the resources of stopped trials through the dashboard's State API.
     with started(threads=None, with_dashboard=True, verbose=request.verbose):
         signals.install()
         signals.is_starting = False
-        fitting = _room(request, cluster_nodes())
+        fitting = _trial_resources(request, cluster_nodes())
         print(fitting.arithmetic, flush=True)
         if not request.verbose:
-            # Every failure is told by TrialCallback, in a line.
+            # TrialCallback prints every failure in a line.
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         spec = replace(
             spec, cpus_per_worker=fitting.cpus_per_worker, gpus_per_worker=fitting.gpus_per_worker
@@ -324,13 +322,14 @@ def _tuned(
                 is_killed = True
                 callback.kill()
         if work.error is not None and not signals.caught:
-            message = f"{spec.sweep}: the sweep ended early: {work.error}. The same command goes on"
-            raise ClusterError(message) from work.error
+            raise ClusterError(
+                f"{spec.sweep}: the sweep ended early: {work.error}. The same command resumes it"
+            ) from work.error
     return spec
 
 
-def _room(request: SweepRequest, nodes: Sequence[Node]) -> Room:
-    return room_of_trials(
+def _trial_resources(request: SweepRequest, nodes: Sequence[Node]) -> TrialResources:
+    return trial_resources(
         nodes,
         request.space.budget,
         workers=request.workers,
@@ -343,27 +342,38 @@ class _Work(threading.Thread):
     """Ray Tune at work."""
 
     def __init__(
-        self, spec: TrialSpec, callback: TrialCallback, at_once: int, signals: StopSignals
+        self,
+        spec: TrialSpec,
+        callback: TrialCallback,
+        max_concurrent: int,
+        signals: StopSignals,
     ) -> None:
         super().__init__(name="raybio-sweep", daemon=True)
-        self.spec, self.callback, self.at_once, self.signals = spec, callback, at_once, signals
+        self.spec = spec
+        self.callback = callback
+        self.max_concurrent = max_concurrent
+        self.signals = signals
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """The sweep, and then its best settings again with other seeds."""
+        """Run the sweep, and then its best settings again with other seeds."""
         try:
-            shutil.rmtree(self.callback.folder.ray, ignore_errors=True)
+            folder = self.callback.folder
+            shutil.rmtree(folder.ray, ignore_errors=True)
             known = self.spec.space.paths
             earlier = [
-                one
-                for one in earlier_trials(self.callback.folder.path)
-                if set(one.settings) <= known
+                trial for trial in earlier_trials(folder.path) if set(trial.settings) <= known
             ]
-            if first := tune_config(self.spec, earlier, self.at_once):
-                self._fit(*first)
-            if not self.signals.caught and (again := repetitions(self.spec)):
-                self._fit(*listed(again, self.at_once))
-        except BaseException as error:  # told by whoever waits for the thread
+            search = tune_config(self.spec, earlier, self.max_concurrent)
+            if search is not None:
+                self._fit(*search)
+            if self.signals.caught:
+                return
+            again = repetitions(self.spec)
+            if again:
+                self._fit(*listed(again, self.max_concurrent))
+        except BaseException as error:
+            # The thread that waits for this one raises it.
             self.error = error
 
     def _fit(self, param_space: dict[str, Any], config: tune.TuneConfig) -> None:
@@ -372,11 +382,11 @@ class _Work(threading.Thread):
             param_space=param_space,
             tune_config=replace(config, reuse_actors=self.spec.workers == 1),
             run_config=tune.RunConfig(
-                # A new name each time: trials go on from their own folders.
+                # A new name each time: trials resume from their own folders.
                 name=uuid.uuid4().hex[:8],
                 storage_path=str(self.callback.folder.ray),
                 failure_config=tune.FailureConfig(max_failures=MAX_TRIAL_FAILURES),
-                callbacks=[self.callback, _Unsaid()],
+                callbacks=[self.callback, _SilentProgress()],
                 stop=_Stopper(self.signals),
                 verbose=0,
             ),
@@ -388,13 +398,13 @@ def _run(config: dict[str, Any], spec: TrialSpec) -> None:
 
 
 def _trainable(spec: TrialSpec) -> Any:
-    """What Tune starts for a trial."""
+    """Return what Tune starts for a trial."""
     run = tune.with_parameters(_run, spec=spec)
     if spec.workers == 1:
         return run
 
     class WithWorkers(wrap_function(run)):  # type: ignore[misc]
-        """Ends after its workers: what they reserved would stay reserved if the process that started them just went."""
+        """Ends after its workers, so that the resources which they reserved become free."""
 
         def cleanup(self) -> None:
             super().cleanup()
@@ -404,34 +414,37 @@ def _trainable(spec: TrialSpec) -> Any:
 
 
 def _reserved(spec: TrialSpec) -> dict[str, float]:
-    """What Tune reserves for a trial's own process; workers beside it reserve their own."""
+    """Return what Tune reserves for a trial's own process; several workers reserve their own."""
     if spec.workers > 1:
         return {"CPU": 0.01}
-    return {
-        name: has
-        for name, has in (("CPU", spec.cpus_per_worker), ("GPU", spec.gpus_per_worker))
-        if has
-    }
+    reserved = {"CPU": spec.cpus_per_worker, "GPU": spec.gpus_per_worker}
+    return {name: amount for name, amount in reserved.items() if amount}
 
 
-class _Unsaid(TrialProgressCallback):  # type: ignore[misc]
-    """Says nothing; without one of its kind, Tune adds its own, which tells of ended trials whatever ``verbose`` is."""
+class _SilentProgress(TrialProgressCallback):  # type: ignore[misc]
+    """Prints nothing.
+
+    Without a callback of this class Tune adds its own, which prints ended trials at any verbosity.
+    """
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # see TrialCallback
+        # See TrialCallback.
+        return {}
 
     def _print(self, msg: str) -> None:
         pass
 
 
 class _Stopper(tune.Stopper):
-    """Ends what is left of a sweep once a signal has come and trials have had their time for a last checkpoint."""
+    """Ends all trials some time after a signal, when they have written a last checkpoint."""
 
     def __init__(self, signals: StopSignals) -> None:
-        self._signals, self._deadline = signals, math.inf
+        self._signals = signals
+        self._deadline = math.inf
 
     def __getstate__(self) -> dict[str, Any]:
-        return {}  # see TrialCallback
+        # See TrialCallback.
+        return {}
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""What came of a sweep's trials: the best settings first, with intervals where seeds were repeated."""
+"""Leaderboard of a sweep: the best settings first, with intervals where seeds were repeated."""
 
 import csv
 import math
@@ -24,19 +24,19 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """What came of one trial.
+    """The result of one trial.
 
     Attributes:
         name: of its folder.
-        settings: what it changed.
-        status: ``finished``, ``stopped by the scheduler``, ``went on as another``, ``failed`` or ``interrupted``.
-        values: (step, metric) of its own evaluations; those that came with another trial's weights are that one's.
-        best_step: the best of them; None without an evaluation.
-        best_value: its metric.
-        worker_seconds: its training took, added up over its workers.
+        settings: dotted path -> value that it changed.
+        branch: see ``Trial``.
+        status: one of the constants in ``trial``.
+        values: (step, metric) of its own evaluations, without those of a trial that it exploited.
+        best_step: step of the best of them; None without an evaluation.
+        best_value: the metric there.
+        worker_seconds: seconds of training, summed over its workers.
         error: why it failed.
-        branch: what tells it from trials of the same settings that began with other weights.
-        goes_on_from: the trial whose weights it took over.
+        goes_on_from: name of the trial whose weights it took over.
     """
 
     name: str
@@ -53,15 +53,15 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class RankedSettings:
-    """Settings and their trials, one a seed.
+    """Settings and their trials, one for each seed.
 
     Attributes:
         settings: what the trials share.
         trials: those with an evaluation, the sweep's own seed first.
-        best_step: the evaluated step that is best in the mean over the trials.
-        mean: the metric there.
-        low: of the 95 % interval over seeds (Student's t); None for one seed.
-        high: of it.
+        best_step: the evaluated step with the best mean over the trials.
+        mean: mean of the metric at that step.
+        low: lower end of its 95 % interval over seeds (Student's t); None for one seed.
+        high: upper end.
     """
 
     settings: Settings
@@ -73,23 +73,25 @@ class RankedSettings:
 
 
 def records(spec: TrialSpec) -> list[TrialRecord]:
-    """All trials of the sweep, the best first; those without an evaluation last."""
-    found = [
-        _record(spec, note) for note in sorted((Path(spec.sweep) / "trials").glob(f"*/{NOTE}"))
-    ]
+    """Return all trials of the sweep, the best first and those without an evaluation last."""
+    paths = sorted((Path(spec.sweep) / "trials").glob(f"*/{NOTE}"))
+    trials = [_record(spec, path) for path in paths]
     sign = 1 if spec.space.mode == "max" else -1
-    return sorted(
-        found,
-        key=lambda one: -math.inf if one.best_value is None else sign * one.best_value,
-        reverse=True,
-    )
+
+    def goodness(trial: TrialRecord) -> float:
+        return -math.inf if trial.best_value is None else sign * trial.best_value
+
+    return sorted(trials, key=goodness, reverse=True)
 
 
-def _record(spec: TrialSpec, note: Path) -> TrialRecord:
-    folder, content = RunFolder(note.parent.parent, note.parent.name), read_record(note, "trial")
+def _record(spec: TrialSpec, path: Path) -> TrialRecord:
+    folder = RunFolder(path.parent.parent, path.parent.name)
+    content = read_record(path, "trial") or {}
+    failure = read_record(folder.failure, "failure") or {}
     reports = read_reports(folder.metrics)
     values = spec.goal.own_values(reports)
     best = spec.goal.best(values)
+    donors = [report["goes_on_from"] for report in reports if "goes_on_from" in report]
     return TrialRecord(
         name=folder.name,
         settings=content["trial"]["settings"],
@@ -99,28 +101,27 @@ def _record(spec: TrialSpec, note: Path) -> TrialRecord:
         best_step=None if best is None else best[0],
         best_value=None if best is None else best[1],
         worker_seconds=content["worker_seconds"],
-        error=(read_record(folder.failure, "failure") or {}).get("message", ""),
-        goes_on_from=next(
-            (report["goes_on_from"] for report in reversed(reports) if "goes_on_from" in report), ""
-        ),
+        error=failure.get("message", ""),
+        goes_on_from=donors[-1] if donors else "",
     )
 
 
 def leaderboard(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[RankedSettings]:
-    """Settings, the best first: those that were repeated with other seeds before those that were not.
+    """Return the settings, the best first.
 
-    One seed's luck does not put settings before others that several seeds speak for. Trials that failed have no place:
-    their settings would fail again.
+    Settings that were repeated with other seeds precede all others, so that one lucky seed does not
+    win against several. Failed trials are left out: their settings would fail again.
     """
-    alike: list[list[TrialRecord]] = []
-    for one in trials:
-        if _is_ranked(one):
-            group = next((found for found in alike if _is_repetition(one, found[0])), None)
-            if group is None:
-                alike.append([one])
-            else:
-                group.append(one)
-    ranking = [_ranked(spec, group) for group in alike]
+    groups: list[list[TrialRecord]] = []
+    for trial in trials:
+        if not _is_ranked(trial):
+            continue
+        group = next((group for group in groups if _is_repetition(trial, group[0])), None)
+        if group is None:
+            groups.append([trial])
+        else:
+            group.append(trial)
+    ranking = [_ranked(spec, group) for group in groups]
     sign = 1 if spec.space.mode == "max" else -1
     return sorted(
         ranking, key=lambda ranked: (len(ranked.trials) > 1, sign * ranked.mean), reverse=True
@@ -128,33 +129,33 @@ def leaderboard(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[RankedSe
 
 
 def repetitions(spec: TrialSpec) -> list[Trial]:
-    """The best settings with other seeds, as the budget wants; which those are, their first seed says alone.
+    """Return the best settings with other seeds, as many as the budget wants.
 
-    So a larger budget may bring better settings than those that were repeated before.
+    The first seed alone decides which settings are repeated. A larger budget may therefore find
+    better settings than those that were repeated before.
     """
-    budget, own = spec.space.budget, spec.base.seed
+    budget = spec.space.budget
+    own_seed = spec.base.seed
     best: list[Settings] = []
-    for one in records(spec):
-        is_first_seed = SEED in spec.space.space or one.settings.get(SEED, own) == own
-        settings = _without_seed(one.settings)
-        if _is_ranked(one) and is_first_seed and not one.branch and settings not in best:
+    for trial in records(spec):
+        is_first_seed = SEED in spec.space.space or trial.settings.get(SEED, own_seed) == own_seed
+        settings = _without_seed(trial.settings)
+        if _is_ranked(trial) and is_first_seed and not trial.branch and settings not in best:
             best.append(settings)
-    chosen = best[: budget.num_repeated]
     return [
-        Trial({**settings, SEED: own + more})
-        for settings in chosen
-        for more in range(1, budget.num_seeds)
+        Trial({**settings, SEED: own_seed + offset})
+        for settings in best[: budget.num_repeated]
+        for offset in range(1, budget.num_seeds)
     ]
 
 
-def _is_ranked(one: TrialRecord) -> bool:
-    return one.best_value is not None and one.status != FAILED
+def _is_ranked(trial: TrialRecord) -> bool:
+    return trial.best_value is not None and trial.status != FAILED
 
 
-def _is_repetition(one: TrialRecord, other: TrialRecord) -> bool:
-    return one.branch == other.branch and _without_seed(one.settings) == _without_seed(
-        other.settings
-    )
+def _is_repetition(trial: TrialRecord, other: TrialRecord) -> bool:
+    is_same_branch = trial.branch == other.branch
+    return is_same_branch and _without_seed(trial.settings) == _without_seed(other.settings)
 
 
 def _without_seed(settings: Settings) -> Settings:
@@ -162,30 +163,37 @@ def _without_seed(settings: Settings) -> Settings:
 
 
 def _ranked(spec: TrialSpec, trials: list[TrialRecord]) -> RankedSettings:
-    own = spec.base.seed
-    trials = sorted(
-        trials, key=lambda one: (one.settings.get(SEED, own) != own, one.settings.get(SEED, own))
-    )
-    by_trial = [dict(one.values) for one in trials]
-    # A seed that was stopped early says nothing of later steps.
-    steps = sorted(set.intersection(*(set(values) for values in by_trial)))
-    means = [(step, sum(values[step] for values in by_trial) / len(by_trial)) for step in steps]
+    own_seed = spec.base.seed
+
+    def own_seed_first(trial: TrialRecord) -> tuple[bool, int]:
+        seed = trial.settings.get(SEED, own_seed)
+        return seed != own_seed, seed
+
+    trials = sorted(trials, key=own_seed_first)
+    values_by_trial = [dict(trial.values) for trial in trials]
+    # Trials that were stopped early have no later steps: only steps of all of them are compared.
+    steps = sorted(set.intersection(*(set(values) for values in values_by_trial)))
+    means = []
+    for step in steps:
+        total = sum(values[step] for values in values_by_trial)
+        means.append((step, total / len(values_by_trial)))
     best = spec.goal.best(means)
     assert best is not None
     step, mean = best
     low = high = None
     if len(trials) > 1:
-        at_step = [values[step] for values in by_trial]
+        at_step = [values[step] for values in values_by_trial]
         half = float(stats.t.ppf(0.975, len(trials) - 1) * stats.sem(at_step))
-        low, high = mean - half, mean + half
+        low = mean - half
+        high = mean + half
     return RankedSettings(_without_seed(trials[0].settings), trials, step, mean, low, high)
 
 
 def best_config(spec: TrialSpec, ranked: RankedSettings) -> TrainingConfig:
-    """The whole configuration of the first of the settings' trials, ending at the best step where that can be.
+    """Return the configuration of the settings' first trial, ending at the best step if it can.
 
-    Run by the method's own job it trains what the trial trained, so the metric at that step is the same. Where the
-    learning rate depends on the end, it goes on to the trial's last step.
+    Trained by the method's own job it repeats the trial, so that the metric at that step is the
+    same. Where the learning rate depends on the last step, it trains to the trial's last step.
     """
     config = spec.config(ranked.trials[0].settings)
     changes: dict[str, Any] = {"precision": spec.precision_of(config)}
@@ -197,68 +205,63 @@ def best_config(spec: TrialSpec, ranked: RankedSettings) -> TrainingConfig:
 def write_results(
     folder: RunFolder, spec: TrialSpec
 ) -> tuple[list[RankedSettings], list[TrialRecord]]:
-    """Write ``result.json``, ``leaderboard.csv`` and the winner's ``best.yaml``; returns what is in them."""
+    """Write ``result.json``, two tables and the winner's ``best.yaml``; return their content."""
     trials = records(spec)
-    ranking, space = leaderboard(spec, trials), spec.space
+    ranking = leaderboard(spec, trials)
     content = {
-        "metric": space.metric,
-        "mode": space.mode,
+        "metric": spec.space.metric,
+        "mode": spec.space.mode,
         "leaderboard": [
-            asdict(ranked) | {"trials": [one.name for one in ranked.trials]} for ranked in ranking
+            asdict(ranked) | {"trials": [trial.name for trial in ranked.trials]}
+            for ranked in ranking
         ],
-        "trials": [asdict(one) for one in trials],
+        "trials": [asdict(trial) for trial in trials],
     }
     write_record(folder.result, "result", content)
-    with (folder.path / "leaderboard.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ["place", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
-        )
-        for number, ranked in enumerate(ranking, start=1):
-            chosen = [ranked.settings.get(path, "") for path in space.space]
-            scores = [ranked.mean, ranked.low, ranked.high, ranked.best_step]
-            writer.writerow([number, *chosen, *scores, len(ranked.trials), ranked.trials[0].name])
-    with (folder.path / "trials.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        header = [
-            "trial",
-            "status",
-            space.metric,
-            "best_step",
-            "last_step",
-            "worker_hours",
-            SEED,
-            *space.space,
-            "error",
-        ]
-        writer.writerow(header)
-        for one in trials:
-            last = one.values[-1][0] if one.values else 0
-            hours = f"{one.worker_seconds / 3600:.5f}"
-            chosen = [one.settings.get(path, "") for path in space.space]
-            seed = one.settings.get(SEED, spec.base.seed)
-            writer.writerow(
-                [
-                    one.name,
-                    one.status,
-                    one.best_value,
-                    one.best_step,
-                    last,
-                    hours,
-                    seed,
-                    *chosen,
-                    one.error,
-                ]
-            )
+    _write_leaderboard(folder.path / "leaderboard.csv", spec, ranking)
+    _write_trials(folder.path / "trials.csv", spec, trials)
     if ranking:
         text = yaml.safe_dump(
             best_config(spec, ranking[0]).to_mapping(), sort_keys=False, allow_unicode=True
         )
         (folder.path / "best.yaml").write_text(text, encoding="utf-8")
-        trained = (
-            read_record(folder.path / "trials" / ranking[0].trials[0].name / LAUNCH, "launch") or {}
-        )
-        write_record(
-            folder.launch, "launch", (read_record(folder.launch, "launch") or {}) | trained
-        )  # for whoever trains best.yaml
+        # A run of best.yaml begins with the setup of the trial.
+        winner = folder.path / "trials" / ranking[0].trials[0].name
+        setup = read_record(winner / LAUNCH, "launch") or {}
+        launch = read_record(folder.launch, "launch") or {}
+        write_record(folder.launch, "launch", launch | setup)
     return ranking, trials
+
+
+def _write_leaderboard(path: Path, spec: TrialSpec, ranking: Sequence[RankedSettings]) -> None:
+    space = spec.space
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ["place", *space.space, space.metric, "low", "high", "best_step", "seeds", "trial"]
+        )
+        for number, ranked in enumerate(ranking, start=1):
+            settings = [ranked.settings.get(path, "") for path in space.space]
+            scores = [ranked.mean, ranked.low, ranked.high, ranked.best_step]
+            first = ranked.trials[0].name
+            writer.writerow([number, *settings, *scores, len(ranked.trials), first])
+
+
+def _write_trials(path: Path, spec: TrialSpec, trials: Sequence[TrialRecord]) -> None:
+    space = spec.space
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        header = ["trial", "status", space.metric, "best_step", "last_step", "worker_hours", SEED]
+        writer.writerow([*header, *space.space, "error"])
+        for trial in trials:
+            row = [
+                trial.name,
+                trial.status,
+                trial.best_value,
+                trial.best_step,
+                trial.values[-1][0] if trial.values else 0,
+                f"{trial.worker_seconds / 3600:.5f}",
+                trial.settings.get(SEED, spec.base.seed),
+            ]
+            settings = [trial.settings.get(path, "") for path in space.space]
+            writer.writerow([*row, *settings, trial.error])

@@ -1,4 +1,4 @@
-"""Figures of a sweep: readable without colour, since markers and line styles tell what matters too."""
+"""Figures of a sweep, readable without colour: markers and line styles carry the meaning too."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,18 +19,14 @@ MARKER_BY_STATUS = {FINISHED: "o", STOPPED: "x", REPLACED: "+", FAILED: "v", INT
 
 
 GREY = "#9A9A9A"
-
-
 STYLES = ("-", "--", "-.", ":")
-
-
-NAMED = 4
-"""The best trials, each with a colour, line style and name of its own; the others are grey."""
+NUM_NAMED = 4
+"""Number of the best trials that have a colour, line style and name; the others are grey."""
 
 
 def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
-    """The metric against each parameter: a panel a parameter, a marker a trial at its best step."""
-    judged = [one for one in trials if one.best_value is not None]
+    """Plot the metric against each parameter, with a marker for each trial at its best step."""
+    evaluated = [trial for trial in trials if trial.best_value is not None]
     columns = min(3, len(space.space))
     rows = -(-len(space.space) // columns)
     figure = _figure(3.6 * columns, 3.2 * rows)
@@ -38,11 +34,11 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
     for axes in panels.flat[len(space.space) :]:
         axes.set_visible(False)
     for axes, (name, distribution) in zip(panels.flat, space.space.items(), strict=False):
-        shown = [one for one in judged if name in one.settings]
+        shown = [trial for trial in evaluated if name in trial.settings]
         for status, marker in MARKER_BY_STATUS.items():
-            some = [one for one in shown if one.status == status]
-            positions = [_position(distribution, one.settings[name]) for one in some]
-            values = [one.best_value for one in some]
+            some = [trial for trial in shown if trial.status == status]
+            positions = [_position(distribution, trial.settings[name]) for trial in some]
+            values = [trial.best_value for trial in some]
             colour = COLORS[0] if status == FINISHED else GREY
             axes.scatter(
                 positions, values, marker=marker, c=colour, s=36, label=status if some else None
@@ -51,9 +47,12 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
         axes.set(xlabel=name.rsplit(".", 1)[-1])
     for row in panels:
         row[0].set_ylabel(space.metric)
-    used = [status for status in MARKER_BY_STATUS if any(one.status == status for one in judged)]
+    used = [
+        status for status in MARKER_BY_STATUS if any(trial.status == status for trial in evaluated)
+    ]
     handles = [
-        Line2D([], [], ls="", marker=MARKER_BY_STATUS[one], c="#333333", label=one) for one in used
+        Line2D([], [], ls="", marker=MARKER_BY_STATUS[status], c="#333333", label=status)
+        for status in used
     ]
     figure.legend(
         handles=handles, loc="outside upper center", ncols=len(handles), frameon=False, fontsize=9
@@ -62,18 +61,18 @@ def plot_parameters(space: SearchSpace, trials: Sequence[TrialRecord], path: Pat
 
 
 def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
-    """Parallel coordinates: a line a trial, over all parameters to the metric; the best are named."""
-    judged = [one for one in trials if one.best_value is not None]
+    """Plot parallel coordinates: a line for each trial over all parameters to the metric."""
+    evaluated = [trial for trial in trials if trial.best_value is not None]
     names = list(space.space)
     figure = _figure(2.2 + 1.7 * len(names), 4.2)
     axes = figure.subplots()
-    values = np.array([one.best_value for one in judged], dtype=float)
+    values = np.array([trial.best_value for trial in evaluated], dtype=float)
     low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
     scaled = (values - low) / (high - low) if high > low else np.full(len(values), 0.5)
-    for number in reversed(range(len(judged))):
-        one = judged[number]
+    for number in reversed(range(len(evaluated))):
+        trial = evaluated[number]
         heights = [
-            _height(space.space[name], one.settings[name]) if name in one.settings else np.nan
+            _height(space.space[name], trial.settings[name]) if name in trial.settings else np.nan
             for name in names
         ]
         axes.plot(
@@ -95,30 +94,32 @@ def plot_parallel(space: SearchSpace, trials: Sequence[TrialRecord], path: Path)
     for position in range(len(names) + 1):
         axes.axvline(position, c="#333333", lw=0.8, zorder=0)
     axes.spines[:].set_visible(False)
-    _legend(figure, judged)
+    _legend(figure, evaluated)
     return save_figure(figure, path)
 
 
 def plot_learning(space: SearchSpace, trials: Sequence[TrialRecord], path: Path) -> Path:
-    """The metric over steps: a line a trial, the best named."""
-    judged = [one for one in trials if one.values]
+    """Plot the metric over steps, with a line for each trial."""
+    evaluated = [trial for trial in trials if trial.values]
     figure = _figure(7.5, 4.4)
     axes = figure.subplots()
-    for number in reversed(range(len(judged))):
-        steps, values = zip(*judged[number].values, strict=True)
+    for number in reversed(range(len(evaluated))):
+        steps, values = zip(*evaluated[number].values, strict=True)
         axes.plot(steps, values, marker="o", ms=3, **_style(number))
-        if judged[number].status == STOPPED:
+        if evaluated[number].status == STOPPED:
             axes.plot(steps[-1], values[-1], marker="x", ms=7, c="#333333")
     axes.set(xlabel="step", ylabel=space.metric)
     axes.grid(alpha=0.3)
     _legend(
-        figure, judged, more=[Line2D([], [], ls="", marker="x", c="#333333", label="stopped here")]
+        figure,
+        evaluated,
+        more=[Line2D([], [], ls="", marker="x", c="#333333", label="stopped here")],
     )
     return save_figure(figure, path)
 
 
 def plot_importance(shares: dict[str, float], path: Path) -> Path:
-    """How much of the metric's variance each parameter explains, as bars."""
+    """Plot the share of the metric's variance that each parameter explains, as bars."""
     names = sorted(shares, key=lambda name: shares[name])
     figure = _figure(6.5, 0.9 + 0.42 * len(names))
     axes = figure.subplots()
@@ -134,13 +135,15 @@ def plot_importance(shares: dict[str, float], path: Path) -> Path:
 
 
 def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
-    """Worker-minutes a trial, hatched by how it ended."""
+    """Plot the worker-minutes of each trial, hatched by its status."""
     figure = _figure(7.5, 1.0 + 0.26 * len(trials))
     axes = figure.subplots()
     hatches = {FINISHED: "", STOPPED: "////", REPLACED: "....", FAILED: "xxxx", INTERRUPTED: "----"}
     for status, hatch in hatches.items():
-        some = [(position, one) for position, one in enumerate(trials) if one.status == status]
-        minutes = [one.worker_seconds / 60 for _, one in some]
+        some = [
+            (position, trial) for position, trial in enumerate(trials) if trial.status == status
+        ]
+        minutes = [trial.worker_seconds / 60 for _, trial in some]
         positions = [position for position, _ in some]
         axes.barh(
             positions,
@@ -150,7 +153,7 @@ def plot_cost(trials: Sequence[TrialRecord], path: Path) -> Path:
             edgecolor="#333333",
             label=status if some else None,
         )
-    axes.set_yticks(range(len(trials)), [one.name for one in trials], fontsize=7)
+    axes.set_yticks(range(len(trials)), [trial.name for trial in trials], fontsize=7)
     axes.invert_yaxis()
     axes.set(xlabel="worker-minutes")
     axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -164,21 +167,20 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _style(number: int) -> dict[str, Any]:
-    if number >= NAMED:
+    if number >= NUM_NAMED:
         return {"c": GREY, "lw": 0.8, "ls": "-"}
     return {"c": COLORS[(0, 5, 2, 3)[number]], "lw": 2.0, "ls": STYLES[number]}
 
 
 def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D] = ()) -> None:
     named = [
-        Line2D([], [], label=_name(position, one), **_style(position))
-        for position, one in enumerate(trials[:NAMED])
+        Line2D([], [], label=_name(position, trial), **_style(position))
+        for position, trial in enumerate(trials[:NUM_NAMED])
     ]
-    rest = (
-        [Line2D([], [], c=GREY, lw=0.8, label=f"{len(trials) - NAMED} others")]
-        if len(trials) > NAMED
-        else []
-    )
+    rest = []
+    if len(trials) > NUM_NAMED:
+        label = f"{len(trials) - NUM_NAMED} others"
+        rest.append(Line2D([], [], c=GREY, lw=0.8, label=label))
     handles = [*named, *rest, *more]
     figure.legend(
         handles=handles,
@@ -190,18 +192,18 @@ def _legend(figure: Figure, trials: Sequence[TrialRecord], more: Sequence[Line2D
     )
 
 
-def _name(position: int, one: TrialRecord) -> str:
+def _name(position: int, trial: TrialRecord) -> str:
     settings = ", ".join(
-        f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in one.settings.items()
+        f"{path.rsplit('.', 1)[-1]} {format_value(value)}" for path, value in trial.settings.items()
     )
     return f"{position + 1}: {settings}"
 
 
 def _position(distribution: Distribution, value: object) -> float:
-    """Where a value lies on its axis: choices by their order."""
-    return (
-        float(distribution.values.index(value)) if distribution.kind == "choice" else float(value)
-    )  # type: ignore[arg-type]
+    """Return where a value lies on its axis; choices lie in their order."""
+    if distribution.kind == "choice":
+        return float(distribution.values.index(value))
+    return float(value)  # type: ignore[arg-type]
 
 
 def _axis(axes: Axes, distribution: Distribution) -> None:
@@ -218,7 +220,7 @@ def _axis(axes: Axes, distribution: Distribution) -> None:
 
 
 def _height(distribution: Distribution, value: object) -> float:
-    """A value's place on a vertical axis from 0 to 1."""
+    """Return the height of a value on a vertical axis from 0 to 1."""
     position = _position(distribution, value)
     if distribution.kind == "choice":
         return position / max(len(distribution.values) - 1, 1)

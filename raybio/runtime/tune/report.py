@@ -28,7 +28,7 @@ def write_sweep_report(
     ranking: Sequence[RankedSettings],
     trials: Sequence[TrialRecord],
 ) -> list[Path]:
-    """Write ``report.html``, ``report.md`` and their pictures (``plots/``); returns both pages.
+    """Write ``report.html``, ``report.md`` and their pictures (``plots/``); return both pages.
 
     Args:
         folder: the sweep's.
@@ -36,12 +36,14 @@ def write_sweep_report(
         ranking: settings, the best first.
         trials: all trials, the best first.
     """
-    space, plots = spec.space, folder.plots
+    space = spec.space
+    plots = folder.plots
     sections = [Section("Summary", _notes(ranking), _summary(spec, ranking, trials))]
     if ranking:
         by_seed = any(len(ranked.trials) > 1 for ranked in ranking)
         text = [
-            "A trial counts by the best of its evaluated steps; its export/ is the model of that step.",
+            "Trials are compared by the best of their evaluated steps; export/ holds the model of "
+            "that step.",
             "Intervals: 95 %, Student's t over seeds."
             if by_seed
             else "One seed each, so there are no intervals.",
@@ -50,38 +52,43 @@ def write_sweep_report(
         for heading, about, picture in (
             (
                 "Metric against each parameter",
-                "Each trial at its best step; the marker says how it ended.",
+                "Each trial at its best step; the marker shows its status.",
                 plot_parameters(space, trials, plots / "parameters.png"),
             ),
             (
                 "Parallel coordinates",
-                "A line a trial; the thick ones are the best.",
+                "One line for each trial; the best are thick.",
                 plot_parallel(space, trials, plots / "parallel.png"),
             ),
             (
                 "Learning curves",
-                f"{space.metric} at each evaluation; a cross is where the scheduler stopped a trial.",
+                f"{space.metric} at each evaluation; a cross marks where the scheduler stopped a "
+                "trial.",
                 plot_learning(space, trials, plots / "learning.png"),
             ),
         ):
             sections.append(Section(heading, [about], (), [(picture, about)]))
         sections.append(_importance(space, trials, plots))
-    about = "Minutes in the training loop times workers, hatched by how the trial ended."
+    about = "Minutes in the training loop times workers; the hatching shows the trial's status."
     sections.append(Section("Cost", [about], (), [(plot_cost(trials, plots / "cost.png"), about)]))
     sections.append(Section("All trials", (), _trials(spec, trials)))
     return write_report(f"Sweep {folder.name}", sections, folder.path)
 
 
 def importance(space: SearchSpace, trials: Sequence[TrialRecord]) -> dict[str, float] | None:
-    """Share of the variance between trials that each parameter explains (fANOVA, Hutter et al. 2014).
+    """Return the share of the variance between trials that each parameter explains.
 
-    None where too few trials or one parameter alone say nothing. Parameters that only some trials have are left out,
-    as Optuna does.
+    The measure is fANOVA (Hutter et al. 2014). Parameters that only some trials have are left out,
+    as in Optuna. None if there are too few trials, or one parameter alone varies.
     """
-    judged = [one for one in trials if one.best_value is not None]
-    shared = [name for name in space.space if all(name in one.settings for one in judged)]
-    varied = [name for name in shared if len({repr(one.settings[name]) for one in judged}) > 1]
-    if len(judged) < MIN_TRIALS_FOR_IMPORTANCE or len(varied) < 2:
+    evaluated = [trial for trial in trials if trial.best_value is not None]
+    varied = []
+    for name in space.space:
+        if all(name in trial.settings for trial in evaluated):
+            values = {repr(trial.settings[name]) for trial in evaluated}
+            if len(values) > 1:
+                varied.append(name)
+    if len(evaluated) < MIN_TRIALS_FOR_IMPORTANCE or len(varied) < 2:
         return None
     import optuna
     from optuna.importance import FanovaImportanceEvaluator, get_param_importances
@@ -89,13 +96,13 @@ def importance(space: SearchSpace, trials: Sequence[TrialRecord]) -> dict[str, f
     optuna.logging.set_verbosity(logging.WARNING)
     study = optuna.create_study(direction="maximize" if space.mode == "max" else "minimize")
     distributions = {name: _optuna_distribution(space, name) for name in varied}
-    for one in judged:
-        params = {name: one.settings[name] for name in varied}
-        study.add_trial(
-            optuna.trial.create_trial(
-                params=params, distributions=distributions, value=one.best_value
-            )
+    for trial in evaluated:
+        frozen = optuna.trial.create_trial(
+            params={name: trial.settings[name] for name in varied},
+            distributions=distributions,
+            value=trial.best_value,
         )
+        study.add_trial(frozen)
     return dict(get_param_importances(study, evaluator=FanovaImportanceEvaluator(seed=0)))
 
 
@@ -118,8 +125,8 @@ def _notes(ranking: Sequence[RankedSettings]) -> list[str]:
     if not first.goes_on_from:
         return ["best.yaml is the best settings' whole configuration, for the method's own job."]
     return [
-        "The best trial went on from another one's weights: best.yaml has its last settings alone, and its weights are "
-        f"in trials/{first.name}/export."
+        "The best trial began with another one's weights: best.yaml has its last settings alone, "
+        f"and its weights are in trials/{first.name}/export."
     ]
 
 
@@ -127,36 +134,36 @@ def _summary(
     spec: TrialSpec, ranking: Sequence[RankedSettings], trials: Sequence[TrialRecord]
 ) -> list[list[str]]:
     space = spec.space
-    ways = Counter(one.status for one in trials)
-    hours = sum(one.worker_seconds for one in trials) / 3600
+    num_by_status = Counter(trial.status for trial in trials)
+    counts = [f"{number} {status}" for status, number in num_by_status.items()]
+    hours = sum(trial.worker_seconds for trial in trials) / 3600
     rows = [
         ["method", space.method],
         ["metric", f"{space.metric}, {'more' if space.mode == 'max' else 'less'} is better"],
-        ["trials", ", ".join(f"{number} {status}" for status, number in ways.items()) or "none"],
+        ["trials", ", ".join(counts) or "none"],
         [
             "search",
-            f"{space.search.kind}, judged by {space.scheduler.kind}, {space.budget.max_steps:,} steps at most",
+            f"{space.search.kind}, scheduled by {space.scheduler.kind}, {space.budget.max_steps:,} "
+            "steps at most",
         ],
         ["cost", f"{hours:.2f} worker-hours"],
     ]
     if ranking:
-        rows.append(
-            [f"best {space.metric}", f"{_score(ranking[0])} at step {ranking[0].best_step:,}"]
-        )
-        rows += [
-            [f"best {path}", format_value(value)] for path, value in ranking[0].settings.items()
-        ]
+        best = ranking[0]
+        rows.append([f"best {space.metric}", f"{_score(best)} at step {best.best_step:,}"])
+        rows += [[f"best {path}", format_value(value)] for path, value in best.settings.items()]
     return [["", ""], *rows]
 
 
 def _importance(space: SearchSpace, trials: Sequence[TrialRecord], plots: Path) -> Section:
-    heading, shares = "Importance of the parameters", importance(space, trials)
+    heading = "Importance of the parameters"
+    shares = importance(space, trials)
     if shares is None:
         wanted = f"at least {MIN_TRIALS_FOR_IMPORTANCE} trials and two parameters that vary"
-        return Section(heading, [f"Too little to tell: it wants {wanted}."])
+        return Section(heading, [f"Too few trials: fANOVA wants {wanted}."])
     about = (
-        "fANOVA over the trials' best values. Trials that were stopped early count with what they had reached, so read "
-        "it with the learning curves."
+        "fANOVA over the trials' best values. Trials that were stopped early count with what they "
+        "had reached, so read it with the learning curves."
     )
     return Section(
         heading, [about], (), [(plot_importance(shares, plots / "importance.png"), about)]
@@ -184,9 +191,9 @@ def _leaderboard(space: SearchSpace, ranking: Sequence[RankedSettings]) -> list[
 
 
 def _score(ranked: RankedSettings) -> str:
-    return f"{ranked.mean:.4f}" + (
-        "" if ranked.low is None else f" [{ranked.low:.4f}, {ranked.high:.4f}]"
-    )
+    if ranked.low is None:
+        return f"{ranked.mean:.4f}"
+    return f"{ranked.mean:.4f} [{ranked.low:.4f}, {ranked.high:.4f}]"
 
 
 def _trials(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[list[str]]:
@@ -196,18 +203,23 @@ def _trials(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[list[str]]:
         "best step",
         "last step",
         "worker-minutes",
-        "ended",
-        "why",
+        "status",
+        "reason",
     ]
     rows = []
-    for one in trials:
-        value = "–" if one.best_value is None else f"{one.best_value:.4f}"
-        steps = [
-            f"{one.best_step:,}" if one.best_step else "–",
-            f"{one.values[-1][0]:,}" if one.values else "–",
-        ]
-        why = one.error or (
-            f"began with the weights of {one.goes_on_from}" if one.goes_on_from else ""
+    for trial in trials:
+        reason = trial.error
+        if not reason and trial.goes_on_from:
+            reason = f"began with the weights of {trial.goes_on_from}"
+        rows.append(
+            [
+                trial.name,
+                "–" if trial.best_value is None else f"{trial.best_value:.4f}",
+                f"{trial.best_step:,}" if trial.best_step else "–",
+                f"{trial.values[-1][0]:,}" if trial.values else "–",
+                f"{trial.worker_seconds / 60:.1f}",
+                trial.status,
+                reason,
+            ]
         )
-        rows.append([one.name, value, *steps, f"{one.worker_seconds / 60:.1f}", one.status, why])
     return [header, *rows]

@@ -1,10 +1,10 @@
-"""One trial of a sweep at work: a run whose evaluations are told to Ray Tune as they come.
+"""Run one trial of a sweep: a training run whose evaluations are reported to Ray Tune.
 
-A sweep that is started again tells Tune of the steps that are on disk and goes on from the newest checkpoint. Whatever
-the scheduler decided, it decides again; a trial that has ended only tells.
+A resumed sweep reports the evaluations on disk again, and training resumes from the newest
+checkpoint; the scheduler takes the same decisions again. An ended trial only reports.
 
-What Tune takes for a trial's checkpoint is a note of a folder and a step. The checkpoint itself stays in the folder,
-and population-based training, which lets a trial go on from another one's weights, copies it from there.
+What Tune takes for a checkpoint is a small record of a folder and a step. The weights stay in the
+trial's folder. Population-based training copies them from there when one trial exploits another.
 """
 
 import socket
@@ -17,7 +17,7 @@ from typing import Any
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, RaybioError
 from raybio.core.records import read_recomputable, read_record, write_record
 from raybio.methods import METHODS
-from raybio.runtime.cluster.room import Resources
+from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
@@ -30,117 +30,146 @@ from raybio.training.settings import TrainingConfig
 OBJECTIVE = "objective"
 """What Tune compares: the best value of the metric over the trial's evaluated steps so far."""
 
-
 NOTICE_POLL_SECONDS = 2.0
 
+StepValues = Iterator[tuple[int, float]]
+"""(step, value of the metric) of evaluations, in order."""
 
-def run_trial(asked: Mapping[str, Any], spec: TrialSpec) -> None:
-    """Train, telling Tune of every evaluation; called by Tune, in a process of its own.
 
-    An error that trying again would not cure is left in ``failure.json``, and the trial just ends.
+def run_trial(settings: Mapping[str, Any], spec: TrialSpec) -> None:
+    """Train and report every evaluation to Tune, which calls this in a process of its own.
+
+    An error that a retry would not cure is written to ``failure.json``, and the trial ends.
+
+    Args:
+        settings: fields of ``Trial``.
+        spec: what the sweep's trials share.
 
     Raises:
-        ClusterError: if something was away that may come back.
+        ClusterError: if something is unavailable that may come back.
     """
     if spec.stop.exists():
         return
-    trial = Trial(**asked)
+    trial = Trial(**settings)
     folder = spec.folder(trial)
     if not (folder.path / NOTE).exists():
         raise ClusterError(
-            f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials and driver must share "
-            "the sweeps folder. Choose one that all of them see with --sweeps or RAYBIO_SWEEPS"
+            f"{socket.gethostname()} does not see {folder.path}, which the driver made: trials and "
+            "driver must share the sweeps folder. Choose one that all of them see with --sweeps or "
+            "RAYBIO_SWEEPS"
         )
-    note = read_record(folder.path / NOTE, "trial")
-    started, told = time.monotonic(), list[tuple[int, float]]()
-
-    def note_time() -> None:
-        nonlocal started
-        now = time.monotonic()
-        note["worker_seconds"] += spec.workers * (now - started)
-        started = now
-        if not has_ended(folder):
-            write_record(folder.path / NOTE, "trial", note)
-
+    clock = _TrialClock(folder, spec.workers)
     try:
-        told_step = _told_step(spec, trial)
-        known = _known_values(folder, spec.goal)
-        if known and spec.space.scheduler.kind == "pbt":
-            # A population goes on from where its members stand: they would be judged by their first steps again.
-            told_step = max(told_step, known[-1][0] - 1)
-        with warnings_to(folder.notices):
-            for step, value in chain(known, _new_values(folder, spec, trial)):
-                told.append((step, value))
-                note_time()
-                if step > told_step:
-                    _tell(folder, spec.goal, told)
-        if not told and not spec.stop.exists() and not folder.failure.exists():
-            if any(
-                spec.goal.metric in report.get("not_finite", {})
-                for report in read_reports(folder.metrics)
-            ):
-                raise DivergedError(
-                    f"{spec.goal.metric} is undefined (NaN) at every evaluation, want a number to compare by: the "
-                    "model predicts the same for all rows"
-                )
-            raise ConfigError(
-                f"metric: {spec.space.metric!r} is never evaluated: the store holds nothing out to judge by"
-            )
+        _train_and_report(folder, spec, trial, clock)
     except ClusterError:
-        raise  # Tune tries again
+        # Tune tries again.
+        raise
     except RaybioError as error:
-        write_record(
-            folder.failure, "failure", {"kind": type(error).__name__, "message": str(error)}
-        )
+        failure = {"kind": type(error).__name__, "message": str(error)}
+        write_record(folder.failure, "failure", failure)
     finally:
-        note_time()  # what came after the last evaluation, or came to none, has cost as much
+        # Training after the last evaluation has its cost too.
+        clock.record()
 
 
-def _tell(folder: RunFolder, goal: Goal, told: list[tuple[int, float]]) -> None:
+class _TrialClock:
+    """Adds the seconds of training, summed over workers, to the trial's record."""
+
+    def __init__(self, folder: RunFolder, num_workers: int) -> None:
+        self._folder = folder
+        self._num_workers = num_workers
+        self._content = read_record(folder.path / NOTE, "trial") or {}
+        self._since = time.monotonic()
+
+    def record(self) -> None:
+        """Add the time since the last call; the record of an ended trial stays as it is."""
+        now = time.monotonic()
+        self._content["worker_seconds"] += self._num_workers * (now - self._since)
+        self._since = now
+        if not has_ended(self._folder):
+            write_record(self._folder.path / NOTE, "trial", self._content)
+
+
+def _train_and_report(folder: RunFolder, spec: TrialSpec, trial: Trial, clock: _TrialClock) -> None:
+    reported_step = _reported_step(spec, trial)
+    known = _known_values(folder, spec.goal)
+    if known and spec.space.scheduler.kind == "pbt":
+        # Reports of earlier steps would let the scheduler compare the population by them again.
+        reported_step = max(reported_step, known[-1][0] - 1)
+    values: list[tuple[int, float]] = []
+    with warnings_to(folder.notices):
+        for step, value in chain(known, _new_values(folder, spec, trial)):
+            values.append((step, value))
+            clock.record()
+            if step > reported_step:
+                _report(folder, spec.goal, values)
+    if not values and not spec.stop.exists() and not folder.failure.exists():
+        raise _without_values(folder, spec)
+
+
+def _without_values(folder: RunFolder, spec: TrialSpec) -> RaybioError:
+    """Return why a trial that came to its end has no value to be compared by."""
+    metric = spec.goal.metric
+    for report in read_reports(folder.metrics):
+        if metric in report.get("not_finite", {}):
+            return DivergedError(
+                f"{metric} is undefined (NaN) at every evaluation, want a number to compare by: "
+                "the model predicts the same for all rows"
+            )
+    return ConfigError(
+        f"metric: {spec.space.metric!r} is never evaluated: the store has no held-out rows"
+    )
+
+
+def _report(folder: RunFolder, goal: Goal, values: list[tuple[int, float]]) -> None:
+    """Report the newest of a trial's values, and the best, to Tune."""
     import tempfile
 
     import ray.tune
 
-    step, value = told[-1]
-    best = goal.best(told)
+    step, value = values[-1]
+    best = goal.best(values)
     assert best is not None
     report = {"step": step, OBJECTIVE: best[1], "best_step": best[0], goal.metric: value}
-    with tempfile.TemporaryDirectory() as place:
-        write_record(
-            Path(place) / NOTE, "trial checkpoint", {"folder": str(folder.path), "step": step}
-        )
-        ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(place))
+    content = {"folder": str(folder.path), "step": step}
+    with tempfile.TemporaryDirectory() as temporary:
+        write_record(Path(temporary) / NOTE, "trial checkpoint", content)
+        ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(temporary))
 
 
-def _told_step(spec: TrialSpec, trial: Trial) -> int:
-    """The step up to which Tune knows the trial; another trial's checkpoint, if it goes on from one, is copied here.
+def _reported_step(spec: TrialSpec, trial: Trial) -> int:
+    """Return the step up to which Tune knows the trial.
+
+    The checkpoint of another trial that this one exploits is copied here.
 
     Raises:
-        CheckpointError: if that checkpoint is gone or damaged.
+        ClusterError: if that checkpoint is gone.
     """
     import ray.tune
 
-    found = ray.tune.get_checkpoint()
-    if found is None:
+    checkpoint = ray.tune.get_checkpoint()
+    if checkpoint is None:
         return -1
-    with found.as_directory() as place:
-        note = read_record(Path(place) / NOTE, "trial checkpoint")
-    folder, donor = spec.folder(trial), Path(note["folder"])
+    with checkpoint.as_directory() as temporary:
+        content = read_record(Path(temporary) / NOTE, "trial checkpoint") or {}
+    folder = spec.folder(trial)
+    donor = Path(content["folder"])
+    step = int(content["step"])
     if donor != folder.path and not list_checkpoints(folder.checkpoints):
-        _go_on_from(
-            RunFolder(donor.parent, donor.name), folder, spec.config(trial.settings), note["step"]
-        )
-    return int(note["step"])
+        _exploit(RunFolder(donor.parent, donor.name), folder, spec.config(trial.settings), step)
+    return step
 
 
-def _go_on_from(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int) -> None:
-    """Copy a checkpoint and what led to it."""
-    saved = list_checkpoints(donor.checkpoints)
-    source = next(
-        (one for one in saved if step_of_checkpoint(one) == step), saved[0] if saved else None
-    )
-    if source is None:
-        raise ClusterError(f"{donor.path}: has no checkpoint of step {step:,} to go on from")
+def _exploit(donor: RunFolder, folder: RunFolder, config: TrainingConfig, step: int) -> None:
+    """Copy the donor's checkpoint of ``step``, or its newest one, and its log up to there."""
+    checkpoints = list_checkpoints(donor.checkpoints)
+    if not checkpoints:
+        raise ClusterError(f"{donor.path}: has no checkpoint of step {step:,} to resume from")
+    source = checkpoints[0]
+    for checkpoint in checkpoints:
+        if step_of_checkpoint(checkpoint) == step:
+            source = checkpoint
+            break
     folder.make()
     log = MetricsLog(folder.metrics)
     for report in read_reports(donor.metrics):
@@ -150,7 +179,7 @@ def _go_on_from(donor: RunFolder, folder: RunFolder, config: TrainingConfig, ste
 
 
 def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
-    """(step, value) of each evaluation on disk, of a trial that goes on up to the step from which it does."""
+    """Return (step, value) of the evaluations on disk that training will not repeat."""
     known = goal.values(read_reports(folder.metrics))
     if has_ended(folder):
         return known
@@ -160,8 +189,8 @@ def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
     return [(step, value) for step, value in known if step <= step_of_checkpoint(newest)]
 
 
-def _new_values(folder: RunFolder, spec: TrialSpec, trial: Trial) -> Iterator[tuple[int, float]]:
-    """(step, value) of each evaluation that is new, as it comes; none of a trial that came to its end."""
+def _new_values(folder: RunFolder, spec: TrialSpec, trial: Trial) -> StepValues:
+    """Train, and yield (step, value) of each new evaluation; nothing for an ended trial."""
     if has_ended(folder) or folder.failure.exists():
         return
     outcome = read_recomputable(folder.outcome, "outcome")
@@ -179,10 +208,8 @@ def _new_values(folder: RunFolder, spec: TrialSpec, trial: Trial) -> Iterator[tu
             yield step, value
 
 
-def _trained_here(
-    folder: RunFolder, spec: TrialSpec, config: TrainingConfig
-) -> Iterator[tuple[int, float]]:
-    """Train in this process."""
+def _trained_here(folder: RunFolder, spec: TrialSpec, config: TrainingConfig) -> StepValues:
+    """Train in this process, and yield (step, value) of each evaluation."""
     import torch
 
     from raybio.runtime.run.worker import walk_alone
@@ -213,46 +240,52 @@ def _trained_here(
 
 
 class NodeNotice:
-    """Whether a checkpoint is due because this node will be taken away: at the notice, and until it is gone."""
+    """Whether a checkpoint is due because this node is about to be taken away.
+
+    It is at the notice, and again every few seconds until the node is gone.
+    """
 
     def __init__(self) -> None:
         """Find out which node this is."""
         import ray
 
-        self._node, self._next_look = ray.get_runtime_context().get_node_id(), 0.0
+        self._node = ray.get_runtime_context().get_node_id()
+        self._next_poll = 0.0
 
     def __call__(self) -> bool:
-        """Look, if it is time to."""
+        """Return whether a checkpoint is due; Ray is asked every ``NOTICE_POLL_SECONDS`` at most."""
         import ray
 
         from raybio.runtime.run.worker import NOTICE_SECONDS
 
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_poll:
             return False
-        # What Ray Train asks on behalf of its workers; here is nobody who would.
+        # Ray Train does the same for its own workers, which a trial's process is not.
         is_draining = self._node in ray._private.state.state.get_draining_nodes()
-        self._next_look = now + (NOTICE_SECONDS if is_draining else NOTICE_POLL_SECONDS)
+        self._next_poll = now + (NOTICE_SECONDS if is_draining else NOTICE_POLL_SECONDS)
         return is_draining
 
 
 def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
+    """Return (step, value) of the evaluations that are new in the log."""
     reports = tail.read()
     for report in reports:
         goal.check(report)
     return goal.values(reports)
 
 
-def _trained_by_workers(
-    folder: RunFolder, spec: TrialSpec, config: TrainingConfig
-) -> Iterator[tuple[int, float]]:
-    """Train with several workers: Ray Train works in a thread, and this one follows the run's log."""
+def _trained_by_workers(folder: RunFolder, spec: TrialSpec, config: TrainingConfig) -> StepValues:
+    """Train with several workers, and yield (step, value) of each evaluation.
+
+    Ray Train works in a thread, while this one reads the run's log.
+    """
     from raybio.runtime.run.worker import Order
     from raybio.runtime.run.worker_group import explained, fit_in_thread
 
     folder.outcome.unlink(missing_ok=True)
     resources = Resources(spec.workers, spec.cpus_per_worker, spec.gpus_per_worker, spec.threads)
-    asked = Order(
+    order = Order(
         method=spec.space.method,
         config=config.to_mapping(),
         store=spec.store,
@@ -264,8 +297,10 @@ def _trained_by_workers(
         goal=spec.goal,
         setup=spec.setup,
     )
-    work = fit_in_thread(asked, resources)
-    tail, last = MetricsTail(folder.metrics), list[tuple[int, float]]()
+    work = fit_in_thread(order, resources)
+    tail = MetricsTail(folder.metrics)
+    # At the last step a scheduler ends a trial and its workers: that value waits for their end.
+    last: list[tuple[int, float]] = []
     try:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
@@ -274,11 +309,13 @@ def _trained_by_workers(
             for step, value in _checked(spec.goal, tail):
                 if step < config.schedule.max_steps:
                     yield step, value
-                else:  # told when the run has ended: at the last step a scheduler ends the trial, and its workers
+                else:
                     last.append((step, value))
-        yield from (*last, *_checked(spec.goal, tail))
+        yield from last
+        yield from _checked(spec.goal, tail)
     finally:
         if work.thread.is_alive():
-            folder.stop.touch()  # Tune has enough of this trial
+            # Tune has ended this trial.
+            folder.stop.touch()
     if not folder.outcome.exists():
         raise explained(folder, work.error)

@@ -1,6 +1,6 @@
-"""What a trial of a sweep is, where it lies, and how it ended.
+"""A trial of a sweep: its settings, its folder and its status.
 
-A trial's folder is named after its configuration, so the same settings find what they left.
+A trial's folder is named after its configuration, so that the same settings find it again.
 """
 
 from dataclasses import asdict, dataclass
@@ -16,31 +16,27 @@ from raybio.runtime.run.goal import Goal
 from raybio.training.settings import TrainingConfig
 
 NOTE = "trial.json"
-"""What the driver told the trial, and how long its workers have trained, added up over them."""
-
+"""The trial's settings, and the seconds of training summed over its workers."""
 
 ENDED = "ended.json"
-"""What the driver knows: how the trial ended."""
+"""The status with which the trial ended, written by the driver."""
 
-
-FINISHED, STOPPED, REPLACED, FAILED = (
-    "finished",
-    "stopped by the scheduler",
-    "went on as another",
-    "failed",
-)
-
-
+FINISHED = "finished"
+STOPPED = "stopped by the scheduler"
+REPLACED = "went on as another"
+"""A member of a population that exploited another one, and trains on under another name."""
+FAILED = "failed"
 INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What Tune is told to try.
+    """Settings that Tune tries.
 
     Attributes:
-        settings: what it changes.
-        branch: what tells trials of the same settings apart that begin with other weights; usually empty.
+        settings: dotted path -> value that replaces the base configuration's.
+        branch: distinguishes trials of the same settings with different initial weights, as in
+            population-based training; empty otherwise.
     """
 
     settings: Settings
@@ -49,18 +45,20 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """What every trial of a sweep shares; plain values, so that it travels.
+    """What every trial of a sweep shares, as plain values that can be pickled.
 
     Attributes:
         base: the configuration that settings are put on.
         space: the sweep's search space.
-        store: path of the prepared store; empty: there is none yet, and nothing is looked at in it.
+        store: path of the prepared store; empty: there is none yet, and settings are not checked
+            against it.
         sweep: the sweep's folder.
         workers: training workers of each trial; 1: the trial's own process trains.
         cpus_per_worker: logical CPUs of each.
         gpus_per_worker: GPUs of each; a fraction lets trials share one.
-        precision: ``fp32`` or ``bf16`` of trials with ``precision: auto``; ``auto`` until the driver has decided.
-        setup: called in each training process first; tests plant their faults with it.
+        precision: ``fp32`` or ``bf16`` of trials with ``precision: auto``; ``auto`` until the
+            driver has decided.
+        setup: called in each training process first; tests inject faults with it.
     """
 
     base: TrainingConfig
@@ -75,17 +73,17 @@ class TrialSpec:
 
     @property
     def goal(self) -> Goal:
-        """What trials are compared by."""
+        """The metric by which trials are compared, and its direction."""
         return Goal(self.space.metric, self.space.mode)
 
     @property
     def stop(self) -> Path:
-        """The file by which the driver ends all trials."""
+        """The file whose presence ends all trials."""
         return Path(self.sweep) / ".stop"
 
     @property
     def launch(self) -> dict[str, Any]:
-        """How trials are trained: what it takes to train one again to the bit."""
+        """The setup of trials that a bit-identical repetition needs."""
         return {
             "workers": self.workers,
             "threads_per_worker": self.threads,
@@ -94,29 +92,31 @@ class TrialSpec:
 
     @property
     def threads(self) -> int:
-        """Threads that a worker computes with."""
+        """Number of compute threads of a worker."""
         return max(1, int(self.cpus_per_worker))
 
     def config(self, settings: Settings) -> TrainingConfig:
-        """The whole configuration of a trial.
+        """Return the whole configuration of a trial.
 
-        It trains for the sweep's budget, and is evaluated and saved at least as often as trials may be stopped.
+        A trial trains for the sweep's budget. It is evaluated and saved at least as often as the
+        scheduler may stop it.
 
         Raises:
             ConfigError: if the settings do not fit each other.
         """
-        budget, schedule = self.space.budget, self.base.schedule
-        every = min(schedule.evaluate_every_steps or budget.grace_steps, budget.grace_steps)
-        saved = min(schedule.checkpoint_every_steps, every)
-        steps = {
-            "max_steps": budget.max_steps,
-            "evaluate_every_steps": every,
-            "checkpoint_every_steps": saved,
-        }
-        given = {f"schedule.{name}": value for name, value in steps.items()}
-        return override_all(
-            self.base, given | {path: quoted(value) for path, value in settings.items()}
+        budget = self.space.budget
+        schedule = self.base.schedule
+        evaluate_every = min(
+            schedule.evaluate_every_steps or budget.grace_steps, budget.grace_steps
         )
+        changes: dict[str, Any] = {
+            "schedule.max_steps": budget.max_steps,
+            "schedule.evaluate_every_steps": evaluate_every,
+            "schedule.checkpoint_every_steps": min(schedule.checkpoint_every_steps, evaluate_every),
+        }
+        for path, value in settings.items():
+            changes[path] = quoted(value)
+        return override_all(self.base, changes)
 
     def precision_of(self, config: TrainingConfig) -> str:
         """Return a trial's precision: its own setting, or that of the sweep for ``auto``."""
@@ -129,30 +129,31 @@ class TrialSpec:
             ConfigError: if they do not fit each other, or the store.
             StoreError: if the store is missing, damaged or of another kind.
         """
-        config, entry = self.config(settings), METHODS[self.space.method]
+        config = self.config(settings)
+        method = METHODS[self.space.method]
         if self.store:
             from raybio.store.store import open_store  # reads Arrow files: a dry run does without
 
-            entry.check(config, open_store(self.store, entry.store))
+            method.check(config, open_store(self.store, method.store))
 
     def folder(self, trial: Trial) -> RunFolder:
-        """Where a trial lies."""
+        """Return the folder of a trial."""
         name = f"trial-{fingerprint(self.config(trial.settings))[:10]}"
-        return RunFolder(
-            Path(self.sweep) / "trials", f"{name}-{trial.branch}" if trial.branch else name
-        )
+        if trial.branch:
+            name += f"-{trial.branch}"
+        return RunFolder(Path(self.sweep) / "trials", name)
 
 
 def new_note(trial: Trial) -> dict[str, Any]:
-    """Return what a trial's ``trial.json`` holds before it has trained."""
+    """Return the content of ``trial.json`` before the trial has trained."""
     return {"trial": asdict(trial), "worker_seconds": 0.0}
 
 
 def has_ended(folder: RunFolder) -> bool:
-    """Whether the driver has noted how the trial ended."""
+    """Return whether the driver has recorded the end of the trial."""
     return (folder.path / ENDED).exists()
 
 
 def status_of(folder: RunFolder) -> str:
-    """How a trial ended, as the driver noted; interrupted, if it did not."""
+    """Return the recorded status of a trial; ``interrupted`` if its end is not recorded."""
     return str((read_record(folder.path / ENDED, "trial end") or {}).get("status", INTERRUPTED))

@@ -10,7 +10,7 @@ import pytest
 from raybio.core.errors import ClusterError
 from raybio.runtime.cluster import connection as cluster
 from raybio.runtime.cluster.connection import connected, ensure_token
-from raybio.runtime.cluster.room import DATA_CPUS_PER_WORKER, Node, check_resources
+from raybio.runtime.cluster.resources import DATA_CPUS_PER_WORKER, Node, check_resources
 from tests.paths import ROOT
 
 
@@ -138,7 +138,10 @@ def test_a_temporary_folder_too_deep_for_sockets_is_refused(
 
 
 def test_checking_resources_needs_no_ray() -> None:
-    code = "import sys, raybio.runtime.cluster.connection as c; c.check_plan(1); assert 'ray' not in sys.modules"
+    code = (
+        "import sys, raybio.runtime.cluster.connection as c; c.check_plan(1); assert 'ray' "
+        "not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -1,4 +1,6 @@
-"""Comparing runs: which are meant, which may be compared, and what the report says of differences that are known."""
+"""Comparing runs: which are meant, which may be compared, and what the report says of differences
+that are known.
+"""
 
 import csv
 import json
@@ -55,7 +57,9 @@ def write_run(
     splits: tuple[str, ...] = ("val",),
     chance: float | None = None,
 ) -> RunFolder:
-    """What training leaves of a run whose units have ``values`` in all scores; None: a trial, without an evaluation."""
+    """What training leaves of a run whose units have ``values`` in all scores; None: a trial,
+    without an evaluation.
+    """
     folder = RunFolder(runs, name)
     config = override_all(METHODS[method].config(), dict(settings or {}))
     folder.open(method, config, Path("store"), digest, ())
@@ -151,7 +155,9 @@ def test_chance_that_looks_like_a_difference_alone_is_not_believed_among_many_te
 
 
 def test_an_undefined_score_is_shown_as_such_and_not_tested(tmp_path: Path) -> None:
-    """NaN, as the rank correlation of a constant predictor: no number, no interval, no test, and a note."""
+    """NaN, as the rank correlation of a constant predictor: no number, no interval, no test, and a
+    note.
+    """
     undefined = np.full(len(UNITS), np.nan)
     for number, (name, values) in enumerate(
         {"a": noisy(1), "b": noisy(2), "constant": undefined}.items()
@@ -221,7 +227,8 @@ def test_seeds_of_the_same_settings_are_one_group_and_are_paired_by_seed(tmp_pat
     mean, deviation = (np.mean, np.std)
     values = [noisy(seed, 0.5 + 0.02 * seed).mean() for seed in range(num)]
     assert f"| low0 (9 runs) | {mean(values):.4g} ± {deviation(values, ddof=1):.2g} |" in report
-    # The least p of seven, times the number of tests, is above the level: whatever the runs had given would not do.
+    # The least p of seven, times the number of tests, is above the level: whatever the runs had
+    # given would not do.
     seven = compared(tmp_path, "low[0-6]", "top*")
     assert 2 / 2**7 * len(seven.by_seed) > LEVEL > 2 / 2**7
     assert {test.verdict for test in seven.by_seed} == {"too few seeds to show"}
@@ -336,10 +343,13 @@ def test_a_reader_is_told_what_was_not_tested_and_what_was_not_alike(tmp_path: P
     assert found.rows.keys() == {"a", "earlier", "other-units"}
     assert found.notes == [
         "Not finished: trial (not ended yet)",
-        "The runs were not evaluated alike (evaluation.metric differ): scores may mean different things",
+        "The runs were not evaluated alike (evaluation.metric differ): scores may mean different "
+        "things",
         "The runs computed with different precision: a: fp32, earlier: bf16, other-units: fp32",
-        "Not tested in pairs: trial; they have no final evaluation (unfinished runs and trials of sweeps have none)",
-        "Not tested in pairs: earlier; they have no scores of single units (runs of earlier versions kept none)",
+        "Not tested in pairs: trial; they have no final evaluation (unfinished runs and trials of "
+        "sweeps have none)",
+        "Not tested in pairs: earlier; they have no scores of single units (runs of earlier "
+        "versions kept none)",
         "a and other-units were asked different units (val): no test",
     ]
 

@@ -39,7 +39,9 @@ def tiny_variants(tmp_path: Path, *variations: Variation) -> list[Variant]:
 def written(
     tmp_path: Path, variants: list[Variant], value: Callable[[Variant], float]
 ) -> dict[str, list[list[str]]]:
-    """File -> rows, of runs whose scores have this value in the test and half of it in the validation documents."""
+    """File -> rows, of runs whose scores have this value in the test and half of it in the
+    validation documents.
+    """
     results = []
     for one in variants:
         by_split = {

@@ -1,4 +1,6 @@
-"""Comparisons: which runs they ask for, and how their table reads. The training itself is tested with the jobs."""
+"""Comparisons: which runs they ask for, and how their table reads. The training itself is tested
+with the jobs.
+"""
 
 import csv
 from collections.abc import Callable
@@ -239,7 +241,8 @@ def test_models_of_several_comparisons_stand_in_a_row_each(tmp_path: Path) -> No
         "| initial | 10.00 [10.00, 10.00] | 30.00 [30.00, 30.00] |",
         "| this run | 20.00 [20.00, 20.00] | 40.00 [40.00, 40.00] |",
     ]
-    # A value of a setting that is one's own and the other's variation is one row; what only one has leaves a gap.
+    # A value of a setting that is one's own and the other's variation is one row; what only one has
+    # leaves a gap.
     a = {"peak_lr = 1": of(0.1), "peak_lr = 2 (this run)": of(0.2)}
     b = {"peak_lr = 2": of(0.3), "peak_lr = 3": of(0.5), "peak_lr = 1 (this run)": of(0.4)}
     rows = joint_table(tmp_path / "rates", {"a": a, "b": b}, one)[2:]

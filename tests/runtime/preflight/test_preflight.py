@@ -203,7 +203,9 @@ def test_a_database_is_fine_unless_another_writes_or_it_is_none(
 
 @contextmanager
 def server(answers: bool) -> Iterator[int]:
-    """What stands where an MLflow server is expected: one that is broken, or one that never answers."""
+    """What stands where an MLflow server is expected: one that is broken, or one that never
+    answers.
+    """
 
     released = threading.Event()
 

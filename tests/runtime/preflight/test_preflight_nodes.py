@@ -1,4 +1,6 @@
-"""What a cluster's nodes say of themselves before the start, seen good and bad; slow: on two real nodes."""
+"""What a cluster's nodes say of themselves before the start, seen good and bad; slow: on two real
+nodes.
+"""
 
 import json
 import sys
@@ -111,7 +113,9 @@ def test_a_jobs_api_that_answers_strangers_is_an_error() -> None:
 
 @pytest.fixture
 def two_nodes() -> Iterator[tuple[str, str]]:
-    """A cluster of two nodes with a token, on this machine: its address, and that of its jobs API."""
+    """A cluster of two nodes with a token, on this machine: its address, and that of its jobs
+    API.
+    """
     from ray.cluster_utils import Cluster
 
     ensure_token()

@@ -1,4 +1,6 @@
-"""Each JSON file of a run cut short, zeroed or missing: the run goes on as it was, or is refused; nothing else."""
+"""Each JSON file of a run cut short, zeroed or missing: the run goes on as it was, or is refused;
+nothing else.
+"""
 
 import json
 import re
@@ -66,7 +68,9 @@ class Kept:
 def start(
     request: TrainRequest, *, stop_at: int | None = None
 ) -> tuple[dict[str, Any], str | None]:
-    """What ``train`` does, with the worker's part in this process; returns the outcome and the MLflow run."""
+    """What ``train`` does, with the worker's part in this process; returns the outcome and the
+    MLflow run.
+    """
     folder = RunFolder(request.runs, request.name)
     digest = check_request(request)
     folder.open(

@@ -11,7 +11,7 @@ from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ClusterError, ConfigError
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
-from raybio.runtime.cluster.room import Resources
+from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.compare.table import (
     ResultTable,
     lines_for_terminal,

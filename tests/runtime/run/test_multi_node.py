@@ -218,7 +218,7 @@ def test_the_nodes_that_can_run_workers_are_asked_for_the_precision_and_not_the_
 ) -> None:
     code = (
         "from raybio.runtime.run.precision import worker_processors\n"
-        "from raybio.runtime.cluster.room import check_resources\n"
+        "from raybio.runtime.cluster.resources import check_resources\n"
         "found = worker_processors(lambda nodes: check_resources(1, 0.5, nodes)); print([one.name for one in found])"
     )
     worker = nodes.add(cpus=1)

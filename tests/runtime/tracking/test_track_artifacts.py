@@ -1,4 +1,6 @@
-"""Files on their way to MLflow: each is sent once, however slow the server; a process that must go waits for none."""
+"""Files on their way to MLflow: each is sent once, however slow the server; a process that must go
+waits for none.
+"""
 
 import threading
 import time

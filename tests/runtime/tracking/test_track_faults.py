@@ -1,4 +1,6 @@
-"""Tracking while MLflow is away, broken, hanging or locked: a real server, and real faults on the way to it."""
+"""Tracking while MLflow is away, broken, hanging or locked: a real server, and real faults on the
+way to it.
+"""
 
 import base64
 import logging
@@ -30,7 +32,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> It
 
 @pytest.fixture
 def way(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    """With short pauses, and limits that a busy machine does not reach: a request that hangs ends with its server."""
+    """With short pauses, and limits that a busy machine does not reach: a request that hangs ends
+    with its server.
+    """
     monkeypatch.setattr(track, "FINISH_SECONDS", 1500.0)
     monkeypatch.setattr(track, "KILLED_SECONDS", 1500.0)
     monkeypatch.setattr(track, "RETRY_SECONDS", (0.2, 0.5))

@@ -1,4 +1,6 @@
-"""The cluster's tracking: an ``mlflow server`` on PostgreSQL, with several drivers that write at the same time."""
+"""The cluster's tracking: an ``mlflow server`` on PostgreSQL, with several drivers that write at
+the same time.
+"""
 
 import http.client
 import multiprocessing

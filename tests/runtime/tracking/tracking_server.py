@@ -67,10 +67,12 @@ class Way:
     """Forwards requests to a server at an address of its own, unless told to fail.
 
     Attributes:
-        state: ``pass``; ``broken``: every answer is a 500; ``hanging``: no answer; ``refused``: nobody listens.
-        losing: the answer to the next request whose path ends so is lost on its way, the request itself is not.
-        delaying: the next request whose path ends so is forwarded once it was given up and a second one has come;
-            ``is_late`` is set when the server has answered it.
+        state: ``pass``; ``broken``: every answer is a 500; ``hanging``: no answer; ``refused``:
+            nobody listens.
+        losing: the answer to the next request whose path ends so is lost on its way, the request
+            itself is not.
+        delaying: the next request whose path ends so is forwarded once it was given up and a second
+            one has come; ``is_late`` is set when the server has answered it.
         failing: the next request whose path ends so is answered with 500, and not forwarded.
         slow: every request whose path holds this is forwarded when ``on_slow`` has returned.
         requests: paths, in order.

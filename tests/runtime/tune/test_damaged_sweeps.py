@@ -1,4 +1,6 @@
-"""Records of a sweep and its trials, cut short, zeroed or missing: written again, or refused; never another result."""
+"""Records of a sweep and its trials, cut short, zeroed or missing: written again, or refused; never
+another result.
+"""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +13,7 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import report_start, warnings_to
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.runtime.tune.callback import TRIALS, TrialCallback, earlier_trials
-from raybio.runtime.tune.driver import _forget_what_may_pass, _restore_records
+from raybio.runtime.tune.driver import _forget_cluster_failures, _restore_records
 from raybio.runtime.tune.leaderboard import leaderboard, records
 from raybio.runtime.tune.trial import (
     ENDED,
@@ -88,7 +90,7 @@ def test_a_trial_with_a_damaged_failure_is_tried_again(spec: TrialSpec, damage: 
     folder = spec.folder(LATE)
     DAMAGES[damage](folder.failure)
     _restore_records(sweep_folder(spec), spec)
-    _forget_what_may_pass(sweep_folder(spec), spec)
+    _forget_cluster_failures(sweep_folder(spec), spec)
     assert not folder.failure.exists()
     assert status_of(folder) == (FAILED if damage == "missing" else INTERRUPTED)
 

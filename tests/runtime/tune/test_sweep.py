@@ -1,4 +1,6 @@
-"""Sweeps: trials that are stopped, fail, are killed, or go on from others; all of them end, and nothing is left."""
+"""Sweeps: trials that are stopped, fail, are killed, or go on from others; all of them end, and
+nothing is left.
+"""
 
 import os
 import signal
@@ -34,7 +36,9 @@ pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 def space_of(folder: Path, **sections: Any) -> SearchSpace:
-    """Six values of lambda on a grid, unless sections say something else; 12 steps, an evaluation every fourth."""
+    """Six values of lambda on a grid, unless sections say something else; 12 steps, an evaluation
+    every fourth.
+    """
     import yaml
 
     budget = {"num_trials": 6, "max_steps": 12, "grace_steps": 4, "max_concurrent_trials": 2}
@@ -124,7 +128,8 @@ def test_trials_that_raise_are_killed_or_stopped_early_do_not_keep_the_others_fr
 ) -> None:
     monkeypatch.setattr("raybio.runtime.tune.driver.MAX_TRIAL_FAILURES", 1)
     asha = {"kind": "asha", "reduction_factor": 2}
-    # The first one is good, and at its first rung long before those begin that learn next to nothing.
+    # The first one is good, and at its first rung long before those begin that learn next to
+    # nothing.
     rates = {RATE: {"choice": [3e-4, 1e-5, 1e-6, 1e-7, 2e-7, 1e-3]}}
     swept = sweep(request_of(scheduler=asha, space=rates, setup=some_go_wrong))
     expected = {

@@ -245,9 +245,7 @@ def test_two_signals_while_ray_starts_end_a_sweep_in_order(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("raybio.runtime.tune.driver._tuned", interrupt)
-    with pytest.raises(
-        InterruptedRunError, match="SIGINT: the same command goes on with the sweep"
-    ):
+    with pytest.raises(InterruptedRunError, match="SIGINT: the same command resumes the sweep"):
         sweep(request_to)
     assert statuses(database) == {"mine": "KILLED"}
     assert not (request_to.sweeps / "mine" / ".stop").exists()

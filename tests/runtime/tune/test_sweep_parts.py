@@ -13,7 +13,7 @@ from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
 from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Distribution
-from raybio.runtime.cluster.room import Node, check_resources, room
+from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal, MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
@@ -66,7 +66,7 @@ def spec(tmp_path: Path) -> TrialSpec:
     ],
 )
 def test_trials_get_what_nodes_have(nodes: list[Node], given: dict, expected: tuple) -> None:
-    found = room(nodes, **given)
+    found = fit_trials(nodes, **given)
     assert (found.cpus_per_worker, found.gpus_per_worker, found.num_trials) == expected
 
 
@@ -74,11 +74,11 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(
         ClusterError, match=r"a trial takes 4 CPU, and the cluster has 3 CPU \+ 3 CPU"
     ):
-        room([Node(3), Node(3)], workers=1, at_most=2, cpus_per_worker=4)
+        fit_trials([Node(3), Node(3)], workers=1, at_most=2, cpus_per_worker=4)
     with pytest.raises(
         ClusterError, match=r"2 x 1.2 CPU and 1 GPU, and the cluster has 8 CPU and 1 GPU"
     ):
-        room([Node(8, 1)], workers=2, at_most=2, cpus_per_worker=1, gpus_per_worker=1)
+        fit_trials([Node(8, 1)], workers=2, at_most=2, cpus_per_worker=1, gpus_per_worker=1)
 
 
 def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
@@ -328,7 +328,7 @@ def test_settings_that_the_space_decides_are_refused(
 def test_the_winner_has_room_with_the_threads_of_its_trial_even_if_that_had_a_whole_node(
     tmp_path: Path, node: Node
 ) -> None:
-    found = room([node], workers=1, at_most=1)
+    found = fit_trials([node], workers=1, at_most=1)
     spec = replace(
         spec_of(tmp_path),
         cpus_per_worker=found.cpus_per_worker,
@@ -392,7 +392,9 @@ def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_the
 
 
 def test_a_metric_that_is_undefined_at_a_step_never_wins() -> None:
-    """As Spearman's correlation while the model still predicts a constant: a later evaluation may define it."""
+    """As Spearman's correlation while the model still predicts a constant: a later evaluation may
+    define it.
+    """
     for mode, best in (("max", (30, 0.4)), ("min", (20, 0.1))):
         goal = Goal("val/x", mode)
         reports = [

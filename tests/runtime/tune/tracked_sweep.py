@@ -1,4 +1,6 @@
-"""What the driver of a sweep does with trackers, without the training, and what MLflow must have in the end."""
+"""What the driver of a sweep does with trackers, without the training, and what MLflow must have in
+the end.
+"""
 
 import threading
 import time
@@ -15,7 +17,8 @@ from raybio.training.settings import TrainingConfig
 
 
 class TrackedSweep:
-    """A parent and its children, as the driver of a sweep tracks them; each step's loss is 1 / step.
+    """A parent and its children, as the driver of a sweep tracks them; each step's loss is 1 /
+    step.
 
     Attributes:
         uri: of MLflow.
@@ -88,7 +91,9 @@ class TrackedSweep:
         self.parent.finish(*ending(self.name))
 
     def check(self, server: str, last: int) -> None:
-        """MLflow has each run once, with all of its steps, its parent, its artifacts and its true status."""
+        """MLflow has each run once, with all of its steps, its parent, its artifacts and its true
+        status.
+        """
         client = MlflowClient(server)
         experiment = client.get_experiment_by_name(self.method)
         assert experiment is not None

@@ -1,4 +1,4 @@
-"""Settings of MTB pre-training; the defaults are the paper's for the biomedical corpus."""
+"""Settings of MTB pre-training."""
 
 from typing import Literal
 
@@ -10,110 +10,100 @@ from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
 class BlankConfig(BaseConfig):
-    """Masking of entities and of words."""
+    """What is hidden in documents."""
 
     blank_rate: float = Field(
-        0.7,
-        ge=0,
-        le=1,
-        description="fraction of a document's entities whose mentions are replaced by [BLANK]",
+        0.7, ge=0, le=1, description="share of a document's entities that lose their words"
     )
     mask_rate: float = Field(
-        0.15, ge=0, le=1, description="fraction of the tokens outside mentions to be predicted"
+        0.15, ge=0, le=1, description="share of the words outside of mentions to be guessed"
     )
 
 
 class PairCountConfig(BaseConfig):
-    """Selection of recurring entity pairs."""
+    """Which pairs of entities recur."""
 
     min_documents: int = Field(
         16,
         ge=2,
-        description="minimum number of documents with both entities; the paper: 16 for BioRED, "
-        "3 for DocRED",
+        description="documents that a pair occurs in, at least; 16 for BioRED, 3 for DocRED in the paper",
     )
     num_pairs: int = Field(
-        5000, ge=2, description="of these pairs, keep those with the highest mutual information"
+        5000, ge=2, description="of those, the pairs with the greatest mutual information"
     )
 
 
 class MtbObjectiveConfig(BaseConfig):
-    """The loss: L_rel + L_self + L_mlm, and the paper's ablations."""
+    """What is minimised."""
 
-    temperature: float = Field(0.05, gt=0, le=10, description="τ of L_rel and L_self")
+    temperature: float = Field(0.05, gt=0, le=10, description="τ of both contrastive parts")
     relation_loss: Literal["contrastive", "binary", "multi_center"] = Field(
         "contrastive",
-        description="form of L_rel; binary: equality of two pairs, as in vanilla MTB; "
-        "multi_center: MCCL with one class per entity pair and τ₁ = τ₂ = 0.2",
+        description="form of L_rel; binary: are two pairs the same? as in MTB before this paper; multi_center: MCCL, "
+        "each pair of entities a class, with τ₁ = τ₂ = 0.2",
     )
     relation_weight: float = Field(
-        1.0, ge=0, description="weight of L_rel: the same entity pair in two documents"
+        1.0, ge=0, description="of L_rel: the same two entities in two documents"
     )
     self_weight: float = Field(
-        1.0, ge=0, description="weight of L_self: the same pair in two dropout passes"
+        1.0, ge=0, description="of L_self: the same pair under two draws of dropout"
     )
-    mlm_weight: float = Field(
-        1.0, ge=0, description="weight of L_mlm: masked tokens outside mentions"
-    )
+    mlm_weight: float = Field(1.0, ge=0, description="of L_mlm: words outside of mentions")
     type_filter: bool = Field(
         True,
-        description="negatives differ in the type of head or tail; false: all other pairs are "
-        "negatives",
+        description="negatives have another type of entity on either side; false: all other pairs are negatives",
     )
     self_exclude_positives: bool = Field(
         False,
-        description="exclude other occurrences of the same entity pair from the negatives of "
-        "L_self (not in the paper)",
+        description="the same two entities in other documents are no negatives of L_self (not in the paper)",
     )
 
     @model_validator(mode="after")
-    def _has_positive_weight(self) -> "MtbObjectiveConfig":
+    def _something_counts(self) -> "MtbObjectiveConfig":
         if not self.relation_weight + self.self_weight + self.mlm_weight:
             raise ValueError(
-                "relation_weight, self_weight and mlm_weight are all 0; want one above 0"
+                "relation_weight, self_weight and mlm_weight are all 0; want one above it"
             )
         return self
 
 
 class DocumentPairPlanConfig(BaseConfig):
-    """The documents of a step."""
+    """Which documents make up a step."""
 
     global_batch_rows: int = Field(
         16,
         ge=2,
         multiple_of=2,
-        description="documents per step over all workers, drawn as pairs that share an entity pair",
+        description="documents of a step, over all workers: couples that share a pair of entities",
     )
     max_pairs_per_document: int = Field(
         64,
         ge=1,
-        description="entity pairs per document in the loss: recurring pairs first, then random "
-        "ones",
+        description="pairs of a document that are compared: those that recur first, others by chance",
     )
 
 
 class EntityPairConfig(PairCountConfig):
-    """Selection of the positives, and of pairs held out for evaluation."""
+    """Which pairs of entities are taken for positives."""
 
     held_out_share: float = Field(
         0.05,
         ge=0,
         lt=1,
-        description="fraction of the recurring pairs that never enter the loss; evaluations "
-        "retrieve them",
+        description="of those, pairs that are never compared in training and asked for in evaluations",
     )
 
 
 class PairEvaluationConfig(BaseConfig):
-    """Evaluation by retrieval of the same entity pair in another document."""
+    """How the encoder is judged: do two entities find themselves again in another document?"""
 
     num_pairs: int = Field(
-        200, ge=1, description="recurring pairs to retrieve: so many trained and held-out ones each"
+        200, ge=1, description="recurring pairs that are asked for, of each kind"
     )
 
 
 class Config(TrainingConfig):
-    """Settings of MTB pre-training."""
+    """BaseConfig of MTB; the defaults are the paper's for the biomedical corpus."""
 
     encoder: RelationEncoderConfig = RelationEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
@@ -143,4 +133,4 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=150, checkpoint_every_steps=50, evaluate_every_steps=50),
     optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
 )
-"""Settings for the simulated demo documents: one minute on two CPU cores."""
+"""BaseConfig for the embedded simulated documents on two CPU cores: a minute."""
