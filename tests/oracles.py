@@ -6,19 +6,19 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 
-def neighbours_of(edges: Iterable[tuple[int, int]], num_nodes: int) -> list[set[int]]:
-    """Sets of neighbours, without self pairs."""
-    neighbours: list[set[int]] = [set() for _ in range(num_nodes)]
+def neighbors_of(edges: Iterable[tuple[int, int]], num_nodes: int) -> list[set[int]]:
+    """Sets of neighbors, without self pairs."""
+    neighbors: list[set[int]] = [set() for _ in range(num_nodes)]
     for u, v in edges:
         if u != v:
-            neighbours[u].add(v)
-            neighbours[v].add(u)
-    return neighbours
+            neighbors[u].add(v)
+            neighbors[v].add(u)
+    return neighbors
 
 
-def allowed_negatives(neighbours: list[set[int]], group: Sequence[int], node: int) -> set[int]:
-    """The non-neighbours of a node in its group; where there is none, its non-neighbours elsewhere."""
-    free = {other for other in range(len(group)) if other != node and other not in neighbours[node]}
+def allowed_negatives(neighbors: list[set[int]], group: Sequence[int], node: int) -> set[int]:
+    """The non-neighbors of a node in its group; if there is none, those in other groups."""
+    free = {other for other in range(len(group)) if other != node and other not in neighbors[node]}
     inside = {other for other in free if group[other] == group[node]}
     return inside or free
 
@@ -67,7 +67,7 @@ def multi_similarity(
     mining_margin=None,
     ignore=None,
 ) -> tuple[float, list[float | None]]:
-    """The mean, and the loss of each anchor or None where it is skipped (SPPT's code, facts 4.2 [C])."""
+    """The mean, and the loss of each anchor, None if skipped (code of McDermott et al.)."""
     losses: list[float | None] = []
     num = len(embedding)
     for i in range(num):
@@ -97,7 +97,7 @@ def multi_similarity(
 def multi_similarity_global(
     embedding, linked, positive_weight, negative_weight, threshold, ignore=None
 ) -> float:
-    """The paper's printed form (facts 4.2 [P])."""
+    """The form that McDermott et al. print."""
     num, pull, push = len(embedding), 1.0, 1.0
     for i in range(num):
         for j in range(num):
@@ -112,7 +112,7 @@ def multi_similarity_global(
 
 
 def margin_contrastive(anchor, positive, negative, positive_margin, negative_margin) -> float:
-    """The paper's two means, added (facts 4.1 [P])."""
+    """The sum of two means, as McDermott et al. print it."""
     num = len(anchor)
     pull = sum(max(distance(anchor[i], positive[i]) - positive_margin, 0.0) for i in range(num))
     push = sum(max(negative_margin - distance(anchor[i], negative[i]), 0.0) for i in range(num))
@@ -122,9 +122,9 @@ def margin_contrastive(anchor, positive, negative, positive_margin, negative_mar
 def retrieval_of_group(
     score: np.ndarray, linked: np.ndarray, ignore: np.ndarray | None = None
 ) -> dict[int, dict]:
-    """Per anchor of one group: lrap, ndcg, reciprocal_rank, num_links, precision_sum and hits by cut-off.
+    """Scores of each anchor of a group.
 
-    ``score`` and ``linked`` are (n, n); the diagonal and ``ignore`` are no candidates.
+    They are lrap, ndcg, reciprocal_rank, num_links, precision_sum and hits by cut-off. ``score`` and ``linked`` are (n, n); the diagonal and ``ignore`` are no candidates.
     """
     num = len(score)
     candidates = [

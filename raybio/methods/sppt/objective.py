@@ -31,8 +31,8 @@ class StructurePreserving:
 
     Attributes:
         config: λ, the graph loss and its settings.
-        num_positives_per_anchor: number of positives, which is that of negatives for
-            ``margin_contrastive``.
+        num_positives_per_anchor: number of positives of an anchor. ``margin_contrastive`` needs as
+            many negatives.
     """
 
     config: ObjectiveConfig

@@ -93,7 +93,7 @@ def test_pair_masks_equal_their_definition(tiny_store: Store, world: int, same_n
     settings = {"self_loops": True} if same_node == "self_loops" else {"same_node": same_node}
     collate = collate_of(tiny_store, batch=50, **settings)
     graph = tiny_store.graph
-    neighbours = [
+    neighbors = [
         set(graph.indices[first:end].tolist()) for first, end in pairwise(graph.indptr.tolist())
     ]
     shards = [collate(3, rank, world) for rank in range(world)]
@@ -104,7 +104,7 @@ def test_pair_masks_equal_their_definition(tiny_store: Store, world: int, same_n
         for i, u in enumerate(shard["row_R"].tolist()):
             for j, v in enumerate(columns):
                 is_itself = j == offset + i
-                linked = v in neighbours[u] or (
+                linked = v in neighbors[u] or (
                     same_node in ("positive", "self_loops") and u == v and not is_itself
                 )
                 ignored = is_itself or (same_node == "ignore" and u == v)

@@ -24,7 +24,7 @@ def edges(graph: Graph, node_S: np.ndarray) -> set[tuple[int, int]]:
     return {(int(node_S[u]), int(node_S[v])) for u, v in zip(source, graph.indices, strict=True)}
 
 
-def test_the_sample_holds_all_neighbours_of_the_drawn_nodes_and_all_links_among_its_nodes() -> None:
+def test_the_sample_holds_all_neighbors_of_the_drawn_nodes_and_all_links_among_its_nodes() -> None:
     graph, heldout = random_graph(), np.array([[0, 1], [2, 5]])
     queries = draw_link_queries(graph, heldout, 4, seed=1)
     chosen = set(queries.node_S.tolist())
@@ -58,7 +58,7 @@ def test_training_links_do_not_hide_heldout_ones() -> None:
     assert kept_out is not None
     assert kept_out.mrr == 1.0
     assert kept_out.average_precision == 1.0
-    # The held-out mates of a node stand among its candidates when training links are asked for.
+    # Held-out neighbors are unlinked candidates in the query for training links.
     assert 0.5 < seen.lrap < 1.0
 
 

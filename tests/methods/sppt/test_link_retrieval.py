@@ -221,8 +221,8 @@ def test_renumbering_the_nodes_changes_nothing_where_nothing_ties():
     graph, group = problem()
     embedding = torch.from_numpy(embeddings("normal"))
     order = np.random.default_rng(3).permutation(60)
-    place = np.argsort(order)
-    moved = Graph.from_edges(place[_edges(graph)], 60, group[order])
+    position = np.argsort(order)
+    moved = Graph.from_edges(position[_edges(graph)], 60, group[order])
     one = link_retrieval(embedding, graph.indptr, graph.indices, group_N=group)
     two = link_retrieval(embedding[order], moved.indptr, moved.indices, group_N=group[order])
     for name in METRICS:

@@ -23,9 +23,9 @@ def test_intervals_equal_a_loop_over_resamples():
     rng, rows = np.random.default_rng(1), []
     for _ in range(30):
         uniform, drawn = rng.random(len(found.group_A)), []
-        for place, number in enumerate(found.group_A):
+        for position, number in enumerate(found.group_A):
             members = np.flatnonzero(found.group_A == number)
-            drawn.append(members[int(uniform[place] * len(members))])
+            drawn.append(members[int(uniform[position] * len(members))])
         precision = 0.0
         for number in np.unique(found.group_A):
             mine = [anchor for anchor in drawn if found.group_A[anchor] == number]

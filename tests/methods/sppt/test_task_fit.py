@@ -1,4 +1,4 @@
-"""Whether a task fits a graph, beside shuffled labels; and the command that says so."""
+"""Task fit against shuffled labels, and its command."""
 
 import gzip
 import json
@@ -23,9 +23,9 @@ KEYS = pa.array(["9606.A", "9606.B", "9606.C"], pa.large_string())
 def rings(num_rings: int, size: int) -> Graph:
     """Rings, each a group of its own."""
     start = np.repeat(np.arange(num_rings) * size, size)
-    place = np.tile(np.arange(size), num_rings)
+    position = np.tile(np.arange(size), num_rings)
     return Graph.from_edges(
-        np.stack([start + place, start + (place + 1) % size], axis=1),
+        np.stack([start + position, start + (position + 1) % size], axis=1),
         num_rings * size,
         start // size,
     )
@@ -33,13 +33,13 @@ def rings(num_rings: int, size: int) -> Graph:
 
 def test_stretches_of_a_ring_fit_it_turns_do_not_and_labels_drawn_by_lot_say_nothing():
     graph = rings(10, 40)
-    place = np.arange(400)
-    stretches, turns = (place // 10) % 2, place % 2
+    position = np.arange(400)
+    stretches, turns = (position // 10) % 2, position % 2
     lot = np.random.default_rng(0).integers(0, 2, 400)
     predictions = [class_fit(graph, labels)["prediction"] for labels in (stretches, turns, lot)]
     assert predictions == ["help", "harm", "nothing"]
     fit = class_fit(graph, stretches)
-    # Of ten in a stretch the outer two have one neighbour of each label: half a vote.
+    # Of ten in a stretch the outer two have one neighbor of each label: half a vote.
     assert fit["homophily"].value == pytest.approx(0.9) and fit[
         "edge_homophily"
     ].value == pytest.approx(0.9)

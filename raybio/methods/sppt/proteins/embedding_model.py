@@ -66,7 +66,7 @@ class ProteinEmbeddingModel(EmbeddingModel):
         return read
 
     def input_lengths(self, contents: Iterable[pa.ChunkedArray], num_contents: int) -> InputLengths:
-        """Count the sequences that are longer than what is read of them."""
+        """Count the sequences that are longer than the encoder reads."""
         readable = max_tokens_of(self._config)
         max_tokens = min(self.max_tokens or readable, readable)
         limit = max_tokens - vocabulary_of(self._config).num_special_per_sequence

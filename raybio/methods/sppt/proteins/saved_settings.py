@@ -36,7 +36,7 @@ def read_protein_settings(folder: str | Path, revision: str = "main") -> Protein
         revision: of a hub id.
 
     Raises:
-        ConfigError: if the files are malformed, or ask for something that ``ProteinEncoder`` does
+        ConfigError: if the files are malformed, or state something that ``ProteinEncoder`` does
             not compute.
     """
     path = Path(folder).expanduser() / SETTINGS

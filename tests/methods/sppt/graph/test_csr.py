@@ -8,7 +8,10 @@ from tests import oracles
 
 
 def random_graph(num_nodes=60, num_edges=300, num_groups=3, seed=0, scattered=False, crossing=True):
-    """A graph with duplicates, self pairs, isolated nodes, links across groups and, if ``scattered``, mixed groups."""
+    """A graph with duplicates, self pairs, isolated nodes and links across groups.
+
+    ``scattered``: the nodes of a group are not a range.
+    """
     rng = np.random.default_rng(seed)
     group = np.sort(rng.integers(0, num_groups, num_nodes)) * 10
     if scattered:
@@ -16,15 +19,15 @@ def random_graph(num_nodes=60, num_edges=300, num_groups=3, seed=0, scattered=Fa
     edge = rng.integers(0, num_nodes - 3, (num_edges, 2))
     if not crossing:
         edge = edge[group[edge[:, 0]] == group[edge[:, 1]]]
-    return Graph.from_edges(edge, num_nodes, group), oracles.neighbours_of(edge.tolist(), num_nodes)
+    return Graph.from_edges(edge, num_nodes, group), oracles.neighbors_of(edge.tolist(), num_nodes)
 
 
-def test_rows_hold_the_sorted_neighbours_without_duplicates_and_self_pairs():
-    graph, neighbours = random_graph()
+def test_rows_hold_the_sorted_neighbors_without_duplicates_and_self_pairs():
+    graph, neighbors = random_graph()
     rows = [graph.indices[graph.indptr[u] : graph.indptr[u + 1]].tolist() for u in range(60)]
-    assert rows == [sorted(row) for row in neighbours]
-    assert graph.degree_N.tolist() == [len(row) for row in neighbours]
-    assert graph.num_edges == sum(len(row) for row in neighbours) // 2
+    assert rows == [sorted(row) for row in neighbors]
+    assert graph.degree_N.tolist() == [len(row) for row in neighbors]
+    assert graph.num_edges == sum(len(row) for row in neighbors) // 2
     assert graph.num_nodes == 60
     assert graph.indices.dtype == np.int32
 
@@ -97,11 +100,11 @@ def test_memory_mapped_arrays_are_used_as_they_are(tmp_path):
 
 
 def test_has_edge_equals_a_set_look_up_and_broadcasts():
-    graph, neighbours = random_graph()
+    graph, neighbors = random_graph()
     nodes = np.arange(60)
-    expected = [[v in neighbours[u] for v in range(60)] for u in range(60)]
+    expected = [[v in neighbors[u] for v in range(60)] for u in range(60)]
     assert graph.has_edge(nodes[:, None], nodes).tolist() == expected
-    assert graph.has_edge(nodes.astype(np.int32), 4).tolist() == [4 in row for row in neighbours]
+    assert graph.has_edge(nodes.astype(np.int32), 4).tolist() == [4 in row for row in neighbors]
 
 
 def test_has_edge_equals_a_set_look_up_with_hubs_and_more_pairs_than_a_block():
@@ -111,11 +114,11 @@ def test_has_edge_equals_a_set_look_up_with_hubs_and_more_pairs_than_a_block():
         [rng.integers(0, num_nodes, (20_000, 2)), [[7, v] for v in range(0, num_nodes, 2)]]
     )
     graph = Graph.from_edges(edge, num_nodes, None)
-    neighbours = oracles.neighbours_of(edge.tolist(), num_nodes)
+    neighbors = oracles.neighbors_of(edge.tolist(), num_nodes)
     pair = np.concatenate(
         [edge, rng.integers(0, num_nodes, (50_000, 2)), [[u, 7] for u in range(num_nodes)]]
     )
-    assert graph.has_edge(*pair.T).tolist() == [v in neighbours[u] for u, v in pair.tolist()]
+    assert graph.has_edge(*pair.T).tolist() == [v in neighbors[u] for u, v in pair.tolist()]
 
 
 def test_linked_equals_has_edge_also_for_repeated_nodes():
@@ -127,16 +130,16 @@ def test_linked_equals_has_edge_also_for_repeated_nodes():
     assert graph.linked(row, []).shape == (40, 0)
 
 
-def test_neighbours_are_drawn_uniformly():
-    graph, neighbours = random_graph()
+def test_neighbors_are_drawn_uniformly():
+    graph, neighbors = random_graph()
     nodes = np.flatnonzero(graph.degree_N)
     drawn = graph.sample_neighbors(nodes, 4000, np.random.default_rng(3))
     assert drawn.shape == (len(nodes), 4000)
     for node, row in zip(nodes, drawn, strict=True):
-        assert_uniform(row, neighbours[node])
+        assert_uniform(row, neighbors[node])
 
 
-def test_a_node_without_neighbours_is_named_when_a_positive_is_asked_for():
+def test_a_node_without_neighbors_is_named_when_a_positive_is_asked_for():
     graph, _ = random_graph()
     with pytest.raises(ValueError, match=r"1 of 2 nodes have no neighbor \(the first: 59\)"):
         graph.sample_neighbors([0, 59], 1, np.random.default_rng(0))
@@ -146,11 +149,11 @@ def test_a_node_without_neighbours_is_named_when_a_positive_is_asked_for():
 @pytest.mark.parametrize("crossing", [False, True])
 @pytest.mark.parametrize("num_edges", [60, 700, 4000])
 def test_negatives_are_drawn_uniformly_from_the_allowed_nodes(scattered, crossing, num_edges):
-    graph, neighbours = random_graph(
+    graph, neighbors = random_graph(
         scattered=scattered, crossing=crossing, num_edges=num_edges, seed=5
     )
     group = graph.group_N.tolist()
-    allowed = [oracles.allowed_negatives(neighbours, group, node) for node in range(60)]
+    allowed = [oracles.allowed_negatives(neighbors, group, node) for node in range(60)]
     nodes = np.array([node for node in range(60) if allowed[node]])
     drawn = graph.sample_negatives(nodes, 3000, np.random.default_rng(4))
     for node, row in zip(nodes, drawn, strict=True):

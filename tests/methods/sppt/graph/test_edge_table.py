@@ -14,10 +14,10 @@ def test_the_table_answers_as_a_set_does(num_nodes, num_edges):
     rng = np.random.default_rng(0)
     edge = rng.integers(0, num_nodes, (num_edges, 2))
     graph = Graph.from_edges(edge, num_nodes, None)
-    neighbours = oracles.neighbours_of(edge.tolist(), num_nodes)
+    neighbors = oracles.neighbors_of(edge.tolist(), num_nodes)
     pair = np.concatenate([edge, edge[:, ::-1], rng.integers(0, num_nodes, (5000, 2))])
     found = build_edge_table(graph.indptr, graph.indices).has(*pair.T)
-    assert found.tolist() == [v in neighbours[u] for u, v in pair.tolist()]
+    assert found.tolist() == [v in neighbors[u] for u, v in pair.tolist()]
 
 
 def test_pairs_in_arithmetic_progressions_that_crowd_buckets_are_all_found():

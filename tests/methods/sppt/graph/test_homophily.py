@@ -1,4 +1,4 @@
-"""What neighbours tell, against loops; and what the paper's theory says of graphs and embeddings."""
+"""Homophily against loops, and the paper's theorems on graphs and embeddings."""
 
 import itertools
 from collections import Counter
@@ -23,7 +23,7 @@ def random_graph(seed: int, num_nodes: int = 30, share: float = 0.12) -> Graph:
     return Graph.from_edges(pairs[rng.random(len(pairs)) < share], num_nodes)
 
 
-def neighbours(graph: Graph, node: int) -> list[int]:
+def neighbors(graph: Graph, node: int) -> list[int]:
     return graph.indices[graph.indptr[node] : graph.indptr[node + 1]].tolist()
 
 
@@ -35,18 +35,18 @@ def test_votes_are_those_of_a_loop(seed, num_classes):
     value_N = np.where(rng.random(graph.num_nodes) < 0.3, np.nan, rng.normal(size=graph.num_nodes))
     chances, means, equal = [], [], []
     for node in range(graph.num_nodes):
-        votes = Counter(label_N[other] for other in neighbours(graph, node) if label_N[other] >= 0)
+        votes = Counter(label_N[other] for other in neighbors(graph, node) if label_N[other] >= 0)
         most = [label for label, count in votes.items() if count == max(votes.values())]
         chances.append(
             (label_N[node] in most) / len(most) if votes and label_N[node] >= 0 else np.nan
         )
         values = [
-            value_N[other] for other in neighbours(graph, node) if not np.isnan(value_N[other])
+            value_N[other] for other in neighbors(graph, node) if not np.isnan(value_N[other])
         ]
         means.append(np.mean(values) if values else np.nan)
         equal += [
             label_N[node] == label_N[other]
-            for other in neighbours(graph, node)
+            for other in neighbors(graph, node)
             if node < other and label_N[node] >= 0 and label_N[other] >= 0
         ]
     np.testing.assert_allclose(neighbor_vote(graph, label_N), chances)
@@ -62,7 +62,7 @@ def test_names_of_nodes_and_of_labels_do_not_matter():
     edges = [
         (place_N[node], place_N[other])
         for node in range(graph.num_nodes)
-        for other in neighbours(graph, node)
+        for other in neighbors(graph, node)
     ]
     renamed = np.array([2, 0, 3, 1, -1])[label_N]
     moved = np.empty_like(label_N)
@@ -89,7 +89,7 @@ def test_nothing_to_say_is_not_a_number():
 
 
 def margin(position_ND: np.ndarray, graph: Graph) -> float:
-    """By how much the nearest pair that is not linked is farther than the farthest that is: > 0 if it is optimal."""
+    """Shortest unlinked distance minus longest linked distance: > 0 for an optimal embedding."""
     distance_NN = np.linalg.norm(position_ND[:, None] - position_ND[None], axis=2)
     linked_NN = graph.linked(np.arange(graph.num_nodes), np.arange(graph.num_nodes))
     others_NN = ~linked_NN & ~np.eye(graph.num_nodes, dtype=bool)
@@ -97,7 +97,7 @@ def margin(position_ND: np.ndarray, graph: Graph) -> float:
 
 
 def in_one_less_dimension_than_nodes(graph: Graph) -> np.ndarray:
-    """Points with only two distances, the shorter one between linked nodes: Gram matrix c I + A / 2, centred."""
+    """Points with two distances, the shorter between linked nodes: Gram matrix c I + A / 2."""
     linked_NN = graph.linked(np.arange(graph.num_nodes), np.arange(graph.num_nodes)).astype(float)
     gram_NN = graph.num_nodes * np.eye(graph.num_nodes) + linked_NN / 2
     centre_NN = np.eye(graph.num_nodes) - 1 / graph.num_nodes
@@ -118,7 +118,7 @@ def test_cliques_are_embedded_optimally_in_any_dimension(width):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_graph_is_embedded_optimally_in_one_dimension_less_than_nodes_and_there_the_vote_is_homophily(
+def test_every_graph_has_an_optimal_embedding_in_one_dimension_less_than_nodes(
     seed,
 ):
     graph = random_graph(seed, num_nodes=18, share=0.25)
@@ -145,7 +145,7 @@ def test_every_graph_is_embedded_optimally_in_one_dimension_less_than_nodes_and_
 
 
 def best_margin_on_a_line(graph: Graph) -> float:
-    """The best margin of points whose linked pairs are 1 apart at most: for each of their orders a linear program."""
+    """The best margin of points whose linked pairs are at most 1 apart, by linear programs."""
     found = []
     for order in itertools.permutations(range(graph.num_nodes)):
         rows, bounds = [], []
@@ -176,7 +176,7 @@ def test_on_a_line_paths_have_an_optimal_embedding_and_k_2_2_has_none():
 
 
 def largest_margin(num_nodes: int, width: int) -> float:
-    """Of K_{N,N}: shortest unlinked over longest linked distance, as large as a search from 12 starts makes it.
+    """Largest ratio of shortest unlinked to longest linked distance of K_{N,N}, from 12 starts.
 
     An embedding is optimal if it is above 1.
     """

@@ -81,8 +81,8 @@ def profiles(store):
     return count / np.linalg.norm(count, axis=1, keepdims=True)
 
 
-def test_held_out_links_can_be_told_from_sequence_by_what_is_linked_in_other_species(small):
-    """The nearest sequences of two proteins in the other species vote: this is what an encoder has to learn."""
+def test_held_out_links_follow_from_sequences_and_the_links_of_other_species(small):
+    """The nearest sequences of two proteins in other species vote: an encoder has to learn this."""
     similar = profiles(small)
     similar = similar @ similar.T
     group_N, graph = small.group_N, small.graph
@@ -110,7 +110,7 @@ def test_held_out_links_can_be_told_from_sequence_by_what_is_linked_in_other_spe
 
 
 def test_interacting_proteins_are_of_different_families_as_well(small):
-    """Links are not merely similarity: most linked pairs share no more words than pairs at random."""
+    """Links are not mere similarity: most linked pairs share no more words than random pairs."""
     similar = profiles(small)
     u = np.repeat(np.arange(small.num_rows), np.diff(small.graph.indptr))
     linked = (similar[u] * similar[small.graph.indices]).sum(axis=1)

@@ -57,7 +57,7 @@ def embed(encoder, sequences) -> np.ndarray:
 
 
 def run_without_raybio(runs: list[tuple], output) -> list[np.ndarray]:
-    """Run each code in its folder, where raybio cannot be imported and the hub not be reached; their ``embedding``s."""
+    """Run each code in its folder, without raybio and the hub; return the ``embedding``s."""
     pairs = [(str(folder), code) for folder, code in runs]
     program = (
         "import os, sys, numpy\n"

@@ -23,7 +23,7 @@ WIDTH, FFN, LAYERS, HEADS, POSITIONS = 16, 24, 2, 4, 40
 
 
 def tape_shapes(*, head: bool) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of ProteinBertForMaskedLM's state dict, from the modules of tape/models/modeling_bert.py."""
+    """Names and shapes of ProteinBertForMaskedLM's state dict (tape/models/modeling_bert.py)."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def linear(name: str, outputs: int, inputs: int) -> None:

@@ -151,7 +151,10 @@ def test_the_tables_cannot_be_written_to(vocabulary):
 
 
 def test_the_tables_need_neither_torch_nor_transformers():
-    code = "import sys, raybio.methods.sppt.proteins.vocabulary; print({'torch', 'transformers', 'tokenizers'} & set(sys.modules))"
+    code = (
+        "import sys, raybio.methods.sppt.proteins.vocabulary; "
+        "print({'torch', 'transformers', 'tokenizers'} & set(sys.modules))"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
