@@ -24,7 +24,7 @@ from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.encoders.tokenization import TokenizerSource
 from raybio.encoders.word_tokenizer import build_word_tokenizer
 from raybio.ops.masking import mask_tokens
-from raybio.training.grad_cache import token_budget_micro_batches
+from raybio.training.micro_batches import token_budget_micro_batches
 
 MAX_TOKENS, TOKENS_A_STEP, MASK_RATE = 64, 2048, 0.15
 FRESH_LR, TUNED_LR = 1e-3, 2e-4

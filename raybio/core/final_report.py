@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Stage = Literal["chance", "random", "initial", "trained"]
 """The models of a report.
 
-``chance`` is a random order or a constant prediction, computed exactly. ``random`` are random vectors.
-``initial`` is the encoder before training, ``trained`` the encoder after it.
+``chance`` is a random order or a constant prediction, computed exactly. ``random`` are random
+vectors. ``initial`` is the encoder before training, ``trained`` the encoder after it.
 """
 
 Score = Mapping[str, float]
@@ -26,8 +26,8 @@ SplitScores = Mapping[str, Mapping[str, Score]]
 class UnitScores:
     """Scores of the U units (nodes, texts, queries) of a split, for comparisons unit by unit.
 
-    The mean of a measure's values over all units is the run's score, whether that is micro, macro or
-    over groups.
+    The mean of a measure's values over all units is the run's score, whether that is micro, macro
+    or over groups.
 
     Attributes:
         unit_U: store rows, or numbers of terms or queries.

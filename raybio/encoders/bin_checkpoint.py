@@ -1,11 +1,12 @@
 """Convert a checkpoint whose weights are published as ``pytorch_model.bin`` alone.
 
-``encoder.source`` takes safetensors. PubMedBERT, BlueBERT, CharacterBERT and other checkpoints of their age are pickles.
-Fetch one (``hf download ID --local-dir FOLDER``) and convert it once:
+``encoder.source`` takes safetensors. PubMedBERT, BlueBERT, CharacterBERT and other checkpoints of
+their age are pickles. Fetch one (``hf download ID --local-dir FOLDER``) and convert it once:
 
     python -m raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
 
-The weights go to ``model.safetensors`` and all other files are copied. TensorFlow's names of layer norms become torch's.
+The weights go to ``model.safetensors`` and all other files are copied. TensorFlow's names of layer
+norms become torch's.
 """
 
 import shutil
@@ -41,7 +42,8 @@ def convert_bin_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
     source = Path(source_dir)
     if not (source / WEIGHTS).is_file():
         raise DataError(
-            f"{source}: holds no {WEIGHTS}, want a folder with one (a checkpoint in parts is not read)"
+            f"{source}: holds no {WEIGHTS}, want a folder with one (a checkpoint in parts is not "
+            "read)"
         )
     # Tied weights share memory in a pickle; safetensors wants each tensor to have its own.
     tensors = {
@@ -71,7 +73,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # Torch's restricted unpickler stumbles over damaged bytes with whatever exception comes first.
+        # Torch's restricted unpickler stumbles over damaged bytes with whatever exception comes
+        # first.
         reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"{path}: cannot be read as a file of tensors ({reason}). Download it again."

@@ -42,7 +42,8 @@ def load_weights(
 ) -> tuple[PreTrainedModel, list[str]]:
     """A model in float32 with the weights of a folder or hub id, and the names of those that are not in the file.
 
-    What is in the file and not in the model, such as another task's head, is passed over without a word.
+    What is in the file and not in the model, such as another task's head, is passed over without a
+    word.
 
     Raises:
         ConfigError: as ``load_pretrained``, or if a weight has another shape than config.json says.
@@ -90,7 +91,8 @@ def check_source(source: str, revision: str) -> None:
     """Refuse a source that is not there, before anything is loaded or started; the hub is asked once and not again.
 
     Raises:
-        ConfigError: if a folder lacks config.json or safetensors, or a hub id is unknown or cannot be reached.
+        ConfigError: if a folder lacks config.json or safetensors, or a hub id is unknown or cannot
+            be reached.
     """
     if source == SCRATCH:
         return
@@ -165,7 +167,8 @@ def _place(source: str) -> str:
         return str(folder)
     if source.startswith((".", "/", "~")) or source.count("/") > 1 or "\\" in source:
         raise ConfigError(
-            f"encoder.source {source!r}: no such folder. Give an existing one, 'scratch' or a hub id."
+            f"encoder.source {source!r}: no such folder. Give an existing one, 'scratch' or a hub "
+            "id."
         )
     return source
 
@@ -180,10 +183,11 @@ def _unloadable(source: str, reason: str) -> ConfigError:
             )
     else:
         advice = (
-            "If it is meant to be a folder, there is none of that name here. If this machine has no network, fetch it "
-            f"elsewhere with `hf download {source} --local-dir FOLDER` and set encoder.source=FOLDER, or copy a filled "
-            "hub cache here and set HF_HUB_OFFLINE=1. If it is there as pytorch_model.bin alone, convert that folder "
-            "with `python -m raybio.encoders.bin_checkpoint FOLDER OUTPUT_FOLDER`."
+            "If it is meant to be a folder, there is none of that name here. If this machine has "
+            f"no network, fetch it elsewhere with `hf download {source} --local-dir FOLDER` and "
+            "set encoder.source=FOLDER, or copy a filled hub cache here and set HF_HUB_OFFLINE=1. "
+            "If it is there as pytorch_model.bin alone, convert that folder with `python -m "
+            "raybio.encoders.bin_checkpoint FOLDER OUTPUT_FOLDER`."
         )
     return ConfigError(
         f"encoder.source {source!r} cannot be loaded: {' '.join(reason.split())[:300]}. {advice}"
@@ -198,8 +202,8 @@ def check_complete(source: str, missing: list[str]) -> None:
     """
     if missing:
         raise ConfigError(
-            f"encoder.source {source!r}: {len(missing)} encoder weights are not in the file, such as {missing[0]}. "
-            "The checkpoint is incomplete or of another architecture."
+            f"encoder.source {source!r}: {len(missing)} encoder weights are not in the file, such "
+            f"as {missing[0]}. The checkpoint is incomplete or of another architecture."
         )
 
 

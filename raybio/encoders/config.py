@@ -19,9 +19,10 @@ class TransformerConfig(BaseConfig):
     source: str = Field(
         default=SCRATCH,
         min_length=1,
-        description="'scratch' for random weights, a local folder written by save_pretrained or sentence-transformers, "
-        "or a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT or ESM) or "
-        "sentence-transformers/all-MiniLM-L6-v2 (texts); only safetensors, no code that comes along",
+        description="'scratch' for random weights, a local folder written by save_pretrained or "
+        "sentence-transformers, or a hub id such as facebook/esm2_t12_35M_UR50D (proteins: BERT "
+        "or ESM) or sentence-transformers/all-MiniLM-L6-v2 (texts); only safetensors, no code "
+        "that comes along",
     )
     revision: str = Field(
         default="main", description="branch, tag or commit of a hub id; a commit pins the weights"
@@ -40,14 +41,16 @@ class TransformerConfig(BaseConfig):
     )
     recompute_activations: bool = Field(
         default=False,
-        description="forget activations in the forward pass and compute them again: less memory, slower",
+        description="forget activations in the forward pass and compute them again: less memory, "
+        "slower",
     )
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
         if self.width % self.num_heads:
             raise ValueError(
-                f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one of them"
+                f"width {self.width} is not a multiple of num_heads {self.num_heads}; change one "
+                "of them"
             )
         return self
 
@@ -79,17 +82,20 @@ class TextEncoderConfig(TransformerConfig):
 
     pooling: Literal["auto", "mean", "cls"] = Field(
         default="auto",
-        description="a text's embedding: the mean over its tokens, special ones included, or the first token's state; "
-        "auto: what a sentence-transformers folder, such as an export, says, else what the method's paper has (mean "
-        "for BioSTransformers, cls for SPPT and Contrastive-Probe)",
+        description="a text's embedding: the mean over its tokens, special ones included, or the "
+        "first token's state; auto: what a sentence-transformers folder, such as an export, says, "
+        "else what the method's paper has (mean for BioSTransformers, cls for SPPT and "
+        "Contrastive-Probe)",
     )
     normalise: bool | Literal["auto"] = Field(
         default="auto",
-        description="scale embeddings to length 1; auto: what a sentence-transformers folder says, else false",
+        description="scale embeddings to length 1; auto: what a sentence-transformers folder says, "
+        "else false",
     )
     max_length: int | Literal["auto"] = Field(
         default=128,
-        description="tokens of a text, special ones included, at most what the model has positions for; longer texts "
+        description="tokens of a text, special ones included, at most what the model has positions "
+        "for; longer texts "
         "are cut; auto: what a sentence-transformers folder or the tokenizer says",
     )
     dropout: float | None = Field(
@@ -102,8 +108,8 @@ class TextEncoderConfig(TransformerConfig):
         default=None,
         ge=0.0,
         lt=1.0,
-        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows none, 0 saves "
-        "half of a step over texts of 500 tokens",
+        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows "
+        "none, 0 saves half of a step over texts of 500 tokens",
     )
     num_layers_kept: int | None = Field(
         default=None,
@@ -112,7 +118,8 @@ class TextEncoderConfig(TransformerConfig):
     )
     vocabulary: Literal["words", "characters"] = Field(
         default="words",
-        description="scratch only: what a token is, a frequent word or a piece of one, or a letter (lower-cased)",
+        description="scratch only: what a token is, a frequent word or a piece of one, or a letter "
+        "(lower-cased)",
     )
     vocabulary_size: int = Field(
         default=30_522,
@@ -125,7 +132,8 @@ class TextEncoderConfig(TransformerConfig):
     def _length_fits(self) -> Self:
         if self.max_length != "auto" and not 3 <= self.max_length <= MAX_LENGTH:
             raise ValueError(
-                f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} tokens"
+                f"max_length {self.max_length} is out of range; want auto or 3 to {MAX_LENGTH} "
+                "tokens"
             )
         if self.num_layers_kept is not None and self.source == SCRATCH:
             raise ValueError(

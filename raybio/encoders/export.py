@@ -52,10 +52,11 @@ def export_text_encoder(
 ) -> Path:
     """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
 
-    The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` gives the encoder's embeddings,
-    ``AutoModel`` and ``AutoTokenizer`` load it, and so does ``encoder.source``, with its pooling and normalisation.
-    A learned temperature is no part of it. A head of masked language modelling lies beside the transformer:
-    ``encoder.source`` goes on with it, others leave it alone.
+    The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` gives the
+    encoder's embeddings, ``AutoModel`` and ``AutoTokenizer`` load it, and so does
+    ``encoder.source``, with its pooling and normalisation. A learned temperature is no part of it.
+    A head of masked language modelling lies beside the transformer: ``encoder.source`` goes on with
+    it, others leave it alone.
 
     Args:
         encoder: what to export; not changed.
@@ -95,7 +96,8 @@ def export_text_encoder(
 def _usage(encoder: TextEncoder) -> str:
     """Code that gives the encoder's embeddings.
 
-    Architectures with a pooler are loaded without it: it is not in the file, and transformers would warn of that.
+    Architectures with a pooler are loaded without it: it is not in the file, and transformers would
+        warn of that.
     """
     has_pooler = "add_pooling_layer" in inspect.signature(type(encoder.model).__init__).parameters
     return _USAGE.format(
@@ -130,9 +132,10 @@ def _facts(encoder: TextEncoder) -> str:
         else "the mean of its tokens' last states"
     )
     return (
-        f"A {config.model_type.upper()} text encoder of {config.num_hidden_layers} layers, width {encoder.width} and "
-        f"{millions:.1f} M weights, trained with raybio. It reads up to {encoder.max_tokens} tokens of a text, special "
-        f"ones included. The embedding is {pooled}, {'scaled to length 1' if encoder.is_normalised else 'not scaled'}."
+        f"A {config.model_type.upper()} text encoder of {config.num_hidden_layers} layers, width "
+        f"{encoder.width} and {millions:.1f} M weights, trained with raybio. It reads up to "
+        f"{encoder.max_tokens} tokens of a text, special ones included. The embedding is {pooled}, "
+        f"{'scaled to length 1' if encoder.is_normalised else 'not scaled'}."
     )
 
 

@@ -76,8 +76,9 @@ def build_mask_head(
     width = model.config.hidden_size
     if embedding.embedding_dim != width:
         raise ConfigError(
-            f"encoder.source {source!r}: its word embeddings have {embedding.embedding_dim} numbers and its states "
-            f"{width}, and a head of masked language modelling wants as many; take another model, such as BERT"
+            f"encoder.source {source!r}: its word embeddings have {embedding.embedding_dim} "
+            f"numbers and its states {width}, and a head of masked language modelling wants as "
+            "many; take another model, such as BERT"
         )
     with seeded_weights(seed):
         head = MaskHead(

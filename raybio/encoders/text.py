@@ -41,17 +41,20 @@ MASK_HEAD_FILE = "mask_head.safetensors"
 class TextEncoder(Encoder):
     """A transformer that embeds whole texts; an ``raybio.core.interfaces.Encoder``.
 
-    An embedding does not depend on the other texts of a batch, nor on how far it is padded (on the right).
+    An embedding does not depend on the other texts of a batch, nor on how far it is padded (on the
+    right).
 
     Attributes:
         model: the ``transformers`` model.
         tokenizer: how texts become its token ids.
         width: D, numbers in an embedding.
         pad_id: token id of padding.
-        max_tokens: longest text it can read, special tokens included; longer ones are to be cut to it.
+        max_tokens: longest text it can read, special tokens included; longer ones are to be cut to
+            it.
         pooling: "mean" or "cls".
         is_normalised: whether embeddings have length 1.
-        log_temperature: natural logarithm of a learned temperature, or None; see ``learn_temperature``.
+        log_temperature: natural logarithm of a learned temperature, or None; see
+            ``learn_temperature``.
         mask_head: head of masked language modelling, or None; see ``add_mask_head``.
     """
 
@@ -80,7 +83,8 @@ class TextEncoder(Encoder):
         self.mask_head = None
         for name, parameter in model.named_parameters():
             if "pooler" in name.split("."):
-                # It takes no part in an embedding; frozen, no optimiser or gradient sum waits for it.
+                # It takes no part in an embedding; frozen, no optimiser or gradient sum waits for
+                # it.
                 parameter.requires_grad_(False)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
@@ -113,15 +117,17 @@ class TextEncoder(Encoder):
     def add_mask_head(self, config: TextEncoderConfig, *, seed: int) -> None:
         """Add a head of masked language modelling whose last map is the word embeddings' own.
 
-        Its weights are those of the source, be it a language model or an export with its head beside it; where
-        that has none, or layers were left out between the two, they are drawn from ``seed``.
+        Its weights are those of the source, be it a language model or an export with its head
+        beside it; where that has none, or layers were left out between the two, they are drawn from
+        ``seed``.
 
         Raises:
             ConfigError: if the tokenizer has no mask token, or the model cannot have such a head.
         """
         if self.tokenizer.mask_token_id is None:
             raise ConfigError(
-                f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that has"
+                f"encoder.source {config.source!r}: its tokenizer has no mask token; want one that "
+                "has"
             )
 
         def weights() -> dict[str, Tensor] | None:
@@ -159,8 +165,9 @@ class TextEncoder(Encoder):
         """
         if num_tokens > self.max_tokens:
             raise DataError(
-                f"a text has {num_tokens} tokens, special ones included; this encoder reads {self.max_tokens}. "
-                f"Cut texts to {self.max_tokens} tokens when they are tokenised, or raise encoder.max_length."
+                f"a text has {num_tokens} tokens, special ones included; this encoder reads "
+                f"{self.max_tokens}. Cut texts to {self.max_tokens} tokens when they are "
+                "tokenised, or raise encoder.max_length."
             )
 
 
@@ -168,8 +175,8 @@ def check_text_encoder(config: TextEncoderConfig) -> None:
     """Refuse a checkpoint that is not there or does not fit the settings; no weights are read.
 
     Raises:
-        ConfigError: if it cannot be found or reached, is no text encoder, has fewer layers than ``num_layers_kept``,
-            or no dropout that could be set.
+        ConfigError: if it cannot be found or reached, is no text encoder, has fewer layers than
+            ``num_layers_kept``, or no dropout that could be set.
     """
     check_source(config.source, config.revision)
     if config.source != SCRATCH:
@@ -190,8 +197,8 @@ def build_text_encoder(
     Args:
         config: the settings.
         seed: of random weights.
-        count_by_word: how often the corpus has its words; scratch makes its tokenizer of them, a checkpoint brings its
-            own.
+        count_by_word: how often the corpus has its words; scratch makes its tokenizer of them, a
+            checkpoint brings its own.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is no usable text encoder.
@@ -200,7 +207,8 @@ def build_text_encoder(
         if config.source == SCRATCH:
             if count_by_word is None:
                 raise ConfigError(
-                    "encoder.source 'scratch' has no vocabulary of its own; want the words of a corpus"
+                    "encoder.source 'scratch' has no vocabulary of its own; want the words of a "
+                    "corpus"
                 )
             checkpoint = None
             tokenizer = _fresh_tokenizer(config, count_by_word)
@@ -247,7 +255,8 @@ def _stated_pooling(config: TextEncoderConfig, checkpoint: TextCheckpoint | None
     try:
         folder = read_sentence_folder(config.source, config.revision)
     except ConfigError:
-        # Modules that cannot be honoured: the setting is there to take the transformer without them.
+        # Modules that cannot be honoured: the setting is there to take the transformer without
+        # them.
         return None
     return folder.pooling if folder else None
 
@@ -309,14 +318,16 @@ def _check_padding(
     """Refuse a tokenizer and a model that pad in different ways."""
     if tokenizer.pad_token_id is None:
         raise ConfigError(
-            f"encoder.source {config.source!r}: its tokenizer has no padding token; want one that has"
+            f"encoder.source {config.source!r}: its tokenizer has no padding token; want one that "
+            "has"
         )
     table = position_table(model)
     if table is not None and table.padding_idx not in (None, tokenizer.pad_token_id):
         # RoBERTa and its kin number the positions of all tokens but this one.
         raise ConfigError(
-            f"encoder.source {config.source!r}: its tokenizer pads with id {tokenizer.pad_token_id} and its model "
-            f"takes {table.padding_idx} for padding. They do not belong together; save both again from where they came."
+            f"encoder.source {config.source!r}: its tokenizer pads with id "
+            f"{tokenizer.pad_token_id} and its model takes {table.padding_idx} for padding. They "
+            "do not belong together; save both again from where they came."
         )
 
 
@@ -330,8 +341,8 @@ def _max_tokens(
     # A tokenizer without a limit gives 1e30.
     if min(limits) > MAX_LENGTH:
         raise ConfigError(
-            f"encoder.max_length is auto, and neither encoder.source {config.source!r} nor its tokenizer states a "
-            "length. Set encoder.max_length to a number of tokens"
+            f"encoder.max_length is auto, and neither encoder.source {config.source!r} nor its "
+            "tokenizer states a length. Set encoder.max_length to a number of tokens"
         )
     return min(limits)
 

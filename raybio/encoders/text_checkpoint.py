@@ -1,8 +1,10 @@
 """Text encoders that others trained: from a folder or the hub, safetensors only, and never with code of theirs.
 
-Folders (or hub repositories) in the layout of sentence-transformers 2 to 6: what they say, and writing one.
+Folders (or hub repositories) in the layout of sentence-transformers 2 to 6: what they say, and
+writing one.
 
-``modules.json`` lists what follows what: a Transformer, a Pooling, perhaps a Normalize. Anything else would be silently
+``modules.json`` lists what follows what: a Transformer, a Pooling, perhaps a Normalize. Anything
+    else would be silently
 left out by us and is therefore refused by name.
 """
 
@@ -48,7 +50,8 @@ class SentenceFolder:
 
     Attributes:
         subfolder: where in it the transformer and its tokenizer lie, "" for the folder itself.
-        pooling: "mean" over all real tokens or "cls"; None where only the transformer was asked for.
+        pooling: "mean" over all real tokens or "cls"; None where only the transformer was asked
+            for.
         is_normalised: whether embeddings are scaled to length 1.
         max_tokens: where texts are cut, special tokens included; None: the tokenizer's own limit.
         lowercase: whether texts are lowercased before the tokenizer sees them.
@@ -86,8 +89,9 @@ class TextCheckpoint:
         )
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
-                f"encoder.source {self.source!r}: its tokenizer is a {type(tokenizer).__name__}, want a fast one. "
-                "Convert it with transformers and save it beside the weights: tokenizer.json is what is needed."
+                f"encoder.source {self.source!r}: its tokenizer is a {type(tokenizer).__name__}, "
+                "want a fast one. Convert it with transformers and save it beside the weights: "
+                "tokenizer.json is what is needed."
             )
         if self.head and self.head.lowercase:
             backend = tokenizer.backend_tokenizer
@@ -110,12 +114,14 @@ class TextCheckpoint:
             num_layers: how many of its layers are kept, from the first on; None: all.
 
         Raises:
-            ConfigError: if it cannot be found or reached, is no encoder, lacks weights, or has fewer layers.
+            ConfigError: if it cannot be found or reached, is no encoder, lacks weights, or has
+                fewer layers.
         """
         config = self.load_config(num_layers, dropout=dropout, attention_dropout=attention_dropout)
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
-        # The fused attention of torch is what transformers takes by itself, for architectures that can (MPNet cannot).
+        # The fused attention of torch is what transformers takes by itself, for architectures that
+        # can (MPNet cannot).
         model, missing = load_weights(
             AutoModel,
             self.source,
@@ -137,7 +143,8 @@ class TextCheckpoint:
         """Return the settings of its transformer with those of ``load_model`` put in; no weights are read.
 
         Raises:
-            ConfigError: if it cannot be found or reached, is no encoder, has fewer layers, or no such dropout.
+            ConfigError: if it cannot be found or reached, is no encoder, has fewer layers, or no
+                such dropout.
         """
         config: PreTrainedConfig = load_pretrained(
             AutoConfig, self.source, self.revision, subfolder=self._subfolder
@@ -160,16 +167,17 @@ class TextCheckpoint:
         has_text = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")
         if config.is_encoder_decoder or not is_known or not has_text:
             raise ConfigError(
-                f"encoder.source {self.source!r} is of type {config.model_type}; want a text encoder such as BERT, "
-                "ELECTRA, RoBERTa, MPNet or DistilBERT"
+                f"encoder.source {self.source!r} is of type {config.model_type}; want a text "
+                "encoder such as BERT, ELECTRA, RoBERTa, MPNet or DistilBERT"
             )
 
     def _cut(self, config: PreTrainedConfig, num_layers: int) -> None:
         has = getattr(config, "num_hidden_layers", None)
         if has is None or num_layers > has:
             raise ConfigError(
-                f"encoder.num_layers_kept is {num_layers}, and encoder.source {self.source!r} of type "
-                f"{config.model_type} has {has or 'no stated number of'} layers; want at most as many"
+                f"encoder.num_layers_kept is {num_layers}, and encoder.source {self.source!r} of "
+                f"type {config.model_type} has {has or 'no stated number of'} layers; want at most "
+                "as many"
             )
         config.num_hidden_layers = num_layers
 
@@ -179,8 +187,8 @@ class TextCheckpoint:
         found = [name for name in names if hasattr(config, name)]
         if not found:
             raise ConfigError(
-                f"encoder.{setting} is {share}, and encoder.source {self.source!r} of type {config.model_type} has no "
-                f"such dropout that we know. Set encoder.{setting}=null"
+                f"encoder.{setting} is {share}, and encoder.source {self.source!r} of type "
+                f"{config.model_type} has no such dropout that we know. Set encoder.{setting}=null"
             )
         for name in found:
             setattr(config, name, share)
@@ -259,7 +267,8 @@ def read_sentence_folder(
         with_head: read pooling and normalisation too, and refuse what else follows the transformer.
 
     Raises:
-        ConfigError: if the source cannot be reached, its files are malformed, or a module cannot be honoured.
+        ConfigError: if the source cannot be reached, its files are malformed, or a module cannot be
+            honoured.
     """
     reader = _Reader(source, revision)
     modules = reader.json("modules.json")
@@ -281,8 +290,8 @@ def read_sentence_folder(
         foreign = [kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")]
         if foreign or kinds[1:] not in (["Pooling"], ["Pooling", "Normalize"]):
             raise reader.refusal(
-                f"modules.json lists {', '.join(kinds)}; {foreign[0] if foreign else 'this order'} cannot be honoured, "
-                "want Transformer, Pooling and perhaps Normalize"
+                f"modules.json lists {', '.join(kinds)}; {foreign[0] if foreign else 'this order'} "
+                "cannot be honoured, want Transformer, Pooling and perhaps Normalize"
             )
         reader.check_prompt_and_kind()
         pooling = reader.pooling(reader.path(modules[1]))
@@ -336,7 +345,8 @@ class _Reader:
     def refusal(self, reason: str) -> ConfigError:
         """The error that something cannot be honoured."""
         return ConfigError(
-            f"encoder.source {self.source!r}: {reason}. Choose another source, or set encoder.pooling and "
+            f"encoder.source {self.source!r}: {reason}. Choose another source, or set "
+            "encoder.pooling and "
             "encoder.normalise to take its transformer alone (a command may have --pooling for it)."
         )
 
@@ -357,7 +367,8 @@ class _Reader:
         content = self.json(name)
         if content is not None and not isinstance(content, dict):
             raise ConfigError(
-                f"encoder.source {self.source!r}: {name} holds a {type(content).__name__}, want a mapping"
+                f"encoder.source {self.source!r}: {name} holds a {type(content).__name__}, want a "
+                "mapping"
             )
         return content or {}
 
@@ -366,11 +377,13 @@ class _Reader:
         kind = module.get("type") if isinstance(module, dict) else None
         if not isinstance(kind, str):
             raise ConfigError(
-                f"encoder.source {self.source!r}: modules.json has the entry {module!r} without a type"
+                f"encoder.source {self.source!r}: modules.json has the entry {module!r} without a "
+                "type"
             )
         if module.get("kwargs"):
             raise self.refusal(
-                f"modules.json gives {kind} the arguments {module['kwargs']!r}, which we cannot honour"
+                f"modules.json gives {kind} the arguments {module['kwargs']!r}, which we cannot "
+                "honour"
             )
         return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
 
@@ -383,7 +396,8 @@ class _Reader:
             or ".." in PurePosixPath(path).parts
         ):
             raise ConfigError(
-                f"encoder.source {self.source!r}: modules.json names the path {path!r}, want one inside"
+                f"encoder.source {self.source!r}: modules.json names the path {path!r}, want one "
+                "inside"
             )
         return path
 
@@ -407,7 +421,8 @@ class _Reader:
         max_tokens = settings.get("max_seq_length")
         if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
             raise ConfigError(
-                f"encoder.source {self.source!r}: max_seq_length is {max_tokens!r}, want a number above 0"
+                f"encoder.source {self.source!r}: max_seq_length is {max_tokens!r}, want a number "
+                "above 0"
             )
         return settings
 

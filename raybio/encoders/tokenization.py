@@ -80,10 +80,12 @@ class TokenizerSource:
         Args:
             texts: what to read.
             max_length: most tokens of a text, special ones included.
-            keep_mask: a text that would lose its mask token is cut at the other side, or at both, instead.
+            keep_mask: a text that would lose its mask token is cut at the other side, or at both,
+                instead.
 
         Returns:
-            tokens (T,), uint16 where the vocabulary fits and else int32, and row pointers (R + 1,), int64.
+            tokens (T,), uint16 where the vocabulary fits and else int32, and row pointers (R + 1,),
+            int64.
 
         Raises:
             ValueError: if ``max_length`` leaves no room for a word.
@@ -98,7 +100,8 @@ class TokenizerSource:
         if mask is None or mask in cut.ids or not any(mask in part.ids for part in cut.overflowing):
             return cut
         other_side = "left" if self.cut == "right" else "right"
-        # Windows overlap by half, so that a mask far from both ends has words on both sides in one of them.
+        # Windows overlap by half, so that a mask far from both ends has words on both sides in one
+        # of them.
         whole = _ready_tokenizer(self.json, max_length, other_side, overlap=True).encode(text)
         windows = [part for part in (whole, *whole.overflowing) if mask in part.ids]
         return max(windows, key=lambda part: min(part.ids.index(mask), part.ids[::-1].index(mask)))
@@ -122,7 +125,8 @@ def _ready_tokenizer(
     num_special = backend.num_special_tokens_to_add(False)
     if max_length <= num_special:
         raise ValueError(
-            f"max_length is {max_length}; want more than the {num_special} special tokens of each text"
+            f"max_length is {max_length}; want more than the {num_special} special tokens of each "
+            "text"
         )
     stride = (max_length - num_special) // 2 if overlap else 0
     backend.enable_truncation(max_length, stride=stride, direction=cut)
@@ -212,8 +216,8 @@ def word_pieces(
     )
     if empty is not None and tokenizer.unk_token_id is None:
         raise ConfigError(
-            f"encoder.source: its tokenizer leaves nothing of the word {empty!r} and has no unknown word; want a "
-            "tokenizer that has, or sentences without that word"
+            f"encoder.source: its tokenizer leaves nothing of the word {empty!r} and has no "
+            "unknown word; want a tokenizer that has, or sentences without that word"
         )
     ids = [encoding.ids or [tokenizer.unk_token_id] for encoding in encodings]
     return np.array(list(chain.from_iterable(ids)), np.int64), np.cumsum(

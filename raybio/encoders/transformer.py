@@ -35,17 +35,20 @@ def fit_model(model: PreTrainedModel, config: TransformerConfig, num_tokens: int
     """Check a model against its tokenizer, and set it to recompute activations if that is asked for.
 
     Raises:
-        ConfigError: if the tokenizer has more than the model's tokens, or the model cannot recompute activations.
+        ConfigError: if the tokenizer has more than the model's tokens, or the model cannot
+            recompute activations.
     """
     if num_tokens > model.config.vocab_size:
         raise ConfigError(
-            f"encoder.source {config.source!r}: its tokenizer has {num_tokens} tokens and its model only "
-            f"{model.config.vocab_size}. They do not belong together; save both again from where they came."
+            f"encoder.source {config.source!r}: its tokenizer has {num_tokens} tokens and its "
+            f"model only {model.config.vocab_size}. They do not belong together; save both again "
+            "from where they came."
         )
     if config.recompute_activations:
         if not model.supports_gradient_checkpointing:
             raise ConfigError(
-                f"encoder.recompute_activations: {type(model).__name__} cannot do it; set it to false"
+                f"encoder.recompute_activations: {type(model).__name__} cannot do it; set it to "
+                "false"
             )
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -76,8 +79,8 @@ def resolve_pooling(
 @cache
 def _warn_of_other_pooling(setting: str, source: str, stated: str) -> None:
     logger.warning(
-        "encoder.pooling is %s, and encoder.source %r was trained with %s: its embeddings may have collapsed. Leave "
-        "encoder.pooling out (auto) to pool as the source does",
+        "encoder.pooling is %s, and encoder.source %r was trained with %s: its embeddings may "
+        "have collapsed. Leave encoder.pooling out (auto) to pool as the source does",
         setting,
         source,
         stated,

@@ -31,12 +31,13 @@ def build_word_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A BERT tokenizer (WordPiece) whose vocabulary is letters and whole words; it depends on the counts alone.
 
-    Ids go to the special tokens, then to every letter that was seen as the start and as the continuation of a word
-    (in the order of Unicode), then to the most frequent words, alphabetically where they are equally frequent.
+    Ids go to the special tokens, then to every letter that was seen as the start and as the
+    continuation of a word (in the order of Unicode), then to the most frequent words,
+    alphabetically where they are equally frequent.
 
     Args:
-        words: how often each word occurs, as a mapping or as (words, counts). They are split and normalised as BERT
-            does, so they may carry punctuation.
+        words: how often each word occurs, as a mapping or as (words, counts). They are split and
+            normalised as BERT does, so they may carry punctuation.
         size: most tokens of the vocabulary.
         lowercase: fold case, and strip accents.
         max_tokens: the tokenizer's ``model_max_length``.
@@ -52,8 +53,8 @@ def build_word_tokenizer(
     base = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
     if size < len(base):
         raise ConfigError(
-            f"a vocabulary of {size} tokens does not hold the {len(letters)} different letters of the texts; "
-            f"want at least {len(base)}. Raise encoder.vocabulary_size"
+            f"a vocabulary of {size} tokens does not hold the {len(letters)} different letters of "
+            f"the texts; want at least {len(base)}. Raise encoder.vocabulary_size"
         )
     frequent = sorted(count_by_word, key=lambda word: (-count_by_word[word], word))
     tokens = [*base, *(word for word in frequent if len(word) > 1)][:size]

@@ -1,1 +1,1 @@
-"""Training in plain torch: steps, gathering, gradient caching, optimiser, checkpoints and the loop."""
+"""Training in plain torch: steps, collectives, gradient caching, optimiser, checkpoints, loop."""

@@ -1,13 +1,14 @@
 """Checkpoints that survive any kill: own format, checksums, one atomic commit, no pickle.
 
     checkpoints/step-00000100/
-        model.safetensors      parameters and buffers
-        optimizer.safetensors  moments, by parameter name
-        state.json             step, the loop's own state, which parameters the optimiser updates
-        manifest.json          sha256 and bytes of the files above, configuration, data digest, versions
+        model.safetensors      parameters and buffers optimizer.safetensors  moments, by parameter
+        name state.json             step, the loop's own state, which parameters the optimiser
+        updates manifest.json          sha256 and bytes of the files above, configuration, data
+        digest, versions
 
-A folder is written under another name and renamed when everything in it is on the disk; a second writing of the same
-step (after the first was found damaged) becomes ``step-00000100-1``. One process writes, any number may read.
+A folder is written under another name and renamed when everything in it is on the disk; a second
+writing of the same step (after the first was found damaged) becomes ``step-00000100-1``. One
+process writes, any number may read.
 """
 
 import json
@@ -42,12 +43,9 @@ __all__ = ["CheckpointState", "CheckpointStore", "TrainingState"]
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0, 25.0)
 
-
 _FOLDER_NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
-
-
-_WRITING, _REMOVING = ".writing-", ".removing-"
-
+_WRITING = ".writing-"
+_REMOVING = ".removing-"
 
 _log = logging.getLogger(__name__)
 
@@ -55,8 +53,8 @@ _log = logging.getLogger(__name__)
 class CheckpointStore:
     """The checkpoints of one run in one folder.
 
-    Saving costs the training thread one copy to CPU memory; a thread does the rest, and what goes wrong in it is
-    raised by the next ``save``, ``wait`` or ``close``.
+    Saving costs the training thread one copy to CPU memory; a thread does the rest, and what goes
+    wrong in it is raised by the next ``save``, ``wait`` or ``close``.
     """
 
     def __init__(
@@ -70,21 +68,23 @@ class CheckpointStore:
         """Use ``directory``, made when first needed.
 
         Args:
-            directory: of the checkpoints.
-            keep: number of checkpoints that are kept, the newest ones.
-            run: copies of the run's own records as plain JSON, which go into each manifest.
-            retry_delays_seconds: pauses after a write that failed.
+            directory: folder of the checkpoints.
+            keep: number of newest checkpoints that are kept.
+            run: copies of the run's own records as plain JSON, stored in each manifest.
+            retry_delays_seconds: pauses after a failed write.
         """
         if keep < 1:
             raise ValueError(
                 f"got keep={keep}, want at least 1: a run needs something to resume from"
             )
-        self.directory, self.keep = Path(directory).absolute(), keep
+        self.directory = Path(directory).absolute()
+        self.keep = keep
         self._run: Mapping[str, Any] = run or {}
         self._retry_delays_seconds = retry_delays_seconds
         self._identity: Identity | None = None
         self._known_damaged: set[Path] = set()
-        self._model_staging, self._optimizer_staging = Staging(), Staging()
+        self._model_staging = Staging()
+        self._optimizer_staging = Staging()
         self._writer: threading.Thread | None = None
         self._failure: CheckpointError | None = None
 
@@ -99,20 +99,21 @@ class CheckpointStore:
             self.directory.mkdir(parents=True, exist_ok=True)
             probe.mkdir()
             durable.write_json(probe / STATE, {})
-            durable.commit_folder(
-                probe, renamed := probe.with_name(probe.name.replace(_WRITING, _REMOVING))
-            )
+            renamed = probe.with_name(probe.name.replace(_WRITING, _REMOVING))
+            durable.commit_folder(probe, renamed)
             shutil.rmtree(renamed)
         except OSError as error:
             raise CheckpointError(
-                f"{self.directory}: checkpoints cannot be written there ({error}). Choose another folder for the run, "
-                "or make this one writable."
+                f"{self.directory}: checkpoints cannot be written there ({error}). Choose another "
+                "folder for the run, or make this one writable."
             ) from error
 
     def load_newest(
         self, config: BaseConfig, data_digest: str, ignore: Iterable[str] = ()
     ) -> CheckpointState | None:
-        """The newest checkpoint that verifies, None if there is none; later saves carry this config and digest.
+        """Return the newest checkpoint that verifies; None if there is none.
+
+        Later saves carry this configuration and digest.
 
         A damaged one is skipped with a warning that names the file.
 
@@ -122,8 +123,8 @@ class CheckpointStore:
             ignore: dotted paths of settings that may differ.
 
         Raises:
-            CheckpointError: if there are checkpoints and none verifies, or the newest belongs to another
-                configuration or other data (the message lists what differs).
+            CheckpointError: if there are checkpoints and none verifies, or the newest belongs to
+                another configuration or other data (the message lists what differs).
         """
         self.wait()
         self._identity = Identity(config.to_mapping(), fingerprint(config), data_digest, self._run)
@@ -140,16 +141,17 @@ class CheckpointStore:
             changes.append(f"data digest: {newest.manifest['data_digest']} -> {data_digest}")
         if changes:
             raise CheckpointError(
-                f"{newest.path} belongs to other settings than this run: {'; '.join(changes)}. Resume with the old "
-                "ones, or give the run a new name."
+                f"{newest.path} belongs to other settings than this run: {'; '.join(changes)}. "
+                "Resume with the old ones, or give the run a new name."
             )
         return newest
 
     def latest(self) -> CheckpointState | None:
-        """The newest checkpoint that verifies, whatever its configuration; None if there is none.
+        """Return the newest checkpoint that verifies, of any configuration; None if there is none.
 
         Raises:
-            CheckpointError: if there are checkpoints and none verifies, or their folder cannot be read.
+            CheckpointError: if there are checkpoints and none verifies, or their folder cannot be
+                read.
         """
         reasons = []
         try:
@@ -162,7 +164,8 @@ class CheckpointStore:
             try:
                 state = read_checkpoint(folder)
             except (DamagedError, OSError) as error:
-                # An unreadable disk may come back: only what is proven to be damaged may be deleted later.
+                # An unreadable disk may come back: only what is proven to be damaged may be deleted
+                # later.
                 if isinstance(error, DamagedError):
                     self._known_damaged.add(folder)
                 reasons.append(str(error))
@@ -176,26 +179,28 @@ class CheckpointStore:
                 return state
         if reasons:
             raise CheckpointError(
-                f"{self.directory}: none of the {len(reasons)} checkpoints can be used: {'; '.join(reasons)}. Restore "
-                "one from a backup, or delete them to start again."
+                f"{self.directory}: none of the {len(reasons)} checkpoints can be used: "
+                f"{'; '.join(reasons)}. Restore one from a backup, or delete them to start again."
             )
         return None
 
     def save(self, state: TrainingState, step: int) -> None:
         """Copy ``state`` now and write it in the background as the checkpoint of ``step``.
 
-        Waits for the previous write to end, since its copy is overwritten.
+        It waits for the previous write, whose copy it overwrites.
 
         Raises:
             CheckpointError: if the previous write failed for good.
         """
         if self._identity is None:
             raise CheckpointError(
-                "save was called before load_newest, which says what configuration and data the checkpoints belong to"
+                "save was called before load_newest, which says what configuration and data the "
+                "checkpoints belong to"
             )
         self.wait()
         tensors, description = optimizer_tensors(state)
-        # A round trip through JSON, because the loop goes on changing these while the thread writes.
+        # A round trip through JSON, because the loop goes on changing these while the thread
+        # writes.
         extra, description = json.loads(json.dumps([state.extra, description]))
         contents = Contents(
             step,
@@ -227,7 +232,8 @@ class CheckpointStore:
     def close(self) -> None:
         """Finish writing and free the memory of the copies; see ``wait`` for what it raises."""
         self.wait()
-        self._model_staging, self._optimizer_staging = Staging(), Staging()
+        self._model_staging = Staging()
+        self._optimizer_staging = Staging()
 
     def _write_with_retries(self, contents: Contents, identity: Identity) -> None:
         try:
@@ -259,7 +265,8 @@ class CheckpointStore:
         folder.mkdir()
         try:
             write_checkpoint(folder, contents, identity)
-            durable.commit_folder(folder, final := self._free_name(contents.step))
+            final = self._free_name(contents.step)
+            durable.commit_folder(folder, final)
         except OSError:
             # Half a checkpoint on a full disk must not take the space that the retry needs.
             shutil.rmtree(folder, ignore_errors=True)
@@ -275,7 +282,7 @@ class CheckpointStore:
         return self.directory / next(free for free in _names(name) if free not in taken)
 
     def _prune(self, newest: Path) -> None:
-        """Delete what is proven to be damaged, and all but the ``keep`` newest."""
+        """Delete checkpoints that are proven to be damaged, and all but the ``keep`` newest."""
         sound = [
             path
             for path in list_checkpoints(self.directory)
@@ -287,7 +294,7 @@ class CheckpointStore:
         self._known_damaged.clear()
 
     def _clean_up(self) -> None:
-        """Delete what a killed process left behind; there is one writer, so nobody is at work there."""
+        """Delete leftovers of a killed process; there is one writer, so none is in use."""
         for prefix in (_WRITING, _REMOVING):
             for path in self.directory.glob(f"{prefix}*"):
                 shutil.rmtree(path)
@@ -297,21 +304,23 @@ class CheckpointStore:
             free = f"{shutil.disk_usage(self.directory).free:,} bytes are free there"
             older = [path.name for path in list_checkpoints(self.directory)]
         except OSError:
-            free, older = "the folder cannot be reached", ["their folder cannot be reached"]
+            free = "the folder cannot be reached"
+            older = ["their folder cannot be reached"]
         failure = CheckpointError(
-            f"checkpoint of step {step} was not written, after {len(self._retry_delays_seconds) + 1} tries: {error}; "
-            f"{free}. Earlier checkpoints are untouched ({', '.join(older) or 'there are none'}). Make room or repair "
-            "the storage, then give the same command again."
+            f"checkpoint of step {step} was not written, after "
+            f"{len(self._retry_delays_seconds) + 1} tries: {error}; {free}. Earlier checkpoints "
+            f"are untouched ({', '.join(older) or 'there are none'}). Make room or repair the "
+            "storage, then give the same command again."
         )
         failure.__cause__ = error
         return failure
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Folders of the checkpoints in ``directory``, newest first; whether their bytes are whole is not looked at.
+    """Return the folders of the checkpoints in ``directory``, newest first, unverified.
 
     Raises:
-        OSError: if the folder is there and cannot be read.
+        OSError: if the folder exists and cannot be read.
     """
     try:
         names = os.listdir(directory)
@@ -337,7 +346,7 @@ def newest_manifest(directory: Path) -> dict[str, Any] | None:
 
 
 def delete_all_but_newest(directory: Path) -> None:
-    """Delete all checkpoints but the newest, of a run that goes on no more; what cannot be deleted is warned about."""
+    """Delete all checkpoints but the newest of a finished run; warn if one cannot be deleted."""
     for path in list_checkpoints(directory)[1:]:
         try:
             durable.remove_folder(path, path.with_name(_REMOVING + path.name))
@@ -346,12 +355,12 @@ def delete_all_but_newest(directory: Path) -> None:
 
 
 def copy_to_run(source: Path, directory: Path, config: BaseConfig, run: Mapping[str, Any]) -> None:
-    """Make a checkpoint of one run the newest of another, which goes on from its weights with other settings.
+    """Copy a checkpoint to another run, which resumes from its weights with other settings.
 
     Args:
         source: folder of the checkpoint.
-        directory: of the other run's checkpoints.
-        config: of the other run.
+        directory: folder of the other run's checkpoints.
+        config: configuration of the other run.
         run: its records; see ``CheckpointStore``.
 
     Raises:
@@ -368,11 +377,11 @@ def copy_to_run(source: Path, directory: Path, config: BaseConfig, run: Mapping[
         copy_checkpoint(state, folder, identity)
         durable.commit_folder(folder, directory / f"step-{state.step:08d}")
     except (DamagedError, OSError) as error:
-        raise CheckpointError(f"{source}: cannot be gone on from in {directory}: {error}") from None
+        raise CheckpointError(f"{source}: cannot be copied to {directory}: {error}") from None
 
 
 def step_of_checkpoint(folder: Path) -> int:
-    """The step of a checkpoint's folder, as ``list_checkpoints`` gives them."""
+    """Return the step of a checkpoint from its folder, as ``list_checkpoints`` returns it."""
     match = _FOLDER_NAME.fullmatch(folder.name)
     assert match is not None
     return int(match[1])

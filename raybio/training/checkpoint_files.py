@@ -1,4 +1,4 @@
-"""One checkpoint's folder: writing it in full, and believing it only after every byte was verified."""
+"""The folder of one checkpoint: written in full, and used only after every byte was verified."""
 
 import hashlib
 import json
@@ -18,15 +18,10 @@ from raybio.training.snapshot import Tensors, TrainingState, restore_model, rest
 
 FORMAT_VERSION = 1
 
-
-MODEL, OPTIMIZER, STATE, MANIFEST = (
-    "model.safetensors",
-    "optimizer.safetensors",
-    "state.json",
-    "manifest.json",
-)
-
-
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+MANIFEST = "manifest.json"
 FILES = (MODEL, OPTIMIZER, STATE)
 
 
@@ -39,9 +34,10 @@ class Identity(NamedTuple):
 
     Attributes:
         config: the whole configuration.
-        config_fingerprint: of it.
-        data_digest: of the store.
-        run: copies of the run's own records, from which a lost one is written again; empty if they are not known.
+        config_fingerprint: its digest.
+        data_digest: digest of the store.
+        run: copies of the run's own records, from which a lost one is written again; empty if they
+            are not known.
     """
 
     config: dict[str, Any]
@@ -52,7 +48,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """What is to be written: CPU tensors that nobody changes meanwhile, and what JSON holds."""
+    """Contents of a checkpoint: CPU tensors that nothing changes during writing, and plain JSON."""
 
     step: int
     model: Tensors
@@ -68,7 +64,7 @@ class CheckpointState:
     Attributes:
         path: its folder.
         step: optimiser updates that it has seen.
-        extra: what the loop gave to ``save``.
+        extra: ``TrainingState.extra`` of the save.
         manifest: its manifest, with the configuration and versions.
     """
 
@@ -79,7 +75,7 @@ class CheckpointState:
     optimizer_description: dict[str, Any]
 
     def model_tensors(self) -> Tensors:
-        """The saved weights by name, on the CPU."""
+        """Return the saved weights by name, on the CPU."""
         return load_file(self.path / MODEL)
 
     def restore(
@@ -164,14 +160,12 @@ def read_checkpoint(folder: Path) -> CheckpointState:
             raise DamagedError(f"{folder / name}: {num_bytes:,} bytes, want {record['bytes']:,}")
         if durable.file_sha256(folder / name) != record["sha256"]:
             raise DamagedError(f"{folder / name}: its sha256 is not the manifest's")
-    remembered = _read_json(folder / STATE)
-    return CheckpointState(
-        folder, remembered["step"], remembered["extra"], manifest, remembered["optimizer"]
-    )
+    state = _read_json(folder / STATE)
+    return CheckpointState(folder, state["step"], state["extra"], manifest, state["optimizer"])
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the verified manifest of a committed checkpoint; the files that it lists are not looked at.
+    """Return the verified manifest of a committed checkpoint; the files it lists are not read.
 
     Raises:
         DamagedError: if it is missing or is not what was written.
@@ -185,8 +179,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedError(f"{folder / MANIFEST}: its checksum does not fit its contents")
     if manifest["format_version"] != FORMAT_VERSION:
         raise CheckpointError(
-            f"{folder} has checkpoint format {manifest['format_version']}, this program reads {FORMAT_VERSION}. "
-            f"Continue with raybio {manifest['versions']['raybio']}."
+            f"{folder} has checkpoint format {manifest['format_version']}, this program reads "
+            f"{FORMAT_VERSION}. Continue with raybio {manifest['versions']['raybio']}."
         )
     return manifest
 
@@ -205,6 +199,5 @@ def _without_checksum(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _checksum(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(
-        json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
-    ).hexdigest()
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

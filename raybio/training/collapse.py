@@ -1,4 +1,4 @@
-"""Warnings about collapsed embeddings: by their spread at evaluations, and by a loss that stays at chance."""
+"""Warnings about collapsed embeddings: by their spread, and by a loss that stays at chance."""
 
 import logging
 import math
@@ -10,52 +10,63 @@ from raybio.training.optim import num_warmup_steps
 from raybio.training.settings import TrainingConfig
 
 MAX_MEAN_COSINE = 0.999
-"""Embeddings above are too alike. Healthy encoders measured with this package stay below: mean-pooled random weights
-0.96 to 0.98, first tokens of BERT-base with random weights 0.98, with two layers 0.997, first tokens of MiniLM 0.70."""
+"""Above this mean cosine, embeddings are too similar.
+
+Healthy encoders that were measured stay below: 0.96 to 0.98 with mean-pooled random weights, 0.98
+    for
+first tokens of BERT-base with random weights, 0.997 with two layers, 0.70 for first tokens of
+MiniLM.
+"""
 
 
 MIN_EFFECTIVE_RANK = 2.0
-"""Below, the embeddings lie on a line. Runs of this package that learn well have 3.6 or more."""
+"""Below this effective rank, embeddings lie on a line. Runs that learn have 3.6 or more."""
 
 
 NUM_STEPS_AT_CHANCE = 200
-"""So many steps in a row, or half of a run that has fewer than 400, tell that a loss stays at chance."""
+"""Consecutive steps at chance before a warning; in runs of under 400 steps, half of them."""
 
 
 CHANCE_TOLERANCE = 0.01
-"""Mean distance between loss and chance, as a share of chance. A mean distance, and not the distance of the mean: the
-loss of an encoder that learns may cross chance on its way down."""
+"""Largest mean distance between loss and chance, as a share of chance.
+
+It is the mean of distances and not the distance of the mean: the loss of an encoder that learns may
+cross chance on its way down.
+"""
 
 
 logger = logging.getLogger(__name__)
 
 
 class CollapseWatch:
-    """Warns once a start of a run about the spread of the embeddings, and once about each loss at chance.
+    """Warns about collapsed embeddings and about each loss at chance, once per start of a run.
 
-    An objective logs the chance level of ``x_loss`` as ``x_chance``: the loss that equal embeddings have. Nothing here
-    changes the training.
+    An objective logs the chance level of ``x_loss`` as ``x_chance``: the loss of equal embeddings.
+    The watch does not change the training.
     """
 
     def __init__(self, config: TrainingConfig, *, is_pretrained: bool, is_supervised: bool) -> None:
         """Watch one run.
 
         Args:
-            config: its schedule and warm-up.
-            is_pretrained: whether the encoder begins with trained weights. First tokens of untrained encoders are
-                nearly equal, which training cures; so an untrained encoder is not warned about at step 0.
-            is_supervised: whether labels may rightly put the embeddings on a line, as two classes do.
+            config: schedule and warm-up of the run.
+            is_pretrained: whether the encoder begins with trained weights. First tokens of
+                untrained encoders are nearly equal, which training changes. So step 0 of an
+                untrained encoder gets no warning.
+            is_supervised: whether labels may correctly put the embeddings on a line, as two classes
+                do.
         """
         num_steps = config.schedule.max_steps
         self._first_step = num_warmup_steps(config.optim, num_steps)
         self._window = max(1, min(NUM_STEPS_AT_CHANCE, num_steps // 2))
-        self._is_pretrained, self._is_supervised = is_pretrained, is_supervised
+        self._is_pretrained = is_pretrained
+        self._is_supervised = is_supervised
         self._distances: dict[str, deque[float]] = {}
         self._warned: set[str] = set()
         self._spread_text = ""
 
     def observe_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the losses of the update that made it ``step`` updates; steps of the warm-up do not count."""
+        """Read the losses of update number ``step``; steps of the warm-up do not count."""
         if step <= self._first_step:
             return
         for name, chance in metrics.items():
@@ -71,8 +82,9 @@ class CollapseWatch:
             if is_at_chance and loss_name not in self._warned:
                 self._warned.add(loss_name)
                 logger.warning(
-                    "%s %.3f is at chance (%.3f, the loss of equal embeddings) over the %d steps up to step %d: the "
-                    "embeddings may have collapsed%s. Check encoder.source and encoder.pooling, or raise optim.peak_lr",
+                    "%s %.3f is at chance (%.3f, the loss of equal embeddings) over the %d steps "
+                    "up to step %d: the embeddings may have collapsed%s. Check encoder.source and "
+                    "encoder.pooling, or raise optim.peak_lr",
                     loss_name,
                     metrics[loss_name],
                     chance,
@@ -82,10 +94,11 @@ class CollapseWatch:
                 )
 
     def observe_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of an evaluation after ``step`` updates."""
+        """Read the metrics of an evaluation after ``step`` updates."""
         if MEAN_COSINE not in metrics:
             return
-        mean_cosine, effective_rank = metrics[MEAN_COSINE], metrics[EFFECTIVE_RANK]
+        mean_cosine = metrics[MEAN_COSINE]
+        effective_rank = metrics[EFFECTIVE_RANK]
         spread = f"mean cosine {mean_cosine:.7g}, effective rank {effective_rank:.2f}"
         self._spread_text = f" ({spread} at step {step})"
         is_on_a_line = effective_rank < MIN_EFFECTIVE_RANK and not self._is_supervised
@@ -94,8 +107,9 @@ class CollapseWatch:
             return
         self._warned.add("spread")
         logger.warning(
-            "step %d: the embeddings have collapsed: %s; want a mean cosine of at most %g and an effective rank of at "
-            "least %g. Scores of such an encoder say little. Check encoder.source and encoder.pooling",
+            "step %d: the embeddings have collapsed: %s; want a mean cosine of at most %g and an "
+            "effective rank of at least %g. Scores of such an encoder say little. Check "
+            "encoder.source and encoder.pooling",
             step,
             spread,
             MAX_MEAN_COSINE,

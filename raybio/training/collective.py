@@ -1,6 +1,8 @@
-"""The other workers: gathering rows with their gradient, summing, and agreeing on parameter gradients.
+"""Collective operations: gather rows with their gradient, sum, and sum the gradients of parameters.
 
-Shape letters: N rows of this worker, M rows of all workers, W workers, D width (any trailing shape is allowed).
+Shape letters: N rows of this worker, M rows of all workers, W workers, P rows of the worker that
+    has
+most, D width (any trailing shape is allowed).
 """
 
 import math
@@ -17,7 +19,6 @@ from raybio.core.interfaces import Collective, Gathered
 
 BUCKET_BYTES = 32 * 2**20
 
-
 _DTYPES = (
     torch.float32, torch.float64, torch.bfloat16, torch.float16,
     torch.int64, torch.int32, torch.uint8, torch.bool,
@@ -26,30 +27,30 @@ _DTYPES = (
 
 
 class SingleProcess:
-    """One worker alone: gathering is the identity."""
+    """A ``Collective`` of one process, in which each operation is the identity."""
 
     rank = 0
     world = 1
 
     def all_gather(self, local_ND: Tensor) -> Gathered:
-        """The rows themselves."""
+        """Return the rows themselves."""
         return Gathered(local_ND, 0)
 
     def all_sum(self, tensor: Tensor) -> Tensor:
-        """A detached copy of ``tensor``."""
+        """Return a detached copy of ``tensor``."""
         return tensor.detach().clone()
 
     def all_max(self, tensor: Tensor) -> Tensor:
-        """A detached copy of ``tensor``."""
+        """Return a detached copy of ``tensor``."""
         return tensor.detach().clone()
 
 
 class ProcessGroup:
-    """Workers joined by ``torch.distributed``; every method must be called by all of them in the same order.
+    """A ``Collective`` over ``torch.distributed``; all workers must call its methods in one order.
 
     Raises:
-        ClusterError: from every method, if another worker died or did not come within the group's timeout; the message
-            names this rank and the collective.
+        ClusterError: from every method, if another worker died or did not come within the group's
+            timeout; the message names this rank and the operation.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -60,7 +61,8 @@ class ProcessGroup:
         """
         if not dist.is_initialized():
             raise ClusterError(
-                "torch.distributed has no process group. Call init_process_group first, or train with SingleProcess()."
+                "torch.distributed has no process group. Call init_process_group first, or train "
+                "with SingleProcess()."
             )
         self.group = group
         self.rank = dist.get_rank(group)
@@ -71,13 +73,13 @@ class ProcessGroup:
         """Concatenate the rows of all workers in rank order.
 
         Args:
-            local_ND: this worker's rows; their number may differ between workers and may be 0, the rest of the shape
-                and the dtype may not.
+            local_ND: this worker's rows. Their number may differ between workers and may be 0; the
+                rest of the shape and the dtype may not.
 
         Returns:
-            Rows (M, D) of all workers, and the index of this worker's first one. If any worker's rows require
-            gradient, everyone's result does, and ``backward`` must then run on every worker: the gradient of a row is
-            the sum over workers of what flows into its copies.
+            Rows (M, D) of all workers, and the index of this worker's first one. If the rows of any
+            worker require gradient, the result does on all of them, and ``backward`` must then run
+            on every worker. The gradient of a row is the sum of the gradients of its copies.
 
         Raises:
             ValueError: on every worker, if shapes or dtypes do not fit together.
@@ -85,17 +87,18 @@ class ProcessGroup:
         wants_grad = torch.is_grad_enabled() and local_ND.requires_grad
         num_rows_W, any_wants_grad = self._compare(local_ND, wants_grad)
         if any_wants_grad and not local_ND.requires_grad:
-            # Backward is a collective too: a worker without rows has to take part in it, or the others hang.
+            # Backward is a collective too: without this worker the others would hang.
             local_ND = local_ND.detach().requires_grad_()
         if any_wants_grad:
             with torch.enable_grad():
-                row_MD = cast(Tensor, _GatherRows.apply(local_ND, self, num_rows_W))  # type: ignore[no-untyped-call]
+                gathered = _GatherRows.apply(local_ND, self, num_rows_W)  # type: ignore[no-untyped-call]
+                row_MD = cast(Tensor, gathered)
         else:
             row_MD = self._gather_rows(local_ND.detach(), num_rows_W)
         return Gathered(row_MD, sum(num_rows_W[: self.rank]))
 
     def all_sum(self, tensor: Tensor) -> Tensor:
-        """Sum over workers, without gradient, the same bits on each; booleans are counted as int64."""
+        """Sum over workers without gradient, bit-identical on each; booleans count as int64."""
         return self._all_reduce(tensor, dist.ReduceOp.SUM, "all_sum")
 
     def all_max(self, tensor: Tensor) -> Tensor:
@@ -103,7 +106,7 @@ class ProcessGroup:
         return self._all_reduce(tensor, dist.ReduceOp.MAX, "all_max")
 
     def _all_reduce(self, tensor: Tensor, operation: Any, name: str) -> Tensor:
-        total = self._reachable(tensor.detach()).clone()
+        total = self._on_backend_device(tensor.detach()).clone()
         if total.dtype == torch.bool:
             total = total.long()
         with _NamedFailure(self, name):
@@ -111,9 +114,13 @@ class ProcessGroup:
         return total.to(tensor.device)
 
     def _compare(self, local_ND: Tensor, wants_grad: bool) -> tuple[list[int], bool]:
+        """Return the number of rows of each worker, and whether any of them wants a gradient."""
         dtype = _DTYPES.index(local_ND.dtype) if local_ND.dtype in _DTYPES else -1
-        facts = [len(local_ND), math.prod(local_ND.shape[1:]), dtype, int(wants_grad)]
-        header = self._reachable(torch.tensor(facts, device=local_ND.device))
+        width = math.prod(local_ND.shape[1:])
+        header = torch.tensor(
+            [len(local_ND), width, dtype, int(wants_grad)], device=local_ND.device
+        )
+        header = self._on_backend_device(header)
         header_W = [torch.empty_like(header) for _ in range(self.world)]
         with _NamedFailure(self, "all_gather (row counts)"):
             dist.all_gather(header_W, header, group=self.group)
@@ -125,79 +132,84 @@ class ProcessGroup:
                 str(_DTYPES[code]) if code >= 0 else "an unsupported dtype" for code in dtype_W
             ]
             raise ValueError(
-                f"all_gather needs rows of one width and one dtype on all workers; by rank the widths are {width_W} "
-                f"and the dtypes {dtypes}. Cast or project them alike before gathering."
+                "all_gather needs rows of one width and one dtype on all workers; by rank the "
+                f"widths are {width_W} and the dtypes {dtypes}. Cast or project them alike before "
+                "gathering."
             )
         return list(num_rows_W), any(wants_W)
 
     def _gather_rows(self, local_ND: Tensor, num_rows_W: list[int]) -> Tensor:
-        most = max(num_rows_W)
-        if most == 0:
+        max_rows = max(num_rows_W)
+        if max_rows == 0:
             return local_ND.clone()
-        # Bytes of a boolean: neither gloo nor nccl gathers that dtype.
+        # Booleans travel as bytes: neither gloo nor nccl gathers that dtype.
         sent_ND = local_ND.view(torch.uint8) if local_ND.dtype == torch.bool else local_ND
-        padded_PD = sent_ND.new_zeros((most, *sent_ND.shape[1:]))
+        padded_PD = sent_ND.new_zeros((max_rows, *sent_ND.shape[1:]))
         padded_PD[: len(sent_ND)] = sent_ND
-        padded_PD = self._reachable(padded_PD)
+        padded_PD = self._on_backend_device(padded_PD)
         padded_WPD = padded_PD.new_empty((self.world, *padded_PD.shape))
         with _NamedFailure(self, "all_gather"):
             dist.all_gather(list(padded_WPD.unbind()), padded_PD, group=self.group)
         row_MD = torch.cat([padded_WPD[worker, :rows] for worker, rows in enumerate(num_rows_W)])
         return row_MD.to(local_ND.device).view(local_ND.dtype)
 
-    def _sum_my_rows(self, grad_MD: Tensor, num_rows_W: list[int]) -> Tensor:
-        mine = num_rows_W[self.rank]
-        if max(num_rows_W) == 0:
+    def _sum_own_rows(self, grad_MD: Tensor, num_rows_W: list[int]) -> Tensor:
+        """Return this worker's rows of the sum of the gradients of all workers."""
+        max_rows = max(num_rows_W)
+        if max_rows == 0:
             return grad_MD.clone()
         # Half precision would lose bits with every worker added.
-        sum_dtype = (
-            torch.float32 if grad_MD.dtype in (torch.float16, torch.bfloat16) else grad_MD.dtype
-        )
-        summed_MD = self._reachable(grad_MD.to(sum_dtype))
+        is_half = grad_MD.dtype in (torch.float16, torch.bfloat16)
+        sum_dtype = torch.float32 if is_half else grad_MD.dtype
+        summed_MD = self._on_backend_device(grad_MD.to(sum_dtype))
         with _NamedFailure(self, "backward of all_gather"):
             if self._is_nccl:
-                padded_WPD = summed_MD.new_zeros(
-                    (self.world, max(num_rows_W), *summed_MD.shape[1:])
-                )
+                padded_WPD = summed_MD.new_zeros((self.world, max_rows, *summed_MD.shape[1:]))
                 for worker, part_ND in enumerate(torch.split(summed_MD, num_rows_W)):
                     padded_WPD[worker, : len(part_ND)] = part_ND
                 received_PD = torch.empty_like(padded_WPD[0])
                 dist.reduce_scatter_tensor(received_PD, padded_WPD.flatten(0, 1), group=self.group)
-                grad_ND = received_PD[:mine]
+                grad_ND = received_PD[: num_rows_W[self.rank]]
             else:
                 summed_MD = summed_MD.clone(memory_format=torch.contiguous_format)
                 dist.all_reduce(summed_MD, group=self.group)
                 grad_ND = torch.split(summed_MD, num_rows_W)[self.rank]
         return grad_ND.to(device=grad_MD.device, dtype=grad_MD.dtype)
 
-    def _reachable(self, tensor: Tensor) -> Tensor:
-        # NCCL knows tensors on the GPU only.
+    def _on_backend_device(self, tensor: Tensor) -> Tensor:
+        # NCCL takes tensors on the GPU only.
         return tensor.cuda() if self._is_nccl and not tensor.is_cuda else tensor
 
 
 class _GatherRows(torch.autograd.Function):
-    """Gather of unequal rows; torch.distributed.nn's own is deprecated and wrong on some NCCL versions (#120386)."""
+    """Gather of unequal numbers of rows, with gradient.
+
+    The one of torch.distributed.nn is deprecated, and wrong on some NCCL versions (pytorch
+    #120386).
+    """
 
     @staticmethod
     def forward(
         ctx: Any, local_ND: Tensor, collective: ProcessGroup, num_rows_W: list[int]
     ) -> Tensor:
-        """All rows (M, D), in order of rank."""
-        ctx.collective, ctx.num_rows_W = collective, num_rows_W
+        """Return the rows (M, D) of all workers in rank order."""
+        ctx.collective = collective
+        ctx.num_rows_W = num_rows_W
         return collective._gather_rows(local_ND, num_rows_W)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
-        """This worker's rows of the gradients of all workers, summed."""
-        return ctx.collective._sum_my_rows(grad_MD, ctx.num_rows_W), None, None
+        """Return this worker's rows of the summed gradients of all workers."""
+        return ctx.collective._sum_own_rows(grad_MD, ctx.num_rows_W), None, None
 
 
 class _NamedFailure:
-    """Turns torch's RuntimeError into a ClusterError that says who waited for what."""
+    """Context that turns torch's RuntimeError into a ClusterError with rank and operation."""
 
     def __init__(self, collective: ProcessGroup, name: str) -> None:
-        self.collective, self.name = collective, name
+        self.collective = collective
+        self.name = name
 
     def __enter__(self) -> None:
         return None
@@ -207,53 +219,59 @@ class _NamedFailure:
     ) -> None:
         if isinstance(error, RuntimeError):
             raise ClusterError(
-                f"rank {self.collective.rank} of {self.collective.world}: collective {self.name!r} failed: {error}. "
-                "Another worker stopped or is slower than the group's timeout; its own log has the cause."
+                f"rank {self.collective.rank} of {self.collective.world}: collective {self.name!r} "
+                f"failed: {error}. Another worker stopped or is slower than the group's timeout; "
+                "its own log has the cause."
             ) from error
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter], collective: Collective) -> None:
     """Sum ``.grad`` of each parameter over the workers, in flat buckets of about 32 MB.
 
-    A parameter without gradient on some workers counts as zero there; without gradient on all of them it keeps None.
-    The order of ``parameters`` must be the same on every worker; so are the resulting bits.
+    A parameter without gradient on some workers counts as zero there; without gradient on all of
+    them it keeps None. The order of ``parameters`` must be the same on every worker. The resulting
+    bits are then the same, too.
     """
     if collective.world == 1:
         return
     for bucket in _buckets(parameter for parameter in parameters if parameter.requires_grad):
-        has_grad = [parameter.grad is not None for parameter in bucket]
-        pieces = [
-            (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).reshape(-1)
-            for parameter in bucket
-        ]
-        # The last entries count the workers that have a gradient, which saves a second collective.
-        flat = torch.cat(
-            [*pieces, torch.tensor(has_grad, dtype=pieces[0].dtype, device=pieces[0].device)]
-        )
-        flat = collective.all_sum(flat)
-        someone_has = [True] * len(bucket) if all(has_grad) else (flat[-len(bucket) :] > 0).tolist()
-        summed_pieces = torch.split(
-            flat[: -len(bucket)], [parameter.numel() for parameter in bucket]
-        )
-        for parameter, summed, present in zip(bucket, summed_pieces, someone_has, strict=True):
-            if present:
-                parameter.grad = (
-                    summed.view_as(parameter).clone() if parameter.grad is None else parameter.grad
-                )
-                parameter.grad.copy_(summed.view_as(parameter))
+        _sum_bucket(bucket, collective)
+
+
+def _sum_bucket(bucket: list[nn.Parameter], collective: Collective) -> None:
+    has_grad = [parameter.grad is not None for parameter in bucket]
+    pieces = []
+    for parameter in bucket:
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        pieces.append(gradient.reshape(-1))
+    # The last entries count the workers that have a gradient, which saves a second collective.
+    counts = torch.tensor(has_grad, dtype=pieces[0].dtype, device=pieces[0].device)
+    flat = collective.all_sum(torch.cat([*pieces, counts]))
+    is_on_any_worker = [True] * len(bucket)
+    if not all(has_grad):
+        is_on_any_worker = (flat[-len(bucket) :] > 0).tolist()
+    summed_pieces = torch.split(flat[: -len(bucket)], [parameter.numel() for parameter in bucket])
+    for parameter, summed, is_present in zip(bucket, summed_pieces, is_on_any_worker, strict=True):
+        if not is_present:
+            continue
+        if parameter.grad is None:
+            parameter.grad = summed.view_as(parameter).clone()
+        else:
+            parameter.grad.copy_(summed.view_as(parameter))
 
 
 def _buckets(parameters: Iterator[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Yield runs of parameters of one dtype and device, of at most ``BUCKET_BYTES`` each."""
     bucket: list[nn.Parameter] = []
     num_bytes = 0
     for parameter in parameters:
-        is_other_kind = bucket and (bucket[0].dtype, bucket[0].device) != (
-            parameter.dtype,
-            parameter.device,
-        )
-        if bucket and (is_other_kind or num_bytes + parameter.nbytes > BUCKET_BYTES):
-            yield bucket
-            bucket, num_bytes = [], 0
+        if bucket:
+            first = bucket[0]
+            is_other_kind = (first.dtype, first.device) != (parameter.dtype, parameter.device)
+            if is_other_kind or num_bytes + parameter.nbytes > BUCKET_BYTES:
+                yield bucket
+                bucket = []
+                num_bytes = 0
         bucket.append(parameter)
         num_bytes += parameter.nbytes
     if bucket:

@@ -1,4 +1,4 @@
-"""Files and folders that are either there in full or not at all, also after a crash or power loss."""
+"""Files and folders that exist in full or not at all, also after a crash or a power loss."""
 
 import hashlib
 import json
@@ -16,7 +16,6 @@ from raybio.core.files import sync
 
 CHUNK_BYTES = 4 * 2**20
 
-
 _SAFETENSORS_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
@@ -25,21 +24,22 @@ _SAFETENSORS_DTYPES = {
 
 
 class FileRecord(NamedTuple):
-    """What a manifest says about a file."""
+    """The record of a file in a manifest."""
 
     sha256: str
     bytes: int
 
 
 class WriteError(OSError):
-    """A write that failed, with the file and how far it came; ``errno`` is that of the cause."""
+    """A failed write, with the file and the bytes written; ``errno`` is that of the cause."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     """Write a safetensors file and force it to the disk.
 
-    Written here and not by the safetensors package so that hashing needs no second read, no copy of the tensors is
-    made, and both hashing and writing release the interpreter lock for the training thread.
+    The safetensors package does not write it: here hashing needs no second read, the tensors are
+        not
+    copied, and both hashing and writing release the interpreter lock for the training thread.
 
     Args:
         path: file that must not exist.
@@ -48,12 +48,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     Raises:
         WriteError: with the file and the bytes written and wanted.
     """
-    # Wide dtypes first: every tensor then starts at a multiple of its element size.
+    # With wide dtypes first, every tensor starts at a multiple of its element size.
     items = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
     header: dict[str, dict[str, object]] = {}
     end = 0
     for name, tensor in items:
-        start, end = end, end + tensor.nbytes
+        start = end
+        end += tensor.nbytes
         header[name] = {
             "dtype": _SAFETENSORS_DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
@@ -72,7 +73,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
 
 
 def tensor_bytes(tensor: Tensor) -> np.ndarray:
-    """The memory of a contiguous CPU tensor of any dtype, as uint8."""
+    """Return the memory of a contiguous CPU tensor of any dtype as uint8."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy()
 
 
@@ -97,7 +98,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> FileRecord:
-    """Write a file in one atomic step that survives a power loss; an older file of that name is replaced.
+    """Write a file in one atomic step that survives a power loss; it replaces an older one.
 
     Raises:
         WriteError: with the file and the bytes written and wanted.
@@ -119,7 +120,7 @@ def commit_file(written: Path, final: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 of a file, in hex."""
+    """Return the sha256 of a file in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -132,13 +133,14 @@ def commit_folder(written: Path, final: Path) -> None:
 
 
 def remove_folder(folder: Path, doomed: Path) -> None:
-    """Delete a folder; it loses its name first, so that a kill in between leaves no half of it under that name."""
+    """Rename a folder to ``doomed`` and delete it: a kill leaves no half of it under its name."""
     os.rename(folder, doomed)
     shutil.rmtree(doomed)
 
 
 def _write(path: Path, pieces: Iterator[memoryview], num_bytes: int) -> FileRecord:
-    digest, written = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    written = 0
     descriptor = -1
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)

@@ -1,4 +1,7 @@
-"""Embedding stored rows without gradient, divided over the workers."""
+"""Embeddings of stored rows without gradient, computed by all workers.
+
+Shape letters: N rows, M rows of one round of all workers, D width.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +11,7 @@ from torch import Tensor
 
 from raybio.core.batch import TokenBatch
 from raybio.core.interfaces import Collective, Encoder
-from raybio.training.grad_cache import overhead_tokens_on, token_budget_micro_batches
+from raybio.training.micro_batches import overhead_tokens_on, token_budget_micro_batches
 from raybio.training.precision import Precision
 
 ROWS_AT_ONCE = 4096
@@ -23,13 +26,13 @@ def embed_rows(
     max_tokens: int,
     precision: Precision | None = None,
 ) -> Tensor:
-    """Embeddings (N, D) of ``row_N``, or of all pairs of documents ``row_N``, float32, the same on every worker.
+    """Return embeddings (N, D) of stored rows, float32, the same on every worker.
 
-    Each worker encodes a share of the rows and gathers the others': no row is dropped or padded, however many workers
-    there are.
+    Each worker encodes a share of the rows and gathers the rest. No row is dropped or padded, with
+    any number of workers. Where ``read`` returns batches of documents, N counts their pairs.
 
     Args:
-        encoder: a ``protocols.Encoder``; used in evaluation mode and left in the mode it was in.
+        encoder: it encodes in evaluation mode and keeps the mode it was in.
         read: rows -> their tokens.
         row_N: rows to embed, in the order of the result.
         collective: the other workers.
@@ -42,17 +45,15 @@ def embed_rows(
     encoder.eval()
     parts = [torch.zeros(0, encoder.width, device=device)]
     with torch.no_grad():
-        # The workers meet often: over millions of rows of unlike length none waits for another until a timeout.
+        # The workers meet often, so that over millions of rows of different lengths no worker waits
+        # for another until a timeout.
         for start in range(0, len(row_N), ROWS_AT_ONCE * collective.world):
             row_M = row_N[start : start + ROWS_AT_ONCE * collective.world]
-            bounds = [
-                len(row_M) * rank // collective.world
-                for rank in (collective.rank, collective.rank + 1)
-            ]
-            batch = read(row_M[slice(*bounds)]).to(device)
-            parts.append(
-                collective.all_gather(_embed(encoder, batch, max_tokens, precision)).row_MD
-            )
+            begin = len(row_M) * collective.rank // collective.world
+            end = len(row_M) * (collective.rank + 1) // collective.world
+            batch = read(row_M[begin:end]).to(device)
+            embedding_MD = _embed(encoder, batch, max_tokens, precision)
+            parts.append(collective.all_gather(embedding_MD).row_MD)
     encoder.train(was_training)
     return torch.cat(parts)
 

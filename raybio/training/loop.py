@@ -1,7 +1,8 @@
 """The training loop: a generator of reports, the same in a test, on a laptop and on a cluster.
 
-It owns time (when to log, evaluate, checkpoint, stop) and nothing else: the step knows how to learn, the checkpoint
-store how to save, and whoever walks the generator what to do with a report.
+The loop owns time: when to log, evaluate, save and stop. The step owns learning, the checkpoint
+    store
+owns saving, and the caller that iterates decides what to do with a report.
 """
 
 import math
@@ -24,22 +25,21 @@ from raybio.training.snapshot import TrainingState
 from raybio.training.step import TrainStep
 
 Batches = Callable[[int], Iterator[tuple[int, TokenBatch]]]
-"""first step -> that worker's shards of the steps from there on, in order."""
-
+"""first step -> this worker's shards of that step and all later ones, in order."""
 
 FIRST_REPORTED_STEPS = (1, 3, 10)
-"""Reported whatever ``log_every_steps`` is: the first loss, and how long a step takes once the data flows."""
+"""Reported with any ``log_every_steps``: the first loss, and the speed once the data flows."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What happened up to a step.
+    """A report of the run up to a step.
 
     Attributes:
         step: optimiser updates so far.
-        metrics: losses of the step, means since the last report where that is meant, and evaluation results.
+        metrics: losses of the step, rates since the last report, and evaluation metrics.
         is_evaluation: whether the metrics hold an evaluation.
-        is_checkpoint: whether a checkpoint of this step was taken.
+        is_checkpoint: whether a checkpoint of this step was saved.
         is_last: whether the run ends here.
         reason: why it ends: ``finished``, ``early_stopping`` or ``stopped``.
         precision: ``fp32`` or ``bf16``.
@@ -56,7 +56,7 @@ class Report:
 
 @dataclass
 class Progress:
-    """What the loop itself remembers across a restart."""
+    """The loop's own state, which checkpoints hold."""
 
     step: int = 0
     evaluated_step: int = -1
@@ -67,17 +67,13 @@ class Progress:
 
 
 def local_batches(system: System, max_steps: int, collective: Collective | None = None) -> Batches:
-    """Batches made in this process, without Ray; for tests, measurements and machines without it."""
+    """Return batches that this process collates, without Ray; for tests and measurements."""
     collective = collective or SingleProcess()
 
     def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
         for step in range(first_step, max_steps):
-            yield (
-                step,
-                system.batch_type.from_arrays(
-                    system.collate(step, collective.rank, collective.world)
-                ),
-            )
+            arrays = system.collate(step, collective.rank, collective.world)
+            yield step, system.batch_type.from_arrays(arrays)
 
     return batches
 
@@ -97,28 +93,30 @@ def fit(
 ) -> Iterator[Report]:
     """Train ``system`` from its newest checkpoint, or from the start, to ``schedule.max_steps``.
 
-    Every worker walks its own copy in step; all of them yield the same reports.
+    Every worker iterates its own copy in step; all of them yield the same reports.
 
     Args:
         system: what is trained; its model is moved to ``device`` and changed in place.
         config: the system's whole configuration.
         batches: this worker's batches; default: ``local_batches``.
         collective: the other workers; default: none.
-        device: where the model lives.
-        precision: ``fp32`` or ``bf16``, as it was decided for the run; None: that of the checkpoint, or decided for
-            this process by ``config.precision``.
+        device: where the model computes.
+        precision: ``fp32`` or ``bf16``, as decided for the run; None: the checkpoint's, or decided
+            for this process by ``config.precision``.
         checkpoints: where to save and to resume from; None: nowhere.
-        should_stop: asked at the start and after each step; if it says yes on any worker, all checkpoint and end.
-        should_checkpoint: asked after each step; if it says yes on any worker, a checkpoint is taken between the usual
-            ones, and the run goes on.
-        on_start: called once, before the first report, with the step that the run starts from.
+        should_stop: called at the start and after each step; if it returns True on any worker, all
+            workers save a checkpoint and end.
+        should_checkpoint: called after each step; if it returns True on any worker, an extra
+            checkpoint is saved, and the run continues.
+        on_start: called once before the first report, with the step that the run starts from.
 
     Yields:
-        a report of each of ``FIRST_REPORTED_STEPS``, every ``log_every_steps``, at each evaluation and checkpoint, and
-        at the end.
+        A report of each of ``FIRST_REPORTED_STEPS``, every ``log_every_steps``, at each evaluation
+        and checkpoint, and at the end.
 
     Raises:
-        CheckpointError: if the checkpoints belong to another configuration, data or precision, or none verifies.
+        CheckpointError: if the checkpoints belong to another configuration, data or precision, or
+            none verifies.
         ConfigError: if the GPU cannot compute in the precision.
         DivergedError: see ``TrainStep``.
     """
@@ -130,7 +128,7 @@ def fit(
 
 
 class _Run:
-    """The state of one walk through ``fit``."""
+    """The state of one call of ``fit``."""
 
     def __init__(
         self,
@@ -141,14 +139,18 @@ class _Run:
         precision: str | None,
         checkpoints: CheckpointStore | None,
     ) -> None:
-        self.system, self.config, self.collective, self.device = system, config, collective, device
+        self.system = system
+        self.config = config
+        self.collective = collective
+        self.device = device
         self.checkpoints = checkpoints
         self.schedule = config.schedule
         system.model.to(device)
         saved = self._newest_checkpoint()
         self._agree_on(saved.step if saved else 0)
         self.progress = Progress(**saved.extra) if saved else Progress()
-        self.precision = self.progress.precision = self._decided(precision)
+        self.precision = self._decide_precision(precision)
+        self.progress.precision = self.precision
         self.train_step = TrainStep(
             system, config, collective, Precision(self.precision, device.type)
         )
@@ -167,15 +169,15 @@ class _Run:
         should_stop: Callable[[], bool],
         should_checkpoint: Callable[[], bool],
     ) -> Iterator[Report]:
-        """Walk the batches; see ``fit``."""
+        """Train on the batches; see ``fit``."""
         first_step = self.progress.step
-        if self._anybody(should_stop)[0]:
+        if self._on_any_worker(should_stop):
             yield Report(first_step, {}, is_last=True, reason="stopped", precision=self.precision)
             return
         if self._is_evaluation_due() and self.progress.evaluated_step != first_step:
-            # At the very start; or a signal came between an update and its evaluation.
+            # At the very start, or after a signal between an update and its evaluation.
             yield Report(first_step, self._evaluate(), is_evaluation=True, precision=self.precision)
-        reason = "early_stopping" if self._has_stopped_rising() else ""
+        reason = "early_stopping" if self._has_stopped_improving() else ""
         if first_step >= self.schedule.max_steps:
             reason = "finished"
         if reason:
@@ -186,7 +188,8 @@ class _Run:
         for step, batch in batches(first_step):
             if step != self.progress.step:
                 raise ConfigError(
-                    f"the stream brought step {step}, want {self.progress.step}: steps come in order"
+                    f"the stream brought step {step}, want {self.progress.step}: steps come in "
+                    "order"
                 )
             metrics = self.train_step(step, batch.to(self.device))
             meter.add(metrics)
@@ -194,11 +197,14 @@ class _Run:
             if self.watch is not None:
                 self.watch.observe_step(self.progress.step, metrics)
             is_last = self.progress.step >= self.schedule.max_steps
-            is_stopped, is_wanted = (
-                (False, False) if is_last else self._anybody(should_stop, should_checkpoint)
-            )
-            reason = "finished" if is_last else "stopped" if is_stopped else ""
-            report = self._report(meter, reason, is_wanted)
+            reason = "finished" if is_last else ""
+            is_checkpoint_requested = False
+            if not is_last:
+                is_stopped, is_checkpoint_requested = self._on_any_worker_each(
+                    should_stop, should_checkpoint
+                )
+                reason = "stopped" if is_stopped else ""
+            report = self._report(meter, reason, is_checkpoint_requested)
             if report is not None:
                 yield report
             if reason or (report is not None and report.is_last):
@@ -206,14 +212,16 @@ class _Run:
         if self.checkpoints is not None:
             self.checkpoints.wait()
 
-    def _report(self, meter: "_Meter", reason: str, is_checkpoint_wanted: bool) -> Report | None:
-        step, schedule = self.progress.step, self.schedule
-        # Somebody who wants the run to end does not wait for an evaluation; the next start makes up for it.
+    def _report(self, meter: "_Meter", reason: str, is_checkpoint_requested: bool) -> Report | None:
+        """Evaluate and save if that is due; return the report of the step, None if none is due."""
+        step = self.progress.step
+        schedule = self.schedule
+        # A stop does not wait for an evaluation; the next start makes up for it.
         is_evaluation = reason != "stopped" and self._is_evaluation_due(
-            at_the_end=reason == "finished"
+            is_finished=reason == "finished"
         )
         is_checkpoint_due = (
-            step % schedule.checkpoint_every_steps == 0 or bool(reason) or is_checkpoint_wanted
+            step % schedule.checkpoint_every_steps == 0 or bool(reason) or is_checkpoint_requested
         )
         is_checkpoint = self.checkpoints is not None and is_checkpoint_due
         is_due = step in FIRST_REPORTED_STEPS or step % schedule.log_every_steps == 0
@@ -222,8 +230,9 @@ class _Run:
         metrics = meter.read() | {"epoch": step / self.system.steps_per_epoch}
         if is_evaluation:
             metrics |= self._evaluate()
-            if not reason and self._has_stopped_rising():
-                reason, is_checkpoint = "early_stopping", self.checkpoints is not None
+            if not reason and self._has_stopped_improving():
+                reason = "early_stopping"
+                is_checkpoint = self.checkpoints is not None
             meter.restart_clock()
         if is_checkpoint:
             self._save()
@@ -231,10 +240,13 @@ class _Run:
             step, metrics, is_evaluation, is_checkpoint, bool(reason), reason, self.precision
         )
 
-    def _anybody(self, *questions: Callable[[], bool]) -> list[bool]:
-        """Which of the questions any worker answers with yes; the same on all of them."""
-        answers = torch.tensor([int(question()) for question in questions], device=self.device)
-        return [bool(total) for total in self.collective.all_sum(answers).tolist()]
+    def _on_any_worker(self, condition: Callable[[], bool]) -> bool:
+        return self._on_any_worker_each(condition)[0]
+
+    def _on_any_worker_each(self, *conditions: Callable[[], bool]) -> list[bool]:
+        """Return for each condition whether it holds on any worker; the same on all of them."""
+        holds = torch.tensor([int(condition()) for condition in conditions], device=self.device)
+        return [bool(total) for total in self.collective.all_sum(holds).tolist()]
 
     def _evaluate(self) -> dict[str, float]:
         assert self.system.evaluate is not None
@@ -245,38 +257,35 @@ class _Run:
         self.progress.evaluated_step = self.progress.step
         if self.watch is not None:
             self.watch.observe_evaluation(self.progress.step, metrics)
-        self._note_rise(metrics)
+        self._update_best(metrics)
         return metrics
 
-    def _is_evaluation_due(self, at_the_end: bool = False) -> bool:
+    def _is_evaluation_due(self, is_finished: bool = False) -> bool:
         every = self.schedule.evaluate_every_steps
-        return bool(self.system.evaluate and every) and (
-            at_the_end or self.progress.step % every == 0
-        )
+        if self.system.evaluate is None or every == 0:
+            return False
+        return is_finished or self.progress.step % every == 0
 
-    def _has_stopped_rising(self) -> bool:
-        is_watched = self.schedule.early_stopping_metric is not None
-        return (
-            is_watched
-            and self.progress.num_evaluations_without_improvement
-            >= self.schedule.early_stopping_patience
-        )
+    def _has_stopped_improving(self) -> bool:
+        if self.schedule.early_stopping_metric is None:
+            return False
+        num_evaluations = self.progress.num_evaluations_without_improvement
+        return num_evaluations >= self.schedule.early_stopping_patience
 
-    def _note_rise(self, metrics: dict[str, float]) -> None:
+    def _update_best(self, metrics: dict[str, float]) -> None:
         name = self.schedule.early_stopping_metric
         if name is None:
             return
         if name not in metrics:
             raise ConfigError(
-                f"schedule.early_stopping_metric {name!r} is not evaluated; there are {sorted(metrics)}"
+                f"schedule.early_stopping_metric {name!r} is not evaluated; there are "
+                f"{sorted(metrics)}"
             )
         best = -math.inf if self.progress.best_metric is None else self.progress.best_metric
-        # A metric that is undefined (NaN) is no rise, and nothing has to be better than it.
+        # An undefined metric (NaN) is no improvement, and never becomes the best one.
         if metrics[name] > best:
-            self.progress.best_metric, self.progress.num_evaluations_without_improvement = (
-                metrics[name],
-                0,
-            )
+            self.progress.best_metric = metrics[name]
+            self.progress.num_evaluations_without_improvement = 0
         else:
             self.progress.num_evaluations_without_improvement += 1
 
@@ -287,47 +296,45 @@ class _Run:
             self.config, self.system.data_digest, ignore=changeable_settings(self.config)
         )
 
-    def _decided(self, given: str | None) -> str:
-        """Return the run's precision: a resumed run keeps the one that it began with."""
+    def _decide_precision(self, given: str | None) -> str:
+        """Return the run's precision; a resumed run keeps the one it began with."""
         begun = self.progress.precision
         if begun and given and begun != given:
             raise CheckpointError(
-                f"precision: the checkpoint of step {self.progress.step} was computed in {begun}, and the run is "
-                f"recorded in run.json with {given}. Give the run a new name"
+                f"precision: the checkpoint of step {self.progress.step} was computed in {begun}, "
+                f"and the run is recorded in run.json with {given}. Give the run a new name"
             )
         decided = begun or given
         if decided:
             check_precision(decided, self.device)
             return decided
         name = resolve_precision(self.config.precision, self.device).name
-        # No driver has decided: workers on different machines agree on what all of them have.
+        # No driver has decided: workers on different machines take what all of them support.
         num_fp32 = self.collective.all_sum(torch.tensor(int(name == "fp32"), device=self.device))
         return "fp32" if int(num_fp32) else "bf16"
 
     def _agree_on(self, step: int) -> None:
-        """Workers that read different checkpoints (a folder that is not the same everywhere) would drift apart."""
-        highest, lowest = self.collective.all_max(
-            torch.tensor([step, -step], device=self.device)
-        ).tolist()
-        if highest != -lowest:
+        """Check that all workers resume from one step, which folders that differ would prevent."""
+        steps = torch.tensor([step, -step], device=self.device)
+        highest, negative_lowest = self.collective.all_max(steps).tolist()
+        lowest = -negative_lowest
+        if highest != lowest:
             raise CheckpointError(
-                f"the workers found checkpoints of steps {-lowest} to {highest}, want the same one: the run's folder "
-                "differs between them. Put it on storage that they share"
+                f"the workers found checkpoints of steps {lowest} to {highest}, want the same "
+                "one: the run's folder differs between them. Put it on storage that they share"
             )
 
     def _save(self) -> None:
-        """Rank 0 holds all there is to save: weights and optimiser are equal on every worker."""
+        """Save on rank 0: weights and optimiser are equal on every worker."""
         if self.checkpoints is None or self.collective.rank != 0:
             return
         self.progress.num_skipped = self.train_step.num_skipped
-        self.checkpoints.save(
-            TrainingState(self.system.model, self.train_step.optimizer, vars(self.progress)),
-            self.progress.step,
-        )
+        state = TrainingState(self.system.model, self.train_step.optimizer, vars(self.progress))
+        self.checkpoints.save(state, self.progress.step)
 
 
 class _Meter:
-    """Losses of the last step, and real tokens a second since the last reading."""
+    """Losses of the last step, and tokens per second (without padding) since the last reading."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
@@ -336,29 +343,32 @@ class _Meter:
         self._since = time.perf_counter()
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Take the metrics of a step."""
+        """Add the metrics of a step."""
         self._last = metrics
         self._tokens += metrics["tokens"]
         self._steps += 1
 
     def read(self) -> dict[str, float]:
-        """The last losses and the rates since the last reading."""
+        """Return the last losses and the rates since the last reading."""
         seconds = time.perf_counter() - self._since
         rates = {
             "tokens_per_second": self._tokens / seconds,
             "steps_per_second": self._steps / seconds,
         }
-        self._tokens, self._steps = 0.0, 0
+        self._tokens = 0.0
+        self._steps = 0
         self.restart_clock()
         return self._last | rates
 
     def restart_clock(self) -> None:
-        """Leave out of the rates what was no training."""
+        """Exclude the time since the last reading from the rates."""
         self._since = time.perf_counter()
 
 
 def changeable_settings(config: TrainingConfig) -> tuple[str, ...]:
-    """Settings that may change when a run is continued, since no finished step depends on them."""
-    always = ("schedule.keep_checkpoints", "schedule.log_every_steps")
-    rate_needs_the_end = config.optim.schedule != "constant" or config.optim.warmup_ratio > 0
-    return always if rate_needs_the_end else (*always, "schedule.max_steps")
+    """Return the settings that may change when a run resumes: no finished step depends on them."""
+    settings = ["schedule.keep_checkpoints", "schedule.log_every_steps"]
+    depends_on_max_steps = config.optim.schedule != "constant" or config.optim.warmup_ratio > 0
+    if not depends_on_max_steps:
+        settings.append("schedule.max_steps")
+    return tuple(settings)

@@ -1,6 +1,6 @@
-"""What objectives have in common that only couple embeddings, and say nothing of single sequences.
+"""Parts of objectives: one without a separable part, and masked language modelling as such a part.
 
-Masked language modelling, as the part of an objective that is separable over sequences.
+Shape letters: R sequences, L padded length, K masked tokens, V vocabulary, D width.
 """
 
 import torch
@@ -13,26 +13,29 @@ from raybio.ops.similarity import at_least_fp32
 
 
 class CouplingObjective:
-    """An ``raybio.core.interfaces.Objective`` without a part that is separable over sequences; add ``embedding_loss``."""
+    """An ``Objective`` without a part that is separable over sequences.
+
+    Subclasses add ``embedding_loss``.
+    """
 
     @property
     def uses_rows(self) -> bool:
-        """Nothing is separable over sequences here."""
+        """Return False: nothing is separable over sequences."""
         return False
 
     @property
     def uses_embeddings(self) -> bool:
-        """All of it couples the sequences."""
+        """Return True: the whole loss couples the sequences."""
         return True
 
     def normaliser(self, batch: TokenBatch, collective: Collective) -> Tensor:
-        """Not used."""
+        """Return 1, which is not used."""
         return torch.ones(())
 
     def row_loss(
         self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
     ) -> LossReport:
-        """There is none; ``uses_rows`` keeps it from being asked for.
+        """Refuse: there is none, and ``uses_rows`` says so.
 
         Raises:
             NotImplementedError: always.
@@ -43,7 +46,7 @@ class CouplingObjective:
 
 
 def count_labels(batch: TokenBatch, collective: Collective) -> Tensor:
-    """Masked tokens of the global batch, at least 1, shape ()."""
+    """Return the number () of masked tokens of the global batch, at least 1."""
     return collective.all_sum((batch.label_T != IGNORED_LABEL).sum()).clamp(min=1)
 
 
@@ -55,20 +58,20 @@ def masked_language_model(
     *,
     weight: float = 1.0,
 ) -> LossReport:
-    """This micro-batch's share of the mean cross entropy over all masked tokens of the global batch.
+    """Return this micro-batch's share of the mean cross entropy over the masked tokens of a step.
 
-    The vocabulary's scores are computed at masked positions only, which at a mask rate of 15 % saves 85 % of the head.
+    The mean is over the masked tokens of the global batch. Logits are computed at masked positions
+    only, which saves 85 % of the head's work at a mask rate of 15 %.
 
     Args:
-        encoder: gives the scores of the vocabulary.
-        encoded: its output for ``tokens``.
+        encoder: its head gives the logits of the vocabulary.
+        encoded: the encoder's output for ``tokens``.
         tokens: the micro-batch with its labels.
         num_labels: masked tokens of the global batch, from ``count_labels``.
         weight: factor on the loss, but not on the logged term.
     """
     is_label_RL = tokens.label_RL != IGNORED_LABEL
     logits_KV = at_least_fp32(encoder.token_logits(encoded.hidden_RLD[is_label_RL]))
-    cross_entropy = (
-        F.cross_entropy(logits_KV, tokens.label_RL[is_label_RL], reduction="sum") / num_labels
-    )
+    label_K = tokens.label_RL[is_label_RL]
+    cross_entropy = F.cross_entropy(logits_KV, label_K, reduction="sum") / num_labels
     return LossReport(weight * cross_entropy, {"mlm_loss": cross_entropy.detach()})

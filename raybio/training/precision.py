@@ -11,13 +11,12 @@ from raybio.core.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
-
 BF16_CAPABILITY = (8, 0)
 """First compute capability of GPUs with bf16 matrix products."""
 
 
 BF16_INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
-"""Instruction sets of CPUs with bf16 matrix products, as ``torch.cpu.get_capabilities`` names them."""
+"""Instruction sets of bf16 matrix products, as ``torch.cpu.get_capabilities`` names them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Decision:
 
 
 def local_processors(*, use_gpu: bool, cpu_name: str = "this CPU") -> list[Processor]:
-    """Return the processors of this machine that workers compute on: all GPUs if ``use_gpu``, else the CPU."""
+    """Return the processors of this machine's workers: all GPUs if ``use_gpu``, else the CPU."""
     if not use_gpu:
         capabilities = torch.cpu.get_capabilities()
         has_bf16 = any(capabilities.get(name, False) for name in BF16_INSTRUCTIONS)
@@ -85,8 +84,8 @@ def local_processors(*, use_gpu: bool, cpu_name: str = "this CPU") -> list[Proce
 def decide_precision(setting: str, processors: Sequence[Processor]) -> Decision:
     """Decide the precision from the setting and the processors that workers may compute on.
 
-    ``auto`` is bf16 if all processors have bf16 instructions, and fp32 otherwise. ``fp32`` and ``bf16`` are
-    taken as they are.
+    ``auto`` is bf16 if all processors have bf16 instructions, and fp32 otherwise. ``fp32`` and
+    ``bf16`` are taken as they are.
 
     Raises:
         ConfigError: for an unknown setting, or bf16 on a GPU without bf16 instructions.
@@ -125,7 +124,8 @@ def check_precision(name: str, device: torch.device | str) -> None:
     """Refuse a decided precision that ``device`` does not have.
 
     Raises:
-        ConfigError: for anything but ``fp32`` and ``bf16``, or bf16 on a GPU without bf16 instructions.
+        ConfigError: for anything but ``fp32`` and ``bf16``, or bf16 on a GPU without bf16
+            instructions.
     """
     if name not in ("fp32", "bf16"):
         raise ConfigError(
@@ -135,10 +135,11 @@ def check_precision(name: str, device: torch.device | str) -> None:
 
 
 def resolve_precision(setting: str, device: torch.device | str) -> Precision:
-    """Return the precision of a process that computes on ``device`` alone; see ``decide_precision``.
+    """Return the precision of a process that computes on one device; see ``decide_precision``.
 
-    On CUDA, fp32 products follow ``torch.get_float32_matmul_precision()``. The run's entry point may allow TF32
-    with ``torch.set_float32_matmul_precision("high")``; this function changes no global setting.
+    On CUDA, fp32 products follow ``torch.get_float32_matmul_precision()``. The run's entry point
+    may allow TF32 with ``torch.set_float32_matmul_precision("high")``; this function changes no
+    global setting.
 
     Raises:
         ConfigError: as ``decide_precision``.

@@ -1,4 +1,4 @@
-"""The settings that every training has, whatever the system."""
+"""Settings of every training run."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from raybio.core.config import BaseConfig
 
 
 class ScheduleConfig(BaseConfig):
-    """When things happen, in steps (optimiser updates)."""
+    """When the loop logs, evaluates, saves and stops, in steps (optimiser updates)."""
 
     max_steps: int = Field(100_000, ge=1, description="steps of the whole run")
     log_every_steps: int = Field(10, ge=1, description="steps between two reports of losses")
@@ -19,7 +19,8 @@ class ScheduleConfig(BaseConfig):
     keep_checkpoints: int = Field(3, ge=1, description="newest checkpoints that are kept")
     early_stopping_metric: str | None = Field(
         None,
-        description="evaluation metric, higher is better, that stops the run when it no longer rises",
+        description="evaluation metric, higher is better, that stops the run when it no longer "
+        "rises",
     )
     early_stopping_patience: int = Field(
         5, ge=1, description="evaluations without a rise before the run stops"
@@ -35,14 +36,15 @@ class ScheduleConfig(BaseConfig):
 
 
 class MemoryConfig(BaseConfig):
-    """How much is computed at once; it changes memory and time, not the result."""
+    """How much is computed at once. It changes memory and time, not the result."""
 
     max_tokens_per_micro_batch: int = Field(
         16_384, ge=8, description="padded tokens encoded at once on a worker"
     )
     gradient_caching: bool = Field(
         False,
-        description="encode twice and keep the activations of one micro-batch at a time (large global batches)",
+        description="encode twice and keep the activations of one micro-batch at a time (large "
+        "global batches)",
     )
 
 
@@ -60,7 +62,8 @@ class OptimConfig(BaseConfig):
     )
     schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant",
-        description="How the learning rate falls from its peak to final_lr_ratio of it at the last step.",
+        description="How the learning rate falls from its peak to final_lr_ratio of it at the last "
+        "step.",
     )
     num_warmup_steps: int = Field(
         0, ge=0, description="Steps in which the learning rate rises linearly to its peak."
@@ -88,7 +91,7 @@ class OptimConfig(BaseConfig):
 
 
 class TrainingConfig(BaseConfig):
-    """Base of every system's configuration."""
+    """Base of the configuration of every method."""
 
     seed: int = Field(0, ge=0, description="of weights, order, crops, masks and dropout")
     schedule: ScheduleConfig = ScheduleConfig()
@@ -99,5 +102,6 @@ class TrainingConfig(BaseConfig):
     )
     on_nonfinite: Literal["stop", "skip"] = Field(
         "stop",
-        description="a loss or gradient that is NaN or infinite ends the run, or its step is skipped and counted",
+        description="a loss or gradient that is NaN or infinite ends the run, or its step is "
+        "skipped and counted",
     )

@@ -1,10 +1,10 @@
-"""A model and its optimiser as named tensors and JSON, and back, bit for bit.
+"""A model and its optimiser as named tensors and JSON, and back, bit-identical.
 
-Optimiser state is keyed by the *name* of its parameter: indices would silently change meaning with the order of
-parameters or the grouping.
+Optimiser state is keyed by the *name* of its parameter: indices would silently change their meaning
+with the order or the grouping of parameters.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,12 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """All that the next step needs.
+    """The state from which the next step continues.
 
     Attributes:
-        model: what is trained; parameters and persistent buffers are saved.
+        model: the trained module; parameters and persistent buffers are saved.
         optimizer: over parameters of ``model``.
-        extra: whatever else the loop remembers; anything that JSON holds.
+        extra: the loop's own state; plain JSON.
     """
 
     model: nn.Module
@@ -34,28 +34,29 @@ class TrainingState:
 
 
 def model_tensors(model: nn.Module) -> Tensors:
-    """The model's own tensors (not copies) by name; of tied ones only the first name.
+    """Return the model's own tensors (not copies) by name; tied ones under their first name only.
 
     Raises:
-        CheckpointError: if the model's state holds something that is no tensor.
+        CheckpointError: if the model's state holds anything but tensors.
     """
     tensors: Tensors = {}
     seen = set()
     for name, tensor in model.state_dict().items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(
-                f"{name} is {type(tensor).__name__}, want a tensor: it cannot be saved without pickle"
+                f"{name} is {type(tensor).__name__}, want a tensor: it cannot be saved without "
+                "pickle"
             )
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and place in seen:
+        memory = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if tensor.numel() and memory in seen:
             continue
-        seen.add(place)
+        seen.add(memory)
         tensors[name] = tensor
     return tensors
 
 
 def optimizer_tensors(state: TrainingState) -> tuple[Tensors, dict[str, Any]]:
-    """The optimiser's tensors (not copies) by ``<kind>:<parameter>``, and its other settings for JSON."""
+    """Return the optimiser's tensors (not copies) by ``<kind>:<parameter>``, and its JSON state."""
     tensors: Tensors = {}
     scalars: dict[str, Any] = {}
     names = _parameter_names(state)
@@ -80,11 +81,12 @@ def restore_model(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
         CheckpointError: if names, shapes or dtypes differ; the model is then unchanged.
     """
     own = model_tensors(model)
-    _refuse_other_names("the model", set(saved), set(own))
+    _check_same_names("the model", set(saved), set(own))
     for name, tensor in own.items():
-        if (saved[name].shape, saved[name].dtype) != (tensor.shape, tensor.dtype):
+        if saved[name].shape != tensor.shape or saved[name].dtype != tensor.dtype:
             raise CheckpointError(
-                f"{name}: the checkpoint has {saved[name].dtype} {tuple(saved[name].shape)}, the model {tensor.dtype} "
+                f"{name}: the checkpoint has {saved[name].dtype} {tuple(saved[name].shape)}, the "
+                f"model {tensor.dtype} "
                 f"{tuple(tensor.shape)}. Build the model with the checkpoint's configuration."
             )
     with torch.no_grad():
@@ -95,7 +97,7 @@ def restore_model(model: nn.Module, saved: Mapping[str, Tensor]) -> None:
 def restore_optimizer(
     state: TrainingState, saved: Mapping[str, Tensor], description: Mapping[str, Any]
 ) -> None:
-    """Put saved optimiser state into a fresh optimiser of the same parameters, which keeps its own options.
+    """Put saved state into a fresh optimiser of the same parameters, which keeps its own options.
 
     Raises:
         CheckpointError: if the parameters or their grouping differ.
@@ -111,19 +113,17 @@ def restore_optimizer(
         [names[id(parameter)] for parameter in group["params"]]
         for group in state.optimizer.param_groups
     ]
-    _refuse_other_names(
-        "the optimiser",
-        {n for g in saved_groups for n in g["parameters"]},
-        set(sum(own_groups, [])),
-    )
+    saved_names = {name for group in saved_groups for name in group["parameters"]}
+    own_names = {name for group in own_groups for name in group}
+    _check_same_names("the optimiser", saved_names, own_names)
     if [group["parameters"] for group in saved_groups] != own_groups:
         raise CheckpointError(
-            "the checkpoint's optimiser groups its parameters differently. Build the optimiser with the checkpoint's "
-            "configuration."
+            "the checkpoint's optimiser groups its parameters differently. Build the optimiser "
+            "with the checkpoint's configuration."
         )
     target["state"] = {}
-    for group, own_names in zip(target["param_groups"], own_groups, strict=True):
-        for index, name in zip(group["params"], own_names, strict=True):
+    for group, names_of_group in zip(target["param_groups"], own_groups, strict=True):
+        for index, name in zip(group["params"], names_of_group, strict=True):
             if name in entries:
                 target["state"][index] = entries[name]
     state.optimizer.load_state_dict(target)
@@ -132,18 +132,20 @@ def restore_optimizer(
 class Staging:
     """CPU copies of tensors, in memory that is reused from one snapshot to the next.
 
-    Fresh memory would cost a page fault every 4 KiB, more than the copying itself. Pinned where tensors are on a GPU.
+    Fresh memory would cost a page fault every 4 KiB, more than the copying itself. The memory is
+    pinned where tensors are on a GPU.
     """
 
     def __init__(self) -> None:
         self._held: Tensors = {}
 
     def copy(self, tensors: Mapping[str, Tensor]) -> Tensors:
-        """Copies of ``tensors``, valid until the next call."""
+        """Return copies of ``tensors``, valid until the next call."""
         self._held = {name: self._buffer(name, tensor) for name, tensor in tensors.items()}
         for name, tensor in tensors.items():
             if tensor.is_cpu and tensor.is_contiguous():
-                # One thread saturates the memory; torch's copy would wait for all of its threads to be scheduled.
+                # One thread saturates the memory. The copy of torch would wait until all its
+                # threads are scheduled.
                 np.copyto(tensor_bytes(self._held[name]), tensor_bytes(tensor))
             else:
                 self._held[name].copy_(tensor.detach(), non_blocking=True)
@@ -164,24 +166,23 @@ def _parameter_names(state: TrainingState) -> dict[int, str]:
         for parameter in group["params"]:
             if id(parameter) not in names:
                 raise CheckpointError(
-                    f"the optimiser updates a parameter of shape {tuple(parameter.shape)} that is not in the model, so "
+                    f"the optimiser updates a parameter of shape {tuple(parameter.shape)} that is "
+                    "not in the model, so "
                     "it has no name to be saved under. Make it part of the model."
                 )
     return names
 
 
-def _refuse_other_names(whose: str, saved: set[str], own: set[str]) -> None:
+def _check_same_names(whose: str, saved: set[str], own: set[str]) -> None:
     if saved != own:
         raise CheckpointError(
-            f"{whose} does not fit the checkpoint: missing in the checkpoint {_few(own - saved)}, unknown to {whose} "
-            f"{_few(saved - own)}. Build it with the checkpoint's configuration."
+            f"{whose} does not fit the checkpoint: missing in the checkpoint {_few(own - saved)}, "
+            f"unknown to {whose} {_few(saved - own)}. Build it with the checkpoint's configuration."
         )
 
 
 def _few(names: set[str]) -> str:
-    def shown() -> Iterator[str]:
-        yield from sorted(names)[:3]
-        if len(names) > 3:
-            yield f"and {len(names) - 3} more"
-
-    return ", ".join(shown()) or "nothing"
+    shown = sorted(names)[:3]
+    if len(names) > 3:
+        shown.append(f"and {len(names) - 3} more")
+    return ", ".join(shown) or "nothing"

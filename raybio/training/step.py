@@ -18,10 +18,10 @@ from raybio.training.settings import TrainingConfig
 
 
 class TrainStep:
-    """Takes steps on a system's model: gradients of the global batch, clipping, update, metrics.
+    """A step on a system's model: gradients of the global batch, clipping, update, metrics.
 
-    Every worker that calls it with its shard of the same step ends up with the same weights: the gradients are summed
-    over workers, and the update is a deterministic function of them.
+    All workers that call it with their shards of one step get the same weights: gradients are
+    summed over workers, and the update is a deterministic function of the sum.
 
     Attributes:
         optimizer: AdamW over the model.
@@ -31,21 +31,22 @@ class TrainStep:
     def __init__(
         self, system: System, config: TrainingConfig, collective: Collective, precision: Precision
     ) -> None:
-        self.system, self.config, self.collective, self.precision = (
-            system,
-            config,
-            collective,
-            precision,
-        )
+        self.system = system
+        self.config = config
+        self.collective = collective
+        self.precision = precision
         self.optimizer = build_optimizer(system.model, config.optim)
         self.num_skipped = 0
 
     def __call__(self, step: int, batch: TokenBatch) -> dict[str, float]:
-        """Take step number ``step`` (from 0) with this worker's shard; returns metrics of the global batch.
+        """Take step number ``step`` (from 0) with this worker's shard of the global batch.
+
+        Returns:
+            Metrics of the global batch.
 
         Raises:
-            DivergedError: for a non-finite loss or gradient, unless ``on_nonfinite`` is ``skip``. The weights
-                are those of the step before.
+            DivergedError: for a non-finite loss or gradient, unless ``on_nonfinite`` is ``skip``.
+                The weights stay those of the step before.
         """
         started = time.perf_counter()
         parameters = [
@@ -71,7 +72,7 @@ class TrainStep:
             set_learning_rate(self.optimizer, rate)
             self.optimizer.step()
         else:
-            self._refuse(step, totals["loss"], gradient_norm)
+            self._skip_or_stop(step, totals["loss"], gradient_norm)
         return {
             **totals,
             "gradient_norm": gradient_norm,
@@ -81,17 +82,19 @@ class TrainStep:
         }
 
     def _sum_over_workers(self, shares: dict[str, Any]) -> dict[str, float]:
-        """One collective for all of them, in an order that does not depend on which part a worker computed first."""
-        device, names = shares["loss"].device, sorted(shares)
+        """Sum all shares in one collective, in an order that is the same on every worker."""
+        device = shares["loss"].device
+        names = sorted(shares)
         stacked = torch.stack(
             [torch.as_tensor(shares[name], dtype=torch.float64, device=device) for name in names]
         )
         return dict(zip(names, self.collective.all_sum(stacked).tolist(), strict=True))
 
-    def _refuse(self, step: int, loss: float, gradient_norm: float) -> None:
+    def _skip_or_stop(self, step: int, loss: float, gradient_norm: float) -> None:
         if self.config.on_nonfinite == "stop":
             raise DivergedError(
-                f"step {step}: loss {loss}, gradient norm {gradient_norm}, want finite numbers. The last checkpoint is "
+                f"step {step}: loss {loss}, gradient norm {gradient_norm}, want finite numbers. "
+                "The last checkpoint is "
                 "intact. Lower optim.peak_lr, lengthen the warm-up, or set on_nonfinite=skip"
             )
         self.num_skipped += 1

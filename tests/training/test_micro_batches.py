@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from raybio.training.grad_cache import token_budget_micro_batches
+from raybio.training.micro_batches import token_budget_micro_batches
 
 
 def oracle(lengths: list[int], max_tokens: int, multiple: int) -> list[list[int]]:
