@@ -9,8 +9,8 @@ from raybio.methods.contrastive_probe.baselines.evaluate import (
     RewiredEncoder,
     evaluate_baselines,
     methods_by_model,
-    read_baseline_queries,
 )
+from raybio.methods.contrastive_probe.baselines.queries import read_baseline_queries
 from raybio.methods.contrastive_probe.baselines.report import (
     report_data,
     report_markdown,

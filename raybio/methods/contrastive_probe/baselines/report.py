@@ -13,8 +13,9 @@ import numpy as np
 from raybio.core.markdown import markdown_table
 from raybio.core.randomness import derive_seed
 from raybio.methods.contrastive_probe.accuracy import answer_lengths
-from raybio.methods.contrastive_probe.baselines.evaluate import BaselineResult, ExampleQuery
+from raybio.methods.contrastive_probe.baselines.evaluate import BaselineResult
 from raybio.methods.contrastive_probe.baselines.first_hits import fold
+from raybio.methods.contrastive_probe.baselines.queries import ExampleQuery
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.plots import plot_lengths
 from raybio.methods.contrastive_probe.published import BIOLAMA_SOURCES, table_3, table_7

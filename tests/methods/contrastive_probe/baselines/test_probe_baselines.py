@@ -7,13 +7,10 @@ import torch
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.text import build_text_encoder
-from raybio.methods.contrastive_probe.baselines.evaluate import (
-    RewiredEncoder,
-    evaluate_baselines,
-    read_baseline_queries,
-)
+from raybio.methods.contrastive_probe.baselines.evaluate import RewiredEncoder, evaluate_baselines
 from raybio.methods.contrastive_probe.baselines.generative import load_answer_generator
 from raybio.methods.contrastive_probe.baselines.masked_lm import load_masked_lm
+from raybio.methods.contrastive_probe.baselines.queries import read_baseline_queries
 from raybio.methods.contrastive_probe.benchmark.medlama import read_medlama
 from raybio.methods.contrastive_probe.config import BASELINE_METHODS, DecodeConfig, ProbeConfig
 from raybio.methods.contrastive_probe.probe import probe_models
