@@ -145,7 +145,7 @@ def link_retrieval(
     """Rank the other nodes of each node's group by nearness, and score the ranks of its links.
 
     Memory beyond the embeddings and links: a few blocks of ``block_rows`` x (size of the largest
-        group) numbers.
+    group) numbers.
 
     Args:
         embedding_ND: embeddings, on the device that computes the scores.

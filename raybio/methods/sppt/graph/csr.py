@@ -4,8 +4,7 @@ The neighbors of node u are ``indices[indptr[u] : indptr[u + 1]]``, ascending. A
 component) is a set of nodes; negatives of a node come from its own group.
 
 Shape letters: N nodes, E undirected edges, Q queries, S samples a query, R rows and C columns of a
-batch, U distinct
-columns.
+batch, U distinct columns.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,9 @@ _QUERIES_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An immutable simple undirected graph over nodes 0..N-1; its arrays may be memory-mapped and are never copied.
+    """An immutable simple undirected graph over nodes 0..N-1.
+
+    Its arrays may be memory-mapped; they are never copied.
 
     Attributes:
         indptr: (N + 1,) int32 or int64.
@@ -59,7 +60,7 @@ class Graph:
     def from_edges(
         cls, edge_E2: ArrayLike, num_nodes: int, group_N: ArrayLike | None = None
     ) -> "Graph":
-        """Build from pairs in any order and direction; duplicates are merged and self pairs dropped.
+        """Return the graph of pairs in any order and direction, without self pairs and repetitions.
 
         Memory: about 50 bytes an edge.
 
@@ -134,14 +135,17 @@ class Graph:
         return neighbor_QS
 
     def sample_negatives(self, nodes: ArrayLike, num: int, rng: np.random.Generator) -> Positions:
-        """Draw exactly uniform non-neighbors from each node's own group, with replacement, shape (len(nodes), num).
+        """Draw exactly uniform non-neighbors from each node's own group, with replacement.
 
         No rejection: r is drawn below the number of allowed nodes, and a binary search in the
-            sorted row finds the r-th
-        of them. So each negative costs one draw, also for a hub or in a nearly complete group.
+        sorted row finds the r-th of them. So each negative costs one draw, also for a hub or in a
+        nearly complete group.
 
         If a node's group holds only the node and its neighbors, the fallback is uniform over the
         non-neighbors in all other groups. Callers count such negatives by comparing groups.
+
+        Returns:
+            Nodes (len(nodes), num).
 
         Raises:
             ValueError: for a node that is linked to all others, or one that is not in the graph.
@@ -158,7 +162,7 @@ class Graph:
         return layout.node_N[position_QS]
 
     def linked(self, rows_R: ArrayLike, columns_C: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether each row node and each column node are linked, shape (R, C); nodes may repeat."""
+        """Return whether each row and column node are linked, bool (R, C); nodes may repeat."""
         row_R = self._as_nodes(rows_R)
         column_C = self._as_nodes(columns_C)
         start_R = self.indptr[row_R].astype(np.int64)
@@ -183,7 +187,7 @@ class Graph:
 
     @cached_property
     def _rows_by_group(self) -> tuple[Integers, Integers]:
-        """The same graph with nodes renumbered by position, for groups that are not ranges of nodes."""
+        """The same graph with nodes renumbered by position in the group layout."""
         position_N = self._layout.position_N
         assert position_N is not None
         source = np.repeat(position_N, self.degree_N)

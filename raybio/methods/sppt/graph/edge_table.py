@@ -58,7 +58,7 @@ class EdgeTable:
 
 
 def build_edge_table(indptr: Integers, indices: Integers) -> EdgeTable | None:
-    """Return the table, or None for graphs so large and sparse that an entry would not fit 4 bytes."""
+    """Return the table; None if the graph is so large and sparse that entries exceed 4 bytes."""
     num_nodes = len(indptr) - 1
     num_edges = len(indices) // 2
     node_bits = max(1, (num_nodes - 1).bit_length())
@@ -88,7 +88,10 @@ def build_edge_table(indptr: Integers, indices: Integers) -> EdgeTable | None:
 
 
 def _scramble(left_Q: Positions, right_Q: Positions, node_bits: int) -> NDArray[np.uint64]:
-    """Map unordered pairs one to one to numbers of 2 * node_bits bits: XOR of halves, then an odd multiple."""
+    """Map unordered pairs one to one to numbers of 2 * node_bits bits.
+
+    Both steps can be inverted: an XOR of the halves and the product with an odd number.
+    """
     low_Q = np.minimum(left_Q, right_Q)
     high_Q = np.maximum(left_Q, right_Q)
     high_Q ^= low_Q

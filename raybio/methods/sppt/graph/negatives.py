@@ -26,7 +26,7 @@ def sample_non_neighbors(
     num: int,
     rng: np.random.Generator,
 ) -> Positions:
-    """Draw uniform nodes of ``[first, end)`` other than the node and its neighbors; if there is none, from outside.
+    """Draw uniform non-neighbors of each node from ``[first, end)``; if there is none, from outside.
 
     Args:
         indptr: rows of the graph.
@@ -113,7 +113,7 @@ def _nth_inside(
     low_Q: Positions,
     high_Q: Positions,
 ) -> Positions:
-    """Return the rank-th id >= first that is neither the node nor an entry of its row ``[low, high)``."""
+    """Return the rank-th id >= first that is neither the node nor in its row ``[low, high)``."""
     if len(indices) == 0:
         node_QS = rank_QS + first_Q[:, None]
         return node_QS + (node_QS >= node_Q[:, None])
@@ -144,7 +144,7 @@ def _nth_outside(
     inner_low_Q: Positions,
     inner_high_Q: Positions,
 ) -> Positions:
-    """Return the rank-th id outside ``[first, end)`` that is no entry of the row before or after its inner part."""
+    """Return the rank-th id outside ``[first, end)`` that is not in the row's outer parts."""
     num = rank_QS.shape[1]
     first = np.repeat(first_Q, num)
     end = np.repeat(end_Q, num)

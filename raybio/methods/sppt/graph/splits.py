@@ -17,9 +17,10 @@ def hold_out_links(
     share: float,
     rng: np.random.Generator,
 ) -> NDArray[np.bool_]:
-    """Choose the edges to keep out of training: a random ``share`` of each group's links that isolates no node.
+    """Choose the edges to keep out of training: a random share of each group's links.
 
-    Every node with a link keeps at least one. Links are drawn uniformly. Where a draw would isolate
+    No node becomes isolated: every node with a link keeps at least one. Links are drawn uniformly.
+        Where a draw would isolate
     a node, one of its links is returned for good and another one is drawn, until the group's number
     is reached or no link is left. The result depends on the set of links, not on the order of the
     edges.
@@ -71,7 +72,7 @@ def hold_out_links(
 
 
 def _isolating(end_K2: Integers, degree_N: Positions) -> Positions:
-    """Return, for each node that would lose all its links with ``end_K2``, the index of the last of its links there."""
+    """Return the last link of each node that would lose all its links with ``end_K2``."""
     is_isolated_N = (_degree(end_K2, len(degree_N)) == degree_N) & (degree_N > 0)
     last_N = np.full(len(degree_N), -1)
     for side in (0, 1):
