@@ -1,4 +1,4 @@
-"""The slow, obvious version of every pure function: loops over scalars, straight from the definitions."""
+"""Slow reference implementations of pure functions: loops over scalars, from the definitions."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def neighbors_of(edges: Iterable[tuple[int, int]], num_nodes: int) -> list[set[int]]:
-    """Sets of neighbors, without self pairs."""
+    """Return the set of neighbors of each node, without self pairs."""
     neighbors: list[set[int]] = [set() for _ in range(num_nodes)]
     for u, v in edges:
         if u != v:
@@ -17,14 +17,14 @@ def neighbors_of(edges: Iterable[tuple[int, int]], num_nodes: int) -> list[set[i
 
 
 def allowed_negatives(neighbors: list[set[int]], group: Sequence[int], node: int) -> set[int]:
-    """The non-neighbors of a node in its group; if there is none, those in other groups."""
+    """Return the non-neighbors of a node in its group; if none, those of other groups."""
     free = {other for other in range(len(group)) if other != node and other not in neighbors[node]}
     inside = {other for other in free if group[other] == group[node]}
     return inside or free
 
 
 def cosine(left: np.ndarray, right: np.ndarray) -> float:
-    """Cosine of two vectors; 0 for a zero vector."""
+    """Return the cosine of two vectors; 0 for a zero vector."""
     dot = sum(float(a) * float(b) for a, b in zip(left, right, strict=True))
     length = math.sqrt(sum(float(a) ** 2 for a in left)) * math.sqrt(
         sum(float(b) ** 2 for b in right)
@@ -33,7 +33,7 @@ def cosine(left: np.ndarray, right: np.ndarray) -> float:
 
 
 def distance(left: np.ndarray, right: np.ndarray) -> float:
-    """Euclidean distance."""
+    """Return the Euclidean distance of two vectors."""
     return math.sqrt(sum((float(a) - float(b)) ** 2 for a, b in zip(left, right, strict=True)))
 
 
@@ -44,7 +44,7 @@ def info_nce(
     temperature: float,
     ignore=None,
 ) -> float:
-    """Mean of -log softmax at the positive."""
+    """Return the mean of -log softmax at the positive."""
     total = 0.0
     for i in range(len(anchor)):
         kept = [
@@ -67,7 +67,7 @@ def multi_similarity(
     mining_margin=None,
     ignore=None,
 ) -> tuple[float, list[float | None]]:
-    """The mean, and the loss of each anchor, None if skipped (code of McDermott et al.)."""
+    """Return the mean loss and each anchor's loss, None if skipped (code of McDermott et al.)."""
     losses: list[float | None] = []
     num = len(embedding)
     for i in range(num):
@@ -97,8 +97,10 @@ def multi_similarity(
 def multi_similarity_global(
     embedding, linked, positive_weight, negative_weight, threshold, ignore=None
 ) -> float:
-    """The form that McDermott et al. print."""
-    num, pull, push = len(embedding), 1.0, 1.0
+    """Return the multi-similarity loss as McDermott et al. print it."""
+    num = len(embedding)
+    pull = 1.0
+    push = 1.0
     for i in range(num):
         for j in range(num):
             if i == j or (ignore is not None and ignore[i][j]):
@@ -112,7 +114,7 @@ def multi_similarity_global(
 
 
 def margin_contrastive(anchor, positive, negative, positive_margin, negative_margin) -> float:
-    """The sum of two means, as McDermott et al. print it."""
+    """Return the sum of the two means of the contrastive loss, as McDermott et al. print it."""
     num = len(anchor)
     pull = sum(max(distance(anchor[i], positive[i]) - positive_margin, 0.0) for i in range(num))
     push = sum(max(negative_margin - distance(anchor[i], negative[i]), 0.0) for i in range(num))
@@ -122,34 +124,41 @@ def margin_contrastive(anchor, positive, negative, positive_margin, negative_mar
 def retrieval_of_group(
     score: np.ndarray, linked: np.ndarray, ignore: np.ndarray | None = None
 ) -> dict[int, dict]:
-    """Scores of each anchor of a group.
+    """Return the measures of each anchor of one group.
 
-    They are lrap, ndcg, reciprocal_rank, num_links, precision_sum and hits by cut-off. ``score`` and ``linked`` are (n, n); the diagonal and ``ignore`` are no candidates.
+    The measures are lrap, ndcg, reciprocal_rank, num_links, precision_sum and hits by cut-off.
+    ``score`` and ``linked`` are (n, n); the diagonal and ``ignore`` are no candidates.
     """
     num = len(score)
-    candidates = [
-        [j for j in range(num) if j != i and not (ignore is not None and ignore[i][j])]
-        for i in range(num)
-    ]
-    pairs = [(float(score[i][j]), bool(linked[i][j])) for i in range(num) for j in candidates[i]]
+    candidates = []
+    pairs = []
+    for i in range(num):
+        others = [j for j in range(num) if j != i and not (ignore is not None and ignore[i][j])]
+        candidates.append(others)
+        pairs += [(float(score[i][j]), bool(linked[i][j])) for j in others]
     result = {}
     for i in range(num):
         links = [j for j in candidates[i] if linked[i][j]]
         if not links:
             continue
-        precisions, reciprocal_ranks, ranks, pooled = [], [], [], []
+        precisions = []
+        reciprocal_ranks = []
+        ranks = []
+        pooled = []
         hits = dict.fromkeys((1, 5, 10, 25, 100), 0.0)
         for j in links:
-            mine = score[i][j]
-            at_least = [k for k in candidates[i] if score[i][k] >= mine]
-            above = sum(1 for k in candidates[i] if score[i][k] > mine)
+            value = score[i][j]
+            at_least = [k for k in candidates[i] if score[i][k] >= value]
+            above = sum(1 for k in candidates[i] if score[i][k] > value)
             tied = len(at_least) - above
             precisions.append(sum(1 for k in at_least if linked[i][k]) / len(at_least))
             reciprocal_ranks.append(1 / (above + (tied + 1) / 2))
-            ranks.append(above + sum(1 for k in candidates[i] if score[i][k] == mine and k < j) + 1)
-            for k in hits:
-                hits[k] += sum(1 for rank in range(above + 1, above + tied + 1) if rank <= k) / tied
-            reached = [is_link for value, is_link in pairs if value >= mine]
+            tied_before = sum(1 for k in candidates[i] if score[i][k] == value and k < j)
+            ranks.append(above + tied_before + 1)
+            for cutoff in hits:
+                tied_ranks = range(above + 1, above + tied + 1)
+                hits[cutoff] += sum(1 for rank in tied_ranks if rank <= cutoff) / tied
+            reached = [is_link for other, is_link in pairs if other >= value]
             pooled.append(sum(reached) / len(reached))
         ideal = sum(1 / math.log2(rank + 1) for rank in range(1, len(links) + 1))
         result[i] = {
@@ -164,50 +173,52 @@ def retrieval_of_group(
 
 
 def gold_ranks(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[int]:
-    """Candidates that score above, or as high with a smaller index, for each gold candidate of each query in turn."""
+    """Return the rank of each gold candidate of each query, ties ordered by index, from 0 on."""
     ranks = []
-    for query, mine in enumerate(gold):
-        asked = range(score.shape[1])
-        for g in mine:
-            above = [c for c in asked if score[query][c] > score[query][g]]
-            tied_before = [c for c in asked if score[query][c] == score[query][g] and c < g]
+    candidates = range(score.shape[1])
+    for query, gold_of_query in enumerate(gold):
+        for g in gold_of_query:
+            above = [c for c in candidates if score[query][c] > score[query][g]]
+            tied_before = [c for c in candidates if score[query][c] == score[query][g] and c < g]
             ranks.append(len(above) + len(tied_before))
     return ranks
 
 
 def mean_reciprocal_rank(score: np.ndarray, gold: Sequence[Sequence[int]]) -> float:
-    """Mean over queries with gold of 1 / place of the first gold candidate by score, ties by index, from 1 on."""
+    """Return the mean of 1 / (1 + rank) of the best gold candidates, ties ordered by index."""
     values = []
-    for query, mine in enumerate(gold):
+    for query, gold_of_query in enumerate(gold):
         order = sorted(range(score.shape[1]), key=lambda c, query=query: (-score[query][c], c))
-        if mine:
-            values.append(1 / (1 + min(order.index(g) for g in mine)))
+        if gold_of_query:
+            values.append(1 / (1 + min(order.index(g) for g in gold_of_query)))
     return sum(values) / len(values)
 
 
 def r_precision(score: np.ndarray, gold: Sequence[Sequence[int]]) -> list[float | None]:
-    """Of the first |gold| candidates by score, ties by index, the share that is gold; None without gold."""
+    """Return the share of gold among each query's first |gold| candidates; None without gold."""
     values: list[float | None] = []
-    for query, mine in enumerate(gold):
+    for query, gold_of_query in enumerate(gold):
         order = sorted(range(score.shape[1]), key=lambda c, query=query: (-score[query][c], c))
-        values.append(len(set(order[: len(mine)]) & set(mine)) / len(mine) if mine else None)
+        hits = set(order[: len(gold_of_query)]) & set(gold_of_query)
+        values.append(len(hits) / len(gold_of_query) if gold_of_query else None)
     return values
 
 
 def sign_flip_p(difference: Sequence[float]) -> float:
-    """Share of all 2^n sign patterns whose sum is at least as far from 0 as the sum itself."""
-    observed, reached = abs(sum(difference)), 0
+    """Return the share of the 2^n sign patterns whose sum is at least as far from 0."""
+    observed = abs(sum(difference))
+    num_as_far = 0
     for pattern in range(2 ** len(difference)):
         flipped = sum(d if pattern >> i & 1 else -d for i, d in enumerate(difference))
-        reached += abs(flipped) >= observed - 1e-12
-    return reached / 2 ** len(difference)
+        num_as_far += abs(flipped) >= observed - 1e-12
+    return num_as_far / 2 ** len(difference)
 
 
 def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    """Every choice of items of ``first`` is tried."""
+    """Return the length of the longest common subsequence, trying all of ``first``."""
     best = 0
-    for chosen in range(2 ** len(first)):
-        wanted = [item for place, item in enumerate(first) if chosen >> place & 1]
+    for mask in range(2 ** len(first)):
+        wanted = [item for index, item in enumerate(first) if mask >> index & 1]
         rest = iter(second)
         if all(item in rest for item in wanted):
             best = max(best, len(wanted))
@@ -217,7 +228,7 @@ def longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> i
 def bm25(
     query: Sequence[str], documents: Sequence[Sequence[str]], k1: float, b: float
 ) -> list[float]:
-    """Robertson and Zaragoza (2009), with the idf that never falls below 0, over lists of words."""
+    """Return BM25 scores (Robertson and Zaragoza, 2009) with the idf that is never negative."""
     mean_length = sum(len(words) for words in documents) / len(documents)
     scores = []
     for words in documents:
@@ -234,7 +245,7 @@ def bm25(
 def link_retrieval(
     scores: Sequence[np.ndarray], linkeds: Sequence[np.ndarray], ignores=None
 ) -> dict[str, float]:
-    """The aggregated metrics over groups, given as square matrices."""
+    """Return the metrics aggregated over groups, which are given as square matrices."""
     ignores = ignores or [None] * len(scores)
     groups = [retrieval_of_group(*group) for group in zip(scores, linkeds, ignores, strict=True)]
     anchors = [anchor for group in groups for anchor in group.values()]
@@ -260,61 +271,70 @@ def link_retrieval(
 
 
 def nearest(query: np.ndarray, candidate: np.ndarray, k: int) -> list[list[int]]:
-    """The k nearest by Euclidean distance, those whose squares are equal in float32 by index."""
-    found = []
-    for one in query.astype(np.float64):
-        squares = [np.float32(((one - other) ** 2).sum()) for other in candidate.astype(np.float64)]
-        found.append(
-            sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))[:k]
-        )
-    return found
+    """Return the k nearest by Euclidean distance; ties in float32 are ordered by index."""
+    nearest_by_query = []
+    for vector in query.astype(np.float64):
+        squares = [
+            np.float32(((vector - other) ** 2).sum()) for other in candidate.astype(np.float64)
+        ]
+        order = sorted(range(len(candidate)), key=lambda c, squares=squares: (squares[c], c))
+        nearest_by_query.append(order[:k])
+    return nearest_by_query
 
 
 def agreement(
-    asked: Sequence[int],
+    queries: Sequence[int],
     first: Sequence[Sequence[int]],
     second: Sequence[Sequence[int]],
     near_head: Sequence[Sequence[int]],
 ) -> float:
-    """Names far from its head that both wordings of a query share above those with any other's; -1 is no name."""
+    """Return the chance-corrected share of names that both wordings of a query retrieve.
+
+    Names near the query's head do not count, and -1 is no name. Chance is the share with the
+    wordings of other queries.
+    """
 
     def far(names: Sequence[int], query: int) -> set[int]:
         return {name for name in names if name >= 0 and name not in near_head[query]}
 
-    def share(one: int, other: int) -> float:
-        return len(far(first[one], one) & far(second[other], other)) / len(first[one])
+    def share(query: int, other: int) -> float:
+        return len(far(first[query], query) & far(second[other], other)) / len(first[query])
 
-    own = sum(share(q, q) for q in asked) / len(asked)
-    others = [share(q, p) for q in asked for p in range(len(second)) if p != q]
+    own = sum(share(q, q) for q in queries) / len(queries)
+    others = [share(q, p) for q in queries for p in range(len(second)) if p != q]
     chance = sum(others) / len(others)
     return (own - chance) / (1 - chance)
 
 
 def first_of_the_highest_means(rows: Sequence[Sequence[float]]) -> int:
-    """The first row with the highest mean over the columns that are numbers."""
-    best, best_mean = 0, -math.inf
-    for place, row in enumerate(rows):
+    """Return the index of the first row with the highest mean, NaN ignored."""
+    best = 0
+    best_mean = -math.inf
+    for index, row in enumerate(rows):
         numbers = [value for value in row if not math.isnan(value)]
-        if sum(numbers) / len(numbers) > best_mean:
-            best, best_mean = place, sum(numbers) / len(numbers)
+        mean = sum(numbers) / len(numbers)
+        if mean > best_mean:
+            best = index
+            best_mean = mean
     return best
 
 
 def first_of_the_highest(rows: Sequence[Sequence[float]], otherwise: int) -> list[int]:
-    """For each column the first row with its highest number; ``otherwise`` for a column without numbers."""
+    """Return each column's first row with the highest number; ``otherwise`` for NaN columns."""
     chosen = []
     for column in zip(*rows, strict=True):
-        place = otherwise
+        best = otherwise
         if not math.isnan(column[0]):
-            place = 0
-            for other in range(len(column)):
-                place = other if column[other] > column[place] else place
-        chosen.append(place)
+            best = 0
+            for row in range(len(column)):
+                if column[row] > column[best]:
+                    best = row
+        chosen.append(best)
     return chosen
 
 
 def bio_tags(num_words, entities):
-    """Tag of each word, asked of each word: the last of the entities (type, start, end) that covers it decides."""
+    """Return each word's BIO tag, from the last entity (type, start, end) that covers it."""
     tags = []
     for word in range(num_words):
         covering = [(kind, start) for kind, start, end in entities if start <= word < end]

@@ -1,4 +1,4 @@
-"""Batches: ragged in, rectangles out, nothing lost on the way."""
+"""Batches: ragged arrays are padded to rectangles without loss."""
 
 import dataclasses
 
@@ -100,7 +100,7 @@ def test_a_missing_array_is_an_error_that_names_it():
         TokenBatch.from_arrays({"token_T": np.arange(2), "indptr_R1": np.array([0, 2])})
 
 
-def test_arrays_that_a_batch_does_not_know_are_left_out():
+def test_arrays_without_a_field_are_ignored():
     arrays = {
         "token_T": np.arange(2),
         "indptr_R1": np.array([0, 2]),

@@ -1,4 +1,4 @@
-"""Settings: read, overridden, compared, and refused with a reason."""
+"""Settings are read, overridden, compared, and refused with a reason."""
 
 import itertools
 from typing import Annotated, Literal
@@ -98,7 +98,7 @@ def test_a_section_is_not_a_setting():
         ("seed", "!!python/object/apply:os.getcwd []"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_its_path(path, value):
+def test_an_invalid_value_is_refused_with_its_path(path, value):
     with pytest.raises(ConfigError, match=path):
         override(Example(), path, value)
 
@@ -137,7 +137,7 @@ def test_the_message_holds_the_setting_the_value_and_what_was_wanted(path, value
     assert str(caught.value) == message
 
 
-def test_what_is_missing_or_no_section_is_told_in_the_same_words():
+def test_missing_settings_and_sections_are_reported_in_the_same_form():
     class Needy(BaseConfig):
         metric: str = Field(min_length=1)
         optim: Optim = Optim()
@@ -166,7 +166,7 @@ def test_an_unknown_key_in_a_file_is_an_error_that_names_the_nearest(tmp_path):
     assert "Did you mean 'optim.peak_lr'" in refused("optim: {peek_lr: 0.5}", tmp_path)
 
 
-def test_a_dotted_key_in_a_file_is_told_to_be_nested(tmp_path):
+def test_a_dotted_key_in_a_file_gets_the_advice_to_nest_it(tmp_path):
     assert "nested" in refused("optim.peak_lr: 0.5", tmp_path)
 
 
@@ -221,7 +221,7 @@ def test_the_fingerprint_changes_with_any_setting_but_not_with_the_order_of_keys
     assert len({fingerprint(config) for config in [base, *changed]}) == 4
 
 
-def test_the_fingerprint_leaves_out_what_it_is_told_to():
+def test_the_fingerprint_ignores_the_given_paths():
     changed = override(Example(), "optim.fused", False)
     assert fingerprint(changed) != fingerprint(Example())
     assert fingerprint(changed, ignore=["optim.fused"]) == fingerprint(
@@ -263,7 +263,7 @@ def test_fields_lists_every_leaf_with_type_default_range_and_meaning():
     assert by_path["optim.betas"].default.startswith("[")
 
 
-def test_the_range_of_a_lists_entries_is_told_in_help_and_in_errors():
+def test_help_and_errors_show_the_range_of_list_entries():
     class Listed(BaseConfig):
         counts: tuple[Annotated[int, Field(ge=1)], ...] = Field(
             (3,), min_length=1, description="some"
@@ -292,7 +292,7 @@ def test_settings_that_only_fit_together_can_be_overridden_together() -> None:
         override(Pair(), "low", 5)
 
 
-def test_a_setting_younger_than_what_was_saved_had_its_default_then():
+def test_a_setting_missing_from_a_saved_mapping_counts_as_its_default():
     older = Example().to_mapping()
     del older["optim"]["fused"]
     assert changed_settings(older, Example()) == []

@@ -12,7 +12,7 @@ from raybio.core.files import (
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Names and texts of all files below a folder, hidden ones too."""
+    """Return the text of every file below a folder, by relative path."""
     return {
         str(path.relative_to(folder)): path.read_text()
         for path in folder.rglob("*")
@@ -25,7 +25,7 @@ def write(out: Path, text: str) -> None:
         (folder / text).write_text(text)
 
 
-def test_a_folder_appears_whole_and_replaces_an_older_one(tmp_path: Path) -> None:
+def test_a_folder_is_written_atomically_and_replaces_an_older_one(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "deep" / "out") as folder:
         (folder / "first").write_text("first")
         assert not (tmp_path / "deep" / "out").exists()
@@ -34,7 +34,7 @@ def test_a_folder_appears_whole_and_replaces_an_older_one(tmp_path: Path) -> Non
     assert contents(tmp_path) == {"deep/out/second": "second"}
 
 
-def test_after_an_error_the_older_folder_is_there(tmp_path: Path) -> None:
+def test_after_an_error_the_older_folder_remains(tmp_path: Path) -> None:
     write(tmp_path / "out", "old")
     with pytest.raises(KeyError), atomic_folder(tmp_path / "out") as folder:
         (folder / "new").write_text("half")
@@ -43,10 +43,10 @@ def test_after_an_error_the_older_folder_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("no room"), KeyboardInterrupt("no room")])
-def test_a_folder_that_cannot_take_its_place_leaves_the_older_one_there(
+def test_if_the_new_folder_cannot_be_renamed_the_older_one_remains(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The older one stood aside already, in what is then removed."""
+    """The older folder was moved into the temporary folder, which is then removed."""
     write(tmp_path / "out", "old")
     rename = Path.rename
 
@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_take_its_place_leaves_the_older_one_there(
     assert contents(tmp_path) == {"out/old": "old"}
 
 
-def test_what_a_link_points_to_is_replaced(tmp_path: Path) -> None:
+def test_the_target_of_a_link_is_replaced(tmp_path: Path) -> None:
     write(tmp_path / "real", "old")
     (tmp_path / "out").symlink_to("real")
     write(tmp_path / "out", "new")
@@ -76,7 +76,7 @@ def test_a_file_in_the_way_is_an_error(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"out": "mine"}
 
 
-def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
+def test_a_path_that_cannot_be_written_is_refused_beforehand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("mine")
@@ -107,7 +107,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_beforehand(
     assert contents(tmp_path) == {"file": "mine"}
 
 
-def test_a_runs_folder_is_no_model_and_the_error_names_the_one_that_it_has(tmp_path: Path) -> None:
+def test_a_run_folder_is_refused_as_a_model_and_its_export_is_named(tmp_path: Path) -> None:
     (tmp_path / "run" / "export").mkdir(parents=True)
     for name in ("run.json", "export/config.json"):
         (tmp_path / "run" / name).write_text("{}")

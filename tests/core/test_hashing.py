@@ -16,7 +16,7 @@ def test_a_permutation_hits_every_row_once(num_rows):
     assert np.array_equal(np.sort(permuted), np.arange(num_rows))
 
 
-def test_the_permutation_of_an_index_does_not_depend_on_its_company():
+def test_the_image_of_an_index_does_not_depend_on_the_other_indices():
     whole = keyed_permutation(np.arange(1000), num_rows=1000, key=3)
     assert [
         int(keyed_permutation([i], num_rows=1000, key=3)[0]) for i in range(0, 1000, 97)
@@ -27,7 +27,7 @@ def test_the_permutation_of_an_index_does_not_depend_on_its_company():
     )
 
 
-def test_over_many_keys_every_place_is_equally_likely():
+def test_over_many_keys_every_position_is_equally_likely():
     num_rows, num_keys = 12, 6000
     count = np.zeros((num_rows, num_rows))
     for key in range(num_keys):
@@ -39,7 +39,7 @@ def test_over_many_keys_every_place_is_equally_likely():
     assert ((count - expected) ** 2 / expected).sum() < 121 + 6 * 15.6
 
 
-def test_neighbouring_indices_and_neighbouring_keys_land_apart():
+def test_adjacent_indices_and_adjacent_keys_are_uncorrelated():
     num_rows = 1 << 20
     one = keyed_permutation(np.arange(20_000), num_rows=num_rows, key=1)
     two = keyed_permutation(np.arange(20_000), num_rows=num_rows, key=2)
@@ -105,7 +105,7 @@ def test_key_counters_and_their_order_all_matter():
         hash_uniform(1, np.array([0.5]))
 
 
-def test_seeds_tell_their_parts_apart():
+def test_seeds_depend_on_every_part_and_its_type():
     seeds = [
         derive_seed(*parts)
         for parts in [("a", "b"), ("ab",), ("a", "b", ""), (1,), ("1",), (1, 2), (12,), ()]
@@ -120,7 +120,8 @@ def test_seeds_tell_their_parts_apart():
 def test_nothing_depends_on_the_hash_seed_of_python():
     script = (
         "from raybio.core.randomness import *; import numpy as np;"
-        "print(derive_seed('mask', 3), hash_uniform(7, np.arange(3)), keyed_permutation([0, 1], num_rows=9, key=4))"
+        "print(derive_seed('mask', 3), hash_uniform(7, np.arange(3)), "
+        "keyed_permutation([0, 1], num_rows=9, key=4))"
     )
     printed = [
         subprocess.run(

@@ -3,7 +3,7 @@ import pytest
 from raybio.core.markdown import markdown_table
 
 
-def test_a_table_has_its_first_columns_to_the_left_and_cells_cannot_tear_it() -> None:
+def test_first_columns_align_left_and_cells_are_escaped() -> None:
     rows = [["random", "a|b", "0.01"], ["this run", "one\ntwo", "0.12"]]
     assert markdown_table(["model", "answers", "MRR"], rows, num_left=2).splitlines() == [
         "| model | answers | MRR |",

@@ -1,4 +1,4 @@
-"""Search spaces: everything that is wrong with one is found when it is read."""
+"""Search spaces: reading one reports all of its problems."""
 
 import math
 import random
@@ -62,7 +62,7 @@ def refused(tmp_path, space, **changes) -> str:
 
 
 def test_every_kind_of_distribution_is_read(tmp_path):
-    found = load(
+    result = load(
         tmp_path,
         {
             "order": {"choice": ["uniform", "group_first"]},
@@ -71,9 +71,9 @@ def test_every_kind_of_distribution_is_read(tmp_path):
             "layers": {"int_uniform": [2, 6]},
         },
     )
-    assert found.space["optim.peak_lr"] == Distribution("log_uniform", (1e-5, 1e-2))
-    assert found.space["margin"] == Distribution("choice", (None, 0.1, 0.5))
-    assert (found.budget.num_trials, found.scheduler.kind, found.search.kind) == (
+    assert result.space["optim.peak_lr"] == Distribution("log_uniform", (1e-5, 1e-2))
+    assert result.space["margin"] == Distribution("choice", (None, 0.1, 0.5))
+    assert (result.budget.num_trials, result.scheduler.kind, result.search.kind) == (
         12,
         "asha",
         "optuna",
@@ -88,7 +88,7 @@ def test_every_kind_of_distribution_is_read(tmp_path):
         (Distribution("int_uniform", (1, 3)), [1, 2, 3], [0, 4, 1.5, True]),
     ],
 )
-def test_a_distribution_knows_what_it_may_give(distribution, inside, outside):
+def test_a_distribution_contains_the_values_that_it_may_draw(distribution, inside, outside):
     assert all(value in distribution for value in inside)
     assert not any(value in distribution for value in outside)
 
@@ -130,11 +130,11 @@ def test_a_wrong_entry_is_refused_with_the_reason(space, reason, tmp_path):
         ({"scheduler": {"kind": "medium"}}, "scheduler.kind"),
     ],
 )
-def test_wrong_surroundings_are_refused_with_the_reason(changes, reason, tmp_path):
+def test_invalid_sections_are_refused_with_the_reason(changes, reason, tmp_path):
     assert reason in refused(tmp_path, {"layers": {"choice": [4, 6]}}, **changes)
 
 
-def test_steps_are_varied_where_the_rate_depends_on_them_alone(tmp_path):
+def test_steps_are_varied_only_if_the_rate_depends_on_them(tmp_path):
     rates = {"optim.schedule": {"choice": ["constant", "linear"]}}
     lengths = {"choice": [10, 20], "when": {"optim.schedule": "linear"}}
     alone = {
@@ -142,8 +142,8 @@ def test_steps_are_varied_where_the_rate_depends_on_them_alone(tmp_path):
         "budget": {"max_steps": 20, "grace_steps": 5},
         "search": {"kind": "grid"},
     }
-    found = load(tmp_path, rates | {"schedule.max_steps": lengths}, **alone)
-    assert found.grid() == [
+    result = load(tmp_path, rates | {"schedule.max_steps": lengths}, **alone)
+    assert result.grid() == [
         {"optim.schedule": "constant"},
         {"optim.schedule": "linear", "schedule.max_steps": 10},
         {"optim.schedule": "linear", "schedule.max_steps": 20},
@@ -189,7 +189,7 @@ def test_a_hostile_file_is_refused_with_the_reason(text, reason, tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(SPACES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_shipped_search_space_fits_its_system(path):
+def test_every_shipped_search_space_fits_its_method(path):
     from raybio.methods import METHODS
 
     assert load_search_space(path, {name: entry.config for name, entry in METHODS.items()}).space
@@ -238,8 +238,8 @@ def test_a_base_value_outside_its_range_is_described_and_not_refused(
     space, base, described, tmp_path
 ):
     config = Example.from_mapping(base)
-    found = load(tmp_path, space, configs={"example": lambda: config})
-    lines = base_values_outside(found, config)
+    result = load(tmp_path, space, configs={"example": lambda: config})
+    lines = base_values_outside(result, config)
     assert len(lines) == len(described)
     assert all(line.startswith(start) for line, start in zip(lines, described, strict=True))
 
@@ -256,7 +256,7 @@ def test_a_value_is_accepted_next_to_those_of_the_base(tmp_path):
     ).space  # a lower rate may be drawn with it
 
 
-def test_all_that_is_wrong_is_refused_at_once(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     space = {
         "optim.peek_lr": {"uniform": [0.0001, 0.1]},
         "layers": {"int_uniform": [0, 5]},
@@ -291,7 +291,7 @@ def test_all_that_is_wrong_is_refused_at_once(tmp_path):
     assert "want random" in message
 
 
-def test_all_that_is_wrong_with_one_entry_is_refused_at_once(tmp_path):
+def test_all_problems_of_one_entry_are_reported_at_once(tmp_path):
     space = {
         "order": {"choice": ["uniform", "group_first"]},
         "layers": {
@@ -408,17 +408,17 @@ def test_a_wrong_condition_is_refused(when, reason, tmp_path):
         ({"scheduler": {"kind": "pbt"}}, "want random"),
     ],
 )
-def test_parts_that_do_not_go_together_are_refused(changes, reason, tmp_path):
+def test_inconsistent_sections_are_refused(changes, reason, tmp_path):
     assert reason in refused(tmp_path, {"optim.peak_lr": {"uniform": [1e-5, 1e-2]}}, **changes)
 
 
 def test_the_budget_can_be_changed_and_is_checked_again(tmp_path):
-    found = load(tmp_path, {"layers": {"choice": [2, 4]}})
-    assert found.with_budget(["num_trials=5", "max_steps=300"]).budget.num_trials == 5
+    result = load(tmp_path, {"layers": {"choice": [2, 4]}})
+    assert result.with_budget(["num_trials=5", "max_steps=300"]).budget.num_trials == 5
     for wrong, reason in {
         "num_trails=5": "num_trials",
         "num_trials": "NAME=VALUE",
         "max_steps=10": "grace_steps",
     }.items():
         with pytest.raises(ConfigError, match=reason):
-            found.with_budget([wrong])
+            result.with_budget([wrong])

@@ -1,4 +1,4 @@
-"""Expectations over all orders, counted out."""
+"""Expected scores equal the mean over all orders."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -22,7 +22,7 @@ SIZES = [
 def over_all_orders(
     score: Callable[[tuple[int, ...]], float], relevant: int, candidates: int
 ) -> float:
-    """Mean of a score of the ranks, from 1 on, of the relevant candidates."""
+    """Return the mean over all orders of a score of the ranks (from 1) of relevant candidates."""
     return float(
         np.mean([score(ranks) for ranks in combinations(range(1, candidates + 1), relevant)])
     )
@@ -54,11 +54,11 @@ def test_expectations_are_means_over_all_orders(relevant: int, candidates: int) 
         )
 
 
-def test_they_are_computed_element_by_element_and_for_many_candidates() -> None:
+def test_expectations_are_elementwise_and_finite_for_many_candidates() -> None:
     relevant, candidates = np.array([1, 2, 5]), np.array([1000, 10**9, 10**6])
     for expected in (expected_average_precision, expected_reciprocal_rank):
-        found = expected(relevant, candidates)
-        assert found.shape == (3,)
-        assert ((found > 0) & (found < 0.01)).all()
+        result = expected(relevant, candidates)
+        assert result.shape == (3,)
+        assert ((result > 0) & (result < 0.01)).all()
     assert expected_hit(10, 0, 50) == 0
     assert expected_hit(10, np.array([1, 50]), 50) == pytest.approx([0.2, 1.0])

@@ -24,7 +24,7 @@ def test_info_nce_equals_the_loop(block_rows, temperature, is_masked):
     anchor, candidate, positive, ignore = problem()
     ignore = ignore if is_masked else None
     expected = oracles.info_nce(anchor, candidate, positive.tolist(), temperature, ignore)
-    found = info_nce(
+    result = info_nce(
         anchor,
         candidate,
         positive,
@@ -32,7 +32,7 @@ def test_info_nce_equals_the_loop(block_rows, temperature, is_masked):
         ignore_NM=ignore,
         block_rows=block_rows,
     )
-    assert found.item() == pytest.approx(expected, abs=1e-10)
+    assert result.item() == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize("block_rows", [None, 7])
@@ -64,7 +64,7 @@ def test_the_gradient_is_the_numeric_one():
     )
 
 
-def test_one_side_alone_may_want_a_gradient_or_none():
+def test_each_side_may_require_a_gradient_or_not():
     anchor, candidate, positive, _ = problem()
     both = [anchor.clone().requires_grad_(), candidate.clone().requires_grad_()]
     info_nce(*both, positive, temperature=0.1).backward()

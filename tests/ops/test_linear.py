@@ -20,7 +20,7 @@ THRESHOLD = partial(adaptive_threshold, na_index=0)
 
 
 def problem(num=120, width=6, classes=4, *, several=False, seed=0, dtype=torch.float64):
-    """Rows that lie far from 0 and differ in scale, some columns constant, and labels that depend on them in part."""
+    """Rows far from 0 with different scales, constant columns, and labels that depend on them."""
     generator = torch.Generator().manual_seed(seed)
     row = torch.randn(num, width, generator=generator, dtype=torch.float64)
     score = row[:, :classes] + torch.randn(num, classes, generator=generator, dtype=torch.float64)
@@ -32,7 +32,7 @@ def problem(num=120, width=6, classes=4, *, several=False, seed=0, dtype=torch.f
 
 @pytest.mark.parametrize("l2", [1.0, 0.01, 0.001])
 @pytest.mark.parametrize("rows_at_once", [1 << 16, 17])
-def test_with_the_cross_entropy_it_is_scikit_learns_logistic_regression(
+def test_with_cross_entropy_it_equals_logistic_regression_of_scikit_learn(
     monkeypatch, l2, rows_at_once
 ):
     monkeypatch.setattr(linear, "_ROWS_AT_ONCE", rows_at_once)
@@ -43,8 +43,8 @@ def test_with_the_cross_entropy_it_is_scikit_learns_logistic_regression(
     expected = theirs.fit(standard, label.int().argmax(1)).predict_proba(standard)
     assert np.allclose(F.softmax(row @ weight.T + bias, dim=1), expected, atol=1e-4)
     single = fit_linear(row.float(), label, cross_entropy, l2=l2)
-    found = F.softmax(row.float() @ single.weight_RD.T + single.bias_R, dim=1)
-    assert np.allclose(found, expected, atol=2e-3)
+    result = F.softmax(row.float() @ single.weight_RD.T + single.bias_R, dim=1)
+    assert np.allclose(result, expected, atol=2e-3)
 
 
 @pytest.mark.parametrize(("several", "loss"), [(False, cross_entropy), (True, THRESHOLD)])
@@ -64,7 +64,7 @@ def test_no_step_in_any_direction_lowers_the_loss(several, loss):
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_the_scale_and_place_of_columns_do_not_matter(several):
+def test_the_scale_and_offset_of_columns_do_not_matter(several):
     row, label = problem(several=several)
     loss = THRESHOLD if several else cross_entropy
     logits = [
@@ -75,7 +75,7 @@ def test_the_scale_and_place_of_columns_do_not_matter(several):
     assert torch.allclose(*logits, atol=1e-4)
 
 
-def test_classes_that_can_be_told_apart_are():
+def test_separable_classes_are_separated():
     row, _ = problem(60, 3, 3)
     label = F.one_hot((row[:, 0] > row[:, 0].median()).long() + 1, 3).bool()
     weight, bias = fit_linear(row, label, cross_entropy, l2=1e-4)
@@ -87,9 +87,9 @@ def test_it_fits_inside_no_grad():
     row, label = problem()
     expected = fit_linear(row, label, cross_entropy, l2=0.1)
     with torch.no_grad():
-        found = fit_linear(row, label, cross_entropy, l2=0.1)
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert not found.weight_RD.requires_grad
+        result = fit_linear(row, label, cross_entropy, l2=0.1)
+    assert all(torch.equal(one, other) for one, other in zip(result, expected, strict=True))
+    assert not result.weight_RD.requires_grad
 
 
 @pytest.mark.parametrize(

@@ -35,42 +35,42 @@ KINDS = ["normal", "grid", "copies", "far from zero", "one giant", "constant"]
 def test_the_nearest_and_their_order_equal_the_loop(kind, num_candidates, monkeypatch):
     monkeypatch.setattr(module, "_GROUP", 16)  # so that few candidates are many groups
     query, candidate = vectors(kind, num_candidates=num_candidates)
-    found = nearest(query, candidate, 10, block_rows=7)
-    assert found.index_QK.tolist() == oracles.nearest(query.numpy(), candidate.numpy(), 10)
-    expected = ((query[:, None].double() - candidate[found.index_QK].double()) ** 2).sum(2)
+    result = nearest(query, candidate, 10, block_rows=7)
+    assert result.index_QK.tolist() == oracles.nearest(query.numpy(), candidate.numpy(), 10)
+    expected = ((query[:, None].double() - candidate[result.index_QK].double()) ** 2).sum(2)
     torch.testing.assert_close(
-        -found.score_QK.double(), expected, rtol=1e-6, atol=1e-6 * float(expected.max()) ** 0.5
+        -result.score_QK.double(), expected, rtol=1e-6, atol=1e-6 * float(expected.max()) ** 0.5
     )
 
 
 @pytest.mark.parametrize("kind", ["normal", "grid"])
-def test_cosines_equal_the_loop_and_a_zero_vector_is_near_its_like_alone(kind):
+def test_cosines_equal_the_loop_and_zero_vectors_are_near_each_other_only(kind):
     query, candidate = vectors(kind)
     query[0] = candidate[7] = 0.0
-    found = nearest(query, candidate, 10, metric="cosine")
+    result = nearest(query, candidate, 10, metric="cosine")
     cosines = np.array([[oracles.cosine(q, c) for c in candidate.numpy()] for q in query.numpy()])
     cosines[0] = (candidate == 0).all(1)
     best = -np.sort(-cosines, axis=1)[:, :10]
-    np.testing.assert_allclose(found.score_QK.numpy(), best, atol=1e-6)
+    np.testing.assert_allclose(result.score_QK.numpy(), best, atol=1e-6)
     np.testing.assert_allclose(
-        np.take_along_axis(cosines, found.index_QK.numpy(), 1), best, atol=1e-6
+        np.take_along_axis(cosines, result.index_QK.numpy(), 1), best, atol=1e-6
     )
 
 
-def test_scaling_and_shifting_everything_changes_no_neighbour():
+def test_scaling_and_shifting_all_vectors_keeps_the_neighbors():
     query, candidate = vectors("normal")
     expected = nearest(query, candidate, 10).index_QK
     torch.testing.assert_close(nearest(query * 4 + 0.5, candidate * 4 + 0.5, 10).index_QK, expected)
     torch.testing.assert_close(nearest(query, candidate, 10, block_rows=1).index_QK, expected)
 
 
-def test_what_single_precision_cannot_tell_apart_is_ranked_in_double():
-    """Every query's distances differ by less than the bound; the far side of it must still be proved or redone."""
+def test_distances_that_tie_in_single_precision_are_ranked_in_double():
+    """Every query's distances differ by less than the error bound, so the proof must fail."""
     query, candidate = torch.zeros(3, 64), torch.ones(2000, 64) * 100
     candidate[:, 0] += torch.linspace(0.01, 0, 2000)
     candidate[::2] *= -1
-    found = nearest(query, candidate, 10)
-    assert found.index_QK.tolist() == oracles.nearest(query.numpy(), candidate.numpy(), 10)
+    result = nearest(query, candidate, 10)
+    assert result.index_QK.tolist() == oracles.nearest(query.numpy(), candidate.numpy(), 10)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_what_single_precision_cannot_tell_apart_is_ranked_in_double():
         ),
     ],
 )
-def test_what_cannot_be_ranked_is_refused(change, message):
+def test_invalid_embeddings_and_settings_are_refused(change, message):
     asked = {"query_QD": torch.zeros(2, 4), "candidate_CD": torch.zeros(12, 4), "k": 3} | change
     with pytest.raises(ValueError, match=message):
         nearest(**asked)
 
 
-def test_no_queries_find_nothing():
+def test_no_queries_give_an_empty_result():
     assert nearest(torch.zeros(0, 4), torch.zeros(12, 4), 3).index_QK.shape == (0, 3)
 
 
@@ -101,7 +101,7 @@ def in_parts(rank, collective, folder):
     torch.save(nearest(query, candidate, 10, collective=collective).index_QK, folder / f"{rank}.pt")
 
 
-def test_two_workers_find_what_one_finds(tmp_path: Path):
+def test_two_workers_give_the_result_of_one(tmp_path: Path):
     run_workers(in_parts, 2, tmp_path)
     expected = nearest(*vectors("grid"), 10).index_QK
     for rank in range(2):

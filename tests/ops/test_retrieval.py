@@ -43,7 +43,7 @@ def csr(sets):
 
 
 def gold_sets(seed=0, num_queries=17, num_candidates=40):
-    """From no gold candidate to all of them, in no order."""
+    """Queries with none to all candidates as gold, in random order."""
     rng = np.random.default_rng(seed)
     sizes = [0, num_candidates, *rng.integers(0, 9, num_queries - 2)]
     return [rng.permutation(num_candidates)[:size].tolist() for size in sizes]
@@ -157,7 +157,7 @@ def test_scores_of_any_origin_are_ranked_and_blocks_without_gold_are_not_scored(
     assert scored == [(2, 4)]
 
 
-def test_what_does_not_fit_together_is_refused():
+def test_arrays_that_do_not_fit_together_are_refused():
     query, candidate = vectors("normal")
     scores = cosine_scores(query, candidate)
     indptr, indices = csr([[1]] * 17)
@@ -197,7 +197,7 @@ def test_a_gpu_gives_the_ranks_of_the_cpu(kind):
 
 
 @pytest.mark.parametrize("kind", ["normal", "grid", "copies", "constant", "nearly parallel"])
-def test_distances_are_those_of_a_loop_in_the_order_of_the_nearest(kind):
+def test_distances_equal_the_loop_and_have_the_order_of_nearest(kind):
     query, candidate = vectors(kind)
     score = distance_scores(query, candidate).block(2, 17)
     expected = [
@@ -209,7 +209,7 @@ def test_distances_are_those_of_a_loop_in_the_order_of_the_nearest(kind):
     assert torch.equal(order, nearest(query, candidate, 40).index_QK[2:])
 
 
-def test_several_scores_are_ranked_as_each_alone_and_what_they_share_is_computed_once():
+def test_several_scores_are_ranked_as_each_alone_and_cached_blocks_are_computed_once():
     query, candidate = vectors("grid")
     indptr, indices = csr(gold_sets())
     asked = []
@@ -227,7 +227,7 @@ def test_several_scores_are_ranked_as_each_alone_and_what_they_share_is_computed
         assert one.rank_P.tolist() == retrieve(alone, indptr, indices).rank_P.tolist()
 
 
-def test_scores_of_unlike_shape_and_none_at_all_are_refused():
+def test_scores_of_different_shapes_and_no_scores_are_refused():
     query, candidate = vectors("normal")
     indptr, indices = csr(gold_sets())
     both = [distance_scores(query, candidate), distance_scores(query, candidate[:9])]

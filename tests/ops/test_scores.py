@@ -1,4 +1,4 @@
-"""Scores that are made a tile at a time, against scores of whole matrices in double precision."""
+"""Scores computed a tile at a time equal those of whole matrices in double precision."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ METRICS = ("euclidean", "cosine", "dot")
 
 
 def whole_scores(anchor_ND: Tensor, candidate_MD: Tensor, metric: str) -> Tensor:
-    """Scores (N, M) by whole matrices: all vectors in fp64 at once, rounded to 32 bits of the summands' size."""
+    """Return scores (N, M) from whole fp64 matrices, rounded to 32 bits of the summands' size."""
     both = torch.cat([anchor_ND, candidate_MD]).double()
     num = len(anchor_ND)
     if metric == "dot":
@@ -64,30 +64,30 @@ def test_scores_and_ranks_equal_those_of_whole_matrices(
     candidate[:5] = query[:5]
     tiled = scorer(query, metric, torch.float64, candidate)
     whole = whole_scores(query, candidate, metric)
-    found = torch.cat([tiled.between(slice(0, 4)), tiled.between(torch.arange(4, 11))])
+    result = torch.cat([tiled.between(slice(0, 4)), tiled.between(torch.arange(4, 11))])
     # Matrix products of other shapes sum in another order; rounding removes nearly all of it.
-    assert ((found - whole).abs() <= 1e-9 * whole.abs().amax(1, keepdim=True)).all()
+    assert ((result - whole).abs() <= 1e-9 * whole.abs().amax(1, keepdim=True)).all()
     row, column = torch.arange(11).repeat_interleave(61), torch.arange(61).repeat(11)
     for mine, expected in zip(
-        count_ranks(found, row, column), count_ranks(whole, row, column), strict=True
+        count_ranks(result, row, column), count_ranks(whole, row, column), strict=True
     ):
         assert torch.equal(mine, expected)
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_the_size_of_a_tile_does_not_change_a_bit(monkeypatch, metric) -> None:
+def test_scores_are_bit_identical_for_any_tile_size(monkeypatch, metric) -> None:
     embedding = embeddings("grid", 90, 2)
-    found = []
+    result = []
     for num_entries in (1, 200, 1 << 20):
         monkeypatch.setattr(module, "_CPU_TILE_ENTRIES", num_entries)
         monkeypatch.setattr(module, "_TILE_ENTRIES", num_entries)
-        found.append(scorer(embedding, metric, torch.float64).block(10, 40))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[1], found[2])
-    assert (found[0].diagonal(offset=10) == -torch.inf).all()
+        result.append(scorer(embedding, metric, torch.float64).block(10, 40))
+    assert torch.equal(result[0], result[1])
+    assert torch.equal(result[1], result[2])
+    assert (result[0].diagonal(offset=10) == -torch.inf).all()
 
 
-def test_a_bad_row_is_named_whatever_tile_it_is_in(monkeypatch) -> None:
+def test_a_row_that_is_not_finite_is_named_in_any_tile(monkeypatch) -> None:
     monkeypatch.setattr(module, "_CPU_TILE_ENTRIES", 50)
     embedding = embeddings("normal", 30, 0)
     embedding[17, 3], embedding[29, 0] = torch.nan, torch.inf
@@ -110,7 +110,7 @@ print(peak() - before, block.nbytes / 2**20, candidate.nbytes / 2**20)
 
 
 def test_memory_beyond_embeddings_and_a_block_is_a_tile() -> None:
-    # glibc returns what is freed to the system, so that the peak does not depend on how its heap falls apart.
+    # glibc returns freed memory to the system, so the peak does not depend on fragmentation.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1000000"}
     command = [sys.executable, "-c", MEASURE]
     done = subprocess.run(

@@ -23,25 +23,25 @@ def counts(num=60, seed=0):
 
 def test_intervals_equal_a_loop_over_resamples():
     hits, _, total = counts(num=20)
-    found = ratio_interval(hits, total, np.random.default_rng(1), num_resamples=40)
+    result = ratio_interval(hits, total, np.random.default_rng(1), num_resamples=40)
     drawn = np.random.default_rng(1).integers(0, 20, (40, 20)).tolist()
     ratios = [sum(hits[q] for q in row) / sum(total[q] for q in row) for row in drawn]
     low, high = np.percentile(ratios, [2.5, 97.5])
-    assert found == pytest.approx((hits.sum() / total.sum(), low, high), abs=1e-12)
+    assert result == pytest.approx((hits.sum() / total.sum(), low, high), abs=1e-12)
 
 
 def test_a_denominator_of_one_gives_the_mean_and_its_normal_interval():
     value = np.random.default_rng(2).normal(size=400)
-    found = ratio_interval(value, np.ones(400), np.random.default_rng(3), num_resamples=4000)
-    assert found.value == pytest.approx(value.mean())
-    assert found.high - found.low == pytest.approx(2 * 1.96 * value.std() / 20, rel=0.06)
+    result = ratio_interval(value, np.ones(400), np.random.default_rng(3), num_resamples=4000)
+    assert result.value == pytest.approx(value.mean())
+    assert result.high - result.low == pytest.approx(2 * 1.96 * value.std() / 20, rel=0.06)
 
 
 def test_a_mean_is_a_ratio_with_one_each():
     values = np.random.default_rng(3).normal(2, 1, 40)
-    found = mean_interval(values, np.random.default_rng(5))
-    assert found == ratio_interval(values, np.ones(40), np.random.default_rng(5))
-    assert found.value == pytest.approx(values.mean())
+    result = mean_interval(values, np.random.default_rng(5))
+    assert result == ratio_interval(values, np.ones(40), np.random.default_rng(5))
+    assert result.value == pytest.approx(values.mean())
 
 
 def test_the_interval_is_that_of_all_possible_resamples():
@@ -51,8 +51,8 @@ def test_the_interval_is_that_of_all_possible_resamples():
         for drawn in itertools.product(range(5), repeat=5)
     ]
     low, high = np.percentile(every, [2.5, 97.5])
-    found = ratio_interval(hits, total, np.random.default_rng(0), num_resamples=20_000)
-    assert (found.low, found.high) == pytest.approx((low, high), abs=0.01)
+    result = ratio_interval(hits, total, np.random.default_rng(0), num_resamples=20_000)
+    assert (result.low, result.high) == pytest.approx((low, high), abs=0.01)
 
 
 def test_chunks_of_resamples_change_nothing(monkeypatch):
@@ -70,9 +70,9 @@ def test_chunks_of_resamples_change_nothing(monkeypatch):
     assert parts[1].p == pytest.approx(whole[1].p, abs=0.02)
 
 
-def test_resamples_with_nothing_to_divide_by_are_left_out():
-    found = ratio_interval(np.array([0, 0, 1]), np.array([0, 0, 1]), np.random.default_rng(0))
-    assert found == (1.0, 1.0, 1.0)
+def test_resamples_with_denominators_of_zero_are_skipped():
+    result = ratio_interval(np.array([0, 0, 1]), np.array([0, 0, 1]), np.random.default_rng(0))
+    assert result == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -81,19 +81,19 @@ def test_p_equals_the_enumeration_of_all_sign_patterns(seed, statistic):
     one, two, total = counts(num=11, seed=seed)
     if statistic == "macro":
         one, two, total = one / total, two / total, np.ones(11)
-    found = paired_test(one, two, total, np.random.default_rng(5), num_permutations=40_000)
-    assert found.difference == pytest.approx((one.sum() - two.sum()) / total.sum())
-    assert found.p == pytest.approx(oracles.sign_flip_p(one - two), abs=0.01)
+    result = paired_test(one, two, total, np.random.default_rng(5), num_permutations=40_000)
+    assert result.difference == pytest.approx((one.sum() - two.sum()) / total.sum())
+    assert result.p == pytest.approx(oracles.sign_flip_p(one - two), abs=0.01)
 
 
-def test_p_is_that_of_the_sign_test_where_all_differences_are_equal():
-    found = paired_test(
+def test_p_equals_the_sign_test_if_all_differences_are_equal():
+    result = paired_test(
         np.ones(8), np.zeros(8), np.ones(8), np.random.default_rng(0), num_permutations=100_000
     )
-    assert found == pytest.approx((1.0, 2 / 2**8), abs=1e-3)
+    assert result == pytest.approx((1.0, 2 / 2**8), abs=1e-3)
 
 
-def test_swapping_the_systems_changes_the_sign_alone():
+def test_swapping_the_systems_changes_only_the_sign():
     one, two, total = counts()
     there, back = (
         paired_test(*pair, total, np.random.default_rng(6)) for pair in ((one, two), (two, one))
@@ -105,10 +105,10 @@ def test_swapping_the_systems_changes_the_sign_alone():
 def test_equal_systems_give_p_one_and_p_is_never_zero():
     one, _, total = counts()
     assert paired_test(one, one, total, np.random.default_rng(0)) == (0.0, 1.0)
-    found = paired_test(
+    result = paired_test(
         np.ones(500), np.zeros(500), np.ones(500), np.random.default_rng(0), num_permutations=99
     )
-    assert found.p == 0.01
+    assert result.p == 0.01
 
 
 def test_under_the_null_p_is_uniform():
@@ -121,7 +121,7 @@ def test_under_the_null_p_is_uniform():
 
 
 def test_holm_rejects_what_its_own_procedure_rejects():
-    """Step down: the k-th smallest p against level / (tests left), until one is not below."""
+    """Holm's step-down procedure compares the k-th smallest p with level / (remaining tests)."""
     rng = np.random.default_rng(8)
     for _ in range(20):
         p = np.round(rng.random(7) ** 3, 2)  # with ties
@@ -139,7 +139,7 @@ def test_holm_rejects_what_its_own_procedure_rejects():
     assert holm([]).tolist() == []
 
 
-def test_numbers_that_mean_nothing_are_refused():
+def test_invalid_numerators_and_denominators_are_refused():
     with pytest.raises(ValueError, match="want one of each a query"):
         ratio_interval(np.ones(3), np.ones(4), np.random.default_rng(0))
     with pytest.raises(ValueError, match="not all 0"):
@@ -148,7 +148,7 @@ def test_numbers_that_mean_nothing_are_refused():
         paired_test(np.array([np.nan]), np.ones(1), np.ones(1), np.random.default_rng(0))
 
 
-def test_repetitions_have_a_mean_and_a_standard_deviation_of_a_sample():
+def test_values_over_seeds_have_a_mean_and_a_sample_standard_deviation():
     values = [0.61, 0.615, 0.62, 0.59]
     spread = mean_over_seeds(values)
     mean = sum(values) / 4
@@ -157,7 +157,7 @@ def test_repetitions_have_a_mean_and_a_standard_deviation_of_a_sample():
     assert spread.text(digits=3, scale=1) == "0.609 ± 0.013"
 
 
-def test_one_repetition_has_no_deviation_and_none_no_mean():
+def test_a_single_value_has_no_deviation_and_no_value_is_refused():
     assert math.isnan(mean_over_seeds([0.5]).deviation)
     assert mean_over_seeds([0.5]).text() == "50.0"
     with pytest.raises(ValueError, match="no values"):

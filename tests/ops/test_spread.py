@@ -35,17 +35,17 @@ def test_the_effective_rank_is_the_exponential_of_the_entropy_of_singular_values
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_k_equal_directions_have_rank_k_wherever_they_lie(rank: int) -> None:
+def test_k_equal_directions_have_rank_k_at_any_offset(rank: int) -> None:
     corner_KD = torch.eye(6, dtype=torch.float64)[:rank]
-    found = embedding_spread(torch.cat([corner_KD, -corner_KD]) + 100)
-    assert found.effective_rank == pytest.approx(rank)
-    assert found.mean_cosine > 0.999
+    result = embedding_spread(torch.cat([corner_KD, -corner_KD]) + 100)
+    assert result.effective_rank == pytest.approx(rank)
+    assert result.mean_cosine > 0.999
 
 
 def test_equal_rows_have_one_direction_and_no_rank() -> None:
-    found = embedding_spread(rows(1, 33).float().expand(50, 33) * 3.7)
-    assert found.mean_cosine == pytest.approx(1)
-    assert found.effective_rank == 0
+    result = embedding_spread(rows(1, 33).float().expand(50, 33) * 3.7)
+    assert result.mean_cosine == pytest.approx(1)
+    assert result.effective_rank == 0
 
 
 def test_neither_order_nor_scale_of_the_embeddings_matters() -> None:
@@ -54,13 +54,13 @@ def test_neither_order_nor_scale_of_the_embeddings_matters() -> None:
     assert embedding_spread(1e-20 * row_ND.flip(0)) == pytest.approx(expected)
 
 
-def test_of_many_rows_evenly_spaced_ones_are_taken() -> None:
+def test_many_rows_are_sampled_evenly() -> None:
     row_ND = rows(10)
     assert embedding_spread(row_ND, max_rows=5) == embedding_spread(row_ND[::2])
     assert embedding_spread(row_ND, max_rows=10) == embedding_spread(row_ND)
 
 
-def test_what_has_no_spread_has_no_metrics() -> None:
+def test_rows_without_a_defined_spread_give_no_metrics() -> None:
     assert spread_metrics(rows()).keys() == {MEAN_COSINE, EFFECTIVE_RANK}
     assert spread_metrics(rows(1)) == {}
     assert spread_metrics(torch.tensor([[1.0, torch.nan], [0.0, 1.0]])) == {}
@@ -68,11 +68,11 @@ def test_what_has_no_spread_has_no_metrics() -> None:
         embedding_spread(rows(1))
 
 
-def test_the_rounding_noise_of_a_collapsed_encoder_spans_no_direction() -> None:
+def test_the_rounding_noise_of_a_collapsed_encoder_has_rank_zero() -> None:
     generator = torch.Generator().manual_seed(0)
     noise = 1e-7 * torch.randn(64, 16, generator=generator)
     point = torch.linspace(-1, 1, 16)
-    found = embedding_spread(point + noise)
-    assert (found.mean_cosine, found.effective_rank) == (pytest.approx(1.0), 0.0)
+    result = embedding_spread(point + noise)
+    assert (result.mean_cosine, result.effective_rank) == (pytest.approx(1.0), 0.0)
     apart = embedding_spread(point + 1e4 * noise)
     assert apart.effective_rank > 10  # small, and no noise

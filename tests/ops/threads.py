@@ -1,4 +1,4 @@
-"""Workers as threads of one process, for what only adds up over workers, or is gathered without gradient."""
+"""Workers as threads of one process: collectives that sum, or gather without gradient."""
 
 import threading
 
@@ -8,8 +8,10 @@ from raybio.core.interfaces import Gathered
 
 
 def in_threads(world, work):
-    """Run ``work`` on each rank of a collective that adds up over threads."""
-    barrier, slots, results = threading.Barrier(world), [None] * world, [None] * world
+    """Run ``work`` on each rank of a collective over threads; return the results by rank."""
+    barrier = threading.Barrier(world)
+    slots = [None] * world
+    results = [None] * world
 
     class ThreadCollective:
         def __init__(self, rank):

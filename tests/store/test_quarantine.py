@@ -18,7 +18,7 @@ def test_memory_is_bounded_by_the_first_examples_of_each_reason():
     }
 
 
-def test_a_share_of_bad_records_up_to_the_limit_is_accepted():
+def test_a_share_of_invalid_records_up_to_the_limit_is_accepted():
     quarantine = Quarantine(max_bad_share=0.1)
     quarantine.saw("protein", 100)
     for line in range(10):
@@ -38,7 +38,7 @@ def test_beyond_the_limit_the_error_names_counts_first_examples_and_what_to_do()
     assert "--max-bad-share" in message
 
 
-def test_what_sound_files_hold_too_is_counted_but_not_held_against_them():
+def test_records_that_valid_files_contain_are_counted_but_not_as_invalid():
     quarantine = Quarantine(max_bad_share=0.0)
     quarantine.saw("link", 4)
     quarantine.add_many("link", "duplicate link (merged)", "1.txt", 2, [(2, "")], is_bad=False)
@@ -46,7 +46,7 @@ def test_what_sound_files_hold_too_is_counted_but_not_held_against_them():
     assert quarantine.count_by_reason["duplicate link (merged)"] == 2
 
 
-def test_the_limit_holds_for_each_kind_of_record_on_its_own():
+def test_the_limit_applies_to_each_kind_of_record():
     quarantine = Quarantine(max_bad_share=0.1)
     quarantine.saw("protein", 1000)
     quarantine.saw("link", 10)

@@ -41,7 +41,7 @@ EACH = pytest.mark.parametrize(("read", "content"), READERS.values(), ids=READER
 
 
 @EACH
-def test_gzip_is_known_by_its_content_whatever_the_file_is_called(read, content, tmp_path):
+def test_gzip_is_recognised_by_its_content(read, content, tmp_path):
     (tmp_path / "plain.gz").write_bytes(content)
     (tmp_path / "packed").write_bytes(gzip.compress(content))
     assert read(tmp_path / "plain.gz") == read(tmp_path / "packed")
@@ -64,7 +64,7 @@ def test_a_damaged_gzip_is_named_with_what_to_do(read, content, damage, tmp_path
 
 
 @EACH
-def test_what_is_no_file_is_refused_and_not_waited_for(read, content, tmp_path):
+def test_paths_that_are_no_files_are_refused_without_blocking(read, content, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path, tmp_path / "absent", tmp_path / "pipe", tmp_path / ("x" * 300)):
         with pytest.raises(DataError, match=f"{place.name}: cannot be read .*, want "):
@@ -87,7 +87,7 @@ LINE_READERS = {
 
 @pytest.fixture(scope="module")
 def long_line(tmp_path_factory):
-    """A good first line, then words in one line that is longer than any record."""
+    """A valid first line, then one line of words longer than the maximum."""
     path = tmp_path_factory.mktemp("long") / "lines.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         file.write(b"first\tlabel\n")
@@ -98,9 +98,7 @@ def long_line(tmp_path_factory):
 
 
 @pytest.mark.parametrize("read", LINE_READERS.values(), ids=LINE_READERS)
-def test_a_line_without_end_is_refused_with_its_number_and_never_held_whole(
-    read, long_line, tmp_path
-):
+def test_an_overlong_line_is_refused_with_its_number_in_bounded_memory(read, long_line, tmp_path):
     with contextlib.suppress(DataError, OSError):
         read(tmp_path / "absent", tmp_path / "store")  # imports what it needs
     tracemalloc.start()
@@ -129,7 +127,7 @@ def test_a_short_table_is_read_by_bounded_lines_too(read, first, tmp_path, monke
         read(path)
 
 
-def test_a_line_of_the_greatest_length_is_read_in_bytes_and_in_text(tmp_path, monkeypatch):
+def test_a_line_of_maximum_length_is_read_in_bytes_and_in_text(tmp_path, monkeypatch):
     monkeypatch.setattr(source_files, "MAX_LINE_LENGTH", 8)
     path = tmp_path / "lines"
     path.write_bytes("1234567\n\näöü\n12345678".encode())

@@ -46,7 +46,7 @@ def store(tmp_path):
     return write_store(tmp_path / "store", **parts())
 
 
-def test_what_is_written_is_what_is_read(store):
+def test_a_store_is_read_as_it_was_written(store):
     rows = [
         store.residue_T[store.indptr_N1[n] : store.indptr_N1[n + 1]].tobytes().decode()
         for n in range(5)
@@ -95,7 +95,7 @@ def test_a_store_pickles_as_its_path_and_is_mapped_once_a_process(store):
     assert open_store(store.path, ProteinStore) is store
 
 
-def test_a_file_is_mapped_once_however_often_it_is_read(store, monkeypatch):
+def test_a_file_is_mapped_once(store, monkeypatch):
     mapped, real_map = [], pa.memory_map
     monkeypatch.setattr(pa, "memory_map", lambda path: mapped.append(path) or real_map(path))
     for name in store.manifest["files"]:
@@ -131,7 +131,7 @@ def test_a_forked_process_reads_what_its_parent_has_mapped(store):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_store_that_was_replaced_is_not_taken_for_the_one_that_was_pickled(store):
+def test_a_replaced_store_is_not_opened_in_place_of_the_pickled_one(store):
     content = pickle.dumps(store)
     write_store(store.path, force=True, **parts(["ACD", "EFGH", "IKLMN", "P", "QRT"]))
     with pytest.raises(StoreError, match="prepared again while in use"):
@@ -198,7 +198,7 @@ def test_a_folder_without_a_manifest_is_no_store(store):
         open_store(store.path)
 
 
-def test_a_place_where_nothing_is_says_so(tmp_path):
+def test_a_missing_store_is_named(tmp_path):
     with pytest.raises(StoreError, match="does not exist. Prepare one"):
         open_store(tmp_path / "nowhere")
 
@@ -210,7 +210,7 @@ def test_another_schema_version_is_named(store):
         open_store(store.path)
 
 
-def test_a_store_is_replaced_only_by_force(store):
+def test_a_store_is_replaced_only_with_force(store):
     with pytest.raises(StoreError, match="a store exists already. Replace it with --force"):
         write_store(store.path, **parts())
     assert write_store(store.path, force=True, **parts()).digest == store.digest
@@ -231,7 +231,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_said_in_our_words(tmp_path):
+def test_a_full_disk_is_a_store_error(tmp_path):
     with (
         pytest.raises(StoreError, match=r"store: cannot be written .*No space left"),
         Draft(tmp_path / "store"),
@@ -253,7 +253,7 @@ def test_rows_that_are_not_sorted_by_group_are_refused(tmp_path):
         write_store(tmp_path / "store", **parts(group_N=(0, 1, 0, 1, 1)))
 
 
-def test_opening_reads_the_manifest_alone(store):
+def test_opening_reads_only_the_manifest(store):
     for name in store.manifest["files"]:
         size = (store.path / name).stat().st_size
         (store.path / name).unlink()

@@ -33,13 +33,13 @@ def test_ids_come_before_a_tab_if_the_first_line_has_one(tmp_path: Path) -> None
     }
 
 
-def test_a_tab_that_the_first_line_does_not_announce_is_no_part_of_a_text(tmp_path: Path) -> None:
+def test_a_tab_is_refused_if_the_first_line_has_none(tmp_path: Path) -> None:
     rows, bad = read(tmp_path / "texts", "first\nb\tsecond\n")
     assert rows == [("1", "first")]
     assert bad == {"tab in a file whose first line has none": 1}
 
 
-def test_more_lines_than_are_read_at_once_all_come_and_gzip_is_read(tmp_path: Path) -> None:
+def test_files_of_several_blocks_and_gzip_are_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "texts"
     path.write_bytes(gzip.compress(b"".join(b"text %d\n" % number for number in range(9000))))
     batches = list(read_text_lines(path, Quarantine()))
@@ -55,7 +55,7 @@ def test_more_lines_than_are_read_at_once_all_come_and_gzip_is_read(tmp_path: Pa
         (b"a\n\xff\n", "line 2 is not UTF-8"),
     ],
 )
-def test_what_is_no_file_of_texts_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_files_of_other_formats_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "texts").write_bytes(content)
     with pytest.raises(DataError, match=message):
         list(read_text_lines(tmp_path / "texts", Quarantine()))
