@@ -1,21 +1,18 @@
-"""A trained text encoder as a folder that ``sentence_transformers`` and ``transformers`` load without raybio.
-
-The README.md of an exported encoder.
-"""
+"""A trained text encoder as a folder for ``sentence_transformers`` and ``transformers``."""
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerFast
 
 from raybio.core.files import atomic_folder
+from raybio.encoders.model_card import model_card
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import MASK_HEAD_FILE, TextEncoder
-from raybio.encoders.text_checkpoint import write_sentence_files
 
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer
@@ -137,34 +134,3 @@ def _facts(encoder: TextEncoder) -> str:
         f"{encoder.max_tokens} tokens of a text, special ones included. The embedding is {pooled}, "
         f"{'scaled to length 1' if encoder.is_normalised else 'not scaled'}."
     )
-
-
-def model_card(
-    card: Mapping[str, Any], *, default_name: str, tags: Sequence[str], facts: str, usage: str
-) -> str:
-    """A model card as the hub reads it: a YAML header, then what the encoder is, how to use it, and the sections.
-
-    Args:
-        card: sections by title, as values that YAML can hold; "name" is the heading.
-        default_name: the heading where ``card`` has none.
-        tags: for the header.
-        facts: what the encoder is, in a few sentences.
-        usage: code that runs in the folder.
-
-    Raises:
-        yaml.representer.RepresenterError: if a section holds something else than plain data.
-    """
-    sections = [f"# {card.get('name', default_name)}", facts, usage]
-    sections += [
-        f"## {title}\n\n{_show(content)}" for title, content in card.items() if title != "name"
-    ]
-    header = yaml.safe_dump(
-        {"library_name": "transformers", "pipeline_tag": "feature-extraction", "tags": list(tags)}
-    )
-    return f"---\n{header}---\n\n" + "\n\n".join(sections) + "\n"
-
-
-def _show(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return f"```yaml\n{yaml.safe_dump(content, sort_keys=False, allow_unicode=True)}```"

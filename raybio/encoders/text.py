@@ -18,12 +18,8 @@ from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import MAX_LENGTH, SCRATCH, Pooling, TextEncoderConfig
 from raybio.encoders.mlm_head import MaskHead, build_mask_head, read_mask_head
-from raybio.encoders.text_checkpoint import (
-    TextCheckpoint,
-    position_table,
-    read_checkpoint,
-    read_sentence_folder,
-)
+from raybio.encoders.sentence_folder import read_sentence_folder
+from raybio.encoders.text_checkpoint import TextCheckpoint, position_table, read_checkpoint
 from raybio.encoders.transformer import (
     fit_model,
     last_hidden_states,

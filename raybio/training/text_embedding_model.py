@@ -12,8 +12,8 @@ from raybio.core.batch import TokenBatch
 from raybio.core.interfaces import Encoder
 from raybio.encoders.config import Pooling, TextEncoderConfig
 from raybio.encoders.input_lengths import MAX_COUNTED_TEXTS, InputLengths, token_lengths
+from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.encoders.text import TextEncoder, build_text_encoder, text_reader
-from raybio.encoders.text_checkpoint import read_sentence_folder
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.store.quarantine import Quarantine
 from raybio.store.text_lines import read_text_lines

@@ -9,12 +9,12 @@ import torch
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import TextEncoderConfig
-from raybio.encoders.text import build_text_encoder
-from raybio.encoders.text_checkpoint import (
+from raybio.encoders.sentence_folder import (
     SentenceFolder,
     read_sentence_folder,
     write_sentence_files,
 )
+from raybio.encoders.text import build_text_encoder
 from tests.encoders.hub import COMMIT, serve_hub
 from tests.encoders.tiny_text import SENTENCES, embed, save_tiny
 from tests.minilm import WHY_NOT, minilm_folder

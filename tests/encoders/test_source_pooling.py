@@ -8,8 +8,8 @@ import pytest
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import ClsTextEncoderConfig, TextEncoderConfig
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import TextEncoder, build_text_encoder
-from raybio.encoders.text_checkpoint import write_sentence_files
 from raybio.encoders.transformer import resolve_pooling
 from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.config import EncoderConfig

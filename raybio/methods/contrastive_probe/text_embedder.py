@@ -19,8 +19,8 @@ from raybio.core.errors import ConfigError
 from raybio.core.interfaces import Collective
 from raybio.encoders.checkpoints import check_source
 from raybio.encoders.config import Pooling, TextEncoderConfig
+from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.encoders.text import TextEncoder, build_text_encoder
-from raybio.encoders.text_checkpoint import read_sentence_folder
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.methods.contrastive_probe.config import NAME_TOKENS, QUERY_TOKENS
 from raybio.training.collective import SingleProcess

@@ -27,7 +27,8 @@ from raybio.core.errors import ConfigError
 from raybio.core.files import atomic_folder
 from raybio.core.interfaces import Encoded, Encoder
 from raybio.encoders.checkpoints import check_source
-from raybio.encoders.export import export_text_encoder, model_card
+from raybio.encoders.export import export_text_encoder
+from raybio.encoders.model_card import model_card
 from raybio.encoders.text import TextEncoder, build_text_encoder, check_text_encoder
 from raybio.encoders.tokenization import special_ids_around, word_pieces
 from raybio.encoders.transformer import last_hidden_states

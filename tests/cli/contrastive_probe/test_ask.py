@@ -9,8 +9,8 @@ import typer
 from raybio.cli.contrastive_probe.ask import ask
 from raybio.core.errors import ConfigError, DataError, StoreError
 from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import build_text_encoder
-from raybio.encoders.text_checkpoint import write_sentence_files
 from tests import oracles
 from tests.encoders.tiny_text import embed, save_tiny
 

@@ -7,8 +7,8 @@ import torch
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import TextEncoderConfig
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.encoders.text import build_text_encoder
-from raybio.encoders.text_checkpoint import write_sentence_files
 from raybio.methods.contrastive_probe.accuracy import chance_scores
 from raybio.methods.contrastive_probe.config import ProbeConfig
 from raybio.methods.contrastive_probe.probe import (

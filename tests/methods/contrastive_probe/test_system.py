@@ -9,7 +9,7 @@ import torch
 from raybio.core.config import override_all
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
-from raybio.encoders.text_checkpoint import write_sentence_files
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.methods.contrastive_probe.config import Config, ProbeConfig
 from raybio.methods.contrastive_probe.prepare import prepare_sentences
 from raybio.methods.contrastive_probe.probe import probe_models

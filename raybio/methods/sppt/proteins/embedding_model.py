@@ -15,7 +15,7 @@ from raybio.core.interfaces import Encoder
 from raybio.encoders.checkpoints import load_pretrained
 from raybio.encoders.config import Pooling
 from raybio.encoders.input_lengths import InputLengths
-from raybio.encoders.text_checkpoint import read_sentence_folder
+from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import (
     ProteinEncoder,

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from raybio.core.files import atomic_folder
-from raybio.encoders.export import model_card
-from raybio.encoders.text_checkpoint import write_sentence_files
+from raybio.encoders.model_card import model_card
+from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
 from raybio.methods.sppt.proteins.saved_settings import (
     SETTINGS,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from raybio.core.errors import ConfigError
 from raybio.encoders.config import Pooling
-from raybio.encoders.text_checkpoint import read_sentence_folder
+from raybio.encoders.sentence_folder import read_sentence_folder
 
 SETTINGS = "protein.json"
 """File of an export with its pooling and length.

@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from raybio.core.batch import IGNORED_LABEL, PaddedTokens
 from raybio.core.digest import weights_digest
 from raybio.core.errors import ConfigError
-from raybio.encoders.text_checkpoint import read_sentence_folder
+from raybio.encoders.sentence_folder import read_sentence_folder
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder

@@ -1,0 +1,271 @@
+"""Folders (or hub repositories) in the layout of sentence-transformers 2 to 6: reading and writing.
+
+``modules.json`` lists a Transformer, a Pooling and perhaps a Normalize. Any other module would be
+skipped silently, and is therefore refused by name.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from raybio.core.errors import ConfigError
+from raybio.encoders.checkpoints import fetch_file
+from raybio.encoders.config import Pooling
+
+_POOLING_BY_FLAG = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+_TRANSFORMER_FILES = ["sentence_bert_config.json"] + [
+    f"sentence_{name}_config.json"
+    for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+
+
+# What a Transformer's file may say without changing what we compute from the same weights.
+_HONOURED = {
+    "max_seq_length": None,
+    "do_lower_case": None,
+    "unpad_inputs": None,
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+}
+
+
+_READ_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+
+
+@dataclass(frozen=True)
+class SentenceFolder:
+    """What a sentence-transformers folder says about turning texts into embeddings.
+
+    Attributes:
+        subfolder: where in it the transformer and its tokenizer lie, "" for the folder itself.
+        pooling: "mean" over all real tokens or "cls"; None where only the transformer was asked
+            for.
+        is_normalised: whether embeddings are scaled to length 1.
+        max_tokens: where texts are cut, special tokens included; None: the tokenizer's own limit.
+        lowercase: whether texts are lowercased before the tokenizer sees them.
+    """
+
+    subfolder: str
+    pooling: Pooling | None
+    is_normalised: bool
+    max_tokens: int | None
+    lowercase: bool
+
+
+def read_sentence_folder(
+    source: str, revision: str, *, with_head: bool = True
+) -> SentenceFolder | None:
+    """What the folder or hub id says, or None if it is no sentence-transformers one.
+
+    Args:
+        source: a folder or hub id.
+        revision: of a hub id.
+        with_head: read pooling and normalisation too, and refuse what else follows the transformer.
+
+    Raises:
+        ConfigError: if the source cannot be reached, its files are malformed, or a module cannot be
+            honoured.
+    """
+    reader = _Reader(source, revision)
+    modules = reader.json("modules.json")
+    if modules is None:
+        return None
+    kinds = (
+        [reader.kind(module) for module in modules]
+        if isinstance(modules, list) and modules
+        else [""]
+    )
+    if kinds[0] != "Transformer":
+        raise reader.refusal(
+            f"modules.json begins with {kinds[0] or 'nothing'}; want a Transformer"
+        )
+    subfolder = reader.path(modules[0])
+    about_text = reader.transformer(subfolder)
+    pooling: Pooling | None = None
+    if with_head:
+        foreign = [kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")]
+        if foreign or kinds[1:] not in (["Pooling"], ["Pooling", "Normalize"]):
+            raise reader.refusal(
+                f"modules.json lists {', '.join(kinds)}; {foreign[0] if foreign else 'this order'} "
+                "cannot be honoured, want Transformer, Pooling and perhaps Normalize"
+            )
+        reader.check_prompt_and_kind()
+        pooling = reader.pooling(reader.path(modules[1]))
+        if len(kinds) == 3:
+            reader.check_normalize(reader.path(modules[2]))
+    return SentenceFolder(
+        subfolder,
+        pooling,
+        is_normalised=with_head and len(kinds) == 3,
+        max_tokens=about_text.get("max_seq_length"),
+        lowercase=bool(about_text.get("do_lower_case", False)),
+    )
+
+
+def write_sentence_files(
+    folder: Path, *, width: int, pooling: Pooling, max_tokens: int, is_normalised: bool = False
+) -> None:
+    """Beside a model and its tokenizer, the files by which ``SentenceTransformer(folder)`` pools as we do."""
+    kinds = ["Transformer", "Pooling"] + (["Normalize"] if is_normalised else [])
+    paths = ["", "1_Pooling", "2_Normalize"]
+    # The names that sentence_transformers understands in all versions from 2 to 6.
+    files: dict[str, Any] = {
+        "modules.json": [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": path,
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for number, (kind, path) in enumerate(zip(kinds, paths, strict=False))
+        ],
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": width,
+            "pooling_mode_cls_token": pooling == "cls",
+            "pooling_mode_mean_tokens": pooling == "mean",
+        },
+        "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads and checks the files of one source."""
+
+    source: str
+    revision: str
+
+    def refusal(self, reason: str) -> ConfigError:
+        """The error that something cannot be honoured."""
+        return ConfigError(
+            f"encoder.source {self.source!r}: {reason}. Choose another source, or set "
+            "encoder.pooling and "
+            "encoder.normalise to take its transformer alone (a command may have --pooling for it)."
+        )
+
+    def json(self, name: str) -> Any:
+        """The content of a JSON file, None if it is not there."""
+        path = fetch_file(self.source, name, self.revision)
+        if path is None:
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"encoder.source {self.source!r}: {name} is not readable JSON ({error})"
+            ) from None
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """The content of a JSON file that must hold a mapping, empty if it is not there."""
+        content = self.json(name)
+        if content is not None and not isinstance(content, dict):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: {name} holds a {type(content).__name__}, want a "
+                "mapping"
+            )
+        return content or {}
+
+    def kind(self, module: Any) -> str:
+        """The name of a stock module's class; that of foreign code with its package."""
+        kind = module.get("type") if isinstance(module, dict) else None
+        if not isinstance(kind, str):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: modules.json has the entry {module!r} without a "
+                "type"
+            )
+        if module.get("kwargs"):
+            raise self.refusal(
+                f"modules.json gives {kind} the arguments {module['kwargs']!r}, which we cannot "
+                "honour"
+            )
+        return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
+
+    def path(self, module: dict[str, Any]) -> str:
+        """A module's folder inside the source."""
+        path = module.get("path", "")
+        if (
+            not isinstance(path, str)
+            or PurePosixPath(path).is_absolute()
+            or ".." in PurePosixPath(path).parts
+        ):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: modules.json names the path {path!r}, want one "
+                "inside"
+            )
+        return path
+
+    def transformer(self, subfolder: str) -> dict[str, Any]:
+        """What is said about the texts: max_seq_length and do_lower_case."""
+        for name in _TRANSFORMER_FILES:
+            settings = self.mapping(_join(subfolder, name))
+            if settings:
+                break
+        for key, value in settings.items():
+            if not value or (key in _HONOURED and _HONOURED[key] in (None, value)):
+                continue
+            # Messages and images may be read in other ways; texts are what we give.
+            if (
+                key == "modality_config"
+                and isinstance(value, dict)
+                and value.get("text") == _READ_TEXT
+            ):
+                continue
+            raise self.refusal(f"its Transformer has {key} {value!r}, which we cannot honour")
+        max_tokens = settings.get("max_seq_length")
+        if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
+            raise ConfigError(
+                f"encoder.source {self.source!r}: max_seq_length is {max_tokens!r}, want a number "
+                "above 0"
+            )
+        return settings
+
+    def pooling(self, path: str) -> Pooling:
+        """How the Pooling module in ``path`` pools."""
+        settings = self.mapping(_join(path, "config.json"))
+        modes = settings.get("pooling_mode")
+        if modes is None:
+            modes = [
+                mode for flag, mode in _POOLING_BY_FLAG.items() if settings.get(flag)
+            ] or "mean"
+        modes = [modes] if isinstance(modes, str) else list(modes)
+        if modes == ["mean"]:
+            return "mean"
+        if modes == ["cls"]:
+            return "cls"
+        raise self.refusal(f"its Pooling is {' + '.join(map(str, modes))}; want mean or cls")
+
+    def check_normalize(self, path: str) -> None:
+        """Refuse a Normalize module that scales something else than embeddings."""
+        for key, value in self.mapping(_join(path, "config.json")).items():
+            if value != "sentence_embedding":
+                raise self.refusal(f"its Normalize has {key} {value!r}; want sentence_embedding")
+
+    def check_prompt_and_kind(self) -> None:
+        """Refuse a source of another kind, or one that puts a prompt before every text."""
+        settings = self.mapping("config_sentence_transformers.json")
+        kind = settings.get("model_type", "SentenceTransformer")
+        if kind != "SentenceTransformer":
+            raise self.refusal(f"it is a {kind}; want a SentenceTransformer")
+        name = settings.get("default_prompt_name")
+        prompt = (settings.get("prompts") or {}).get(name)
+        if prompt:
+            raise self.refusal(
+                f"it puts the prompt {prompt!r} before every text, which we cannot honour"
+            )
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
