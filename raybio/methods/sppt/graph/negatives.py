@@ -26,7 +26,7 @@ def sample_non_neighbors(
     num: int,
     rng: np.random.Generator,
 ) -> Positions:
-    """Draw uniform non-neighbors of each node from ``[first, end)``; if there is none, from outside.
+    """Draw uniform non-neighbors of each node from ``[first, end)``; if none exists, from outside.
 
     Args:
         indptr: rows of the graph.

@@ -20,10 +20,9 @@ def hold_out_links(
     """Choose the edges to keep out of training: a random share of each group's links.
 
     No node becomes isolated: every node with a link keeps at least one. Links are drawn uniformly.
-        Where a draw would isolate
-    a node, one of its links is returned for good and another one is drawn, until the group's number
-    is reached or no link is left. The result depends on the set of links, not on the order of the
-    edges.
+    Where a draw would isolate a node, one of its links is returned for good and another one is
+    drawn, until the group's number is reached or no link is left. The result depends on the set of
+    links, not on the order of the edges.
 
     Args:
         edge_E2: (E, 2) integers in [0, num_nodes). Copies of an edge, in either direction, go

@@ -77,7 +77,8 @@ class ProteinEncoder(Encoder):
         Raises:
             DataError: if a sequence is longer than ``max_tokens``.
         """
-        token_RL, mask_RL = tokens.token_RL, tokens.mask_RL
+        token_RL = tokens.token_RL
+        mask_RL = tokens.mask_RL
         if token_RL.shape[1] > self.max_tokens:
             self.check_length(int(mask_RL.sum(1).max()))
         hidden_RLD = last_hidden_states(self.model.base_model, tokens, self.max_tokens)

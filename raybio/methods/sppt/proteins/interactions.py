@@ -110,7 +110,7 @@ def draw_links(
 def _candidates(
     ancestor_G: NDArray[np.int64], rules: InteractionRules
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return a species' candidate pairs (C, 2), u < v, by its copies of root genes, and strengths."""
+    """Return a species' candidate pairs (C, 2), u < v, from its copies of root genes; strengths."""
     order = np.argsort(ancestor_G, kind="stable")
     num_copies_A = np.bincount(ancestor_G, minlength=int(rules.pair_K2.max(initial=0)) + 1)
     first_A = np.cumsum(num_copies_A) - num_copies_A

@@ -15,7 +15,8 @@ def build_tokenizer(vocabulary: Vocabulary, *, max_tokens: int) -> PreTrainedTok
     would shift all later positions against those that the encoder was trained on.
     """
     token_by_id = {token_id: token for token, token_id in vocabulary.id_by_token.items()}
-    unk, cls = token_by_id[vocabulary.unk_id], token_by_id[vocabulary.cls_id]
+    unk = token_by_id[vocabulary.unk_id]
+    cls = token_by_id[vocabulary.cls_id]
     tokenizer = Tokenizer(models.WordLevel(dict(vocabulary.id_by_token), unk_token=unk))
     steps: list[normalizers.Normalizer] = [normalizers.Replace(Regex(r"\s"), "")]
     steps += [

@@ -4,8 +4,9 @@ Quotes have no meaning. Every line counts, so that an error can state the line o
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,24 +51,9 @@ def read_columns(
         quarantine.add(record, reason, name, row.number, detail)
         return "skip"
 
-    options = {
-        "read_options": pa.csv.ReadOptions(use_threads=False, block_size=block_bytes),
-        "parse_options": pa.csv.ParseOptions(
-            delimiter="\t",
-            quote_char=False,
-            escape_char=False,
-            ignore_empty_lines=False,
-            invalid_row_handler=skip,
-        ),
-        "convert_options": pa.csv.ConvertOptions(
-            include_columns=columns,
-            column_types=dict.fromkeys(columns, pa.binary()),
-            strings_can_be_null=False,
-        ),
-    }
     num_read = 0
     try:
-        with pa.csv.open_csv(str(path), **options) as reader:
+        with pa.csv.open_csv(str(path), **_options(columns, block_bytes, skip)) as reader:
             for batch in reader:
                 # Line 1 is the header; skipped lines before a record move it down.
                 row = np.arange(num_read, num_read + len(batch))
@@ -83,6 +69,27 @@ def read_columns(
                 yield *strings, batch.column("line")
     except (OSError, pa.ArrowException, EOFError) as error:
         raise DataError(_explain(path, columns, error)) from None
+
+
+def _options(
+    columns: tuple[str, ...], block_bytes: int, skip: Callable[[pa.csv.InvalidRow], str]
+) -> dict[str, Any]:
+    """Return the options of Arrow's CSV reader: no quotes, and every line counts."""
+    return {
+        "read_options": pa.csv.ReadOptions(use_threads=False, block_size=block_bytes),
+        "parse_options": pa.csv.ParseOptions(
+            delimiter="\t",
+            quote_char=False,
+            escape_char=False,
+            ignore_empty_lines=False,
+            invalid_row_handler=skip,
+        ),
+        "convert_options": pa.csv.ConvertOptions(
+            include_columns=columns,
+            column_types=dict.fromkeys(columns, pa.binary()),
+            strings_can_be_null=False,
+        ),
+    }
 
 
 def _physical_lines(row: np.ndarray, skipped: np.ndarray) -> np.ndarray:
