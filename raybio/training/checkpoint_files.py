@@ -16,7 +16,7 @@ from raybio.core.errors import CheckpointError
 from raybio.training import durable
 from raybio.training.snapshot import Tensors, TrainingState, restore_model, restore_optimizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"

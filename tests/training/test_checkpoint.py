@@ -248,9 +248,9 @@ def test_an_empty_folder_has_no_checkpoint_and_saving_needs_to_know_whose_it_is(
 
 def test_another_format_is_named_and_not_taken_for_damage(tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("raybio.training.checkpoint_files.FORMAT_VERSION", 2)
+        patch.setattr("raybio.training.checkpoint_files.FORMAT_VERSION", 99)
         save_steps(tmp_path, 1)
-    with pytest.raises(CheckpointError, match="format 2, this program reads 1"):
+    with pytest.raises(CheckpointError, match="format 99, this program reads 2"):
         CheckpointStore(tmp_path).latest()
 
 
