@@ -1,4 +1,4 @@
-"""Find relations in documents whose entities are known, by a model that relation_finetune has trained."""
+"""Extract relations from documents with known entities, by a model of relation_finetune."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,20 +27,22 @@ def extract(
     max_bad_share: Annotated[
         float,
         typer.Option(
-            parser=fraction, metavar="FLOAT", help="share of bad documents or mentions at most"
+            parser=fraction,
+            metavar="FLOAT",
+            help="maximum fraction of invalid documents or mentions",
         ),
     ] = 0.1,
 ) -> None:
-    """Read PubTator, BioC or DocRED's JSON (.gz too) and write the relations that the model finds."""
+    """Read PubTator, BioC or DocRED's JSON (.gz too), and write the predicted relations."""
     check_writable_file(out)
     files = matching(source)
-    # Only now: this imports torch and transformers, which takes seconds.
+    # Imported here: torch and transformers take seconds to import.
     from raybio.methods.mtb_mccl.mccl.predict import extract_relations
 
-    found = extract_relations(
+    num_relations = extract_relations(
         model_folder(model, "--model"), files, out, max_bad_share=max_bad_share, say=print
     )
-    print(f"{out}: {found:,} relations")
+    print(f"{out}: {num_relations:,} relations")
 
 
 if __name__ == "__main__":

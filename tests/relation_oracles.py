@@ -1,4 +1,4 @@
-"""The slow, obvious version of what relation extraction is computed by: loops over scalars, from the definitions."""
+"""Oracles of relation extraction: loops over scalars, from the definitions (Zhou et al., 2023)."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def multi_center_logits(
     other_labels,
     offset,
 ):
-    """MCCL's logits (facts §5.3), lists of lists; -inf for a class without members. Proxy i is of class i mod R."""
+    """Return MCCL's logits; -inf for a class without members. Proxy i belongs to class i mod R."""
     logits = []
     for i in range(len(pairs)):
         row = []
@@ -42,7 +42,7 @@ def multi_center_logits(
 
 
 def adaptive_threshold(logits, labels, na_index: int) -> list[float]:
-    """L1 + L2 of each pair (facts §5.4) over the classes that are there."""
+    """Return L1 + L2 of each pair over the existing classes (Zhou et al., 2021)."""
     losses = []
     for logit, label in zip(logits, labels, strict=True):
         there = [r for r in range(len(logit)) if logit[r] > -math.inf]
@@ -59,7 +59,7 @@ def adaptive_threshold(logits, labels, na_index: int) -> list[float]:
 
 
 def classwise_knn(queries, bank, labels, k: int) -> list[list[float]]:
-    """Mean cosine of the nearest min(k, members) of each class; -inf for a class without members."""
+    """Return the mean cosine of the nearest min(k, members) of each class; -inf without members."""
     means = []
     for query in queries:
         row = []
@@ -89,7 +89,7 @@ def class_centroids(bank, labels) -> list[list[float]]:
 
 
 def self_contrast(pairs, twins, names, temperature: float, *, excludes_positives: bool) -> float:
-    """L_self (facts §4.4): of the pairs that have a positive, the own twin against those of the others."""
+    """Return L_self: pairs with a positive, their twin against the twins of other pairs."""
     terms = []
     for i in range(len(pairs)):
         if not any(j != i and names[j] == names[i] for j in range(len(pairs))):
@@ -111,7 +111,10 @@ def self_contrast(pairs, twins, names, temperature: float, *, excludes_positives
 def contrast(
     pairs, is_positive, is_negative, temperature: float, *, by_anchor: bool
 ) -> tuple[float, int]:
-    """Sum and number of the terms (facts §4.4, or §5.2 by anchor); relations of rows i and j are functions of both."""
+    """Return sum and number of the terms of L_rel, or of SupCon by anchor.
+
+    Positives and negatives are predicates of two rows.
+    """
     total, number = 0.0, 0
     rows = range(len(pairs))
     for i in rows:
@@ -131,7 +134,7 @@ def contrast(
 
 
 def pair_equality(pairs, is_positive, is_negative) -> tuple[tuple[float, int], tuple[float, int]]:
-    """Sum and number of -log sigmoid(z_i . z_j) of positives, and of -log sigmoid(-z_i . z_j) of negatives (§4.6)."""
+    """Return sums and numbers of -log sigmoid(+-z_i . z_j) of positives and negatives."""
     sums, numbers = [0.0, 0.0], [0, 0]
     for i in range(len(pairs)):
         for j in range(len(pairs)):
@@ -148,7 +151,7 @@ def pair_equality(pairs, is_positive, is_negative) -> tuple[tuple[float, int], t
 def multi_center_contrast(
     pairs, class_of, is_positive, is_negative, weight_temperature, logit_temperature
 ):
-    """Sum and number of the cross entropies of anchors with a positive: MCCL over entity pairs (Table 5)."""
+    """Return sum and number of the cross entropies of MCCL over entity pairs (Table 5)."""
     total, number = 0.0, 0
     rows = range(len(pairs))
     for i in rows:
@@ -169,7 +172,7 @@ def multi_center_contrast(
 def docred_scores(
     predicted: Sequence[tuple], gold: Sequence[tuple], in_train: set[tuple]
 ) -> dict[str, float]:
-    """ATLOP's evaluation of facts (document, head, tail, relation), read off its code (facts §7)."""
+    """Return the scores of facts (document, head, tail, relation) as ATLOP's code does."""
     truth, submitted = set(gold), sorted(set(predicted))
     correct = correct_in_train = 0
     for fact in submitted:

@@ -1,4 +1,4 @@
-"""Small documents of DocRED's form whose wording tells the relations of two entities: none, one or two."""
+"""Small DocRED documents whose wording states no, one or two relations of two entities."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ NAMES = ["Anna", "Bela", "Cora", "Dana", "Emil", "Finn"]
 
 
 def told_documents(num: int, seed: int) -> list[dict]:
-    """Documents with three entities and two tellings each; a short name stands for the first entity at the end."""
+    """Documents with three entities and two statements, and a short name of the first entity."""
     rng = np.random.default_rng(seed)
     documents = []
     for number in range(num):

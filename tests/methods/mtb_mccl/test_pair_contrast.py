@@ -13,7 +13,7 @@ NUM = 14
 
 
 def problem(num=NUM, width=5, seed=0, dtype=torch.float64):
-    """Rows with recurring entity pairs (one with two types, as in noisy data), classes and label sets."""
+    """Return rows with recurring entity pairs (one has two types), classes and label sets."""
     generator = torch.Generator().manual_seed(seed)
     pair = torch.randn(num, width, generator=generator, dtype=torch.float64).to(dtype)
     entity_pair = torch.randint(-1, 5, (num,), generator=generator)
@@ -24,7 +24,7 @@ def problem(num=NUM, width=5, seed=0, dtype=torch.float64):
 
 
 def by_name(name, entity_pair, kind, label, labels):
-    """Return the loss, its ids or labels, and the oracle's predicates of positives and of negatives."""
+    """Return the loss, its ids or labels, and the oracle's positives and negatives."""
 
     def same_pair(i, j):
         return entity_pair[i] == entity_pair[j] and entity_pair[i] >= 0

@@ -1,4 +1,4 @@
-"""Relation extraction where a pair may have several relations, as in DocRED: trained, exported and judged again."""
+"""Pairs with several relations, as in DocRED: training, export, and evaluation of the export."""
 
 import csv
 from dataclasses import dataclass
@@ -171,7 +171,7 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
         )
 
 
-def test_the_export_judged_again_gives_all_of_the_runs_own_scores(trained: Trained, told) -> None:
+def test_the_evaluated_export_has_all_scores_of_its_run(trained: Trained, told) -> None:
     for split in ("dev", "test"):
         found = evaluate_relations(trained.folder, told[0].path, split)
         assert found.knn_settings._asdict() == trained.final.details["rules"]["trained"]

@@ -14,7 +14,7 @@ from tests.ops.threads import in_threads
 
 
 def problem(num_queries=9, num_members=40, width=4, classes=5, seed=0):
-    """Queries and multi-label reference rows; the last class has no member and the first has two."""
+    """Return queries and multi-label rows; the first class has two members, the last none."""
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(num_queries, width, generator=generator, dtype=torch.float64)
     reference = torch.randn(num_members, width, generator=generator, dtype=torch.float64)

@@ -263,7 +263,7 @@ def test_pairs_have_one_order_in_all_documents(tiny_documents):
             assert seen.setdefault(pair, int(key_E[head])) == int(key_E[head])
 
 
-def test_questions_search_where_they_do_not_ask(tiny_documents):
+def test_query_documents_are_not_searched(tiny_documents):
     pairs = recurring_pairs(tiny_documents, EntityPairConfig(min_documents=2))
     asked = pair_queries(pairs, np.arange(len(pairs)), seed=0)
     shared = documents_by_pair(tiny_documents)

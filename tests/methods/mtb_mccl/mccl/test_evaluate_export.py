@@ -1,4 +1,4 @@
-"""An exported relation model, read again and judged, and the command that does it."""
+"""An exported relation model is loaded and evaluated, also by the command."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
-from tests.methods.mtb_mccl.documents.test_read_documents import DOCRED
+from tests.methods.mtb_mccl.documents.test_formats import DOCRED
 
 CHANGES = {"schedule.max_steps": 40, "plan.global_batch_rows": 16}
 COARSE = {"data.is_coarse": True}
@@ -160,7 +160,7 @@ def test_what_is_no_relation_model_or_has_other_relations_is_refused(
         evaluate_relations(copy, tiny_documents.path, "test")
 
 
-def test_coarse_training_has_two_classes_and_its_neighbours_all_relations(
+def test_coarse_training_has_two_classes_and_knn_all_relations(
     tiny_documents: DocumentStore,
 ) -> None:
     config = tiny_config("relation_finetune", **CHANGES, **KINDS["coarse mccl"])
@@ -184,9 +184,7 @@ def test_coarse_training_has_two_classes_and_its_neighbours_all_relations(
 @pytest.mark.parametrize(
     ("kind", "why"), [("ce", "classifies by what training knows"), ("lazy", "trains nothing")]
 )
-def test_coarse_training_of_what_then_could_not_tell_relations_apart_is_refused(
-    kind: str, why: str
-) -> None:
+def test_coarse_training_without_knn_is_refused(kind: str, why: str) -> None:
     changes = {"objective.kind": kind, "schedule.max_steps": 1}
     with pytest.raises(
         ConfigError,

@@ -8,7 +8,7 @@ from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.mccl.collate import RelationCollate
 from raybio.methods.mtb_mccl.mccl.config import DocumentPlanConfig
 from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
-from tests.methods.mtb_mccl.documents.test_prepare_documents import DEV, TRAIN, pubtator
+from tests.methods.mtb_mccl.documents.test_prepare import DEV, TRAIN, pubtator
 from tests.methods.mtb_mccl.mtb.test_recurring_pairs import MARKERS, read
 
 

@@ -1,4 +1,4 @@
-"""Classifying pairs by their neighbours and by a linear map, against loops."""
+"""Classification by classwise kNN and by a linear classifier, against loops."""
 
 import numpy as np
 import pytest

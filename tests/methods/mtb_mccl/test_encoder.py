@@ -92,7 +92,7 @@ def test_windows_cover_every_token_and_none_is_too_long(length):
 
 
 def atlop(model, given: PaddedTokens, window: int):
-    """ATLOP's rule for one document of up to two windows: states averaged, attention summed and normalised again."""
+    """Combine up to two windows as ATLOP does: mean states, renormalised sum of attention."""
     length = int(given.mask_RL.sum())
     token_L = given.token_RL[0, :length]
     first = torch.cat([token_L[: window - 1], token_L[-1:]])
@@ -159,7 +159,7 @@ def encoder(**changes) -> RelationEncoder:
 
 
 def documents() -> DocumentBatch:
-    """Three documents: two entities with three mentions; four entities of which one was not read; one without pairs."""
+    """Three documents: two entities with three mentions; four entities, one truncated; no pairs."""
     lengths = [12, 30, 9]
     token_T = torch.randint(5, 15, (sum(lengths),), generator=torch.Generator().manual_seed(3))
     return DocumentBatch(

@@ -1,4 +1,4 @@
-"""Relations that an exported model finds in files, against what it is judged by in a store."""
+"""Relations extracted from files equal the predictions on a store."""
 
 import csv
 import json
@@ -19,8 +19,8 @@ from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
 from raybio.training.loop import fit
 from tests.jobs.test_sppt_job import run
 from tests.methods.conformance_cases import tiny_config
-from tests.methods.mtb_mccl.documents.test_prepare_documents import pubtator
-from tests.methods.mtb_mccl.documents.test_read_documents import DOCRED
+from tests.methods.mtb_mccl.documents.test_formats import DOCRED
+from tests.methods.mtb_mccl.documents.test_prepare import pubtator
 from tests.paths import ROOT
 
 

@@ -16,7 +16,7 @@ def facts_of(rows) -> Facts:
 
 
 def problem(seed: int = 0, share: float = 0.5):
-    """(document, head, tail, relation) rows, predicted and gold, and the gold rows that training knows."""
+    """Return predicted and gold facts, and which gold ones training has."""
     rng = np.random.default_rng(seed)
     # Documents 25 to 29 have nothing, and relation 4 is never gold.
     every = [

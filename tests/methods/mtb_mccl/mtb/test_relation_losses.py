@@ -14,7 +14,7 @@ TEMPERATURES = {"weight_temperature": 0.2, "logit_temperature": 0.3}
 
 
 def problem(num=NUM, width=5, seed=0, dtype=torch.float64):
-    """Rows with entity pairs that recur (and one row of another type, which is noise in the data)."""
+    """Return rows with recurring entity pairs; one row has another type, which is noise."""
     generator = torch.Generator().manual_seed(seed)
     pair = torch.randn(num, width, generator=generator, dtype=torch.float64).to(dtype)
     entity_pair = torch.randint(-1, 5, (num,), generator=generator)

@@ -1,4 +1,4 @@
-"""Three classifiers on frozen pairs, against other ways to compute them, and the command that fits them."""
+"""Three classifiers on frozen pairs, against other computations, and the command that fits them."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ from raybio.methods.mtb_mccl.mccl.probe_report import PUBLISHED, probe_data, pro
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
-from tests.methods.mtb_mccl.mccl.test_relation_classifier import known
+from tests.methods.mtb_mccl.mccl.test_classifier import known
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_the_nearest_centroid_decides_and_a_class_without_members_is_never_found
         )
 
 
-def test_several_labels_are_judged_against_none_by_adaptive_thresholding() -> None:
+def test_several_labels_are_compared_with_na_by_adaptive_thresholding() -> None:
     train = known(60, 4, 0, 2)
     classifier = softmax_classifier(train, True, 1e-4)
     with torch.no_grad():
@@ -118,7 +118,7 @@ def test_a_frozen_export_keeps_its_projection_and_its_length_and_a_plain_encoder
     assert (other.model.width, other.max_document_tokens) == (3 * own.model.width, 1022)
 
 
-def test_what_validation_chooses_is_what_is_judged_and_labels_may_be_few(
+def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     trained, tiny_documents
 ) -> None:
     said: list[str] = []

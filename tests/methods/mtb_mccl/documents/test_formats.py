@@ -14,7 +14,8 @@ from tests.paths import SHARED_DATA
 
 DATA = SHARED_DATA
 PUBTATOR = (
-    "1|t|BRAF in melanoma.\r\n1|a|It binds.\r\n1\t0\t4\tBRAF\tGene\t673,7\r\n1\t8\t16\tmelanoma\tDisease\r\n"
+    "1|t|BRAF in melanoma.\r\n1|a|It binds.\r\n"
+    "1\t0\t4\tBRAF\tGene\t673,7\r\n1\t8\t16\tmelanoma\tDisease\r\n"
     "1\tBind\t673\tc|DEL|1_2|\tNovel\r\n\r\n2|t|Nothing|here\r\n2|a|\r\n"
 )
 JSON = {
@@ -50,11 +51,14 @@ XML = (
     "<document><id>1</id><passage><offset>0</offset><text>BRAF in melanoma.</text>"
     "<annotation><infon key='identifier'>673,7</infon><infon key='type'>Gene</infon>"
     "<location offset='0' length='4'/><text>BRAF</text></annotation>"
-    "<annotation><infon key='type'>Disease</infon><location offset='8' length='8'/><text>melanoma</text></annotation>"
+    "<annotation><infon key='type'>Disease</infon><location offset='8' length='8'/>"
+    "<text>melanoma</text></annotation>"
     "</passage><passage><sentence><offset>18</offset><text>It binds.</text></sentence></passage>"
-    "<relation><infon key='entity1'>673</infon><infon key='entity2'>c|DEL|1_2|</infon><infon key='type'>Bind</infon>"
+    "<relation><infon key='entity1'>673</infon><infon key='entity2'>c|DEL|1_2|</infon>"
+    "<infon key='type'>Bind</infon>"
     "</relation></document>"
-    "<document><id>2</id><passage><offset>0</offset><text>Nothing|here </text></passage></document></collection>"
+    "<document><id>2</id><passage><offset>0</offset><text>Nothing|here </text></passage></document>"
+    "</collection>"
 )
 DOCRED = [
     {
@@ -119,8 +123,10 @@ def test_docreds_tokens_are_joined_by_blanks_and_vertices_are_ids(tmp_path):
 
 def test_lines_of_pubtator_are_told_apart_and_named_where_they_are_bad(tmp_path):
     content = (
-        "1|t|Über BRAF\n1|a|x\n1\t5\t9\tBRAF\tGene\t1\n1\t0\t4\tBRAF\tGene\t1\n1\t5\t99\tBRAF\tGene\t1\n"
-        "1\t-5\t9\tBRAF\tGene\t1\n1\t9\t5\tBRAF\tGene\t1\n1 5 9 BRAF Gene 1\n2\t5\t9\tBRAF\tGene\t1\n1\ta\tb\n1|a|y\n\n"
+        "1|t|Über BRAF\n1|a|x\n1\t5\t9\tBRAF\tGene\t1\n"
+        "1\t0\t4\tBRAF\tGene\t1\n1\t5\t99\tBRAF\tGene\t1\n"
+        "1\t-5\t9\tBRAF\tGene\t1\n1\t9\t5\tBRAF\tGene\t1\n1 5 9 BRAF Gene 1\n"
+        "2\t5\t9\tBRAF\tGene\t1\n1\ta\tb\n1|a|y\n\n"
         "1\t5\t9\tBRAF\tGene\t1\n3|t|Next\n4|t|No empty line between\n4\tBind\t1\t2\n"
     )
     quarantine = Quarantine()
@@ -169,7 +175,10 @@ def test_docreds_mentions_at_no_place_and_with_other_names_are_set_aside(tmp_pat
     assert counts == {OTHER_TEXT: 1, OUTSIDE: 2, NO_TEXT: 1}
 
 
-BOMB = '<!DOCTYPE collection [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><collection><document>&b;</document></collection>'
+BOMB = (
+    '<!DOCTYPE collection [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
+    "<collection><document>&b;</document></collection>"
+)
 
 
 @pytest.mark.parametrize(

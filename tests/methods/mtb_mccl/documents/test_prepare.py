@@ -21,7 +21,7 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.documents.writer import DUPLICATE, HELD_OUT
 from raybio.store.quarantine import Quarantine
 from raybio.store.store import open_store
-from tests.methods.mtb_mccl.documents.test_read_documents import DOCRED, real
+from tests.methods.mtb_mccl.documents.test_formats import DOCRED, real
 
 SMALL = DocumentsConfig(num_entities=8, num_facts=12, num_train=12, num_dev=3, num_test=4)
 
@@ -296,7 +296,7 @@ def test_equal_settings_give_equal_bytes_and_another_seed_another_world(tmp_path
     assert not quarantine.count_by_reason
 
 
-def test_biored_has_the_eight_pairs_of_types_of_its_paper_and_four_of_five_candidates_without_relation(
+def test_biored_has_the_eight_pairs_of_types_of_its_paper_and_80_percent_na(
     tmp_path,
 ):
     files = [[real(f"biored/{split}.PubTator.gz")] for split in ("Train", "Dev", "Test")]

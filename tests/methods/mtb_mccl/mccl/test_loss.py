@@ -97,7 +97,7 @@ def test_the_gradient_is_the_numeric_one(proxies):
     assert torch.autograd.gradcheck(finite_logits, inputs)
 
 
-def test_the_order_of_a_class_s_proxies_does_not_matter_and_copies_of_the_only_member_are_that_member():
+def test_proxies_may_be_permuted_and_copies_of_the_only_member_equal_that_member():
     pair, label, proxy, bias = problem(multi=True, proxies=3)
     expected = multi_center_logits(pair, label, proxy, bias, **TEMPERATURES)
     turned = proxy.view(3, 4, 5)[[2, 0, 1]].reshape(12, 5)
