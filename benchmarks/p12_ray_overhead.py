@@ -19,8 +19,9 @@ from raybio.methods import METHODS
 from raybio.methods.sppt.proteins.config import Config
 from raybio.methods.sppt.proteins.demo import SimulationConfig, default_corpus
 from raybio.runtime.cluster.connection import local_cpus
-from raybio.runtime.run.driver import TrainRequest, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
+from raybio.runtime.run.spec import RunSpec
 from raybio.training.loop import fit
 
 WARM_UP_STEPS, NUM_STEPS = (5, 15) if SMALL else (20, 60)
@@ -63,7 +64,11 @@ def plain_run(config: Config, store: Path, folder: Path) -> tuple[float, str]:
 
 
 def ray_run(config: Config, store: Path, folder: Path) -> tuple[float, str]:
-    result = train(TrainRequest("sppt_protein", config, store, folder.name, folder.parent))
+    result = train(
+        RunSpec(
+            method="sppt_protein", config=config, store=store, name=folder.name, runs=folder.parent
+        )
+    )
     return steps_per_second(result.folder.metrics), str(result.weights_sha256)
 
 

@@ -84,7 +84,9 @@ def main() -> None:
         with started(threads=1, with_dashboard=True):
             from ray import tune
 
-            from raybio.runtime.tune.driver import SweepRequest, sweep
+            from raybio.runtime.run.spec import Compute, RunSpec
+            from raybio.runtime.tune.driver import sweep
+            from raybio.runtime.tune.trial import SweepSpec
 
             loaded = load_search_space(
                 folder / "space.yaml", {key: entry.config for key, entry in METHODS.items()}
@@ -93,13 +95,16 @@ def main() -> None:
             def ours() -> None:
                 place = folder / "sweeps"
                 swept = sweep(
-                    SweepRequest(
-                        loaded,
-                        base,
-                        Path(store),
-                        f"s{uuid.uuid4().hex[:8]}",
-                        place,
-                        cpus_per_worker=1,
+                    SweepSpec(
+                        space=loaded,
+                        run=RunSpec(
+                            method="sppt_protein",
+                            store=Path(store),
+                            name=f"s{uuid.uuid4().hex[:8]}",
+                            config=base,
+                            runs=place,
+                            compute=Compute(cpus_per_worker=1),
+                        ),
                     )
                 )
                 assert [one.values[-1][0] for one in swept.trials] == [STEPS] * len(LAMBDAS)

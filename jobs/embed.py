@@ -9,7 +9,7 @@ from raybio.cli.app import run_app
 from raybio.cli.options import fraction, positive
 from raybio.core.errors import ConfigError
 from raybio.runtime.run.folder import model_folder
-from raybio.runtime.run.request import default_folder
+from raybio.runtime.run.options import default_folder
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 

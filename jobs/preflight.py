@@ -1,6 +1,6 @@
-"""Say what would go wrong, before anything starts: ok, warning or ERROR, each with what to do.
+"""Check what could go wrong before anything starts: ok, warning or ERROR, each with what to do.
 
-The same options as the training itself show whether it could run; without any, the machine and the cluster alone.
+The options of a training check whether it can run; without options, machine and cluster are checked.
 """
 
 import json
@@ -12,7 +12,8 @@ import typer
 
 from raybio.cli.app import run_app
 from raybio.cli.options import non_negative, positive
-from raybio.runtime.run.request import Arguments
+from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.spec import Compute
 
 app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=False)
 
@@ -20,10 +21,10 @@ app = typer.Typer(help=__doc__, add_completion=False, pretty_exceptions_enable=F
 @app.command(help=__doc__)
 def preflight(
     method: Annotated[
-        str | None, typer.Option(help="whose training it will be, such as siamese")
+        str | None, typer.Option(help="method of the training, such as sppt_protein")
     ] = None,
     space: Annotated[
-        Path | None, typer.Option(help="or the search space of a sweep, which names the method")
+        Path | None, typer.Option(help="search space of a sweep, instead of --method")
     ] = None,
     store: Annotated[
         Path | None, typer.Option(help="prepared store; default: the embedded corpus")
@@ -34,56 +35,80 @@ def preflight(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="training workers")] = None,
     cpus_per_worker: Annotated[
-        float | None, typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each")
+        float | None,
+        typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each worker"),
     ] = None,
     gpus_per_worker: Annotated[
         float | None,
         typer.Option(
-            parser=non_negative, metavar="FLOAT", help="with --space: GPUs of each, or a fraction"
+            parser=non_negative,
+            metavar="FLOAT",
+            help="with --space: GPUs of each worker, or a fraction",
         ),
     ] = None,
     budget: Annotated[
         list[str] | None,
-        typer.Option("--budget", help="with --space: of its budget: num_trials=6; repeatable"),
+        typer.Option(
+            "--budget", help="with --space: override its budget: num_trials=6; repeatable"
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="without --space: auto, cpu or gpu")] = "auto",
     runs: Annotated[
         Path | None, typer.Option(help="folder of runs, or of sweeps with --space")
     ] = None,
     tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow; default: mlflow.db beside the runs")
+        str | None, typer.Option(help="MLflow; default: mlflow.db next to the runs")
     ] = None,
     min_free_gib: Annotated[
         float,
         typer.Option(
-            parser=non_negative, metavar="FLOAT", help="GiB that must be free on each disk"
+            parser=non_negative, metavar="FLOAT", help="free space that each disk must have, in GiB"
         ),
     ] = 5.0,
     seconds: Annotated[
-        float, typer.Option(parser=positive, metavar="FLOAT", help="how long each look may take")
+        float,
+        typer.Option(parser=positive, metavar="FLOAT", help="time limit of each check, in seconds"),
     ] = 60.0,
     no_ray: Annotated[
-        bool, typer.Option("--no-ray", help="look only at what needs no Ray: seconds")
+        bool, typer.Option("--no-ray", help="only checks that need no Ray: seconds")
     ] = False,
     to_json: Annotated[
-        Path | None, typer.Option("--json", help="write what was found into this file too")
+        Path | None, typer.Option("--json", help="also write the findings to this file")
     ] = None,
 ) -> None:
     """The command line; ``--help`` is the module's description."""
     from raybio.runtime.preflight import finding
     from raybio.runtime.preflight.preflight import Intent
-    from raybio.runtime.preflight.preflight import preflight as look
+    from raybio.runtime.preflight.preflight import preflight as run_checks
 
-    given = (store, config, tuple(settings or ()), workers, cpus_per_worker, device)
-    arguments = Arguments(*given, runs=runs, tracking_uri=tracking_uri)
-    of_sweep = (space, tuple(budget or ()), gpus_per_worker)
-    found = look(Intent(arguments, method, *of_sweep, min_free_gib, seconds, not no_ray))
-    finding.show(found)
+    options = RunOptions(
+        store=store,
+        config=config,
+        settings=tuple(settings or ()),
+        runs=runs,
+        tracking=tracking_uri,
+        compute=Compute(
+            workers=workers,
+            cpus_per_worker=cpus_per_worker,
+            gpus_per_worker=gpus_per_worker,
+            device=device,
+        ),
+    )
+    intent = Intent(
+        options=options,
+        method=method,
+        space=space,
+        budget=tuple(budget or ()),
+        min_free_gib=min_free_gib,
+        seconds=seconds,
+        with_ray=not no_ray,
+    )
+    findings = run_checks(intent)
+    finding.show(findings)
     if to_json is not None:
-        to_json.write_text(
-            json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8"
-        )
-    raise typer.Exit(any(one.state == finding.ERROR for one in found))
+        content = json.dumps([asdict(one) for one in findings], indent=1)
+        to_json.write_text(content + "\n", encoding="utf-8")
+    raise typer.Exit(any(one.state == finding.ERROR for one in findings))
 
 
 if __name__ == "__main__":

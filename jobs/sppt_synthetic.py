@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from raybio.cli import options
+from raybio.cli import options as shared
 from raybio.cli.app import run_app
 from raybio.cli.train import help_of
 from raybio.core.errors import ConfigError
 from raybio.methods.sppt.synthetic.config import KINDS
-from raybio.runtime.run.request import Arguments
+from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.spec import Compute
 
 
 def command(
@@ -25,22 +26,22 @@ def command(
     noise: Annotated[
         str, typer.Option(help="chances of a pair of nodes to be linked all the same, by comma")
     ] = "0",
-    store: options.Store = None,
-    config: options.ConfigFile = None,
-    settings: options.Settings = None,
-    cpus_per_worker: options.CpusPerWorker = None,
+    store: shared.Store = None,
+    config: shared.ConfigFile = None,
+    settings: shared.Settings = None,
+    cpus_per_worker: shared.CpusPerWorker = None,
     device: Annotated[str, typer.Option(help="auto or cpu")] = "auto",
     gpus_per_worker: Annotated[
         float | None,
         typer.Option(
-            parser=options.non_negative,
+            parser=shared.non_negative,
             metavar="FLOAT",
             help="of each trial; a fraction shares one",
         ),
     ] = None,
-    name: options.Name = None,
-    tracking_uri: options.TrackingUri = None,
-    verbose: options.Verbose = False,
+    name: shared.Name = None,
+    tracking_uri: shared.TrackingUri = None,
+    verbose: shared.Verbose = False,
     help_: Annotated[
         bool,
         typer.Option(
@@ -54,24 +55,24 @@ def command(
     """The command line; the module's description is the help."""
     if all_ == bool(graph):
         raise ConfigError("want either --graph (repeatable) or --all")
-    if unknown := [one for one in graph or () if one not in KINDS]:
-        raise ConfigError(f"--graph: got {unknown[0]!r}, want one of {', '.join(KINDS)}")
-    # Only now: these import torch and transformers, which takes seconds.
-    from raybio.experiments.synthetic_graphs import Experiments, numbers, train_and_show
-
-    asked = Experiments(tuple(dict.fromkeys(graph or KINDS)), repeats, numbers(noise, "--noise"))
-    given = (
-        store,
-        config,
-        tuple(settings or ()),
-        None,
-        cpus_per_worker,
-        device,
-        name,
-        None,
-        tracking_uri,
+    for kind in graph or ():
+        if kind not in KINDS:
+            raise ConfigError(f"--graph: got {kind!r}, want one of {', '.join(KINDS)}")
+    options = RunOptions(
+        store=store,
+        config=config,
+        settings=tuple(settings or ()),
+        name=name,
+        tracking=tracking_uri,
+        compute=Compute(
+            cpus_per_worker=cpus_per_worker, gpus_per_worker=gpus_per_worker, device=device
+        ),
+        verbose=verbose,
     )
-    train_and_show(Arguments(*given, verbose=verbose), asked, gpus_per_worker)
+    from raybio.experiments.synthetic_graphs import Experiments, numbers, run_experiments
+
+    kinds = tuple(dict.fromkeys(graph or KINDS))
+    run_experiments(options, Experiments(kinds, repeats, numbers(noise, "--noise")))
 
 
 if __name__ == "__main__":

@@ -33,9 +33,10 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
-from raybio.runtime.run.driver import REMEMBERED, TrainRequest, _finished, _summary
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.worker import walk_alone
+from raybio.runtime.run.result import finished_result, summarise
+from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
 from raybio.training.settings import TrainingConfig
@@ -172,20 +173,30 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
     system = METHODS[method].build(config, store)
     digest = open_store(store).digest
     folder.open(method, config, store.relative_to(ROOT), digest, ())
-    request = TrainRequest(method, config, store, name, runs, threads_per_worker=1, use_gpu=False)
-    launch = {setting: getattr(request, setting) for setting in REMEMBERED}
+    request = RunSpec(
+        method=method,
+        config=config,
+        store=store,
+        name=name,
+        runs=runs,
+        compute=Compute(threads_per_worker=1, device="cpu"),
+    )
+    launch = request.compute.to_record() | {
+        "tracking": request.tracking,
+        "is_length_accepted": request.is_length_accepted,
+    }
     write_record(folder.launch, "launch", launch)
     folder.record_precision("fp32")
     for path in (folder.stop, folder.outcome, folder.result):
         path.unlink(missing_ok=True)
-    reports = walk_alone(
+    reports = train_single_process(
         system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
     )
     for report in reports:
         if report.step == stop_at:
             folder.stop.touch()
     outcome = read_record(folder.outcome, "outcome") or {}
-    summary = _summary(folder, request, outcome["status"], None)
+    summary = summarise(folder, request.config, outcome["status"], None)
     write_record(folder.result, "result", summary | {"checkpoint": None})
     return folder
 
@@ -222,7 +233,7 @@ def check_store(method: str) -> None:
 def check_finished(method: str) -> None:
     """Read the recorded finished run of a method as a run that needs no more training."""
     folder = RunFolder(GOLDEN / "finished", method)
-    result = _finished(folder, config_of(method))
+    result = finished_result(folder, config_of(method))
     assert result is not None, f"{folder.path}: is not said to be finished"
     assert result.step == config_of(method).schedule.max_steps
 

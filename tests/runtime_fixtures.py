@@ -12,12 +12,14 @@ import pytest
 
 from raybio.core.config import override_all
 from raybio.methods import METHODS
+from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.training.workers import forkserver
 
 if TYPE_CHECKING:
-    from raybio.runtime.run.driver import Result, TrainRequest
+    from raybio.runtime.run.result import Result
+    from raybio.runtime.run.spec import RunSpec
 
 TINY = {
     "encoder.num_layers": 1,
@@ -89,15 +91,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> "TrainRequest":
+def request_two(runs: Path, tiny_store: Store, tiny_training: TrainingConfig) -> "RunSpec":
     """Two workers; each test gives it a name."""
-    from raybio.runtime.run.driver import TrainRequest
+    from raybio.runtime.run.spec import RunSpec
 
-    return TrainRequest("sppt_protein", tiny_training, tiny_store.path, "unbroken", runs, workers=2)
+    return RunSpec(
+        method="sppt_protein",
+        config=tiny_training,
+        store=tiny_store.path,
+        name="unbroken",
+        runs=runs,
+        compute=Compute(workers=2),
+    )
 
 
 @pytest.fixture
-def unbroken(ray_cluster: None, request_two: "TrainRequest") -> "Result":
+def unbroken(ray_cluster: None, request_two: "RunSpec") -> "Result":
     """Trained by the first test that asks; the others find it finished."""
     from raybio.runtime.run.driver import train
 

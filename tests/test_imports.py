@@ -34,7 +34,7 @@ LIGHT = [
     "raybio.cli.prepare",
     "raybio.cli.sweep",
     "raybio.cli.train",
-    "raybio.runtime.run.request",
+    "raybio.runtime.run.options",
     "raybio.runtime.tune.plan",
     "raybio.runtime.tune.trial",
 ]

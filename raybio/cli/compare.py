@@ -48,7 +48,7 @@ def compare(
     # Only now: these import torch, which takes seconds.
     from raybio.runtime.compare.compare import compare_runs, write_comparison
     from raybio.runtime.compare.runs import given_runs
-    from raybio.runtime.run.request import default_folder
+    from raybio.runtime.run.options import default_folder
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
     found = compare_runs(

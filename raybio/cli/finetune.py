@@ -7,7 +7,7 @@ from typing import NamedTuple
 from raybio.core.config import did_you_mean, load, override_all
 from raybio.core.errors import ConfigError
 from raybio.methods.sppt.downstream.config import TASKS, Config
-from raybio.runtime.run.request import Part, default_folder, parse_settings
+from raybio.runtime.run.options import RunOptions, default_folder, parse_settings
 
 
 class TasksAndOptions(NamedTuple):
@@ -19,7 +19,7 @@ class TasksAndOptions(NamedTuple):
     """
 
     arguments: list[str]
-    parts: tuple[Part, ...]
+    parts: dict[str, RunOptions]
 
 
 def with_tasks(arguments: list[str]) -> TasksAndOptions:
@@ -32,7 +32,7 @@ def with_tasks(arguments: list[str]) -> TasksAndOptions:
     """
     if not arguments or arguments[0].startswith("-"):
         _check_name(arguments)
-        return TasksAndOptions(arguments, ())
+        return TasksAndOptions(arguments, {})
     names = arguments[0].split(",")
     rest = arguments[1:]
     for name in names:

@@ -1,9 +1,10 @@
 """The command that sweeps: a search space and a store in, the best settings out."""
 
 import sys
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,20 +16,20 @@ from raybio.core.search_space import STEPS, SearchSpace, base_values_outside, fo
 from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.request import (
-    Arguments,
+from raybio.runtime.run.options import (
+    RunOptions,
     base_configs,
     default_folder,
-    settle,
-    settled_config,
+    resolve,
+    resolve_config,
 )
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.trial import TrialSpec
+from raybio.runtime.tune.trial import SweepSpec
 from raybio.training.settings import TrainingConfig
 
 if TYPE_CHECKING:
     from raybio.runtime.tune.driver import SweepResult
-
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -49,22 +50,24 @@ def sweep(
         Path | None, typer.Option(help="YAML file of settings that all trials share")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="one of them: a.b=value; repeatable")
+        list[str] | None, typer.Option("--set", help="one shared setting: a.b=value; repeatable")
     ] = None,
     budget: Annotated[
         list[str] | None,
-        typer.Option("--budget", help="of the space's budget: num_trials=6; repeatable"),
+        typer.Option("--budget", help="override the space's budget: num_trials=6; repeatable"),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, help="training workers of a trial; 1, the default: its own process trains"
+            min=1, help="training workers of each trial; default: 1, in the trial's own process"
         ),
     ] = None,
     cpus_per_worker: Annotated[
         float | None,
         typer.Option(
-            parser=positive, metavar="FLOAT", help="logical CPUs of each; default: equal parts"
+            parser=positive,
+            metavar="FLOAT",
+            help="logical CPUs of each worker; default: equal parts",
         ),
     ] = None,
     gpus_per_worker: Annotated[
@@ -72,57 +75,64 @@ def sweep(
         typer.Option(
             parser=non_negative,
             metavar="FLOAT",
-            help="GPUs of each, a fraction lets trials share one; default: 1 if there are any",
+            help="GPUs of each worker; trials share one by a fraction; default: 1 if there are any",
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="the sweep's name; the same name goes on with that sweep")
+        str | None, typer.Option(help="the sweep's name; the same name resumes that sweep")
     ] = None,
     sweeps: Annotated[
         Path | None, typer.Option(help="folder of sweeps; default: RAYBIO_SWEEPS or sweeps/")
     ] = None,
     tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the sweeps")
+        str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db next to the sweeps")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the trials and start nothing")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
 ) -> None:
-    """Try many settings of one method, stop the bad ones early, and write down the best.
+    """Try many settings of one method, stop bad trials early, and write the best settings.
 
-    The same command again goes on: what has ended is not trained again.
+    The same command resumes the sweep: ended trials are not trained again.
     """
-    arguments = Arguments(store=store, config=config, settings=tuple(settings or ()))
-    found = load_search_space(space, base_configs(arguments))
+    given = RunOptions(store=store, config=config, settings=tuple(settings or ()), verbose=verbose)
+    loaded = load_search_space(space, base_configs(given))
     sweeps = default_folder("sweeps", "RAYBIO_SWEEPS") if sweeps is None else sweeps
-    given = _Given(tuple(budget or ()), workers, cpus_per_worker, gpus_per_worker, tracking_uri)
+    options = SweepOptions(
+        budget=tuple(budget or ()),
+        workers=workers,
+        cpus_per_worker=cpus_per_worker,
+        gpus_per_worker=gpus_per_worker,
+        tracking_uri=tracking_uri,
+    )
     if name is not None:
-        given = given.after(RunFolder(sweeps, name))
-    wanted = found.with_budget(given.budget)
-    _refuse_both(wanted, arguments.settings)
-    _tell_both(wanted, config)
+        options = options.or_recorded(RunFolder(sweeps, name))
+    chosen = loaded.with_budget(options.budget)
+    _refuse_both(chosen, given.settings)
+    _report_unused(chosen, config)
     if dry_run:
-        _show_plan(wanted, arguments)
+        _print_plan(chosen, given)
         return
-    fields = settle(wanted.method, arguments, "sweep")
-    _warn_outside(wanted, fields["config"])
+    base = resolve(chosen.method, given)
+    _warn_outside(chosen, base.config)
     if name is None:
-        # What may change when a sweep goes on is no part of the name that it gets by itself.
-        name = f"{space.stem}-{fingerprint(found, ignore=['tied'])[:4]}{fields['name'].removeprefix('sweep-')}"
-        given = given.after(RunFolder(sweeps, name))
-        wanted = found.with_budget(given.budget)
-    from raybio.runtime.tune.driver import SweepRequest
-    from raybio.runtime.tune.driver import sweep as run
+        # What may change when a sweep is resumed is no part of its default name.
+        digest = fingerprint(loaded, ignore=["tied"])[:4]
+        name = f"{space.stem}-{digest}{base.name.removeprefix(f'{chosen.method}-')}"
+        options = options.or_recorded(RunFolder(sweeps, name))
+        chosen = loaded.with_budget(options.budget)
+    run = replace(
+        base, name=name, runs=sweeps, tracking=options.tracking_uri, compute=options.compute
+    )
+    from raybio.runtime.tune.driver import sweep as run_sweep
 
-    shared = {"verbose": verbose, "explicit": fields["explicit"], **given.fields()}
-    asked = SweepRequest(wanted, fields["config"], fields["store"], name, sweeps, **shared)
-    _show(run(asked))
+    _print_result(run_sweep(SweepSpec(space=chosen, run=run, options=asdict(options))))
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Options that the next start of a sweep begins with, unless it is given others."""
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """Options that the next start of a sweep repeats, unless it is given others."""
 
     budget: tuple[str, ...] = ()
     workers: int | None = None
@@ -130,26 +140,30 @@ class _Given:
     gpus_per_worker: float | None = None
     tracking_uri: str | None = None
 
-    def fields(self) -> dict[str, Any]:
-        """Of a ``SweepRequest``."""
-        cpus, gpus = self.cpus_per_worker, self.gpus_per_worker
-        asked = {"workers": self.workers or 1, "cpus_per_worker": cpus, "gpus_per_worker": gpus}
-        return asked | {"tracking": self.tracking_uri, "given": asdict(self)}
+    @property
+    def compute(self) -> Compute:
+        """Workers of a trial, and the CPUs and GPUs of each."""
+        return Compute(
+            workers=self.workers or 1,
+            cpus_per_worker=self.cpus_per_worker,
+            gpus_per_worker=self.gpus_per_worker,
+        )
 
-    def after(self, folder: RunFolder) -> "_Given":
-        """These, and of what the sweep's last start was given all that is not given now."""
-        earlier = (read_record(folder.launch, "launch") or {}).get("given", {})
-        names = {_name(text) for text in self.budget}
-        budget = [text for text in earlier.pop("budget", []) if _name(text) not in names]
+    def or_recorded(self, folder: RunFolder) -> "SweepOptions":
+        """Return these options, completed by those of the sweep's last start."""
+        launch = read_record(folder.launch, "launch") or {}
+        recorded = dict(launch.get("given", {}))
+        given_names = {_name(text) for text in self.budget}
+        budget = [text for text in recorded.pop("budget", []) if _name(text) not in given_names]
         others = {
             name: value
-            for name, value in earlier.items()
+            for name, value in recorded.items()
             if value is not None and getattr(self, name) is None
         }
-        told = [f"--budget {text}" for text in budget]
-        told += [f"--{name.replace('_', '-')} {value}" for name, value in others.items()]
-        if told:
-            print(f"as {folder.name} was started before: {' '.join(told)}")
+        shown = [f"--budget {text}" for text in budget]
+        shown += [f"--{name.replace('_', '-')} {value}" for name, value in others.items()]
+        if shown:
+            print(f"as {folder.name} was started before: {' '.join(shown)}")
         return replace(self, budget=(*budget, *self.budget), **others)
 
 
@@ -161,12 +175,14 @@ def _refuse_both(space: SearchSpace, settings: tuple[str, ...]) -> None:
     """Refuse settings that the space or its budget decides: they would be ignored."""
     grace = space.budget.grace_steps
     for text in settings:
-        path, value = _name(text), text.partition("=")[2].strip()
+        path = _name(text)
+        value = text.partition("=")[2].strip()
         if path in space.space:
             raise ConfigError(f"--set {text}: the space varies {path}; take it out of one of them")
         if path == STEPS:
             raise ConfigError(
-                f"--set {text}: the space's budget decides how long trials train; want --budget max_steps="
+                f"--set {text}: the space's budget decides how long trials train; want "
+                "--budget max_steps="
             )
         is_rare = (
             path == "schedule.evaluate_every_steps"
@@ -175,25 +191,31 @@ def _refuse_both(space: SearchSpace, settings: tuple[str, ...]) -> None:
         )
         if is_rare or path == "schedule.checkpoint_every_steps":
             raise ConfigError(
-                f"--set {text}: trials are evaluated and saved whenever one may be stopped, every {grace} steps at "
-                "least; want --budget grace_steps=, or schedule.evaluate_every_steps below it"
+                f"--set {text}: trials are evaluated and saved whenever one may be stopped, every "
+                f"{grace} steps at least; want --budget grace_steps=, or "
+                "schedule.evaluate_every_steps below it"
             )
 
 
-def _tell_both(space: SearchSpace, config: Path | None) -> None:
-    """Say which settings of ``--config`` the space or its budget decides: a whole configuration may well have them."""
+def _report_unused(space: SearchSpace, config: Path | None) -> None:
+    """Print which settings of ``--config`` the space or its budget overrides.
+
+    A configuration file may well be complete, so that is no error.
+    """
     if config is None:
         return
-    given, named = read_mapping(config), list[str]()
+    mapping = read_mapping(config)
+    unused = []
     for path in (*space.space, STEPS):
         section, _, setting = path.partition(".")
-        found = given.get(section, {})
-        if section in given and (not setting or (isinstance(found, dict) and setting in found)):
-            named.append(path)
-    if named:
-        print(
-            f"of {config}, {', '.join(named)} {'is' if len(named) == 1 else 'are'} not used: the space decides"
-        )
+        if section not in mapping:
+            continue
+        values = mapping[section]
+        if not setting or (isinstance(values, dict) and setting in values):
+            unused.append(path)
+    if unused:
+        verb = "is" if len(unused) == 1 else "are"
+        print(f"of {config}, {', '.join(unused)} {verb} not used: the space decides")
 
 
 def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
@@ -201,64 +223,55 @@ def _warn_outside(space: SearchSpace, base: TrainingConfig) -> None:
         print(f"warning: {described}", file=sys.stderr)
 
 
-def _show_plan(space: SearchSpace, arguments: Arguments) -> None:
-    """The trials, checked as far as that needs no store that is not there."""
-    store, base = settled_config(METHODS[space.method], arguments, Path("runs"))
+def _print_plan(space: SearchSpace, options: RunOptions) -> None:
+    """Print the trials. They are checked against the store only if there is one already."""
+    store, base = resolve_config(METHODS[space.method], options, Path("runs"))
     _warn_outside(space, base)
-    trials = planned(space, TrialSpec(base, space, "" if store is None else str(store), "").check)
+    run = RunSpec(
+        method=space.method, config=base, store=store or Path(), name="plan", runs=Path("sweeps")
+    )
+    spec = SweepSpec(space=space, run=run, checks_store=store is not None)
+    trials = planned(space, spec.check)
     if space.search.kind == "optuna":
-        print("optuna learns from each trial; before it has learned anything, it would try")
+        print("optuna learns from each trial; without any result, it would try")
     for number, settings in enumerate(trials, start=1):
         print(f"{number:4}  " + ", ".join(f"{path}={value}" for path, value in settings.items()))
     budget = space.budget
-    rule = (
-        ""
-        if space.scheduler.kind == "none"
-        else f", judged by {space.scheduler.kind} from step {budget.grace_steps:,} on"
-    )
-    again = (
-        f"; then the best {budget.num_repeated} with {budget.num_seeds} seeds each"
-        if budget.num_repeated
-        else ""
-    )
-    print(f"{len(trials)} trials of {budget.max_steps:,} steps at most{rule}{again}")
-    print(f"compared by {space.metric}; whether that is evaluated, the first trial tells")
+    summary = f"{len(trials)} trials of {budget.max_steps:,} steps at most"
+    if space.scheduler.kind != "none":
+        summary += f", stopped by {space.scheduler.kind} from step {budget.grace_steps:,} on"
+    if budget.num_repeated:
+        summary += f"; then the best {budget.num_repeated} with {budget.num_seeds} seeds each"
+    print(summary)
+    print(f"compared by {space.metric}; the first trial shows whether that is evaluated")
 
 
-def _show(swept: "SweepResult") -> None:
+def _print_result(swept: "SweepResult") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console, space = Console(), swept.spec.space
+    console = Console()
+    space = swept.spec.space
     table = Table(title=f"{swept.folder.name}: the best settings")
-    for name in (
-        "",
-        *(path.replace(".", ".\n", 1) for path in space.space),
-        space.metric,
-        "at step",
-    ):
-        table.add_column(name, overflow="fold")
+    titles = [path.replace(".", ".\n", 1) for path in space.space]
+    for title in ("", *titles, space.metric, "at step"):
+        table.add_column(title, overflow="fold")
     for number, ranked in enumerate(swept.ranking[:SHOWN_SETTINGS], start=1):
         interval = "" if ranked.low is None else f" [{ranked.low:.4f}, {ranked.high:.4f}]"
         chosen = [format_value(ranked.settings.get(path, "")) for path in space.space]
         table.add_row(str(number), *chosen, f"{ranked.mean:.4f}{interval}", f"{ranked.best_step:,}")
     console.print(table)
-    ways: dict[str, int] = {}
-    for one in swept.trials:
-        ways[one.status] = ways.get(one.status, 0) + 1
-    console.print(
-        f"{len(swept.trials)} trials: "
-        + ", ".join(f"{num} {status}" for status, num in ways.items())
-    )
+    counts = Counter(trial.status for trial in swept.trials)
+    described = ", ".join(f"{count} {status}" for status, count in counts.items())
+    console.print(f"{len(swept.trials)} trials: {described}")
     path = swept.folder.path
     lines = {"report": f"{path / 'report.html'}", "best": f"{path / 'best.yaml'}"}
     if swept.ranking:
         first = swept.ranking[0].trials[0]
-        lines["model"] = (
-            f"{path / 'trials' / first.name / 'export'}, of its step {first.best_step:,}"
-        )
-    lines["MLflow"] = (
-        f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}"
-    )
-    for what, where in lines.items():
-        console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)
+        export = path / "trials" / first.name / "export"
+        lines["model"] = f"{export}, of its step {first.best_step:,}"
+    # What stands before "@" may be a password.
+    uri = swept.uri.split("@")[-1]
+    lines["MLflow"] = f"run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}"
+    for title, text in lines.items():
+        console.print(f"{title:>7}: {text}", highlight=False, soft_wrap=True, markup=False)

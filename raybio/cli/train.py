@@ -1,9 +1,8 @@
 """The command line of all training jobs. It imports neither torch nor Ray until training begins."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -17,25 +16,31 @@ from raybio.core.errors import ConfigError
 from raybio.core.search_space import quoted
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import model_folder
-from raybio.runtime.run.request import FOLD, ONE_FOLD, Arguments, Part, settle
+from raybio.runtime.run.options import FOLD, RunOptions, resolve
+from raybio.runtime.run.spec import Compute
 
 ALL_FOLDS = (
-    "train every fold, several at once, and judge them together; --compare model=clgs adds a model"
+    "train every fold of a cross-validation, several at once, and evaluate them together; "
+    "--compare model=clgs adds a model"
+)
+LAST_TRAINING = (
+    "after --all-folds: train each model again for its best number of steps, on validation "
+    "sentences too; evaluate both"
 )
 
 
-LAST_TRAINING = "after --all-folds: train each model again for its best steps, on validation sentences too; judge both"
-
-
-def training_job(method: str, description: str, parts: Sequence[Part] = ()) -> NoReturn:
-    """Run a training job's command line: parse, train, compare, print the table, exit.
+def training_job(
+    method: str, description: str, parts: Mapping[str, RunOptions] | None = None
+) -> NoReturn:
+    """Run the command line of a training job: parse, train, compare, print the table, exit.
 
     Args:
-        method: its name in ``METHODS``.
-        description: what ``--help`` says first.
-        parts: trainings that the job brings stores and settings for; none: what ``--store`` says.
+        method: key in ``METHODS``.
+        description: first lines of ``--help``.
+        parts: store and published settings of each part of the job, by name; None: one part, with
+            the store of ``--store``.
     """
-    usual = METHODS[method].comparison
+    default_comparison = METHODS[method].comparison
     has_folds = any(field.path == FOLD for field in fields(METHODS[method].config))
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -55,14 +60,17 @@ def training_job(method: str, description: str, parts: Sequence[Part] = ()) -> N
             list[str] | None,
             typer.Option(
                 "--compare",
-                help="train these too, for the table: SETTING=VALUE,VALUE; repeatable: all combinations; default: "
-                f"{usual or 'none'}",
+                help="also train other values, for the table: SETTING=VALUE,VALUE; repeatable: "
+                f"all combinations; default: {default_comparison or 'none'}",
             ),
         ] = None,
         seeds: options.Seeds = 1,
         no_baseline: options.NoBaseline = False,
         fold: Annotated[
-            int | None, typer.Option(min=0, help=ONE_FOLD, hidden=not has_folds)
+            int | None,
+            typer.Option(
+                min=0, help=f"fold of a cross-validation: --set {FOLD}=", hidden=not has_folds
+            ),
         ] = None,
         all_folds: Annotated[
             bool, typer.Option("--all-folds", help=ALL_FOLDS, hidden=not has_folds)
@@ -75,61 +83,77 @@ def training_job(method: str, description: str, parts: Sequence[Part] = ()) -> N
         help_: Annotated[
             bool,
             typer.Option(
-                "--help", is_eager=True, callback=help_of(method), help="show this and all settings"
+                "--help",
+                is_eager=True,
+                callback=help_of(method),
+                help="show this and all settings",
             ),
         ] = False,
     ) -> None:
         """The command line; ``--help`` is the description."""
-        source = [] if init is None else [f"encoder.source={quoted(model_folder(init, '--init'))}"]
-        chosen = (*(settings or ()), *source, *([] if fold is None else [f"{FOLD}={fold}"]))
-        compared = _compared_with(compare_with or [], None if all_folds else usual, no_baseline)
-        given = (store, config, chosen, workers, cpus_per_worker, device, name, runs, tracking_uri)
+        all_settings = [*(settings or ())]
+        if init is not None:
+            all_settings.append(f"encoder.source={quoted(model_folder(init, '--init'))}")
+        if fold is not None:
+            all_settings.append(f"{FOLD}={fold}")
+        compared = tuple(compare_with or ())
+        if no_baseline and compared:
+            raise ConfigError(
+                f"--compare {' '.join(compared)} and --no-baseline: got both, want other runs next "
+                "to this one, or none"
+            )
         if last_training and not all_folds:
             raise ConfigError(
-                "--last-training: follows --all-folds, which finds out for how many steps; give both"
+                "--last-training: follows --all-folds, which finds the best number of steps; give "
+                "both"
             )
-        arguments = Arguments(
-            *given, compared, seeds, verbose, yes, has_last_training=last_training
+        given = RunOptions(
+            store=store,
+            config=config,
+            settings=tuple(all_settings),
+            name=name,
+            runs=runs,
+            tracking=tracking_uri,
+            compute=Compute(workers=workers, cpus_per_worker=cpus_per_worker, device=device),
+            verbose=verbose,
+            yes=yes,
         )
         if all_folds and has_folds:
-            _train_all_folds(method, arguments)
-        else:
-            _train(method, arguments, parts)
+            from raybio.experiments.cross_validation import cross_validate
+
+            cross_validate(
+                method, given, compared=compared, seeds=seeds, has_last_training=last_training
+            )
+            return
+        if default_comparison is not None and not (compared or no_baseline or all_folds):
+            compared = (default_comparison,)
+        specs = {
+            part: resolve(method, part_options)
+            for part, part_options in options_by_part(given, parts or {}).items()
+        }
+        from raybio.cli.train_and_compare import train_and_compare
+
+        train_and_compare(specs, compared, seeds)
 
     run_app(app)
 
 
-def _compared_with(given: list[str], usual: str | None, no_baseline: bool) -> tuple[str, ...]:
-    if no_baseline and given:
-        raise ConfigError(
-            f"--compare {' '.join(given)} and --no-baseline: got both, want other runs beside this one, or none"
-        )
-    return tuple(given) if given or no_baseline or usual is None else (usual,)
-
-
-def _train(method: str, arguments: Arguments, parts: Sequence[Part]) -> None:
-    asked = {part.name: _of_part(arguments, part, is_one=len(parts) == 1) for part in parts} or {
-        "": arguments
-    }
-    settled = {name: settle(method, one, Path(sys.argv[0]).stem) for name, one in asked.items()}
-    from raybio.cli.train_and_compare import train_and_show
-
-    train_and_show(settled, arguments.compare, arguments.seeds)
-
-
-def _of_part(arguments: Arguments, part: Part, *, is_one: bool) -> Arguments:
-    name = arguments.name if is_one or not arguments.name else f"{arguments.name}-{part.name}"
-    return replace(arguments, store=part.store, published=part.published, name=name)
-
-
-def _train_all_folds(method: str, arguments: Arguments) -> None:
-    from raybio.experiments.cross_validation import train_and_show
-
-    train_and_show(method, arguments)
+def options_by_part(given: RunOptions, parts: Mapping[str, RunOptions]) -> dict[str, RunOptions]:
+    """Return the options of each part of a job; of a job without parts, the given ones."""
+    if not parts:
+        return {"": given}
+    merged = {}
+    for name, part in parts.items():
+        run_name = given.name
+        # Of several parts, each is a run of its own.
+        if given.name and len(parts) > 1:
+            run_name = f"{given.name}-{name}"
+        merged[name] = replace(given, store=part.store, published=part.published, name=run_name)
+    return merged
 
 
 def help_of(method: str) -> Callable[[typer.Context, bool], None]:
-    """What ``--help`` calls: the command's own help and, below it, the settings of a system."""
+    """Return the callback of ``--help``: the command's own help, then the method's settings."""
 
     def show(context: typer.Context, value: bool) -> None:
         if not value:
@@ -142,10 +166,10 @@ def help_of(method: str) -> Callable[[typer.Context, bool], None]:
 
 
 def _print_settings(method: str) -> None:
-    entry = METHODS[method]
+    settings = fields(METHODS[method].config)
     if not sys.stdout.isatty():
         print("\nSettings (--set or YAML): path, type, default, range, meaning")
-        for field in fields(entry.config):
+        for field in settings:
             print(
                 f"  {field.path}  {field.type}  {field.default}  {field.range}\n      {field.meaning}"
             )
@@ -153,6 +177,6 @@ def _print_settings(method: str) -> None:
     table = Table(
         "setting", "type", "default", "range", "meaning", title="Settings, for --set or a YAML file"
     )
-    for field in fields(entry.config):
+    for field in settings:
         table.add_row(*field)
     Console().print(table, markup=False)

@@ -1,81 +1,91 @@
-"""Train the runs of a command, and print their table."""
+"""Train the runs of a command, compare them, and print their tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from rich.console import Console
 
 from raybio.core.records import read_recomputable
 from raybio.runtime.compare.table import ResultTable, lines_for_terminal, write_joint_table
 from raybio.runtime.compare.variations import Variation, compare, variants_of
-from raybio.runtime.run.driver import TrainRequest, check_request, with_precision
-from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.checks import check_spec
+from raybio.runtime.run.precision import with_precision
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import RunSpec
 
 
-def train_and_show(
-    settled: Mapping[str, Mapping[str, Any]], compared: Sequence[str], seeds: int
+def train_and_compare(
+    spec_by_part: Mapping[str, RunSpec], compared: Sequence[str], seeds: int
 ) -> None:
-    """Train what was asked for, one after the other, each compared with its kin; several end in one more table.
+    """Train the parts of a job one after the other, and print the table of each.
+
+    Each part is compared with its variants. Several parts, such as tasks, end in one more table.
 
     Args:
-        settled: name of a part of the job -> the fields of its ``TrainRequest``.
+        spec_by_part: run of each part of the job, by the part's name.
         compared: other values of settings, as ``--compare`` takes them.
-        seeds: how many seeds each is trained with.
+        seeds: number of seeds that each run is trained with.
 
     Raises:
-        RaybioError: as ``train``; what can be known to be wrong with any part, before the first is trained.
+        RaybioError: as ``train``. What is wrong with any part is raised before the first is
+            trained.
     """
-    requests = {name: TrainRequest(**fields) for name, fields in settled.items()}
-    several = len(requests) > 1
-    if several:
-        runs = [
-            variants.request
-            for request in requests.values()
-            for variants in variants_of(request, _variations(request, compared, seeds))
-        ]
-        for run in runs:
-            check_request(run)
-        precision_by_run = {run.name: run.precision for run in with_precision(runs)}
-        requests = {
-            name: replace(request, precision=precision_by_run[request.name])
-            for name, request in requests.items()
-        }
-    shown = {}
-    for name, request in requests.items():
-        if several:
+    has_several = len(spec_by_part) > 1
+    if has_several:
+        spec_by_part = _checked(spec_by_part, compared, seeds)
+    compared_parts = {}
+    for name, spec in spec_by_part.items():
+        if has_several:
             print(f"\n{name}", flush=True)
-        shown[name] = _train_and_show(request, _variations(request, compared, seeds))
-    if several:
-        path = write_joint_table(shown)
+        result, table = compare(spec, _variations(spec, compared, seeds))
+        _print_result(result, table)
+        compared_parts[name] = (table, result.folder)
+    if has_several:
+        path = write_joint_table(compared_parts)
         print(f"\n{path.read_text(encoding='utf-8')}\n{path}")
 
 
-def _variations(request: TrainRequest, compared: Sequence[str], seeds: int) -> list[Variation]:
+def _checked(
+    spec_by_part: Mapping[str, RunSpec], compared: Sequence[str], seeds: int
+) -> dict[str, RunSpec]:
+    """Check the runs of all parts and their variants, and decide one precision for all."""
+    runs = []
+    for spec in spec_by_part.values():
+        runs += [variant.spec for variant in variants_of(spec, _variations(spec, compared, seeds))]
+    for run in runs:
+        check_spec(run)
+    precision_by_run = {run.name: run.precision for run in with_precision(runs)}
+    return {
+        name: replace(spec, precision=precision_by_run[spec.name])
+        for name, spec in spec_by_part.items()
+    }
+
+
+def _variations(spec: RunSpec, compared: Sequence[str], seeds: int) -> list[Variation]:
     variations = [Variation.parse(text) for text in compared]
     if seeds > 1:
-        first = request.config.seed
+        first = spec.config.seed
         variations.append(Variation("seed", tuple(range(first, first + seeds))))
     return variations
 
 
-def _train_and_show(
-    request: TrainRequest, variations: Sequence[Variation]
-) -> tuple[ResultTable, RunFolder]:
-    result, table = compare(request, variations)
+def _print_result(result: Result, table: ResultTable) -> None:
+    folder = result.folder
     console = Console()
     if result.was_finished:
         console.print(
-            f"{result.folder.name} was finished already, at step {result.step:,}", highlight=False
+            f"{folder.name} was finished already, at step {result.step:,}", highlight=False
         )
     for renderable in lines_for_terminal(table):
         console.print(renderable)
-    uri = (read_recomputable(result.folder.tracking, "tracking") or {}).get("uri", "")
-    for what, where in {
-        "result": result.folder.result,
-        "model": result.folder.export,
-        "plots": result.folder.plots,
-        "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {uri.split('@')[-1]}",
-    }.items():
-        console.print(f"{what:>7}: {where}", highlight=False, soft_wrap=True, markup=False)
-    return table, result.folder
+    uri = (read_recomputable(folder.tracking, "tracking") or {}).get("uri", "")
+    # What stands before "@" may be a password.
+    shown_uri = uri.split("@")[-1]
+    lines = {
+        "result": folder.result,
+        "model": folder.export,
+        "plots": folder.plots,
+        "MLflow": f"run {result.mlflow_run_id}, mlflow ui --backend-store-uri {shown_uri}",
+    }
+    for title, text in lines.items():
+        console.print(f"{title:>7}: {text}", highlight=False, soft_wrap=True, markup=False)

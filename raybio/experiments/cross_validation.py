@@ -24,8 +24,10 @@ from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_table
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.notices import WarningPrinter
-from raybio.runtime.run.request import FOLD, Arguments, default_folder, settle
-from raybio.runtime.run.tasks import Share, work_off
+from raybio.runtime.run.options import FOLD, RunOptions, default_folder, resolve
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.run.tasks import run_tasks
+from raybio.runtime.tune.trial import FINISHED, SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -93,87 +95,85 @@ def models_of(config: TrainingConfig, more: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*models, *(TAGS_OF[model] for model in models)]))
 
 
-def train_and_show(method: str, arguments: Arguments) -> None:
-    """Carry out ``--all-folds``, and print the table.
+def cross_validate(
+    method: str,
+    options: RunOptions,
+    *,
+    compared: Sequence[str],
+    seeds: int,
+    has_last_training: bool,
+) -> None:
+    """Train every fold, evaluate the models together, and print the table.
+
+    Args:
+        method: key in ``METHODS``.
+        options: options of the training job.
+        compared: other models, as ``--compare`` takes them.
+        seeds: number of seeds; only 1 is possible.
+        has_last_training: whether each model is trained again on validation sentences too.
 
     Raises:
         RaybioError: as ``train_all_folds``.
-        ConfigError: for arguments that are wrong, or that mean nothing here.
+        ConfigError: for options that are wrong, or have no meaning here.
     """
-    if arguments.seeds > 1 or (arguments.workers or 1) > 1:
+    if seeds > 1 or options.compute.num_workers > 1:
         raise ConfigError(
-            "--all-folds: a fold is a trial of one worker and one seed; leave --seeds and --workers out"
+            "--all-folds: a fold is a trial of one worker and one seed; leave --seeds and "
+            "--workers out"
         )
-    if arguments.runs is not None:
+    if options.runs is not None:
         raise ConfigError(
             "--all-folds: is a sweep and goes to sweeps/; RAYBIO_SWEEPS changes that, and not --runs"
         )
-    if any(text.partition("=")[0].strip() == FOLD for text in arguments.settings):
+    if any(text.partition("=")[0].strip() == FOLD for text in options.settings):
         raise ConfigError(
             f"--all-folds trains every fold, and {FOLD} names one; leave one of them out"
         )
     sweeps = default_folder("sweeps", "RAYBIO_SWEEPS")
-    begun = RunFolder(sweeps, arguments.name).read_identity() if arguments.name else None
-    if begun and arguments.store is None and arguments.config is None:
+    identity = RunFolder(sweeps, options.name).read_identity() if options.name else None
+    if identity and options.store is None and options.config is None:
         raise ConfigError(
-            f"--name {arguments.name}: is a cross-validation of {begun['store']}; to go on with it, give --store and "
-            "the same settings again"
+            f"--name {options.name}: is a cross-validation of {identity['store']}; to resume it, "
+            "give --store and the same settings again"
         )
-    settled = settle(method, arguments, "folds")
-    models = models_of(settled["config"], arguments.compare)
-    swept = train_all_folds(
-        settled["config"],
-        models,
-        store=settled["store"],
-        name=arguments.name or "-".join([settled["name"], *models]),
-        sweeps=sweeps,
-        tracking=settled["tracking"],
-        share=Share(
-            settled["cpus_per_worker"], 0 if arguments.device == "cpu" else None, arguments.verbose
-        ),
-        has_last_training=arguments.has_last_training,
+    run = resolve(method, options, name_prefix=f"{method}-folds")
+    models = models_of(run.config, compared)
+    compute = Compute(
+        cpus_per_worker=run.compute.cpus_per_worker,
+        gpus_per_worker=0 if options.compute.device == "cpu" else None,
     )
+    name = options.name or "-".join([run.name, *models])
+    run = replace(run, name=name, runs=sweeps, compute=compute, explicit=frozenset())
+    swept = train_all_folds(run, models, has_last_training=has_last_training)
     folder = swept.folder.path
     print((folder / "folds.md").read_text(encoding="utf-8"))
-    print(f"table, and where each model is: {folder / 'folds.md'}; each fold: {folder / 'folds'}")
-    print(
-        f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}"
-    )
+    print(f"table, and folder of each model: {folder / 'folds.md'}; each fold: {folder / 'folds'}")
+    # What stands before "@" may be a password.
+    uri = swept.uri.split("@")[-1]
+    print(f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}")
 
 
 def train_all_folds(
-    config: TrainingConfig,
-    models: Sequence[str],
-    *,
-    store: Path,
-    name: str,
-    sweeps: Path,
-    tracking: str | None = None,
-    share: Share,
-    has_last_training: bool,
+    run: RunSpec, models: Sequence[str], *, has_last_training: bool
 ) -> "SweepResult":
-    """Train and judge; what has ended is not done again.
+    """Train and evaluate each model on each fold; what has ended is not repeated.
+
+    Args:
+        run: the sweep as a run: base configuration, store, name, folder of sweeps and compute.
+        models: models that are trained.
+        has_last_training: whether each model is trained again on validation sentences too.
 
     Raises:
         RaybioError: as ``sweep``.
-        ClusterError: if a trial did not come to its end.
+        ClusterError: if a trial did not reach its end.
     """
-    # Only now: this imports Ray and MLflow, which takes seconds.
-    from raybio.runtime.tune.driver import SweepRequest, sweep
-    from raybio.runtime.tune.trial import FINISHED
+    from raybio.runtime.tune.driver import sweep
 
-    # What is looked at is the loss alone: judging comes at the end.
-    config = override(config, "evaluation.num_sentences_in_training", "0")
-    sentences = open_store(store, WordStore)
-    num_folds = sentences.num_folds
-    request = SweepRequest(
-        fold_space(config, models, num_folds), config, store, name, sweeps, tracking=tracking
-    )
-    swept = sweep(
-        replace(
-            request, cpus_per_worker=share.cpus, gpus_per_worker=share.gpus, verbose=share.verbose
-        )
-    )
+    # The sweep compares losses; models are evaluated at the end.
+    config = override(run.config, "evaluation.num_sentences_in_training", "0")
+    sentences = open_store(run.store, WordStore)
+    space = fold_space(config, models, sentences.num_folds)
+    swept = sweep(SweepSpec(space=space, run=replace(run, config=config)))
     failed = [
         f"{json.dumps(trial.settings)}: {trial.error}"
         for trial in swept.trials
@@ -181,35 +181,35 @@ def train_all_folds(
     ]
     if failed:
         raise ClusterError(
-            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not come to their end, such as "
-            f"{failed[0]}. The same command tries again those that failed for want of a machine; others want another "
-            "--name"
+            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not reach their "
+            f"end, such as {failed[0]}. The same command repeats those that failed for want of a "
+            "machine; others want another --name"
         )
-    return _judged(swept, Path(store).absolute(), sentences, share, has_last_training)
+    return _evaluate_together(swept, run, sentences, has_last_training)
 
 
-def _judged(
-    swept: "SweepResult", store: Path, sentences: WordStore, share: Share, has_last_training: bool
+def _evaluate_together(
+    swept: "SweepResult", run: RunSpec, sentences: WordStore, has_last_training: bool
 ) -> "SweepResult":
-    """Judge what was trained, train again what is to be, and write the tables."""
-    # Only now: this imports MLflow, which takes seconds.
+    """Evaluate the models, train the last ones, and write the tables."""
     from raybio.runtime.tracking.tracker import add_artifacts
 
-    folder, models = swept.folder, swept.spec.space.space[MODEL].values
+    folder = swept.folder
+    models = swept.spec.space.space[MODEL].values
+    store = run.store.absolute()
     trials = {(trial.settings[MODEL], trial.settings[FOLD]): trial for trial in swept.trials}
     exports = {key: folder.path / "trials" / trial.name / "export" for key, trial in trials.items()}
     folders = _folders(folder, exports, "")
     entries = judgements(folder, store, exports, models)
-    work_off(entries, share)
+    run_tasks(entries, run.compute, verbose=run.verbose)
     if has_last_training:
-        last = last_trainings(swept, store, entries)
-        _train_last(list(last.values()), share)
+        last = last_trainings(swept, entries)
+        _train_last(list(last.values()), run)
         exports = {key: one.folder.export for key, one in last.items()}
         folders += _folders(folder, exports, AFTER_LAST)
         again = judgements(folder, store, exports, models, after=AFTER_LAST, is_untuned_too=False)
-        work_off(again, share)
+        run_tasks(again, run.compute, verbose=run.verbose)
         entries += again
-    # Only now: this imports torch and transformers, which takes seconds.
     from raybio.methods.relation_graphs.evaluate import chance_of_fold
 
     export_by_fold = {fold: export for (_, fold), export in exports.items()}
@@ -233,20 +233,20 @@ def _judged(
     return swept
 
 
-def _train_last(trainings: Sequence[LastTraining], share: Share) -> None:
+def _train_last(trainings: Sequence[LastTraining], run: RunSpec) -> None:
     """Train what is not trained yet, and print what the trainings warn of, also if one of them fails."""
     warnings = WarningPrinter()
     for one in trainings:
         warnings.follow(one.folder.notices)
     try:
-        work_off(trainings, share)
+        run_tasks(trainings, run.compute, verbose=run.verbose)
     finally:
         for one in trainings:
             warnings.show(one.folder.notices, one.folder.name)
 
 
 def last_trainings(
-    swept: "SweepResult", store: Path, judged: Sequence[Judgement]
+    swept: "SweepResult", judged: Sequence[Judgement]
 ) -> dict[tuple[str, int], LastTraining]:
     """(model, fold) -> its last training, for the steps and with the numbers of neighbours that were best."""
     rule_by_export: dict[Path, dict[str, float]] = {}
@@ -261,15 +261,16 @@ def last_trainings(
         rule = rule_by_export[trained.export]
         assert trial.best_step is not None  # it came to its end
         config = last_config(swept.spec.config(trial.settings), trial.best_step, rule)
-        trainings[model, fold] = LastTraining(
-            swept.spec.space.method,
-            config,
-            trained.precision or swept.spec.precision_of(config),
-            store,
-            RunFolder(swept.folder.path / "last", f"{model}-{fold}"),
-            swept.uri,
-            swept.mlflow_run_id,
+        run = replace(
+            swept.spec.run,
+            config=config,
+            name=f"{model}-{fold}",
+            runs=swept.folder.path / "last",
+            tracking=swept.uri,
+            precision=trained.precision or swept.spec.precision_of(config),
+            parent_run_id=swept.mlflow_run_id,
         )
+        trainings[model, fold] = LastTraining(run)
         trainings[model, fold].open()
     return trainings
 

@@ -14,7 +14,7 @@ from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.formats import read_task_files
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
 from raybio.methods.sppt.downstream.tasks import TaskConfig, prepare_task
-from raybio.runtime.run.request import Part, default_folder
+from raybio.runtime.run.options import RunOptions, default_folder
 from raybio.store.demo_corpus import cached_store
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.store import SCHEMA_VERSION, open_store
@@ -61,8 +61,8 @@ PUBLISHED: dict[str, TaskSettings] = {
 
 def task_parts(
     names: Sequence[str], data: Sequence[Path], stores: Sequence[Path]
-) -> tuple[Part, ...]:
-    """Return the store and the published settings of each task.
+) -> dict[str, RunOptions]:
+    """Return options with the store and the published settings of each task.
 
     Args:
         names: tasks.
@@ -80,9 +80,10 @@ def task_parts(
     for name, store in zip(names, opened, strict=True):
         if store.task != name:
             raise ConfigError(f"--store {store.path}: is of {store.task}, want one of {name}")
-    return tuple(
-        Part(store.task, store.path, partial(published_settings, store)) for store in opened
-    )
+    return {
+        store.task: RunOptions(store=store.path, published=partial(published_settings, store))
+        for store in opened
+    }
 
 
 def kept_task(name: str, data: Path) -> TaskStore:

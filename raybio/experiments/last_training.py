@@ -1,87 +1,84 @@
-"""The last training of a cross-validation: on the validation sentences as well, when all has been chosen by them.
+"""The last training of a cross-validation: on the validation sentences as well.
 
-Each model of each fold is trained from its beginning, for the steps that were best without those sentences, and keeps
-its last weights (Theodoropoulos et al., 2021).
+Validation sentences have chosen everything by then. Each model of each fold is trained from its
+beginning, for the steps that were best without those sentences, and keeps its last weights
+(Theodoropoulos et al. 2021).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from raybio.core.config import override_all
 from raybio.core.records import read_recomputable
+from raybio.methods import METHODS
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import COMPLETE, RunFolder
 from raybio.runtime.run.notices import warnings_to
+from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
 
 @dataclass(frozen=True)
 class LastTraining:
-    """One training of one model on one fold: a run in a folder of its own.
+    """One training of one model on one fold: a ``Task`` that is a run in a folder of its own.
 
     Attributes:
-        method: its name in ``METHODS``.
-        config: of the training.
-        precision: ``fp32`` or ``bf16``, that of the sweep.
-        store: path of the prepared store.
-        folder: of the run; ``export/`` is the model.
-        tracking: MLflow tracking URI.
-        parent_run_id: the MLflow run that it belongs to; None if MLflow could not be reached.
+        run: the run, with the sweep's precision and MLflow run; ``export/`` is the model.
     """
 
-    method: str
-    config: TrainingConfig
-    precision: str
-    store: Path
-    folder: RunFolder
-    tracking: str
-    parent_run_id: str | None
+    run: RunSpec
 
     def __str__(self) -> str:
-        """What is told of it."""
-        return f"trained {self.folder.name} on validation sentences too, {self.config.schedule.max_steps:,} steps"
+        """Return the line that is printed when it is done."""
+        steps = self.run.config.schedule.max_steps
+        return f"trained {self.run.name} on validation sentences too, {steps:,} steps"
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of the run."""
+        return self.run.folder
 
     @property
     def is_done(self) -> bool:
-        """Whether it came to its end."""
-        return (read_recomputable(self.folder.outcome, "outcome") or {}).get("status") in COMPLETE
+        """Whether the training reached its end."""
+        outcome = read_recomputable(self.folder.outcome, "outcome") or {}
+        return outcome.get("status") in COMPLETE
 
     def open(self) -> None:
-        """Make its folder, or look whether the folder is of this training.
+        """Make the folder, or check that the folder is of this training.
 
         Raises:
             CheckpointError: if it holds another run.
             ClusterError: if it cannot be made.
         """
+        assert self.run.precision is not None
         self.folder.make()
-        self.folder.open(self.method, self.config, self.store, open_store(self.store).digest, ())
-        self.folder.record_precision(self.precision)
+        digest = open_store(self.run.store).digest
+        self.folder.open(self.run.method, self.run.config, self.run.store, digest, ())
+        self.folder.record_precision(self.run.precision)
 
-    def work(self, place: TrialResources) -> None:
-        """Train, or go on from the newest checkpoint; warnings go into the notices of the run.
+    def work(self, reserved: TrialResources) -> None:
+        """Train, or resume from the newest checkpoint; warnings go to the notices of the run.
 
         Raises:
             RaybioError: as any training.
         """
-        # Only now: these import torch and transformers, which takes seconds.
         import torch
 
-        from raybio.methods import METHODS
-        from raybio.runtime.run.worker import walk_alone
+        from raybio.runtime.run.run_loop import train_single_process
 
-        torch.set_num_threads(max(1, int(place.cpus_per_worker)))
-        # Models are judged in pairs, afterwards: judging each here would take longer than the training.
-        system = replace(METHODS[self.method].build(self.config, self.store), final_evaluate=None)
-        device = "cuda" if place.gpus_per_worker else "cpu"
-        reports = walk_alone(
-            system,
-            self.config,
+        assert self.run.precision is not None
+        torch.set_num_threads(max(1, int(reserved.cpus_per_worker)))
+        system = METHODS[self.run.method].build(self.run.config, self.run.store)
+        reports = train_single_process(
+            # Models are evaluated in pairs, later: evaluating each takes longer than its training.
+            replace(system, final_evaluate=None),
+            self.run.config,
             self.folder,
-            device=device,
-            precision=self.precision,
+            device="cuda" if reserved.gpus_per_worker else "cpu",
+            precision=self.run.precision,
             stop=self.folder.stop,
             goal=None,
         )
@@ -89,26 +86,31 @@ class LastTraining:
             for _ in reports:
                 pass
 
-    def keep(self, found: None) -> None:
-        """Tell MLflow of the run, which its folder keeps."""
-        # Only now: this imports MLflow, which takes seconds.
+    def keep(self, result: None) -> None:
+        """Report the run to MLflow; its folder is the result."""
         from raybio.runtime.tracking.tracker import Tracker
 
-        config, digest = self.config.to_mapping(), open_store(self.store).digest
+        assert self.run.tracking is not None
         Tracker(
-            self.folder, self.tracking, self.method, config, digest, self.parent_run_id
+            self.folder,
+            self.run.tracking,
+            self.run.method,
+            self.run.config.to_mapping(),
+            open_store(self.run.store).digest,
+            self.run.parent_run_id,
         ).catch_up()
 
 
 def last_config(
     config: TrainingConfig, num_steps: int, rule: Mapping[str, float]
 ) -> TrainingConfig:
-    """The configuration of a last training.
+    """Return the configuration of a last training.
 
     Args:
-        config: of the training that came before.
+        config: configuration of the training before.
         num_steps: its best step.
-        rule: how its neighbours vote, as was chosen by validation sentences.
+        rule: number of neighbours of pairs and tags, and weight of the linear probe, chosen on
+            validation sentences.
 
     Raises:
         ConfigError: if the settings do not fit each other.

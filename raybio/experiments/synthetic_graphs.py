@@ -2,7 +2,7 @@
 
 sweeps/NAME/
     trials/…                 one training each; export/ is its model
-    graphs.md, .json         AUROC without and with the graph loss (Table 1), and what homophily foretold
+    graphs.md, .json         AUROC without and with the graph loss (Table 1), and what homophily predicted
     noise.png                over the noise of a graph (Figure 3), where several are trained
     map-GRAPH.png            the nodes in the embedding space, with their links and the surface that they lie on: draw
                              0, without and with the graph loss
@@ -28,7 +28,9 @@ from raybio.methods.sppt.synthetic.graphs import synthetic_graph
 from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import embedded_nodes, published_settings
-from raybio.runtime.run.request import Arguments, default_folder, settle
+from raybio.runtime.run.options import RunOptions, default_folder, resolve
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.tune.trial import FINISHED, SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -59,13 +61,13 @@ class Experiments(NamedTuple):
     noise: tuple[float, ...]
 
 
-def experiment_space(config_by_kind: Mapping[str, Config], asked: Experiments) -> SearchSpace:
+def experiment_space(config_by_kind: Mapping[str, Config], experiments: Experiments) -> SearchSpace:
     """The sweep of these experiments; settings in which the graphs differ are tied to the graph.
 
     Raises:
         ConfigError: for a λ of 0, with which there is nothing to compare.
     """
-    weight = config_by_kind[asked.kinds[0]].objective.lambda_spml
+    weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
     if not weight:
         raise ConfigError(
             f"{WEIGHT}: got 0, which is trained beside it in any case; want a number above 0"
@@ -79,12 +81,12 @@ def experiment_space(config_by_kind: Mapping[str, Config], asked: Experiments) -
     ]
     steps = max(config.schedule.max_steps for config in config_by_kind.values())
     space = {
-        KIND: Distribution("choice", asked.kinds),
-        REPEAT: Distribution("choice", tuple(range(asked.repeats))),
-        NOISE: Distribution("choice", asked.noise),
+        KIND: Distribution("choice", experiments.kinds),
+        REPEAT: Distribution("choice", tuple(range(experiments.repeats))),
+        NOISE: Distribution("choice", experiments.noise),
         WEIGHT: Distribution("choice", (0.0, weight)),
     }
-    num_trials = len(asked.kinds) * asked.repeats * len(asked.noise) * 2
+    num_trials = len(experiments.kinds) * experiments.repeats * len(experiments.noise) * 2
     return SearchSpace(
         method="sppt_synthetic",
         metric=METRIC,
@@ -104,52 +106,47 @@ def experiment_space(config_by_kind: Mapping[str, Config], asked: Experiments) -
     )
 
 
-def train_and_show(
-    arguments: Arguments, asked: Experiments, gpus_per_worker: float | None = None
-) -> None:
-    """Carry out the experiments, and print their table.
+def run_experiments(options: RunOptions, experiments: Experiments) -> None:
+    """Run the experiments as one sweep, and print their table.
 
     Args:
-        arguments: of the command line.
-        asked: what is trained.
-        gpus_per_worker: of each trial, a fraction lets trials share one; None: 1 if there are GPUs.
+        options: options of the command line; ``compute`` is that of a trial.
+        experiments: graphs, draws and noise.
 
     Raises:
         RaybioError: as ``sweep``.
-        ConfigError: for arguments that are wrong.
-        ClusterError: if a trial did not come to its end.
+        ConfigError: for wrong options.
+        ClusterError: if a trial did not reach its end.
     """
-    if arguments.device not in ("auto", "cpu"):
+    compute = options.compute
+    if compute.device not in ("auto", "cpu"):
         raise ConfigError(
-            f"--device: got {arguments.device!r}, want auto or cpu; --gpus-per-worker shares GPUs"
+            f"--device: got {compute.device!r}, want auto or cpu; --gpus-per-worker shares GPUs"
         )
-    config_by_kind, settled = _settled(arguments, asked)
-    # Only now: this imports Ray and MLflow, which takes seconds.
-    from raybio.runtime.tracking.tracker import add_artifacts
-    from raybio.runtime.tune.driver import SweepRequest, sweep
-    from raybio.runtime.tune.trial import FINISHED
-
-    space, store = experiment_space(config_by_kind, asked), open_store(settled["store"], TopicStore)
-    for settings in _draws(
-        asked
-    ):  # too few sentences or too much noise are told before anything is trained
-        nodes = synthetic_graph(store, override_all(config_by_kind[settings[KIND]], settings).graph)
+    config_by_kind, run = _resolve_kinds(options, experiments)
+    space = experiment_space(config_by_kind, experiments)
+    store = open_store(run.store, TopicStore)
+    # Too few sentences or too much noise is reported before anything is trained.
+    for settings in _draws(experiments):
+        config = override_all(config_by_kind[settings[KIND]], settings)
+        nodes = synthetic_graph(store, config.graph)
         if settings[REPEAT] == 0:
-            print(_foretold(settings, describe(nodes)))
-    request = SweepRequest(
-        space,
-        config_by_kind[asked.kinds[0]],
-        settled["store"],
-        arguments.name or f"{settled['name']}-{_digest(asked, config_by_kind)}",
-        default_folder("sweeps", "RAYBIO_SWEEPS"),
-        tracking=settled["tracking"],
+            print(_describe_graph(settings, describe(nodes)))
+    from raybio.runtime.tracking.tracker import add_artifacts
+    from raybio.runtime.tune.driver import sweep
+
+    run = replace(
+        run,
+        config=config_by_kind[experiments.kinds[0]],
+        name=options.name or f"{run.name}-{_digest(experiments, config_by_kind)}",
+        runs=default_folder("sweeps", "RAYBIO_SWEEPS"),
+        compute=Compute(
+            cpus_per_worker=run.compute.cpus_per_worker,
+            gpus_per_worker=0 if compute.device == "cpu" else compute.gpus_per_worker,
+        ),
+        explicit=frozenset(),
     )
-    given = {"cpus_per_worker": settled["cpus_per_worker"], "verbose": arguments.verbose}
-    swept = sweep(
-        replace(
-            request, gpus_per_worker=0 if arguments.device == "cpu" else gpus_per_worker, **given
-        )
-    )
+    swept = sweep(SweepSpec(space=space, run=run))
     failed = [
         f"{json.dumps(trial.settings)}: {trial.error}"
         for trial in swept.trials
@@ -157,42 +154,49 @@ def train_and_show(
     ]
     if failed:
         raise ClusterError(
-            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not come to their end, such as "
-            f"{failed[0]}. The same command tries again those that failed for want of a machine"
+            f"{swept.folder.path}: {len(failed)} of {len(swept.trials)} trials did not reach their "
+            f"end, such as {failed[0]}. The same command repeats those that failed for want of a "
+            "machine"
         )
-    files = report(swept, config_by_kind, store, asked)
+    files = report(swept, config_by_kind, store, experiments)
     add_artifacts(swept.folder, files)
     print(files[0].read_text(encoding="utf-8"))
     for path in files:
         print(path)
-    print(
-        f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {swept.uri.split('@')[-1]}"
-    )
+    # What stands before "@" may be a password.
+    uri = swept.uri.split("@")[-1]
+    print(f"MLflow: run {swept.mlflow_run_id}, mlflow ui --backend-store-uri {uri}")
 
 
-def _digest(asked: Experiments, config_by_kind: Mapping[str, Config]) -> str:
-    """Four digits of what is asked of all graphs, of which a sweep's own name knows the first one's settings alone."""
-    told = repr((tuple(asked), [fingerprint(config) for config in config_by_kind.values()]))
-    return hashlib.sha256(told.encode()).hexdigest()[:4]
+def _digest(experiments: Experiments, config_by_kind: Mapping[str, Config]) -> str:
+    """Return four digits of all experiments.
 
-
-def _settled(arguments: Arguments, asked: Experiments) -> tuple[dict[str, Config], dict[str, Any]]:
-    """Each graph's configuration, over a store with the paper's for it below what is given, and the request's fields.
-
-    A single evaluation, with the last weights: choosing a step by the nodes that are judged would be in their favour.
+    The resolved name of the run covers the settings of the first graph only.
     """
-    found = {}
-    for kind in asked.kinds:
+    configs = [fingerprint(config) for config in config_by_kind.values()]
+    text = repr((tuple(experiments), configs))
+    return hashlib.sha256(text.encode()).hexdigest()[:4]
+
+
+def _resolve_kinds(
+    options: RunOptions, experiments: Experiments
+) -> tuple[dict[str, Config], RunSpec]:
+    """Return the configuration of each kind of graph, and the run of the first one.
+
+    Over a store, the paper's settings for the graph lie below the given ones. Only the last
+    weights are evaluated: choosing a step by the evaluated nodes would be biased.
+    """
+    config_by_kind: dict[str, Config] = {}
+    runs = []
+    for kind in experiments.kinds:
         # The embedded sentences have settings of their own.
-        published = None if arguments.store is None else partial(_published, kind)
-        found[kind] = settle("sppt_synthetic", replace(arguments, published=published), "synthetic")
-    config_by_kind = {
-        kind: override_all(
-            one["config"], {"schedule.evaluate_every_steps": one["config"].schedule.max_steps}
+        published = None if options.store is None else partial(_published, kind)
+        run = resolve("sppt_synthetic", replace(options, published=published))
+        runs.append(run)
+        config_by_kind[kind] = override_all(
+            run.config, {"schedule.evaluate_every_steps": run.config.schedule.max_steps}
         )
-        for kind, one in found.items()
-    }
-    return config_by_kind, found[asked.kinds[0]]
+    return config_by_kind, runs[0]
 
 
 def _published(kind: Any, given: TrainingConfig | None) -> Mapping[str, object]:
@@ -203,48 +207,49 @@ def report(
     swept: "SweepResult",
     config_by_kind: Mapping[str, Config],
     store: TopicStore,
-    asked: Experiments,
+    experiments: Experiments,
 ) -> list[Path]:
     """Write table and figures into the sweep's folder; the table comes first."""
-    # Only now: this imports matplotlib.
     from raybio.evaluation.figures import save_figure
     from raybio.methods.sppt.synthetic.plots import draw_nodes, plot_noise
 
     folder = swept.folder.path
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
-    weight = config_by_kind[asked.kinds[0]].objective.lambda_spml
+    weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
     scores = [
         GraphScores(
             kind,
             noise,
             [
                 describe(_graph(store, config_by_kind[kind], kind, draw, noise))["homophily"]
-                for draw in range(asked.repeats)
+                for draw in range(experiments.repeats)
             ],
             *(
-                [value[kind, draw, noise, one] for draw in range(asked.repeats)]
+                [value[kind, draw, noise, one] for draw in range(experiments.repeats)]
                 for one in (0.0, weight)
             ),
         )
-        for kind in asked.kinds
-        for noise in asked.noise
+        for kind in experiments.kinds
+        for noise in experiments.noise
     ]
     write_record(
         folder / "graphs.json", "synthetic graphs", {"graphs": [one._asdict() for one in scores]}
     )
     (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")
     files = [folder / "graphs.md", folder / "graphs.json"]
-    if len(asked.noise) > 1:
+    if len(experiments.noise) > 1:
         files.append(plot_noise(scores, folder / "noise.png"))
     exports = {
         _key(trial.settings): folder / "trials" / trial.name / "export" for trial in swept.trials
     }
-    for kind in asked.kinds:
-        chosen = override_all(config_by_kind[kind], {KIND: kind, REPEAT: 0, NOISE: asked.noise[0]})
+    for kind in experiments.kinds:
+        chosen = override_all(
+            config_by_kind[kind], {KIND: kind, REPEAT: 0, NOISE: experiments.noise[0]}
+        )
         panels = {}
         for title, one in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
             nodes, embedding_ND = embedded_nodes(
-                exports[kind, 0, asked.noise[0], one], store, chosen
+                exports[kind, 0, experiments.noise[0], one], store, chosen
             )
             panels[title] = embedding_ND
         files.append(save_figure(draw_nodes(panels, nodes, kind), folder / f"map-{kind}.png"))
@@ -257,12 +262,12 @@ def _graph(store: TopicStore, config: Config, kind: str, draw: int, noise: float
     )
 
 
-def _draws(asked: Experiments) -> Sequence[dict[str, Any]]:
+def _draws(experiments: Experiments) -> Sequence[dict[str, Any]]:
     return [
         {KIND: kind, REPEAT: draw, NOISE: noise}
-        for kind in asked.kinds
-        for draw in range(asked.repeats)
-        for noise in asked.noise
+        for kind in experiments.kinds
+        for draw in range(experiments.repeats)
+        for noise in experiments.noise
     ]
 
 
@@ -275,7 +280,7 @@ def _key(settings: Mapping[str, Any]) -> tuple[str, int, float, float]:
     )
 
 
-def _foretold(settings: Mapping[str, Any], facts: Mapping[str, float]) -> str:
+def _describe_graph(settings: Mapping[str, Any], facts: Mapping[str, float]) -> str:
     noise = f", noise {settings[NOISE]:g}" if settings[NOISE] else ""
     sizes = ", ".join(f"{facts[name]} {name}" for name in ("nodes", "links", "classes"))
     return f"{settings[KIND]}{noise}: {sizes}; neighbours tell the class of {100 * facts['homophily']:.0f} % of the nodes"

@@ -21,30 +21,32 @@ from raybio.core.records import read_record, write_record
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.compare.variations import Variation, compare
 from raybio.runtime.run import driver as runtime_train
-from raybio.runtime.run.driver import (
-    InterruptedRunError,
-    TrainRequest,
-    _Follower,
-    _status,
-    _summary,
-    check_request,
-    train,
-)
+from raybio.runtime.run.checks import check_spec
+from raybio.runtime.run.driver import InterruptedRunError, train
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.follower import Follower
 from raybio.runtime.run.metrics_log import MetricsLog
 from raybio.runtime.run.notices import report_start
 from raybio.runtime.run.progress import ProgressView
+from raybio.runtime.run.result import status_of_run, summarise
+from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 
 
 @pytest.fixture
-def request_one(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig) -> TrainRequest:
-    return TrainRequest("sppt_protein", tiny_training, tiny_store.path, "first", tmp_path / "runs")
+def request_one(tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig) -> RunSpec:
+    return RunSpec(
+        method="sppt_protein",
+        config=tiny_training,
+        store=tiny_store.path,
+        name="first",
+        runs=tmp_path / "runs",
+    )
 
 
-def assert_nothing_recorded(request: TrainRequest) -> None:
+def assert_nothing_recorded(request: RunSpec) -> None:
     runs = Path(request.runs)
     assert not (runs.parent / "mlflow.db").exists()
     assert not RunFolder(runs, request.name).result.exists()
@@ -52,9 +54,9 @@ def assert_nothing_recorded(request: TrainRequest) -> None:
 
 
 def test_a_plan_that_cannot_run_is_refused_before_ray_starts_and_leaves_no_trace(
-    request_one: TrainRequest, monkeypatch: pytest.MonkeyPatch
+    request_one: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = replace(request_one, workers=99, use_gpu=False)
+    request = replace(request_one, compute=replace(request_one.compute, workers=99, device="cpu"))
     monkeypatch.setattr(
         "raybio.runtime.cluster.connection.started", lambda **_: pytest.fail("Ray was started")
     )
@@ -65,7 +67,7 @@ def test_a_plan_that_cannot_run_is_refused_before_ray_starts_and_leaves_no_trace
     assert not RunFolder(request.runs, request.name).launch.exists()
 
 
-def damaged_store(request_one: TrainRequest, tmp_path: Path) -> tuple[Path, str]:
+def damaged_store(request_one: RunSpec, tmp_path: Path) -> tuple[Path, str]:
     """A copy of the store with one byte changed, and the file that has it."""
     store = tmp_path / "store"
     shutil.copytree(request_one.store, store)
@@ -81,17 +83,17 @@ def damaged_store(request_one: TrainRequest, tmp_path: Path) -> tuple[Path, str]
 
 
 def test_a_damaged_store_is_refused_with_the_name_of_the_file(
-    request_one: TrainRequest, tmp_path: Path
+    request_one: RunSpec, tmp_path: Path
 ) -> None:
     store, name = damaged_store(request_one, tmp_path)
-    request = replace(request_one, store=store, use_gpu=False)
+    request = replace(request_one, store=store, compute=replace(request_one.compute, device="cpu"))
     with pytest.raises(StoreError, match=name):
         train(request)
     assert_nothing_recorded(request)
 
 
 def test_the_driver_warns_once_of_bf16_on_a_cpu_without_it_before_anything_starts(
-    request_one: TrainRequest,
+    request_one: RunSpec,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -100,11 +102,18 @@ def test_the_driver_warns_once_of_bf16_on_a_cpu_without_it_before_anything_start
     store, _ = damaged_store(request_one, tmp_path)  # so nothing is started after the warning
     config = override(request_one.config, "precision", "bf16")
     with pytest.raises(StoreError):
-        compare(replace(request_one, config=config, store=store, use_gpu=False))
+        compare(
+            replace(
+                request_one,
+                config=config,
+                store=store,
+                compute=replace(request_one.compute, device="cpu"),
+            )
+        )
     assert caplog.text.count("this CPU has no bf16 instructions: slower than fp32") == 1
 
 
-def test_a_run_in_other_hands_keeps_its_files(request_one: TrainRequest, tiny_store: Store) -> None:
+def test_a_run_in_other_hands_keeps_its_files(request_one: RunSpec, tiny_store: Store) -> None:
     """A second command with another free setting must not write over what the first one runs with."""
     config, folder = request_one.config, RunFolder(request_one.runs, request_one.name)
     folder.open("sppt_protein", config, tiny_store.path, tiny_store.digest, ())
@@ -144,11 +153,11 @@ def test_a_signal_excuses_no_failure(
         write_record(folder.outcome, "outcome", {"status": outcome, "step": 3})
     if has_failure:
         write_record(folder.failure, "failure", {"kind": "DivergedError", "message": "no number"})
-    assert _status(folder, caught, error) == status
+    assert status_of_run(folder, caught, error) == status
 
 
 def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
-    request_one: TrainRequest, tiny_articles: Store
+    request_one: RunSpec, tiny_articles: Store
 ) -> None:
     request = replace(request_one, store=tiny_articles.path, name="other-kind")
     with pytest.raises(StoreError, match="is a store of articles, want one of proteins"):
@@ -157,7 +166,7 @@ def test_a_store_of_another_kind_is_refused_before_a_run_is_made(
 
 
 def test_an_encoder_that_is_not_there_is_refused_before_a_run_is_made(
-    request_one: TrainRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_one: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -171,9 +180,7 @@ def test_an_encoder_that_is_not_there_is_refused_before_a_run_is_made(
     assert not Path(request.runs).exists()
 
 
-def test_a_finished_run_needs_its_encoder_no_more(
-    request_one: TrainRequest, tiny_store: Store
-) -> None:
+def test_a_finished_run_needs_its_encoder_no_more(request_one: RunSpec, tiny_store: Store) -> None:
     request = replace(request_one, config=override(request_one.config, "encoder.source", "./gone"))
     folder = RunFolder(request.runs, request.name)
     folder.make()
@@ -181,13 +188,13 @@ def test_a_finished_run_needs_its_encoder_no_more(
     result |= {"metrics": {}, "final": {}, "config": {}, "step": request.config.schedule.max_steps}
     write_record(folder.result, "result", result | {"status": "failed"})
     with pytest.raises(ConfigError, match="'./gone': no such folder"):
-        check_request(request)
+        check_spec(request)
     write_record(folder.result, "result", result | {"status": "finished"})
-    assert check_request(request) == tiny_store.digest
+    assert check_spec(request) == tiny_store.digest
 
 
 def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
-    request_one: TrainRequest, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+    request_one: RunSpec, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``ray.init`` puts a handler of its own on SIGTERM, which exits."""
 
@@ -202,9 +209,9 @@ def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
     monkeypatch.setattr(runtime_train, "connected", starting)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(
-        InterruptedRunError, match="SIGTERM: stopped at step 0; the same command goes on"
+        InterruptedRunError, match="SIGTERM: stopped at step 0; the same command resumes"
     ) as caught:
-        train(replace(request_one, use_gpu=False))
+        train(replace(request_one, compute=replace(request_one.compute, device="cpu")))
     assert caught.value.exit_code == 143
     assert signal.getsignal(signal.SIGTERM) == before
     folder = RunFolder(request_one.runs, request_one.name)
@@ -222,7 +229,7 @@ def test_a_stop_while_ray_is_starting_is_a_stop_and_no_failure(
     ],
 )
 def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
-    request_one: TrainRequest,
+    request_one: RunSpec,
     is_accepted: bool,
     gpus: int,
     from_step: int,
@@ -234,7 +241,7 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
     folder, shown = RunFolder(request.runs, request.name), io.StringIO()
     folder.make()
     write_record(folder.launch, "launch", {"workers": 1, "is_length_accepted": is_accepted})
-    follower = _Follower(request, folder, Resources(1, 1.0, gpus, 1))
+    follower = Follower(request, Resources(1, 1.0, gpus, 1))
     log = MetricsLog(folder.metrics)
     with ProgressView(
         "first", max_steps, Console(file=shown, force_terminal=False, width=200)
@@ -261,7 +268,7 @@ def test_a_run_of_more_than_a_day_on_cpus_is_stopped_unless_it_is_accepted(
 
 
 def test_a_run_that_nobody_accepted_is_stopped_and_kept(
-    request_one: TrainRequest, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+    request_one: RunSpec, tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def starting(*_: object, **__: object) -> Iterator[None]:
@@ -274,15 +281,15 @@ def test_a_run_that_nobody_accepted_is_stopped_and_kept(
     folder.make()
     (folder.path / "mine.txt").write_text("of the user")
     with pytest.raises(LongRunError, match="takes months"):
-        train(replace(request_one, use_gpu=False))
+        train(replace(request_one, compute=replace(request_one.compute, device="cpu")))
     assert read_record(folder.result, "result")["status"] == "stopped"
     assert (folder.path / "mine.txt").exists()
 
 
-def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: TrainRequest) -> None:
+def test_a_metric_that_has_become_undefined_has_no_newest_value(request_one: RunSpec) -> None:
     folder = RunFolder(request_one.runs, request_one.name)
     folder.make()
     log = MetricsLog(folder.metrics)
     log.append(10, {"val/score": 0.31, "loss": 2.0}, is_evaluation=True)
     log.append(20, {"val/score": float("nan"), "loss": 1.0}, is_evaluation=True)
-    assert _summary(folder, request_one, "stopped", None)["metrics"] == {"loss": 1.0}
+    assert summarise(folder, request_one.config, "stopped", None)["metrics"] == {"loss": 1.0}

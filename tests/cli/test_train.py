@@ -7,7 +7,8 @@ from raybio.core.errors import ConfigError
 from raybio.core.records import write_record
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.request import Arguments, default_folder, settle
+from raybio.runtime.run.options import RunOptions, default_folder, resolve
+from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store
 from tests.paths import ROOT
 from tests.script_process import Done, run_script
@@ -98,7 +99,7 @@ def test_a_wrong_value_is_refused_before_anything_starts(
     setting: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        settle(NAME, Arguments(settings=(setting,), runs=tmp_path))
+        resolve(NAME, RunOptions(settings=(setting,), runs=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,8 +107,10 @@ def test_settings_come_from_defaults_then_the_file_then_the_command(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "my.yaml").write_text("seed: 3\nobjective: {lambda_spml: 0.25}\n")
-    arguments = Arguments(tiny_store.path, tmp_path / "my.yaml", ("seed=4",), runs=tmp_path)
-    config = settle(NAME, arguments)["config"]
+    arguments = RunOptions(
+        store=tiny_store.path, config=tmp_path / "my.yaml", settings=("seed=4",), runs=tmp_path
+    )
+    config = resolve(NAME, arguments).config
     assert (config.seed, config.objective.lambda_spml, config.encoder.width) == (4, 0.25, 768)
 
 
@@ -115,22 +118,24 @@ def test_without_a_name_the_same_command_means_the_same_run(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     first, same = (
-        settle(NAME, Arguments(tiny_store.path, runs=tmp_path))["name"] for _ in range(2)
+        resolve(NAME, RunOptions(store=tiny_store.path, runs=tmp_path)).name for _ in range(2)
     )
-    other = settle(NAME, Arguments(tiny_store.path, settings=("seed=1",), runs=tmp_path))["name"]
+    other = resolve(
+        NAME, RunOptions(store=tiny_store.path, settings=("seed=1",), runs=tmp_path)
+    ).name
     assert first == same != other
 
 
 def test_a_name_alone_continues_with_the_runs_own_settings_and_store(
     tiny_store: Store, tmp_path: Path
 ) -> None:
-    request = settle(
-        NAME, Arguments(tiny_store.path, settings=("seed=5",), name="first", runs=tmp_path)
+    request = resolve(
+        NAME, RunOptions(store=tiny_store.path, settings=("seed=5",), name="first", runs=tmp_path)
     )
     folder = RunFolder(tmp_path, "first")
-    folder.open(NAME, request["config"], request["store"], tiny_store.digest, ())
-    again = settle(NAME, Arguments(name="first", runs=tmp_path))
-    assert (again["config"], again["store"]) == (request["config"], request["store"])
+    folder.open(NAME, request.config, request.store, tiny_store.digest, ())
+    again = resolve(NAME, RunOptions(name="first", runs=tmp_path))
+    assert (again.config, again.store) == (request.config, request.store)
 
 
 def test_runs_of_a_job_go_where_they_last(
@@ -163,17 +168,27 @@ def test_a_name_alone_continues_with_as_many_workers_as_the_run_began_with(
         "launch",
         {"workers": 2, "cpus_per_worker": 0.5, "tracking": "http://127.0.0.1:5"},
     )
-    again = settle(NAME, Arguments(tiny_store.path, name="first", runs=tmp_path))
-    assert (again["workers"], again["cpus_per_worker"], again["tracking"]) == (
+    again = resolve(NAME, RunOptions(store=tiny_store.path, name="first", runs=tmp_path))
+    assert (again.compute.workers, again.compute.cpus_per_worker, again.tracking) == (
         2,
         0.5,
         "http://127.0.0.1:5",
     )
     assert (
-        settle(NAME, Arguments(tiny_store.path, name="first", workers=1, runs=tmp_path))["workers"]
+        resolve(
+            NAME,
+            RunOptions(
+                store=tiny_store.path, name="first", runs=tmp_path, compute=Compute(workers=1)
+            ),
+        ).compute.workers
         == 1
     )
-    assert settle(NAME, Arguments(tiny_store.path, name="second", runs=tmp_path))["workers"] == 1
+    assert (
+        resolve(
+            NAME, RunOptions(store=tiny_store.path, name="second", runs=tmp_path)
+        ).compute.workers
+        == 1
+    )
 
 
 def test_the_configuration_that_a_sweep_or_run_left_brings_its_store(
@@ -182,9 +197,9 @@ def test_the_configuration_that_a_sweep_or_run_left_brings_its_store(
     config = tmp_path / "best.yaml"
     config.write_text("optim: {peak_lr: 0.001}\n")
     write_record(tmp_path / "run.json", "run", {"store": str(tiny_store.path)})
-    fields = settle("sppt_protein", Arguments(config=config))
-    assert fields["store"] == Path(tiny_store.path)
-    assert fields["config"] == METHODS["sppt_protein"].config.from_mapping(
+    fields = resolve("sppt_protein", RunOptions(config=config))
+    assert fields.store == Path(tiny_store.path)
+    assert fields.config == METHODS["sppt_protein"].config.from_mapping(
         {"optim": {"peak_lr": 0.001}}
     )
     assert f"store: {tiny_store.path}" in capsys.readouterr().out
@@ -199,10 +214,23 @@ def test_the_configuration_that_a_sweep_left_is_trained_as_its_best_trial_was(
     write_record(tmp_path / "run.json", "run", {"store": str(tiny_store.path)})
     launch = {"workers": 2, "threads_per_worker": 4, "use_gpu": False, "given": {"workers": 3}}
     write_record(tmp_path / "launch.json", "launch", launch)
-    fields = settle(NAME, Arguments(config=config, runs=tmp_path / "runs"))
-    assert (fields["workers"], fields["threads_per_worker"], fields["use_gpu"]) == (2, 4, False)
-    assert f"2 workers of 4 threads on CPUs: so {config} was trained" in capsys.readouterr().out
-    given = settle(
-        NAME, Arguments(config=config, runs=tmp_path / "runs", cpus_per_worker=1.0, device="gpu")
+    fields = resolve(NAME, RunOptions(config=config, runs=tmp_path / "runs"))
+    assert (fields.compute.workers, fields.compute.threads_per_worker, fields.compute.device) == (
+        2,
+        4,
+        "cpu",
     )
-    assert (given["workers"], given["threads_per_worker"], given["use_gpu"]) == (2, None, True)
+    assert f"recorded setup of {config} (2 workers × 4 threads on CPUs)" in capsys.readouterr().out
+    given = resolve(
+        NAME,
+        RunOptions(
+            config=config,
+            runs=tmp_path / "runs",
+            compute=Compute(cpus_per_worker=1.0, device="gpu"),
+        ),
+    )
+    assert (given.compute.workers, given.compute.threads_per_worker, given.compute.device) == (
+        2,
+        None,
+        "gpu",
+    )

@@ -14,7 +14,7 @@ from raybio.core.digest import weights_digest
 from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
-from raybio.experiments.cross_validation import fold_space, models_of, train_and_show
+from raybio.experiments.cross_validation import cross_validate, fold_space, models_of
 from raybio.experiments.fold_evaluation import Found, Judgement, judgements
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.methods import METHODS
@@ -30,8 +30,9 @@ from raybio.methods.relation_graphs.evaluate import (
 from raybio.methods.relation_graphs.store import WordStore
 from raybio.runtime.cluster.resources import TrialResources
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.request import Arguments
-from raybio.runtime.run.tasks import work_off_here
+from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.run.tasks import run_tasks_here
 from raybio.store.store import open_store
 from raybio.training.loop import fit
 from tests.methods.conformance_cases import tiny_config
@@ -90,19 +91,26 @@ def test_without_evaluations_no_step_can_be_chosen():
     "given, told",
     [
         ({"seeds": 3}, "leave --seeds and --workers out"),
-        ({"workers": 2}, "leave --seeds and --workers out"),
-        ({"runs": Path("elsewhere")}, "RAYBIO_SWEEPS changes that"),
-        ({"settings": ("data.fold=3",)}, "trains every fold, and data.fold names one"),
+        ({"options": RunOptions(compute=Compute(workers=2))}, "leave --seeds and --workers out"),
+        ({"options": RunOptions(runs=Path("elsewhere"))}, "RAYBIO_SWEEPS changes that"),
+        (
+            {"options": RunOptions(settings=("data.fold=3",))},
+            "trains every fold, and data.fold names one",
+        ),
     ],
 )
 def test_what_means_nothing_to_folds_is_refused_at_once(given, told):
     with pytest.raises(ConfigError, match=told):
-        train_and_show("relation_graphs", Arguments(**given))
+        cross_validate(
+            "relation_graphs",
+            given.pop("options", RunOptions()),
+            **{"compared": (), "seeds": 1, "has_last_training": False} | given,
+        )
 
 
 def test_systems_without_folds_do_not_offer_them():
     from raybio.core.config import fields
-    from raybio.runtime.run.request import FOLD
+    from raybio.runtime.run.options import FOLD
 
     assert [
         name
@@ -167,12 +175,18 @@ def last_training(tmp_path, name="cldr-1", **settings):
     store = default_words(tmp_path, WordsConfig(num_sentences=60, num_drugs=6, num_effects=6))
     rule = {"pair_neighbours": 3, "tag_neighbours": 9, "probe_positive_weight": 4.0}
     config = last_config(config_of(**{"schedule.checkpoint_every_steps": 2} | settings), 5, rule)
-    folder = RunFolder(tmp_path, name)
-    found = LastTraining(
-        "relation_graphs", config, "fp32", store.path, folder, "sqlite:///none.db", None
+    run = RunSpec(
+        method="relation_graphs",
+        config=config,
+        store=store.path,
+        name=name,
+        runs=tmp_path,
+        tracking="sqlite:///none.db",
+        precision="fp32",
     )
-    found.open()
-    return found
+    training = LastTraining(run)
+    training.open()
+    return training
 
 
 def test_a_last_training_has_nothing_left_to_choose(tmp_path):
@@ -180,7 +194,7 @@ def test_a_last_training_has_nothing_left_to_choose(tmp_path):
         "evaluation.pair_neighbours": (1, 3),
         "schedule.early_stopping_metric": "val/log_likelihood",
     }
-    config = last_training(tmp_path, **choices).config
+    config = last_training(tmp_path, **choices).run.config
     assert config.data.train_on_validation
     assert (config.schedule.max_steps, config.schedule.evaluate_every_steps) == (5, 0)
     assert config.evaluation.first_rule == (3, 9, 4.0)
@@ -195,17 +209,17 @@ def test_a_last_training_learns_from_all_sentences_and_keeps_its_last_weights_al
     assert not whole.is_done
     whole.work(place)
     assert whole.is_done
-    system = relation_graphs.build(whole.config, whole.store)
-    store = open_store(whole.store, WordStore)
+    system = relation_graphs.build(whole.run.config, whole.run.store)
+    store = open_store(whole.run.store, WordStore)
     both = {
         row for split in ("train", "dev") for row in getattr(fold_of(store, FoldConfig()), split)
     }
     assert set(system.collate.rows.tolist()) == both
-    for _ in fit(system, whole.config):
+    for _ in fit(system, whole.run.config):
         pass
     digest = weights_digest(system.model.state_dict().items())
     assert read_record(whole.folder.outcome, "outcome")["weights_sha256"] == digest
-    assert WordModel.load(whole.folder.export, store).config == whole.config
+    assert WordModel.load(whole.folder.export, store).config == whole.run.config
 
     stopped.folder.stop.touch()
     stopped.work(place)
@@ -222,26 +236,26 @@ def test_a_damaged_checkpoint_of_a_last_training_is_warned_about_once(
 ):
     place = TrialResources(1.0, 0.0, 1, "")
 
-    def work_off_in_this_process(tasks, share):
+    def run_in_this_process(tasks, compute, verbose):
         for task in tasks:
             task.work(place)
 
     # The driver's part and the training are real; only Ray is not between them.
-    monkeypatch.setattr(all_folds, "work_off", work_off_in_this_process)
+    monkeypatch.setattr(all_folds, "run_tasks", run_in_this_process)
     stopped = last_training(tmp_path)
     stopped.work(place)
     stopped.folder.outcome.unlink()
     newest = stopped.folder.newest_checkpoint
     flip_a_byte(newest / "model.safetensors")
     capsys.readouterr()
-    all_folds._train_last([stopped], all_folds.Share())
+    all_folds._train_last([stopped], stopped.run)
     assert stopped.is_done
     assert f"damaged checkpoint skipped ({newest}" in stopped.folder.notices.read_text()
     assert (
         capsys.readouterr().out.count(f"cldr-1 | warning: damaged checkpoint skipped ({newest}")
         == 1
     )
-    all_folds._train_last([stopped], all_folds.Share())
+    all_folds._train_last([stopped], stopped.run)
     assert "warning" not in capsys.readouterr().out
 
 
@@ -273,7 +287,7 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
         store.path, "joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True
     )
     place = TrialResources(1.0, 0.0, 1, "")
-    work_off_here([done], place)
+    run_tasks_here([done], place)
     judged = judge_together(export, export, store.path).intervals()
     expected = {name: one["value"] for name, one in judged.items()}
     expected["graph_accuracy"] = graph_accuracy_of_sentences(export, store.path).mean()
@@ -285,7 +299,7 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
         others = [
             replace(done, path=tmp_path / "folds" / f"joint-{fold}.json") for fold in range(2, 8)
         ]
-        work_off_here([replace(done, entities=tmp_path / "nothing"), *others], place)
+        run_tasks_here([replace(done, entities=tmp_path / "nothing"), *others], place)
     assert done.is_done
     address = ray.get_runtime_context().gcs_address
     for _ in range(15_000):  # until all are told of, and none of them waits or works

@@ -13,10 +13,10 @@ from raybio.core.records import read_record
 from raybio.experiments.synthetic_graphs import (
     Experiments,
     _digest,
-    _settled,
+    _resolve_kinds,
     experiment_space,
     numbers,
-    train_and_show,
+    run_experiments,
 )
 from raybio.methods.sppt.synthetic.config import DEMO, SyntheticConfig
 from raybio.methods.sppt.synthetic.graphs import synthetic_graph
@@ -25,8 +25,9 @@ from raybio.methods.sppt.synthetic.report import GraphScores, graph_table
 from raybio.methods.sppt.synthetic.simplicial import surface
 from raybio.methods.sppt.synthetic.store import TopicStore
 from raybio.methods.sppt.synthetic.system import build
-from raybio.runtime.run.request import Arguments
-from raybio.runtime.tune.trial import TrialSpec
+from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.spec import Compute
+from raybio.runtime.tune.trial import SweepSpec
 
 TINY = (
     *("encoder.width=8", "encoder.num_heads=2", "encoder.ffn_width=8", "encoder.max_length=30"),
@@ -56,10 +57,10 @@ def test_each_graph_has_the_papers_settings_below_those_that_are_given(
     tiny_topics: TopicStore, tmp_path: Path
 ) -> None:
     asked = Experiments(("cliques", "plane", "torus", "motif"), 1, (0.0,))
-    given = Arguments(
+    given = RunOptions(
         store=tiny_topics.path, settings=("encoder.num_heads=2",), name="syn", runs=tmp_path
     )
-    config_by_kind, _ = _settled(given, asked)
+    config_by_kind, run = _resolve_kinds(given, asked)
     found = {
         kind: (
             one.encoder.width,
@@ -76,7 +77,9 @@ def test_each_graph_has_the_papers_settings_below_those_that_are_given(
         "motif": (10, 2, 72, 5000),
     }
     space = experiment_space(config_by_kind, asked)
-    spec = TrialSpec(config_by_kind["cliques"], space, "", str(tmp_path))
+    spec = SweepSpec(
+        space=space, run=replace(run, config=config_by_kind["cliques"]), checks_store=False
+    )
     for settings in space.grid():
         trial, own = spec.config(settings), config_by_kind[settings["graph.kind"]]
         assert (trial.encoder, trial.plan) == (own.encoder, own.plan)
@@ -87,18 +90,18 @@ def test_each_graph_has_the_papers_settings_below_those_that_are_given(
         )
     # As many epochs, whatever a step has and the graph: 1,500 of 1,000 nodes, and 8,000 of 50.
     more = replace(given, settings=("plan.global_batch_rows=100", "graph.num_nodes=1000"))
-    assert _settled(more, asked)[0]["torus"].schedule.max_steps == 15_000
-    fewer = _settled(replace(given, settings=("plan.global_batch_rows=25",)), asked)[0]
+    assert _resolve_kinds(more, asked)[0]["torus"].schedule.max_steps == 15_000
+    fewer = _resolve_kinds(replace(given, settings=("plan.global_batch_rows=25",)), asked)[0]
     assert (fewer["cliques"].schedule.max_steps, fewer["motif"].schedule.max_steps) == (
         16_000,
         14_400,
     )
     names = {
-        _digest(asked, _settled(replace(given, settings=one), asked)[0])
+        _digest(asked, _resolve_kinds(replace(given, settings=one), asked)[0])
         for one in ((), ("encoder.num_layers=2",))
     }
     assert len(names) == 2  # though cliques have two layers in any case
-    demo, _ = _settled(Arguments(name="syn", runs=tmp_path), asked)
+    demo, _ = _resolve_kinds(RunOptions(name="syn", runs=tmp_path), asked)
     assert {one.encoder.width for one in demo.values()} == {48}
 
 
@@ -129,10 +132,13 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
 ) -> None:
     monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
     asked = Experiments(("cliques", "plane"), 1, (0.0, 0.3))
-    given = Arguments(
-        store=tiny_topics.path, settings=TINY, cpus_per_worker=1, device="cpu", name="syn"
+    given = RunOptions(
+        store=tiny_topics.path,
+        settings=TINY,
+        name="syn",
+        compute=Compute(cpus_per_worker=1, device="cpu"),
     )
-    train_and_show(given, asked)
+    run_experiments(given, asked)
     folder = tmp_path / "sweeps" / "syn"
     scores = read_record(folder / "graphs.json", "synthetic graphs")["graphs"]
     assert [(one["kind"], one["noise"]) for one in scores] == [
@@ -165,7 +171,7 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
         "cliques",
         "plane",
     }
-    train_and_show(given, asked)
+    run_experiments(given, asked)
     assert {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
     } == trained
@@ -216,7 +222,7 @@ def test_too_few_sentences_are_told_before_anything_is_trained(
     tmp_path: Path, tiny_topics, monkeypatch
 ) -> None:
     monkeypatch.setenv("RAYBIO_SWEEPS", str(tmp_path / "sweeps"))
-    given = Arguments(store=tiny_topics.path, settings=("graph.min_share=1",), name="syn")
+    given = RunOptions(store=tiny_topics.path, settings=("graph.min_share=1",), name="syn")
     with pytest.raises(DataError, match="set graph.min_share lower"):
-        train_and_show(given, Experiments(("motif",), 1, (0.0,)))
+        run_experiments(given, Experiments(("motif",), 1, (0.0,)))
     assert not (tmp_path / "sweeps").exists()

@@ -1,18 +1,20 @@
 """A downstream task on the command line."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from raybio.cli.finetune import with_tasks
-from raybio.cli.train import _train as _train_and_show
+from raybio.cli.train import options_by_part
+from raybio.cli.train_and_compare import train_and_compare
 from raybio.core.errors import ConfigError, DataError
 from raybio.experiments.downstream_tasks import PUBLISHED
 from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.config import TASKS, Config
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.runtime.run.request import Arguments, Part, settled_config
+from raybio.runtime.run.options import RunOptions, resolve, resolve_config
 from tests.methods.conformance_cases import tiny_config
 
 
@@ -27,9 +29,9 @@ def write(folder: Path, num_train: int = 70) -> Path:
 
 def settled(arguments: list[str], **more: object) -> Config:
     """What a command line with a task comes to, as the job reckons it."""
-    (part,) = with_tasks(arguments).parts
-    given = Arguments(store=part.store, published=part.published, **more)
-    return settled_config(METHODS["finetune"], given, Path("runs"))[1]
+    (part,) = with_tasks(arguments).parts.values()
+    given = replace(part, **more)
+    return resolve_config(METHODS["finetune"], given, Path("runs"))[1]
 
 
 def test_a_task_becomes_a_store_that_is_made_once(
@@ -37,8 +39,9 @@ def test_a_task_becomes_a_store_that_is_made_once(
 ) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
     data = str(write(tmp_path))
-    arguments, (part,) = with_tasks(["acl_arc", "--data", data, "--init", "m"])
-    assert (arguments, part.name) == (["--init", "m"], "acl_arc")
+    arguments, parts = with_tasks(["acl_arc", "--data", data, "--init", "m"])
+    assert (arguments, list(parts)) == (["--init", "m"], ["acl_arc"])
+    part = parts["acl_arc"]
     manifest = part.store / "manifest.json"
     assert manifest.parents[2] == tmp_path / "stores"
     before = manifest.stat().st_mtime_ns
@@ -57,9 +60,9 @@ def test_the_name_of_several_tasks_alone_is_told_to_be_none_of_a_run(tmp_path: P
     ):
         with_tasks(["--name", "two", "--runs", str(tmp_path)])
     for more in (["--store", "s"], ["--config", "c.yaml"]):
-        assert with_tasks(["--name", "two", "--runs", str(tmp_path), *more]).parts == ()
+        assert with_tasks(["--name", "two", "--runs", str(tmp_path), *more]).parts == {}
     for name in ("three", "four", "two-scicite"):
-        assert with_tasks(["--name", name, "--runs", str(tmp_path)]).parts == ()
+        assert with_tasks(["--name", name, "--runs", str(tmp_path)]).parts == {}
 
 
 def test_several_tasks_have_a_store_and_settings_each(
@@ -69,19 +72,28 @@ def test_several_tasks_have_a_store_and_settings_each(
     data = ["--data", str(write(tmp_path))]
     arguments, parts = with_tasks(["acl_arc,scicite", *data, "--seeds", "3", *data])
     assert arguments == ["--seeds", "3"]
-    assert [part.name for part in parts] == ["acl_arc", "scicite"]
-    assert [part.published(None)["optim.peak_lr"] for part in parts] == [5e-5, 1e-5]
+    assert list(parts) == ["acl_arc", "scicite"]
+    assert [part.published(None)["optim.peak_lr"] for part in parts.values()] == [5e-5, 1e-5]
     again = with_tasks(
-        ["scicite,acl_arc", "--store", str(parts[1].store), "--store", str(parts[0].store)]
+        [
+            "scicite,acl_arc",
+            "--store",
+            str(parts["scicite"].store),
+            "--store",
+            str(parts["acl_arc"].store),
+        ]
     ).parts
-    assert [part.store for part in again] == [parts[1].store, parts[0].store]
+    assert [part.store for part in again.values()] == [
+        parts["scicite"].store,
+        parts["acl_arc"].store,
+    ]
 
 
 def test_what_is_wrong_with_a_later_task_is_told_before_the_first_is_trained(
     tmp_path: Path, tiny_task: TaskStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAYBIO_STORES", str(tmp_path / "stores"))
-    texts = with_tasks(["acl_arc", "--data", str(write(tmp_path))]).parts[0].store
+    texts = with_tasks(["acl_arc", "--data", str(write(tmp_path))]).parts["acl_arc"].store
     settings = {"encoder.source": "scratch", "schedule.max_steps": 1}
     model = (
         METHODS["finetune"]
@@ -89,14 +101,15 @@ def test_what_is_wrong_with_a_later_task_is_told_before_the_first_is_trained(
         .export(tmp_path / "model", {})
     )
     monkeypatch.setattr("sys.argv", ["finetune.py"])
-    given = Arguments(settings=(f"encoder.source={model}",), name="two", runs=tmp_path / "runs")
+    given = RunOptions(settings=(f"encoder.source={model}",), name="two", runs=tmp_path / "runs")
     # The second reads proteins, of which a model of words knows nothing.
-    parts = [
-        Part(name, store, lambda _: {})
+    parts = {
+        name: RunOptions(store=store, published=lambda _: {})
         for name, store in (("words", texts), ("folds", tiny_task.path))
-    ]
+    }
+    specs = {name: resolve("finetune", one) for name, one in options_by_part(given, parts).items()}
     with pytest.raises(ConfigError, match="is no protein encoder"):
-        _train_and_show("finetune", given, parts)
+        train_and_compare(specs, (), 1)
     assert not (tmp_path / "runs").exists()
 
 
@@ -205,8 +218,8 @@ def test_every_task_has_published_settings(name: str) -> None:
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
-    assert with_tasks(["--store", "x"]) == (["--store", "x"], ())
-    assert with_tasks([]) == ([], ())
+    assert with_tasks(["--store", "x"]) == (["--store", "x"], {})
+    assert with_tasks([]) == ([], {})
     with pytest.raises(ConfigError, match="'scicit' is no task.*Did you mean 'scicite'"):
         with_tasks(["scicit"])
     for given in ([], ["--data", "x", "--store", "y"]):

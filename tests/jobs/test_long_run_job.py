@@ -74,7 +74,7 @@ def test_a_run_of_months_is_stopped_at_a_checkpoint_until_it_is_accepted(
     code, printed = stopped_when_timed(tmp_path, *arguments, "--yes")
     assert code == 143, printed[-3000:]
     assert f"long: resuming from step {first['step']}" in printed
-    assert "the same command goes on from there" in printed
+    assert "the same command resumes the run" in printed
     assert read_record(folder / "launch.json", "launch")["is_length_accepted"] is True
     second = read_record(folder / "result.json", "result")
     assert (second["status"], second["mlflow_run_id"]) == ("stopped", first["mlflow_run_id"])

@@ -15,7 +15,8 @@ from raybio.methods import METHODS
 from raybio.methods.sppt.downstream.formats import read_task_files
 from raybio.methods.sppt.downstream.store import TaskStore
 from raybio.methods.sppt.downstream.tasks import prepare_task
-from raybio.runtime.run.driver import TrainRequest, check_request
+from raybio.runtime.run.checks import check_spec
+from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store
 from tests.methods.conformance_cases import CASES, tiny_config
 
@@ -158,8 +159,10 @@ def test_a_length_that_an_export_cannot_read_is_refused_where_it_is_explicit(
     )
     export = small.export(tmp_path / "export", {})
     config = tiny_config("finetune", **{"encoder.source": str(export), "encoder.max_length": 82})
-    request = TrainRequest("finetune", config, store.path, "tuned", tmp_path / "runs")
-    assert check_request(request) == store.digest
+    request = RunSpec(
+        method="finetune", config=config, store=store.path, name="tuned", runs=tmp_path / "runs"
+    )
+    assert check_spec(request) == store.digest
     (found,) = METHODS["finetune"].input_lengths(config, store)
     assert (found.num_positions, found.setting_value, found.longest) == (64, 82, 80)
     assert found.remark.startswith(f"sequences: 12 of 12 cut at {found.limit} of 80 residues")
@@ -167,8 +170,8 @@ def test_a_length_that_an_export_cannot_read_is_refused_where_it_is_explicit(
     with pytest.raises(
         ConfigError, match="encoder.max_length: got 82, and the encoder reads at most 64 tokens"
     ):
-        check_request(explicit)
-    check_request(replace(explicit, config=override_all(config, {"encoder.max_length": 64})))
+        check_spec(explicit)
+    check_spec(replace(explicit, config=override_all(config, {"encoder.max_length": 64})))
 
 
 def test_a_text_export_says_what_it_reads_without_its_weights(
@@ -184,12 +187,14 @@ def test_a_text_export_says_what_it_reads_without_its_weights(
         == METHODS[name].build(config, tiny_citations.path).model.max_tokens
         == 32
     )
-    request = TrainRequest(name, config, tiny_citations.path, "on", tmp_path / "runs")
-    check_request(request)
+    request = RunSpec(
+        method=name, config=config, store=tiny_citations.path, name="on", runs=tmp_path / "runs"
+    )
+    check_spec(request)
     with pytest.raises(
         ConfigError, match="encoder.max_length: got 512, and the encoder reads at most 32 tokens"
     ):
-        check_request(replace(request, explicit=frozenset({"encoder.max_length"})))
+        check_spec(replace(request, explicit=frozenset({"encoder.max_length"})))
 
 
 def test_a_protein_encoder_that_reads_less_than_the_inputs_is_refused_by_the_driver(

@@ -29,7 +29,7 @@ def curves(
     from raybio.methods.contrastive_probe.step_selection import AGREEMENT, HELD_OUT
     from raybio.runtime.compare.curves import unfinished_status, write_curves
     from raybio.runtime.run.folder import RunFolder
-    from raybio.runtime.run.request import default_folder
+    from raybio.runtime.run.options import default_folder
 
     folder = default_folder("runs", "RAYBIO_RUNS") if runs is None else runs
     check_writable_folder(out)

@@ -32,7 +32,7 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
             "(`probe` probes a model as it is)"
         )
     from raybio.methods.contrastive_probe.prepare import cached_sentences
-    from raybio.runtime.run.request import default_folder
+    from raybio.runtime.run.options import default_folder
 
     folder = default_folder("stores", "RAYBIO_STORES")
     print(f"sentences: store in {folder}, prepared on first use", flush=True)

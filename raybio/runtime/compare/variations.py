@@ -26,9 +26,13 @@ from raybio.runtime.compare.table import (
     write_setting_plots,
     write_table,
 )
-from raybio.runtime.run.driver import Result, TrainRequest, check_request, train, with_precision
+from raybio.runtime.run.checks import check_spec
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.precision import with_precision
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import RunSpec
 from raybio.runtime.tracking.tracker import add_artifacts
 from raybio.training.settings import TrainingConfig
 
@@ -63,7 +67,7 @@ class Variation:
 class Variant:
     """A run of a comparison and its values of the settings that are varied."""
 
-    request: TrainRequest
+    spec: RunSpec
     value_by_path: Mapping[str, Any]
 
     @property
@@ -82,7 +86,7 @@ class Variant:
         }
 
 
-def variants_of(request: TrainRequest, variations: Sequence[Variation]) -> list[Variant]:
+def variants_of(spec: RunSpec, variations: Sequence[Variation]) -> list[Variant]:
     """The run itself and, of all combinations of the values, those that differ from it.
 
     Raises:
@@ -95,26 +99,26 @@ def variants_of(request: TrainRequest, variations: Sequence[Variation]) -> list[
             f"--compare: {', '.join(paths)}: want each setting once, its values by comma"
         )
     variants = []
-    for values in product(*(_choices(request.config, one) for one in variations)):
+    for values in product(*(_choices(spec.config, one) for one in variations)):
         value_by_path = dict(zip(paths, values, strict=True))
         changed = {
             path: value
             for path, value in value_by_path.items()
-            if value != value_at(request.config, path)
+            if value != value_at(spec.config, path)
         }
-        name = request.name + "".join(
+        name = spec.name + "".join(
             f".{leaf(path)}-{named(value)}" for path, value in changed.items()
         )
         try:
-            RunFolder(request.runs, name)
+            RunFolder(spec.runs, name)
         except ConfigError as error:
             given = " ".join(
                 f"--compare {path}={shown(value)}" for path, value in value_by_path.items()
             )
             raise ConfigError(f"{given}: no name for that run can be made: {error}") from None
-        config, explicit = _with(request.config, changed), request.explicit | changed.keys()
+        config, explicit = _with(spec.config, changed), spec.explicit | changed.keys()
         variants.append(
-            Variant(replace(request, config=config, name=name, explicit=explicit), value_by_path)
+            Variant(replace(spec, config=config, name=name, explicit=explicit), value_by_path)
         )
     return variants
 
@@ -133,9 +137,7 @@ def _choices(config: TrainingConfig, variation: Variation) -> list[Any]:
     return choices
 
 
-def compare(
-    request: TrainRequest, variations: Sequence[Variation] = ()
-) -> tuple[Result, ResultTable]:
+def compare(spec: RunSpec, variations: Sequence[Variation] = ()) -> tuple[Result, ResultTable]:
     """Train a run and its variants, each resumable by itself, and write one table of all.
 
     Whatever is finished already is not trained again. The table goes into the run's folder
@@ -146,20 +148,20 @@ def compare(
     Raises:
         RaybioError: as ``train``.
     """
-    variants = variants_of(request, variations)
+    variants = variants_of(spec, variations)
     for one in variants:
-        check_request(
-            one.request
+        check_spec(
+            one.spec
         )  # now, before Ray is joined, and not when the run itself has been trained
-    requests = with_precision([one.request for one in variants])
+    specs = with_precision([one.spec for one in variants])
     if len(variants) > 2:
-        print(f"{len(variants)} runs: {', '.join(one.request.name for one in variants)}")
-    result = train(requests[0])
+        print(f"{len(variants)} runs: {', '.join(one.spec.name for one in variants)}")
+    result = train(specs[0])
     results = [result]
     results += [
-        train(replace(variant, parent_run_id=result.mlflow_run_id)) for variant in requests[1:]
+        train(replace(variant, parent_run_id=result.mlflow_run_id)) for variant in specs[1:]
     ]
-    layout = METHODS[request.method].table
+    layout = METHODS[spec.method].table
     precisions = precisions_of_auto(variants, results)
     table = ResultTable(
         score_rows(variants, results), layout, precisions, cut_remarks(variants, results)
@@ -176,9 +178,9 @@ def compare(
 def precisions_of_auto(variants: Sequence[Variant], results: Sequence[Result]) -> dict[str, str]:
     """Return the precision of each run with ``precision: auto``, by the run's name."""
     return {
-        one.request.name: result.precision
+        one.spec.name: result.precision
         for one, result in zip(variants, results, strict=True)
-        if one.request.config.precision == "auto" and result.precision is not None
+        if one.spec.config.precision == "auto" and result.precision is not None
     }
 
 
@@ -193,7 +195,7 @@ def score_rows(variants: Sequence[Variant], results: Sequence[Result]) -> dict[s
         one.label: of_run["trained"] for one, of_run in zip(variants[1:], scores[1:], strict=True)
     }
     label = (
-        f"{variants[0].label} (this run)" if variants[0].value_by_path else variants[0].request.name
+        f"{variants[0].label} (this run)" if variants[0].value_by_path else variants[0].spec.name
     )
     rows = untrained | runs | {label: scores[0]["trained"]}
     repeated = [numbers for numbers in _alike(variants) if len(numbers) > 1]
@@ -221,7 +223,7 @@ def cut_remarks(variants: Sequence[Variant], results: Sequence[Result]) -> list[
         return by_run[0]
     pairs = zip(variants, by_run, strict=True)
     return [
-        f"{one.label or one.request.name}: {remark}" for one, remarks in pairs for remark in remarks
+        f"{one.label or one.spec.name}: {remark}" for one, remarks in pairs for remark in remarks
     ]
 
 
@@ -263,7 +265,7 @@ def over_steps(variants: Sequence[Variant], results: Sequence[Result]) -> list[P
     A metric that some run does not log on its way is left out. Returns the folder, if there is
     anything in it.
     """
-    first = variants[0].request
+    first = variants[0].spec
     reports = [read_reports(one.folder.metrics) for one in results]
     logged = [{name for report in of_run for name in report["metrics"]} for of_run in reports]
     metrics = [

@@ -1,4 +1,4 @@
-"""Checks before anything starts: this machine first, then a task on every node of the cluster.
+"""What would go wrong, before anything starts: this machine first, then the cluster by a task on every node.
 
 ``here`` and ``nodes`` hold the looks themselves; here is their order.
 """
@@ -27,10 +27,11 @@ from raybio.runtime.cluster.resources import Node, check_resources, trial_resour
 from raybio.runtime.preflight import here
 from raybio.runtime.preflight import nodes as there
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded
-from raybio.runtime.run.request import Arguments, base_configs, default_folder, settle
+from raybio.runtime.run.options import RunOptions, base_configs, default_folder, resolve
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import tracking_uri
 from raybio.runtime.tune.plan import planned
-from raybio.runtime.tune.trial import TrialSpec
+from raybio.runtime.tune.trial import SweepSpec
 from raybio.store.store import open_store
 from raybio.training.settings import TrainingConfig
 
@@ -40,42 +41,39 @@ MIN_OBJECT_STORE_MIB = 512.0
 LATE = "the cluster has another token (RAY_AUTH_TOKEN_PATH), or does not answer"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Intent:
     """What is about to be started.
 
     Attributes:
-        arguments: as the training jobs take them; ``runs`` is the folder of sweeps for a sweep.
-        method: its name in ``METHODS``; None: settings are not looked at.
-        space: YAML file of a search space, for a sweep; it names the system.
+        options: options of the training or the sweep; ``runs`` is the folder of sweeps for a sweep.
+        method: key in ``METHODS``; None: settings are not checked.
+        space: YAML file of a search space, for a sweep; it names the method.
         budget: changes of the space's budget, such as ``num_trials=6``.
-        gpus_per_worker: of a sweep's trials.
         min_free_gib: disk that must be free.
-        seconds: how long each look may take.
+        seconds: time limit of each check.
         with_ray: also start or join Ray.
     """
 
-    arguments: Arguments
+    options: RunOptions
     method: str | None = None
     space: Path | None = None
     budget: tuple[str, ...] = ()
-    gpus_per_worker: float | None = None
     min_free_gib: float = 5.0
     seconds: float = 60.0
     with_ray: bool = True
 
 
-@dataclass(frozen=True)
-class _Settled:
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """The intent, resolved as far as its settings are valid."""
+
     runs: Path
     store: Path | None
+    compute: Compute
     method: str | None = None
     space: SearchSpace | None = None
-    base: TrainingConfig | None = None
     configs: tuple[TrainingConfig, ...] = ()
-    use_gpu: bool | None = None
-    workers: int = 1
-    cpus_per_worker: float | None = None
 
     @property
     def sources(self) -> tuple[tuple[str, str], ...]:
@@ -91,10 +89,10 @@ def preflight(intent: Intent) -> list[Finding]:
     """Look at everything; what goes wrong is a finding and never ends the rest.
 
     Raises:
-        ConfigError: for settings without a method that they are of, and for options that this job
-            does not have.
+        ConfigError: for settings without a method that they are of, and for options that this job does not have.
     """
-    arguments, findings = intent.arguments, list[Finding]()
+    options = intent.options
+    findings: list[Finding] = []
     _refuse_what_means_nothing(intent)
 
     def look(check: str, function: Any, *given: Any) -> None:
@@ -105,23 +103,18 @@ def preflight(intent: Intent) -> list[Finding]:
         if intent.space
         else default_folder("runs", "RAYBIO_RUNS")
     )
-    plain = _Settled(
-        (arguments.runs or folder).expanduser(),
-        arguments.store,
-        workers=arguments.workers or 1,
-        cpus_per_worker=arguments.cpus_per_worker,
-    )
-    settled = [plain]
+    runs = (options.runs or folder).expanduser()
+    plans = [_Plan(runs=runs, store=options.store, compute=options.compute)]
     look("token", here.look_at_token)
     look("addresses", here.look_at_addresses)
     look("upload", here.look_at_upload, Path.cwd())
-    look("settings", _look_at_settings, intent, settled)
-    plan = settled[-1]
+    look("settings", _look_at_settings, intent, plans)
+    plan = plans[-1]
     look("store", _look_at_store, plan)
     look("encoder", _look_at_encoders, plan)
     look("storage", _look_at_storage, plan)
     look("disk", here.look_at_disk, plan.runs, intent.min_free_gib)
-    look("MLflow", _look_at_tracking, arguments.tracking_uri, plan)
+    look("MLflow", _look_at_tracking, options.tracking, plan)
     look("resources", _look_at_resources, intent, plan)
     look("object store", here.look_at_shared_memory, MIN_OBJECT_STORE_MIB)
     if intent.with_ray:
@@ -130,52 +123,59 @@ def preflight(intent: Intent) -> list[Finding]:
 
 
 def _refuse_what_means_nothing(intent: Intent) -> None:
-    arguments, of_sweeps = intent.arguments, intent.budget or intent.gpus_per_worker is not None
-    if intent.method is None and intent.space is None and (arguments.settings or arguments.config):
+    options = intent.options
+    compute = options.compute
+    if intent.method is None and intent.space is None and (options.settings or options.config):
         raise ConfigError(
-            "--set and --config: got no method, want --method or --space to say whose settings "
-            "they are"
+            "--set and --config: got no method; want --method or --space, to which they belong"
         )
-    if intent.space is None and of_sweeps:
+    if intent.space is None and (intent.budget or compute.gpus_per_worker is not None):
+        raise ConfigError("--budget and --gpus-per-worker: only sweeps have them; want --space too")
+    if intent.space is not None and compute.device != "auto":
         raise ConfigError(
-            "--budget and --gpus-per-worker: only sweeps have them; want --space beside them"
-        )
-    if intent.space is not None and arguments.device != "auto":
-        raise ConfigError(
-            f"--device {arguments.device}: a sweep has no such option; want --gpus-per-worker, 0 "
-            "for CPUs"
+            f"--device {compute.device}: a sweep has no such option; want --gpus-per-worker, "
+            "0 for CPUs"
         )
 
 
-def _look_at_settings(intent: Intent, settled: list[_Settled]) -> Iterator[Finding]:
-    """The settings as the job would have them; what they come to is added to ``settled``."""
-    method, space, arguments = intent.method, None, replace(intent.arguments, runs=settled[-1].runs)
+def _look_at_settings(intent: Intent, plans: list[_Plan]) -> Iterator[Finding]:
+    """Resolve the settings as the job would, and add the resolved plan to ``plans``."""
+    method = intent.method
+    space = None
+    options = replace(intent.options, runs=plans[-1].runs)
     if intent.space is not None:
-        space = load_search_space(intent.space, base_configs(arguments))
+        space = load_search_space(intent.space, base_configs(options))
         space = space.with_budget(intent.budget)
         method = space.method
     if method is None:
         return
     if method not in METHODS:
         raise ConfigError(f"--method: got {method!r}, want one of {', '.join(METHODS)}")
-    fields = settle(method, arguments)
-    base, store = fields["config"], fields["store"]
-    configs = (base,) if space is None else _trials(base, space, store)
-    asked = {name: fields[name] for name in ("use_gpu", "workers", "cpus_per_worker")}
-    settled.append(_Settled(fields["runs"], store, method, space, base, configs, **asked))
+    run = resolve(method, options)
+    configs = (run.config,) if space is None else _trial_configs(run, space)
+    plans.append(
+        _Plan(
+            runs=run.runs,
+            store=run.store,
+            compute=run.compute,
+            method=method,
+            space=space,
+            configs=configs,
+        )
+    )
     found = f"{method}: those of {len(configs)} trials are valid" if space else f"{method}: valid"
     yield Finding("settings", OK, found)
     if space is not None:
-        for described in base_values_outside(space, base):
+        for described in base_values_outside(space, run.config):
             yield Finding("settings", WARNING, described)
 
 
-def _trials(base: TrainingConfig, space: SearchSpace, store: Path) -> tuple[TrainingConfig, ...]:
-    spec = TrialSpec(base, space, str(store), "")
+def _trial_configs(run: RunSpec, space: SearchSpace) -> tuple[TrainingConfig, ...]:
+    spec = SweepSpec(space=space, run=run)
     return tuple(spec.config(settings) for settings in planned(space, spec.check))
 
 
-def _look_at_store(plan: _Settled) -> Iterator[Finding]:
+def _look_at_store(plan: _Plan) -> Iterator[Finding]:
     if plan.store is None:
         return
     store = open_store(plan.store, verify=True)
@@ -184,7 +184,7 @@ def _look_at_store(plan: _Settled) -> Iterator[Finding]:
     )
 
 
-def _look_at_encoders(plan: _Settled) -> Iterator[Finding]:
+def _look_at_encoders(plan: _Plan) -> Iterator[Finding]:
     if plan.method is None or plan.store is None:
         return
     entry = METHODS[plan.method]
@@ -195,47 +195,52 @@ def _look_at_encoders(plan: _Settled) -> Iterator[Finding]:
     yield Finding("encoder", OK, f"{names or 'random weights'}; settings fit the store")
 
 
-def _look_at_storage(plan: _Settled) -> Iterator[Finding]:
+def _look_at_storage(plan: _Plan) -> Iterator[Finding]:
     with here.probe_folder(plan.runs):
         yield Finding("storage", OK, f"{plan.runs.absolute()} is written and read here")
 
 
-def _look_at_tracking(uri: str | None, plan: _Settled) -> Iterator[Finding]:
+def _look_at_tracking(uri: str | None, plan: _Plan) -> Iterator[Finding]:
     yield from here.look_at_tracking(tracking_uri(uri, plan.runs), bool(cluster_to_join()))
 
 
-def _look_at_resources(intent: Intent, plan: _Settled) -> Iterator[Finding]:
+def _look_at_resources(intent: Intent, plan: _Plan) -> Iterator[Finding]:
     """On this machine; where a cluster is joined, its nodes are asked later."""
     if not cluster_to_join():
-        yield from _fits(intent, plan, [local_node(with_gpus=plan.use_gpu is not False)])
+        yield from _fits(intent, plan, [local_node(with_gpus=plan.compute.use_gpu is not False)])
 
 
-def _fits(intent: Intent, plan: _Settled, nodes: Sequence[Node]) -> Iterator[Finding]:
+def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Finding]:
     """Whether a training, or one trial at least, has room on these nodes."""
-    workers, cpus_per_worker = plan.workers, plan.cpus_per_worker
+    compute = plan.compute
     if intent.space is not None:
-        # Of a space that cannot be read, how many trials are wanted is not known: whether one has
-        # room is.
+        # Of a space that cannot be read, how many trials are wanted is not known: whether one has room is.
         budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
-        given = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": intent.gpus_per_worker}
-        yield Finding(
-            "resources", OK, trial_resources(nodes, budget, workers=workers, **given).arithmetic
+        reserved = trial_resources(
+            nodes,
+            budget,
+            workers=compute.num_workers,
+            cpus_per_worker=compute.cpus_per_worker,
+            gpus_per_worker=compute.gpus_per_worker,
         )
+        yield Finding("resources", OK, reserved.arithmetic)
         return
-    asked = check_resources(workers, cpus_per_worker, nodes, plan.use_gpu)
+    reserved = check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-    amount = f"{workers} x {asked.cpus_per_worker:g} CPU and {asked.gpus_per_worker:g} GPU"
+    amount = (
+        f"{compute.num_workers} x {reserved.cpus_per_worker:g} CPU and "
+        f"{reserved.gpus_per_worker:g} GPU"
+    )
     where = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
     yield Finding("resources", OK, f"{amount}, of {cpus:g} CPU and {gpus:g} GPU on {where}")
 
 
-def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
+def _look_with_ray(intent: Intent, plan: _Plan) -> list[Finding]:
     address = cluster_to_join()
     if address.startswith(("http://", "https://")):
         return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
     with ExitStack() as stack:
-        # What Ray starts ends with the thread that started it; its own limits end a start that
-        # takes too long.
+        # What Ray starts ends with the thread that started it; its own limits end a start that takes too long.
         limit = intent.seconds if address else None
         joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
         if any(one.state == ERROR for one in joined):
@@ -249,15 +254,14 @@ def _look_with_ray(intent: Intent, plan: _Settled) -> list[Finding]:
         return findings + guarded("nodes", lambda: _look_at_nodes(intent, plan), 2 * intent.seconds)
 
 
-def _join(stack: ExitStack, address: str, plan: _Settled) -> Iterator[Finding]:
+def _join(stack: ExitStack, address: str, plan: _Plan) -> Iterator[Finding]:
     if address and address != "auto" and "://" not in address:
         host, _, port = address.rpartition(":")
         try:  # Ray itself would try for a minute
             socket.create_connection((host, int(port)), here.CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the "
-                "cluster runs"
+                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the cluster runs"
             ) from None
     stack.enter_context(started(threads=1, with_dashboard=plan.space is not None))
     nodes = len(cluster_nodes())
@@ -267,10 +271,7 @@ def _join(stack: ExitStack, address: str, plan: _Settled) -> Iterator[Finding]:
 
 
 def _look_at_jobs(address: str) -> Iterator[Finding]:
-    """Check the jobs API alone: no driver can run here.
-
-    The nodes are left to a preflight that is submitted as a job.
-    """
+    """The jobs API alone: no driver can run here, so the nodes are for a submitted preflight to look at."""
     from ray.job_submission import JobSubmissionClient
 
     try:
@@ -278,16 +279,12 @@ def _look_at_jobs(address: str) -> Iterator[Finding]:
     except Exception as error:  # ConnectionError, or RuntimeError with the server's own words
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ClusterError(
-            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check "
-            "RAY_ADDRESS, the tunnel (`ray dashboard`), and that RAY_AUTH_MODE=token and the "
-            "cluster's token are set"
+            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check RAY_ADDRESS, the tunnel "
+            "(`ray dashboard`), and that RAY_AUTH_MODE=token and the cluster's token are set"
         ) from None
     host = urlsplit(address).hostname
     yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
-    found = (
-        "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py "
-        "... looks at them"
-    )
+    found = "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py ... looks at them"
     yield Finding("nodes", WARNING, found)
 
 
@@ -304,7 +301,7 @@ def _look_at_dashboard() -> Iterator[Finding]:
     yield from there.look_at_dashboard(address, with_token, ask=is_head)
 
 
-def _look_at_nodes(intent: Intent, plan: _Settled) -> Iterator[Finding]:
+def _look_at_nodes(intent: Intent, plan: _Plan) -> Iterator[Finding]:
     with here.probe_folder(plan.runs) as probe:
         store = None if plan.store is None else str(plan.store.absolute())
         nodes, answered = there.ask_nodes(

@@ -1,7 +1,9 @@
-"""The driver's decision about precision: once for all runs of a command, before any worker starts."""
+"""The precision of all runs of a command, decided once by the driver before any worker starts."""
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from raybio.core.errors import ClusterError
 from raybio.runtime.cluster.connection import (
@@ -10,8 +12,21 @@ from raybio.runtime.cluster.connection import (
     local_node,
     started,
 )
-from raybio.runtime.cluster.resources import Node, Resources, TrialResources, num_fitting
-from raybio.training.precision import Decision, Processor, local_processors
+from raybio.runtime.cluster.resources import (
+    Node,
+    Resources,
+    TrialResources,
+    check_resources,
+    num_fitting,
+)
+from raybio.runtime.run.result import finished_result
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.training.precision import (
+    Decision,
+    Processor,
+    decide_precision,
+    local_processors,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +36,70 @@ NODE_SECONDS = 120.0
 
 
 Plan = Callable[[Sequence[Node]], Resources | TrialResources]
-"""Nodes of a cluster -> what each worker reserves."""
+"""Nodes of a cluster -> the resources that each worker reserves."""
+
+
+def with_precision(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Decide the precision of all runs of a command once, and print the decision.
+
+    - A run that has begun keeps its precision, and a spec with a precision is decided.
+    - Other runs with ``precision: auto`` take over what the first begun run has recorded.
+    - If none has begun, the processors of the machines decide.
+    - Finished runs need no decision.
+
+    Raises:
+        ClusterError: if a plan does not fit, or a node of the cluster does not answer.
+        ConfigError: for bf16 on GPUs without it.
+    """
+    # An explicit setting counts as it is: ``RunFolder.open`` compares it with the folder's.
+    recorded: dict[str, str | None] = {}
+    for spec in specs:
+        is_auto = spec.config.precision == "auto"
+        recorded[spec.name] = spec.folder.precision if is_auto else None
+    begun = [name for name, precision in recorded.items() if precision]
+    wanted: dict[str, str] = {}
+    for spec in specs:
+        setting: str = spec.config.precision
+        if setting == "auto":
+            setting = recorded[spec.name] or spec.precision or "auto"
+        if setting == "auto" and begun:
+            setting = recorded[begun[0]] or "auto"
+        wanted[spec.name] = setting
+    unfinished = [spec for spec in specs if finished_result(spec.folder, spec.config) is None]
+    undecided = [spec for spec in unfinished if spec.precision is None]
+    decisions: dict[str, Decision] = {}
+    if undecided:
+        settings = list(dict.fromkeys(wanted[spec.name] for spec in undecided))
+        processors = [] if settings == ["fp32"] else _processors(undecided)
+        for setting in settings:
+            decision = decide_precision(setting, processors)
+            origin = next((name for name in begun if recorded[name] == setting), None)
+            if origin:
+                show_decision(replace(decision, reason=f"as run {origin} began"))
+            else:
+                show_decision(decision)
+            decisions[setting] = decision
+    decided = dict(recorded)
+    for spec in unfinished:
+        setting = wanted[spec.name]
+        decided[spec.name] = decisions[setting].name if setting in decisions else setting
+    return [replace(spec, precision=decided[spec.name]) for spec in specs]
+
+
+def _processors(specs: Sequence[RunSpec]) -> list[Processor]:
+    """Return the processors on which the workers of any of the runs may train."""
+    spec_by_plan = {}
+    for spec in specs:
+        compute = spec.compute
+        spec_by_plan[compute.num_workers, compute.cpus_per_worker, compute.use_gpu] = spec
+    processors = []
+    for spec in spec_by_plan.values():
+        processors += worker_processors(partial(_resources, spec.compute), verbose=spec.verbose)
+    return processors
+
+
+def _resources(compute: Compute, nodes: Sequence[Node]) -> Resources:
+    return check_resources(compute.num_workers, compute.cpus_per_worker, nodes, compute.use_gpu)
 
 
 def show_decision(decision: Decision) -> None:
@@ -34,7 +112,8 @@ def show_decision(decision: Decision) -> None:
 def worker_processors(plan: Plan, *, verbose: bool = False) -> list[Processor]:
     """Return the processors of all machines on which ``plan`` lets workers run.
 
-    Without a cluster to join that is this machine. On a cluster, each node with room for a worker is asked.
+    Without a cluster to join that is this machine. On a cluster, a task runs on each node that has
+    room for a worker.
 
     Raises:
         ClusterError: if the plan does not fit, or a node does not answer.
@@ -43,10 +122,10 @@ def worker_processors(plan: Plan, *, verbose: bool = False) -> list[Processor]:
         return local_processors(use_gpu=plan([local_node()]).gpus_per_worker > 0)
     with started(threads=None, verbose=verbose):
         reserved = plan(cluster_nodes())
-        return _ask_nodes(reserved.cpus_per_worker, reserved.gpus_per_worker)
+        return _query_nodes(reserved.cpus_per_worker, reserved.gpus_per_worker)
 
 
-def _ask_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Processor]:
+def _query_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Processor]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -72,6 +151,6 @@ def _ask_nodes(cpus_per_worker: float, gpus_per_worker: float) -> list[Processor
     except ray.exceptions.RayError as error:
         why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise ClusterError(
-            f"precision: a node of the cluster does not say whether it has bf16 instructions ({why}). Check the nodes "
-            "with jobs/preflight.py, or set precision=fp32"
+            "precision: a node of the cluster does not report whether it has bf16 instructions "
+            f"({why}). Check the nodes with jobs/preflight.py, or set precision=fp32"
         ) from None

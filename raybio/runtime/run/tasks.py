@@ -1,75 +1,71 @@
-"""Tasks of Ray's that are done once: each keeps what it came to, and what is kept is not done again."""
+"""Ray tasks that keep their results: a task whose result is kept does not run again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raybio.core.errors import RaybioError
 from raybio.runtime.cluster.connection import cluster_nodes, started
 from raybio.runtime.cluster.resources import TrialResources, fit_trials
+from raybio.runtime.run.spec import Compute
 
 MAX_RETRIES = 3
-"""Of a task whose machine is lost."""
+"""Retries of a task whose machine is lost."""
 
 
 class Task(Protocol):
-    """What can be worked off; plain values, so that it travels. Its text is what is told when it is done."""
+    """A task with plain values, so that it travels. Its text is printed when it is done."""
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether nothing is left to do."""
         ...
 
-    def work(self, place: TrialResources) -> Any:
-        """Do it, on some machine of the cluster, with what ``place`` reserves."""
+    def work(self, reserved: TrialResources) -> Any:
+        """Run on some machine of the cluster, with the reserved resources."""
         ...
 
-    def keep(self, found: Any) -> None:
-        """Keep what ``work`` returned; in the driver."""
+    def keep(self, result: Any) -> None:
+        """Keep what ``work`` returned; runs in the driver."""
         ...
 
 
-@dataclass(frozen=True)
-class Share:
-    """What each task gets of the cluster.
+def run_tasks(tasks: Sequence[Task], compute: Compute, *, verbose: bool = False) -> None:
+    """Run the tasks that are not done, as many at a time as fit; start a cluster if there is none.
 
-    Attributes:
-        cpus: None: an equal part, for as many tasks as there are.
-        gpus: None: 1 if there are any.
+    Args:
+        tasks: tasks, each of one worker.
+        compute: CPUs and GPUs of a task; None: an equal part of the CPUs, and 1 GPU if there is any.
         verbose: show Ray's own logs.
-    """
-
-    cpus: float | None = None
-    gpus: float | None = None
-    verbose: bool = False
-
-
-def work_off(tasks: Sequence[Task], share: Share) -> None:
-    """Work off those that are not done, as many at a time as have room; start a cluster if there is none.
 
     Raises:
-        ClusterError: if not one has room, or Ray cannot start.
-        RaybioError: what a task raises; what was done before is kept, the others are cancelled.
+        ClusterError: if no task fits, or Ray cannot start.
+        RaybioError: raised by a task. Earlier results are kept, the other tasks are cancelled.
     """
     missing = [task for task in tasks if not task.is_done]
-    if missing:
-        with started(threads=None, verbose=share.verbose):
-            asked = {"cpus_per_worker": share.cpus, "gpus_per_worker": share.gpus}
-            work_off_here(
-                missing,
-                fit_trials(
-                    cluster_nodes(), workers=1, at_most=len(missing), least_cpus=1.0, **asked
-                ),
-            )
+    if not missing:
+        return
+    with started(threads=None, verbose=verbose):
+        reserved = fit_trials(
+            cluster_nodes(),
+            workers=1,
+            at_most=len(missing),
+            least_cpus=1.0,
+            cpus_per_worker=compute.cpus_per_worker,
+            gpus_per_worker=compute.gpus_per_worker,
+        )
+        run_tasks_here(missing, reserved)
 
 
-def work_off_here(tasks: Sequence[Task], place: TrialResources) -> None:
-    """Work off tasks on the connected cluster; as ``work_off`` otherwise."""
+def run_tasks_here(tasks: Sequence[Task], reserved: TrialResources) -> None:
+    """Run tasks on the connected cluster; as ``run_tasks`` otherwise."""
     import ray
 
-    reserved = {"num_cpus": place.cpus_per_worker, "num_gpus": place.gpus_per_worker}
-    remote = ray.remote(_work).options(**reserved, max_retries=MAX_RETRIES)
-    pending = {remote.remote(task, place): task for task in tasks}
+    remote = ray.remote(_work).options(
+        num_cpus=reserved.cpus_per_worker,
+        num_gpus=reserved.gpus_per_worker,
+        max_retries=MAX_RETRIES,
+    )
+    pending = {remote.remote(task, reserved): task for task in tasks}
     try:
         while pending:
             (done,), _ = ray.wait(list(pending))
@@ -77,12 +73,13 @@ def work_off_here(tasks: Sequence[Task], place: TrialResources) -> None:
             task.keep(ray.get(done))
             print(f"{task}: {len(tasks) - len(pending)} of {len(tasks)}", flush=True)
     except ray.exceptions.RayTaskError as error:
-        # Told where it was raised; here its own words are enough.
+        # The worker has printed its traceback; the message is enough here.
         raise (error.cause if isinstance(error.cause, RaybioError) else error) from None
     finally:
-        for left in pending:  # a cluster that others use too would go on with them
-            ray.cancel(left)
+        # A cluster that others use too would go on with them.
+        for reference in pending:
+            ray.cancel(reference)
 
 
-def _work(task: Task, place: TrialResources) -> Any:
-    return task.work(place)
+def _work(task: Task, reserved: TrialResources) -> Any:
+    return task.work(reserved)

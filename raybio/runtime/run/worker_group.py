@@ -1,4 +1,4 @@
-"""The workers of a run: Ray Train starts them, watches them and starts them again, in a thread of the driver."""
+"""The workers of a run: Ray Train starts, watches and restarts them, in a thread of the driver."""
 
 import shutil
 import threading
@@ -14,7 +14,8 @@ from raybio.core.errors import ClusterError, RaybioError
 from raybio.core.records import read_record
 from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.worker import Order, work
+from raybio.runtime.run.spec import WorkerSpec
+from raybio.runtime.run.worker import work
 
 THREAD = "raybio-train"
 
@@ -37,27 +38,27 @@ class Work:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended it, if it did not end by itself."""
+        """The error that ended Ray Train, if any."""
         return self.errors[0] if self.errors else None
 
 
-def fit_in_thread(order: Order, resources: Resources) -> Work:
-    """Start the workers; whoever waits for the thread follows the run's log."""
-    found: list[BaseException] = []
+def fit_in_thread(spec: WorkerSpec, resources: Resources) -> Work:
+    """Start the workers in a thread. The caller waits for it and follows the run's log."""
+    raised: list[BaseException] = []
 
     def fit() -> None:
         try:
-            _trainer(order, resources).fit()
-        except BaseException as error:  # reported by whoever waits for the thread
-            found.append(error)
+            _trainer(spec, resources).fit()
+        except BaseException as error:  # the caller reports it
+            raised.append(error)
 
-    started = Work(threading.Thread(target=fit, name=THREAD, daemon=True), found)
-    started.thread.start()
-    return started
+    work_in_thread = Work(threading.Thread(target=fit, name=THREAD, daemon=True), raised)
+    work_in_thread.thread.start()
+    return work_in_thread
 
 
 def wait_for_workers(seconds: float) -> None:
-    """Wait until all workers that this process started have ended and what they reserved is free, or so long."""
+    """Wait until the workers that this process started have ended, at most ``seconds``."""
     deadline = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread.name == THREAD:
@@ -65,26 +66,26 @@ def wait_for_workers(seconds: float) -> None:
 
 
 def explained(folder: RunFolder, error: BaseException | None) -> RaybioError:
-    """The error that ended a run, as itself where a worker wrote it down."""
+    """Return the error that ended a run: what a worker recorded, or a ``ClusterError``."""
     failure = read_record(folder.failure, "failure")
     if failure is not None:
         kind = getattr(errors, failure["kind"], RaybioError)
         return kind(failure["message"])  # type: ignore[no-any-return]
     reason = str(error).strip() or type(error).__name__
     return ClusterError(
-        f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time with: {reason}. The same "
-        "command goes on from the newest checkpoint"
+        f"{folder.path}: training failed more than {MAX_WORKER_FAILURES} times, the last time "
+        f"with: {reason}. The same command resumes from the newest checkpoint"
     )
 
 
-def _trainer(order: Order, resources: Resources) -> TorchTrainer:
-    folder = RunFolder(order.runs, order.name)
+def _trainer(spec: WorkerSpec, resources: Resources) -> TorchTrainer:
+    folder = spec.run.folder
     shutil.rmtree(folder.ray, ignore_errors=True)
     per_worker: dict[str, float] = {"CPU": resources.cpus_per_worker}
     if resources.gpus_per_worker:
         per_worker["GPU"] = resources.gpus_per_worker
     return TorchTrainer(
-        lambda: work(order),
+        lambda: work(spec),
         torch_config=TorchConfig(
             backend="nccl" if resources.gpus_per_worker else "gloo",
             timeout_s=COLLECTIVE_TIMEOUT_SECONDS,
@@ -95,8 +96,8 @@ def _trainer(order: Order, resources: Resources) -> TorchTrainer:
             resources_per_worker=per_worker,
         ),
         run_config=ray.train.RunConfig(
-            # A new name each time: Ray's own snapshot of an earlier start, perhaps torn, is of no use to us.
-            name=f"{order.name}-{uuid.uuid4().hex[:8]}",
+            # A new name each time: Ray must not resume from its own, perhaps torn, snapshot.
+            name=f"{spec.run.name}-{uuid.uuid4().hex[:8]}",
             storage_path=str(folder.ray),
             failure_config=ray.train.FailureConfig(
                 max_failures=MAX_WORKER_FAILURES,

@@ -25,8 +25,8 @@ from raybio.runtime.tune.trial import (
     NOTE,
     REPLACED,
     STOPPED,
+    SweepSpec,
     Trial,
-    TrialSpec,
     new_note,
     status_of,
 )
@@ -62,7 +62,7 @@ class TrialCallback(Callback):
 
     refused: str | None = None
 
-    def __init__(self, folder: RunFolder, spec: TrialSpec, parent: Tracker) -> None:
+    def __init__(self, folder: RunFolder, spec: SweepSpec, parent: Tracker) -> None:
         """Follow the trials of a sweep.
 
         Args:

@@ -17,9 +17,8 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ray import tune
@@ -29,7 +28,6 @@ from ray.tune.trainable import wrap_function
 from raybio.core.config import BaseConfig
 from raybio.core.errors import ClusterError, ConfigError, RecordError
 from raybio.core.records import read_recomputable, read_record, write_record
-from raybio.core.search_space import SearchSpace
 from raybio.methods import METHODS
 from raybio.runtime.cluster.connection import (
     cluster_nodes,
@@ -39,7 +37,8 @@ from raybio.runtime.cluster.connection import (
 )
 from raybio.runtime.cluster.resources import Node, TrialResources, trial_resources
 from raybio.runtime.cluster.stop_signals import StopSignals
-from raybio.runtime.run.driver import InterruptedRunError, check_lengths, report_cuts
+from raybio.runtime.run.checks import check_lengths, report_cuts
+from raybio.runtime.run.driver import InterruptedRunError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.precision import show_decision, worker_processors
 from raybio.runtime.run.worker_group import wait_for_workers
@@ -50,10 +49,9 @@ from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.report import write_sweep_report
 from raybio.runtime.tune.run_trial import run_trial
 from raybio.runtime.tune.search import TRIAL, listed, tune_config
-from raybio.runtime.tune.trial import ENDED, NOTE, TrialSpec, has_ended, new_note
+from raybio.runtime.tune.trial import ENDED, NOTE, SweepSpec, has_ended, new_note
 from raybio.store.store import open_store
 from raybio.training.precision import Decision, decide_precision
-from raybio.training.settings import TrainingConfig
 
 MAX_TRIAL_FAILURES = 3
 
@@ -73,47 +71,12 @@ class _Identity(BaseConfig):
 
 
 @dataclass(frozen=True)
-class SweepRequest:
-    """A sweep to start or resume.
-
-    Attributes:
-        space: the search space.
-        base: the configuration that trials' settings are put on.
-        store: path of the prepared store.
-        name: the sweep's name; the same name resumes the same sweep.
-        sweeps: folder of all sweeps.
-        tracking: MLflow tracking URI; None: ``mlflow.db`` next to ``sweeps``.
-        workers: training workers of a trial.
-        cpus_per_worker: logical CPUs of each; None: all CPUs divided by the wanted trials.
-        gpus_per_worker: GPUs of each; a fraction lets trials share one. None: 1 if there are GPUs.
-        verbose: show Ray's own logs.
-        given: options of this start by name, which the next start of the command begins with.
-        explicit: dotted paths of settings of ``base`` that the user gave one by one.
-        setup: called in each training process first; tests inject faults with it.
-    """
-
-    space: SearchSpace
-    base: TrainingConfig
-    store: Path
-    name: str
-    sweeps: Path
-    tracking: str | None = None
-    workers: int = 1
-    cpus_per_worker: float | None = None
-    gpus_per_worker: float | None = None
-    verbose: bool = False
-    given: Mapping[str, Any] = field(default_factory=dict)
-    explicit: frozenset[str] = frozenset()
-    setup: Any = None
-
-
-@dataclass(frozen=True)
 class SweepResult:
     """The result of a sweep.
 
     Attributes:
         folder: the sweep's.
-        spec: what its trials share.
+        spec: the sweep, with its precision and the compute of its trials.
         ranking: settings, the best first.
         trials: the best first.
         mlflow_run_id: of the parent run; None if tracking could not be reached.
@@ -121,14 +84,14 @@ class SweepResult:
     """
 
     folder: RunFolder
-    spec: TrialSpec
+    spec: SweepSpec
     ranking: list[RankedSettings]
     trials: list[TrialRecord]
     mlflow_run_id: str | None
     uri: str
 
 
-def sweep(request: SweepRequest) -> SweepResult:
+def sweep(spec: SweepSpec) -> SweepResult:
     """Start a sweep, or resume the one of that name.
 
     Raises:
@@ -138,46 +101,39 @@ def sweep(request: SweepRequest) -> SweepResult:
         InterruptedRunError: if SIGINT or SIGTERM ended the sweep; the same command resumes it.
         StoreError: if the store is missing, damaged or of another kind.
     """
-    folder = RunFolder(request.sweeps, request.name)
-    space = request.space
+    run = replace(spec.run, store=spec.run.store.absolute())
+    spec = replace(spec, run=run)
+    space = spec.space
+    folder = run.folder
     method = METHODS[space.method]
-    uri = tracking_uri(request.tracking, request.sweeps)
-    store = open_store(request.store, method.store, verify=True)
-    store_path = Path(request.store).absolute()
-    spec = TrialSpec(
-        request.base,
-        space,
-        str(store_path),
-        str(folder.path),
-        request.workers,
-        setup=request.setup,
-    )
+    uri = tracking_uri(run.tracking, run.runs)
+    store = open_store(run.store, method.store, verify=True)
     planned(space, spec.check)
-    lengths = method.input_lengths(request.base, store)
-    check_lengths(lengths, request.explicit)
+    lengths = method.input_lengths(run.config, store)
+    check_lengths(lengths, run.explicit)
     folder.make()
     with folder.lock("driver", timeout_seconds=5):
-        identity = _Identity(space=space.to_mapping(), base=request.base.to_mapping())
-        folder.open(space.method, identity, store_path, store.digest, FREE_SETTINGS)
+        identity = _Identity(space=space.to_mapping(), base=run.config.to_mapping())
+        folder.open(space.method, identity, run.store, store.digest, FREE_SETTINGS)
         launch = read_record(folder.launch, "launch") or {}
-        launch |= {"given": dict(request.given), "tracking": request.tracking}
+        launch |= {"given": dict(spec.options), "tracking": run.tracking}
         write_record(folder.launch, "launch", launch)
         _restore_records(folder, spec)
         _forget_cluster_failures(folder, spec)
         if not _is_complete(spec):
             if not cluster_to_join():
                 # Before anything is recorded: a plan that has no room is no failed sweep.
-                _trial_resources(request, [local_node()])
-            folder.record_precision(_decided(request, folder).name)
-        spec = replace(spec, precision=folder.precision or "auto")
+                _trial_resources(spec, [local_node()])
+            folder.record_precision(_decided(spec, folder).name)
+        spec = replace(spec, run=replace(run, precision=folder.precision))
         tracker = Tracker(folder, uri, space.method, identity.to_mapping(), store.digest)
         if not _is_complete(spec):
             report_cuts(lengths, folder, tracker)
         with StopSignals(spec.stop) as signals:
-            return _carry_out(request, spec, folder, tracker, signals)
+            return _carry_out(spec, folder, tracker, signals)
 
 
-def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
+def _decided(spec: SweepSpec, folder: RunFolder) -> Decision:
     """Decide and print the precision of all trials with ``precision: auto``.
 
     A resumed sweep keeps its own.
@@ -186,12 +142,12 @@ def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
         ClusterError: if no trial has room, or a node of the cluster does not answer.
         ConfigError: for bf16 on GPUs without it.
     """
-    base: str = "auto" if "precision" in request.space.paths else request.base.precision
+    base: str = "auto" if "precision" in spec.space.paths else spec.run.config.precision
     setting = folder.precision or base
     processors = []
     if setting != "fp32":
         processors = worker_processors(
-            lambda nodes: _trial_resources(request, nodes), verbose=request.verbose
+            lambda nodes: _trial_resources(spec, nodes), verbose=spec.run.verbose
         )
     decision = decide_precision(setting, processors)
     if folder.precision and base == "auto":
@@ -202,8 +158,7 @@ def _decided(request: SweepRequest, folder: RunFolder) -> Decision:
 
 
 def _carry_out(
-    request: SweepRequest,
-    spec: TrialSpec,
+    spec: SweepSpec,
     folder: RunFolder,
     tracker: Tracker,
     signals: StopSignals,
@@ -215,7 +170,7 @@ def _carry_out(
     try:
         callback.catch_up()
         if not _is_complete(spec):
-            spec = _tuned(request, spec, callback, signals)
+            spec = _tuned(spec, callback, signals)
         ranking, trials = write_results(folder, spec)
         write_sweep_report(folder, spec, ranking, trials)
         if signals.caught:
@@ -252,7 +207,7 @@ def _all_failed(folder: RunFolder, trials: list[TrialRecord]) -> ClusterError:
     )
 
 
-def _restore_records(folder: RunFolder, spec: TrialSpec) -> None:
+def _restore_records(folder: RunFolder, spec: SweepSpec) -> None:
     """Write damaged and missing records of trials again, from ``trials.json``.
 
     Raises:
@@ -272,7 +227,7 @@ def _restore_records(folder: RunFolder, spec: TrialSpec) -> None:
             (path / ENDED).unlink(missing_ok=True)
 
 
-def _forget_cluster_failures(folder: RunFolder, spec: TrialSpec) -> None:
+def _forget_cluster_failures(folder: RunFolder, spec: SweepSpec) -> None:
     """Let trials run again that failed because of the cluster; others would fail again."""
     spec.stop.unlink(missing_ok=True)
     for path in (folder.path / "trials").glob("*/failure.json"):
@@ -282,10 +237,10 @@ def _forget_cluster_failures(folder: RunFolder, spec: TrialSpec) -> None:
             path.unlink()
 
 
-def _is_complete(spec: TrialSpec) -> bool:
+def _is_complete(spec: SweepSpec) -> bool:
     """Return whether all trials that the budget wants have ended."""
     space = spec.space
-    known = earlier_trials(Path(spec.sweep))
+    known = earlier_trials(spec.path)
     if space.search.kind == "optuna":
         num_wanted = space.budget.num_trials
     else:
@@ -296,22 +251,23 @@ def _is_complete(spec: TrialSpec) -> bool:
     return all(has_ended(spec.folder(trial)) for trial in repetitions(spec))
 
 
-def _tuned(
-    request: SweepRequest, spec: TrialSpec, callback: TrialCallback, signals: StopSignals
-) -> TrialSpec:
+def _tuned(spec: SweepSpec, callback: TrialCallback, signals: StopSignals) -> SweepSpec:
     """Run the sweep by Ray Tune, in a thread; return the spec with each trial's CPUs and GPUs."""
     # Tune frees the resources of stopped trials through the dashboard's State API.
-    with started(threads=None, with_dashboard=True, verbose=request.verbose):
+    with started(threads=None, with_dashboard=True, verbose=spec.run.verbose):
         signals.install()
         signals.is_starting = False
-        fitting = _trial_resources(request, cluster_nodes())
+        fitting = _trial_resources(spec, cluster_nodes())
         print(fitting.arithmetic, flush=True)
-        if not request.verbose:
+        if not spec.run.verbose:
             # TrialCallback prints every failure in a line.
             logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        spec = replace(
-            spec, cpus_per_worker=fitting.cpus_per_worker, gpus_per_worker=fitting.gpus_per_worker
+        compute = replace(
+            spec.run.compute,
+            cpus_per_worker=fitting.cpus_per_worker,
+            gpus_per_worker=fitting.gpus_per_worker,
         )
+        spec = replace(spec, run=replace(spec.run, compute=compute))
         callback.spec = spec
         work = _Work(spec, callback, fitting.num_trials, signals)
         work.start()
@@ -323,18 +279,19 @@ def _tuned(
                 callback.kill()
         if work.error is not None and not signals.caught:
             raise ClusterError(
-                f"{spec.sweep}: the sweep ended early: {work.error}. The same command resumes it"
+                f"{spec.path}: the sweep ended early: {work.error}. The same command resumes it"
             ) from work.error
     return spec
 
 
-def _trial_resources(request: SweepRequest, nodes: Sequence[Node]) -> TrialResources:
+def _trial_resources(spec: SweepSpec, nodes: Sequence[Node]) -> TrialResources:
+    compute = spec.run.compute
     return trial_resources(
         nodes,
-        request.space.budget,
-        workers=request.workers,
-        cpus_per_worker=request.cpus_per_worker,
-        gpus_per_worker=request.gpus_per_worker,
+        spec.space.budget,
+        workers=compute.num_workers,
+        cpus_per_worker=compute.cpus_per_worker,
+        gpus_per_worker=compute.gpus_per_worker,
     )
 
 
@@ -343,7 +300,7 @@ class _Work(threading.Thread):
 
     def __init__(
         self,
-        spec: TrialSpec,
+        spec: SweepSpec,
         callback: TrialCallback,
         max_concurrent: int,
         signals: StopSignals,
@@ -380,7 +337,7 @@ class _Work(threading.Thread):
         tune.Tuner(
             tune.with_resources(_trainable(self.spec), _reserved(self.spec)),
             param_space=param_space,
-            tune_config=replace(config, reuse_actors=self.spec.workers == 1),
+            tune_config=replace(config, reuse_actors=self.spec.run.compute.num_workers == 1),
             run_config=tune.RunConfig(
                 # A new name each time: trials resume from their own folders.
                 name=uuid.uuid4().hex[:8],
@@ -393,14 +350,14 @@ class _Work(threading.Thread):
         ).fit()
 
 
-def _run(config: dict[str, Any], spec: TrialSpec) -> None:
+def _run(config: dict[str, Any], spec: SweepSpec) -> None:
     run_trial(config[TRIAL], spec)
 
 
-def _trainable(spec: TrialSpec) -> Any:
+def _trainable(spec: SweepSpec) -> Any:
     """Return what Tune starts for a trial."""
     run = tune.with_parameters(_run, spec=spec)
-    if spec.workers == 1:
+    if spec.run.compute.num_workers == 1:
         return run
 
     class WithWorkers(wrap_function(run)):  # type: ignore[misc]
@@ -413,11 +370,12 @@ def _trainable(spec: TrialSpec) -> Any:
     return WithWorkers
 
 
-def _reserved(spec: TrialSpec) -> dict[str, float]:
+def _reserved(spec: SweepSpec) -> dict[str, float]:
     """Return what Tune reserves for a trial's own process; several workers reserve their own."""
-    if spec.workers > 1:
+    compute = spec.run.compute
+    if compute.num_workers > 1:
         return {"CPU": 0.01}
-    reserved = {"CPU": spec.cpus_per_worker, "GPU": spec.gpus_per_worker}
+    reserved = {"CPU": compute.cpus_per_worker, "GPU": compute.gpus_per_worker}
     return {name: amount for name, amount in reserved.items() if amount}
 
 

@@ -15,7 +15,7 @@ from raybio.core.records import read_record, write_record
 from raybio.core.search_space import Settings
 from raybio.runtime.run.folder import LAUNCH, RunFolder
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.tune.trial import FAILED, NOTE, Trial, TrialSpec, status_of
+from raybio.runtime.tune.trial import FAILED, NOTE, SweepSpec, Trial, status_of
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
 
@@ -72,9 +72,9 @@ class RankedSettings:
     high: float | None
 
 
-def records(spec: TrialSpec) -> list[TrialRecord]:
+def records(spec: SweepSpec) -> list[TrialRecord]:
     """Return all trials of the sweep, the best first and those without an evaluation last."""
-    paths = sorted((Path(spec.sweep) / "trials").glob(f"*/{NOTE}"))
+    paths = sorted((spec.path / "trials").glob(f"*/{NOTE}"))
     trials = [_record(spec, path) for path in paths]
     sign = 1 if spec.space.mode == "max" else -1
 
@@ -84,7 +84,7 @@ def records(spec: TrialSpec) -> list[TrialRecord]:
     return sorted(trials, key=goodness, reverse=True)
 
 
-def _record(spec: TrialSpec, path: Path) -> TrialRecord:
+def _record(spec: SweepSpec, path: Path) -> TrialRecord:
     folder = RunFolder(path.parent.parent, path.parent.name)
     content = read_record(path, "trial") or {}
     failure = read_record(folder.failure, "failure") or {}
@@ -106,7 +106,7 @@ def _record(spec: TrialSpec, path: Path) -> TrialRecord:
     )
 
 
-def leaderboard(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[RankedSettings]:
+def leaderboard(spec: SweepSpec, trials: Sequence[TrialRecord]) -> list[RankedSettings]:
     """Return the settings, the best first.
 
     Settings that were repeated with other seeds precede all others, so that one lucky seed does not
@@ -128,14 +128,14 @@ def leaderboard(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[RankedSe
     )
 
 
-def repetitions(spec: TrialSpec) -> list[Trial]:
+def repetitions(spec: SweepSpec) -> list[Trial]:
     """Return the best settings with other seeds, as many as the budget wants.
 
     The first seed alone decides which settings are repeated. A larger budget may therefore find
     better settings than those that were repeated before.
     """
     budget = spec.space.budget
-    own_seed = spec.base.seed
+    own_seed = spec.run.config.seed
     best: list[Settings] = []
     for trial in records(spec):
         is_first_seed = SEED in spec.space.space or trial.settings.get(SEED, own_seed) == own_seed
@@ -162,8 +162,8 @@ def _without_seed(settings: Settings) -> Settings:
     return {path: value for path, value in settings.items() if path != SEED}
 
 
-def _ranked(spec: TrialSpec, trials: list[TrialRecord]) -> RankedSettings:
-    own_seed = spec.base.seed
+def _ranked(spec: SweepSpec, trials: list[TrialRecord]) -> RankedSettings:
+    own_seed = spec.run.config.seed
 
     def own_seed_first(trial: TrialRecord) -> tuple[bool, int]:
         seed = trial.settings.get(SEED, own_seed)
@@ -189,7 +189,7 @@ def _ranked(spec: TrialSpec, trials: list[TrialRecord]) -> RankedSettings:
     return RankedSettings(_without_seed(trials[0].settings), trials, step, mean, low, high)
 
 
-def best_config(spec: TrialSpec, ranked: RankedSettings) -> TrainingConfig:
+def best_config(spec: SweepSpec, ranked: RankedSettings) -> TrainingConfig:
     """Return the configuration of the settings' first trial, ending at the best step if it can.
 
     Trained by the method's own job it repeats the trial, so that the metric at that step is the
@@ -203,7 +203,7 @@ def best_config(spec: TrialSpec, ranked: RankedSettings) -> TrainingConfig:
 
 
 def write_results(
-    folder: RunFolder, spec: TrialSpec
+    folder: RunFolder, spec: SweepSpec
 ) -> tuple[list[RankedSettings], list[TrialRecord]]:
     """Write ``result.json``, two tables and the winner's ``best.yaml``; return their content."""
     trials = records(spec)
@@ -233,7 +233,7 @@ def write_results(
     return ranking, trials
 
 
-def _write_leaderboard(path: Path, spec: TrialSpec, ranking: Sequence[RankedSettings]) -> None:
+def _write_leaderboard(path: Path, spec: SweepSpec, ranking: Sequence[RankedSettings]) -> None:
     space = spec.space
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -247,7 +247,7 @@ def _write_leaderboard(path: Path, spec: TrialSpec, ranking: Sequence[RankedSett
             writer.writerow([number, *settings, *scores, len(ranked.trials), first])
 
 
-def _write_trials(path: Path, spec: TrialSpec, trials: Sequence[TrialRecord]) -> None:
+def _write_trials(path: Path, spec: SweepSpec, trials: Sequence[TrialRecord]) -> None:
     space = spec.space
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -261,7 +261,7 @@ def _write_trials(path: Path, spec: TrialSpec, trials: Sequence[TrialRecord]) ->
                 trial.best_step,
                 trial.values[-1][0] if trial.values else 0,
                 f"{trial.worker_seconds / 3600:.5f}",
-                trial.settings.get(SEED, spec.base.seed),
+                trial.settings.get(SEED, spec.run.config.seed),
             ]
             settings = [trial.settings.get(path, "") for path in space.space]
             writer.writerow([*row, *settings, trial.error])

@@ -17,14 +17,14 @@ from raybio.runtime.tune.plots import (
     plot_parallel,
     plot_parameters,
 )
-from raybio.runtime.tune.trial import TrialSpec
+from raybio.runtime.tune.trial import SweepSpec
 
 MIN_TRIALS_FOR_IMPORTANCE = 6
 
 
 def write_sweep_report(
     folder: RunFolder,
-    spec: TrialSpec,
+    spec: SweepSpec,
     ranking: Sequence[RankedSettings],
     trials: Sequence[TrialRecord],
 ) -> list[Path]:
@@ -131,7 +131,7 @@ def _notes(ranking: Sequence[RankedSettings]) -> list[str]:
 
 
 def _summary(
-    spec: TrialSpec, ranking: Sequence[RankedSettings], trials: Sequence[TrialRecord]
+    spec: SweepSpec, ranking: Sequence[RankedSettings], trials: Sequence[TrialRecord]
 ) -> list[list[str]]:
     space = spec.space
     num_by_status = Counter(trial.status for trial in trials)
@@ -196,7 +196,7 @@ def _score(ranked: RankedSettings) -> str:
     return f"{ranked.mean:.4f} [{ranked.low:.4f}, {ranked.high:.4f}]"
 
 
-def _trials(spec: TrialSpec, trials: Sequence[TrialRecord]) -> list[list[str]]:
+def _trials(spec: SweepSpec, trials: Sequence[TrialRecord]) -> list[list[str]]:
     header = [
         "trial",
         spec.space.metric,

@@ -10,6 +10,7 @@ trial's folder. Population-based training copies them from there when one trial 
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
 from raybio.runtime.run.metrics_log import MetricsLog, MetricsTail, read_reports
 from raybio.runtime.run.notices import warnings_to
-from raybio.runtime.tune.trial import NOTE, Trial, TrialSpec, has_ended
+from raybio.runtime.run.spec import WorkerSpec
+from raybio.runtime.tune.trial import NOTE, SweepSpec, Trial, has_ended
 from raybio.store.store import open_store
 from raybio.training.checkpoint import copy_to_run, list_checkpoints, step_of_checkpoint
 from raybio.training.settings import TrainingConfig
@@ -36,7 +38,7 @@ StepValues = Iterator[tuple[int, float]]
 """(step, value of the metric) of evaluations, in order."""
 
 
-def run_trial(settings: Mapping[str, Any], spec: TrialSpec) -> None:
+def run_trial(settings: Mapping[str, Any], spec: SweepSpec) -> None:
     """Train and report every evaluation to Tune, which calls this in a process of its own.
 
     An error that a retry would not cure is written to ``failure.json``, and the trial ends.
@@ -58,7 +60,7 @@ def run_trial(settings: Mapping[str, Any], spec: TrialSpec) -> None:
             "driver must share the sweeps folder. Choose one that all of them see with --sweeps or "
             "RAYBIO_SWEEPS"
         )
-    clock = _TrialClock(folder, spec.workers)
+    clock = _TrialClock(folder, spec.run.compute.num_workers)
     try:
         _train_and_report(folder, spec, trial, clock)
     except ClusterError:
@@ -90,7 +92,7 @@ class _TrialClock:
             write_record(self._folder.path / NOTE, "trial", self._content)
 
 
-def _train_and_report(folder: RunFolder, spec: TrialSpec, trial: Trial, clock: _TrialClock) -> None:
+def _train_and_report(folder: RunFolder, spec: SweepSpec, trial: Trial, clock: _TrialClock) -> None:
     reported_step = _reported_step(spec, trial)
     known = _known_values(folder, spec.goal)
     if known and spec.space.scheduler.kind == "pbt":
@@ -107,7 +109,7 @@ def _train_and_report(folder: RunFolder, spec: TrialSpec, trial: Trial, clock: _
         raise _without_values(folder, spec)
 
 
-def _without_values(folder: RunFolder, spec: TrialSpec) -> RaybioError:
+def _without_values(folder: RunFolder, spec: SweepSpec) -> RaybioError:
     """Return why a trial that came to its end has no value to be compared by."""
     metric = spec.goal.metric
     for report in read_reports(folder.metrics):
@@ -137,7 +139,7 @@ def _report(folder: RunFolder, goal: Goal, values: list[tuple[int, float]]) -> N
         ray.tune.report(report, checkpoint=ray.tune.Checkpoint.from_directory(temporary))
 
 
-def _reported_step(spec: TrialSpec, trial: Trial) -> int:
+def _reported_step(spec: SweepSpec, trial: Trial) -> int:
     """Return the step up to which Tune knows the trial.
 
     The checkpoint of another trial that this one exploits is copied here.
@@ -189,7 +191,7 @@ def _known_values(folder: RunFolder, goal: Goal) -> list[tuple[int, float]]:
     return [(step, value) for step, value in known if step <= step_of_checkpoint(newest)]
 
 
-def _new_values(folder: RunFolder, spec: TrialSpec, trial: Trial) -> StepValues:
+def _new_values(folder: RunFolder, spec: SweepSpec, trial: Trial) -> StepValues:
     """Train, and yield (step, value) of each new evaluation; nothing for an ended trial."""
     if has_ended(folder) or folder.failure.exists():
         return
@@ -197,29 +199,29 @@ def _new_values(folder: RunFolder, spec: TrialSpec, trial: Trial) -> StepValues:
     if outcome is not None and outcome["status"] != "stopped":
         return
     last = max((step for step, _ in _known_values(folder, spec.goal)), default=-1)
-    store = open_store(spec.store)
+    store = open_store(spec.run.store)
     config = spec.config(trial.settings)
-    folder.open(spec.space.method, config, Path(spec.store), store.digest, ())
+    folder.open(spec.space.method, config, spec.run.store, store.digest, ())
     folder.record_precision(spec.precision_of(config))
     folder.stop.unlink(missing_ok=True)
-    train = _trained_by_workers if spec.workers > 1 else _trained_here
+    train = _trained_by_workers if spec.run.compute.num_workers > 1 else _trained_here
     for step, value in train(folder, spec, config):
         if step > last:
             yield step, value
 
 
-def _trained_here(folder: RunFolder, spec: TrialSpec, config: TrainingConfig) -> StepValues:
+def _trained_here(folder: RunFolder, spec: SweepSpec, config: TrainingConfig) -> StepValues:
     """Train in this process, and yield (step, value) of each evaluation."""
     import torch
 
-    from raybio.runtime.run.worker import walk_alone
+    from raybio.runtime.run.run_loop import train_single_process
 
-    if spec.setup is not None:
-        spec.setup(0, folder.path)
+    if spec.run.setup is not None:
+        spec.run.setup(0, folder.path)
     torch.set_num_threads(spec.threads)
-    device = "cuda" if spec.gpus_per_worker else "cpu"
-    system = METHODS[spec.space.method].build(config, spec.store)
-    reports = walk_alone(
+    device = "cuda" if spec.run.compute.gpus_per_worker else "cpu"
+    system = METHODS[spec.space.method].build(config, spec.run.store)
+    reports = train_single_process(
         system,
         config,
         folder,
@@ -275,29 +277,32 @@ def _checked(goal: Goal, tail: MetricsTail) -> list[tuple[int, float]]:
     return goal.values(reports)
 
 
-def _trained_by_workers(folder: RunFolder, spec: TrialSpec, config: TrainingConfig) -> StepValues:
+def _trained_by_workers(folder: RunFolder, spec: SweepSpec, config: TrainingConfig) -> StepValues:
     """Train with several workers, and yield (step, value) of each evaluation.
 
     Ray Train works in a thread, while this one reads the run's log.
     """
-    from raybio.runtime.run.worker import Order
     from raybio.runtime.run.worker_group import explained, fit_in_thread
 
     folder.outcome.unlink(missing_ok=True)
-    resources = Resources(spec.workers, spec.cpus_per_worker, spec.gpus_per_worker, spec.threads)
-    order = Order(
-        method=spec.space.method,
-        config=config.to_mapping(),
-        store=spec.store,
-        runs=str(folder.path.parent),
-        name=folder.name,
-        threads=spec.threads,
-        precision=spec.precision_of(config),
-        start=folder.begin_start(),
-        goal=spec.goal,
-        setup=spec.setup,
+    compute = spec.run.compute
+    resources = Resources(
+        compute.num_workers,
+        compute.cpus_per_worker or 1,
+        compute.gpus_per_worker or 0,
+        spec.threads,
     )
-    work = fit_in_thread(order, resources)
+    run = replace(
+        spec.run,
+        config=config,
+        name=folder.name,
+        runs=folder.path.parent,
+        precision=spec.precision_of(config),
+    )
+    worker_spec = WorkerSpec(
+        run=run, threads=spec.threads, start=folder.begin_start(), goal=spec.goal
+    )
+    work = fit_in_thread(worker_spec, resources)
     tail = MetricsTail(folder.metrics)
     # At the last step a scheduler ends a trial and its workers: that value waits for their end.
     last: list[tuple[int, float]] = []

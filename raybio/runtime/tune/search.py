@@ -18,14 +18,14 @@ from raybio.core.randomness import derive_seed
 from raybio.core.search_space import Settings
 from raybio.runtime.tune.plan import DRAWS_PER_TRIAL, distinct, new_study, optuna_settings, planned
 from raybio.runtime.tune.run_trial import OBJECTIVE
-from raybio.runtime.tune.trial import Trial, TrialSpec, has_ended
+from raybio.runtime.tune.trial import SweepSpec, Trial, has_ended
 
 TRIAL = "trial"
 """The one entry of Tune's configuration of a trial."""
 
 
 def tune_config(
-    spec: TrialSpec, earlier: Sequence[Trial], max_concurrent: int
+    spec: SweepSpec, earlier: Sequence[Trial], max_concurrent: int
 ) -> tuple[dict[str, Any], Any] | None:
     """Return Ray Tune's ``param_space`` and ``TuneConfig``; None if there is nothing to start.
 
@@ -72,7 +72,7 @@ def listed(
     return param_space, config
 
 
-def scheduler(spec: TrialSpec) -> Any:
+def scheduler(spec: SweepSpec) -> Any:
     """Return the scheduler, which stops trials or lets them exploit others.
 
     ASHA and HyperBand compare trials by their best value so far, the others by their newest value.
@@ -104,7 +104,7 @@ def scheduler(spec: TrialSpec) -> Any:
     return FIFOScheduler()
 
 
-def _explore(spec: TrialSpec) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def _explore(spec: SweepSpec) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return the function that perturbs the settings which a member of a population takes over."""
     rng = random.Random(spec.space.search.seed)
 
@@ -164,7 +164,7 @@ class LearningSearch(Searcher):
     Ray's own adapter may give the same settings twice.
     """
 
-    def __init__(self, spec: TrialSpec, earlier: Sequence[Trial]) -> None:
+    def __init__(self, spec: SweepSpec, earlier: Sequence[Trial]) -> None:
         """Begin a study.
 
         Args:
@@ -219,7 +219,7 @@ class LearningSearch(Searcher):
         """Do nothing; see ``save``."""
 
 
-def _fits(spec: TrialSpec, settings: Settings) -> bool:
+def _fits(spec: SweepSpec, settings: Settings) -> bool:
     try:
         spec.check(settings)
     except ConfigError:

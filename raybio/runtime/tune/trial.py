@@ -3,7 +3,8 @@
 A trial's folder is named after its configuration, so that the same settings find it again.
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from raybio.core.search_space import SearchSpace, Settings, quoted
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal
+from raybio.runtime.run.spec import RunSpec
 from raybio.training.settings import TrainingConfig
 
 NOTE = "trial.json"
@@ -43,69 +45,64 @@ class Trial:
     branch: str = ""
 
 
-@dataclass(frozen=True)
-class TrialSpec:
-    """What every trial of a sweep shares, as plain values that can be pickled.
+@dataclass(frozen=True, kw_only=True)
+class SweepSpec:
+    """A sweep: what its driver and all its trials share. It travels to the trials.
 
     Attributes:
-        base: the configuration that settings are put on.
-        space: the sweep's search space.
-        store: path of the prepared store; empty: there is none yet, and settings are not checked
-            against it.
-        sweep: the sweep's folder.
-        workers: training workers of each trial; 1: the trial's own process trains.
-        cpus_per_worker: logical CPUs of each.
-        gpus_per_worker: GPUs of each; a fraction lets trials share one.
-        precision: ``fp32`` or ``bf16`` of trials with ``precision: auto``; ``auto`` until the
-            driver has decided.
-        setup: called in each training process first; tests inject faults with it.
+        space: the search space.
+        run: base configuration, store, name and folder of the sweep, and compute of a trial.
+            ``runs`` is the folder of all sweeps. ``precision`` is that of trials with
+            ``precision: auto``, None until the driver has decided it.
+        options: options of this start that the next start of the command repeats, by name.
+        checks_store: whether settings are checked against the store; False if there is none yet.
     """
 
-    base: TrainingConfig
     space: SearchSpace
-    store: str
-    sweep: str
-    workers: int = 1
-    cpus_per_worker: float = 1
-    gpus_per_worker: float = 0
-    precision: str = "auto"
-    setup: Any = None
+    run: RunSpec
+    options: Mapping[str, Any] = field(default_factory=dict)
+    checks_store: bool = True
+
+    @property
+    def path(self) -> Path:
+        """The sweep's folder."""
+        return self.run.folder.path
 
     @property
     def goal(self) -> Goal:
-        """The metric by which trials are compared, and its direction."""
+        """The metric that trials are compared by."""
         return Goal(self.space.metric, self.space.mode)
 
     @property
     def stop(self) -> Path:
-        """The file whose presence ends all trials."""
-        return Path(self.sweep) / ".stop"
+        """The file by which the driver ends all trials."""
+        return self.path / ".stop"
 
     @property
     def launch(self) -> dict[str, Any]:
-        """The setup of trials that a bit-identical repetition needs."""
+        """The launch record of a trial: what a bit-identical training repeats."""
         return {
-            "workers": self.workers,
+            "workers": self.run.compute.num_workers,
             "threads_per_worker": self.threads,
-            "use_gpu": self.gpus_per_worker > 0,
+            "use_gpu": bool(self.run.compute.gpus_per_worker),
         }
 
     @property
     def threads(self) -> int:
-        """Number of compute threads of a worker."""
-        return max(1, int(self.cpus_per_worker))
+        """Threads that a worker computes with."""
+        return max(1, int(self.run.compute.cpus_per_worker or 1))
 
     def config(self, settings: Settings) -> TrainingConfig:
         """Return the whole configuration of a trial.
 
-        A trial trains for the sweep's budget. It is evaluated and saved at least as often as the
-        scheduler may stop it.
+        It trains for the sweep's budget. It is evaluated and saved at least as often as trials
+        may be stopped.
 
         Raises:
             ConfigError: if the settings do not fit each other.
         """
         budget = self.space.budget
-        schedule = self.base.schedule
+        schedule = self.run.config.schedule
         evaluate_every = min(
             schedule.evaluate_every_steps or budget.grace_steps, budget.grace_steps
         )
@@ -116,11 +113,13 @@ class TrialSpec:
         }
         for path, value in settings.items():
             changes[path] = quoted(value)
-        return override_all(self.base, changes)
+        return override_all(self.run.config, changes)
 
     def precision_of(self, config: TrainingConfig) -> str:
         """Return a trial's precision: its own setting, or that of the sweep for ``auto``."""
-        return self.precision if config.precision == "auto" else config.precision
+        if config.precision == "auto":
+            return self.run.precision or "auto"
+        return config.precision
 
     def check(self, settings: Settings) -> None:
         """Refuse settings with which no trial could start.
@@ -130,18 +129,18 @@ class TrialSpec:
             StoreError: if the store is missing, damaged or of another kind.
         """
         config = self.config(settings)
-        method = METHODS[self.space.method]
-        if self.store:
+        if self.checks_store:
             from raybio.store.store import open_store  # reads Arrow files: a dry run does without
 
-            method.check(config, open_store(self.store, method.store))
+            entry = METHODS[self.space.method]
+            entry.check(config, open_store(self.run.store, entry.store))
 
     def folder(self, trial: Trial) -> RunFolder:
-        """Return the folder of a trial."""
+        """Return the folder of a trial, named after its configuration."""
         name = f"trial-{fingerprint(self.config(trial.settings))[:10]}"
         if trial.branch:
             name += f"-{trial.branch}"
-        return RunFolder(Path(self.sweep) / "trials", name)
+        return RunFolder(self.path / "trials", name)
 
 
 def new_note(trial: Trial) -> dict[str, Any]:

@@ -32,9 +32,11 @@ from raybio.runtime.compare.compare import (
 from raybio.runtime.compare.plots import plot_overlaid, plot_scores
 from raybio.runtime.compare.runs import given_runs
 from raybio.runtime.compare.tests import LEVEL, MIN_SEEDS
-from raybio.runtime.run.driver import Result, TrainRequest, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import RunSpec
 from tests.paths import ROOT
 from tests.script_process import run_script
 
@@ -432,9 +434,7 @@ def test_no_two_of_many_lines_look_alike_without_colour(
 
 
 @pytest.mark.nightly
-def test_the_job_compares_real_runs(
-    unbroken: Result, request_two: TrainRequest, tmp_path: Path
-) -> None:
+def test_the_job_compares_real_runs(unbroken: Result, request_two: RunSpec, tmp_path: Path) -> None:
     config = override(request_two.config, "objective.lambda_spml", 0)
     other = train(replace(request_two, config=config, name="without-the-graph"))
     names = [unbroken.folder.name, str(other.folder.path)]

@@ -23,8 +23,9 @@ from raybio.runtime.compare.variations import (
     scores_by_settings,
     variants_of,
 )
-from raybio.runtime.run.driver import Result, TrainRequest
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import RunSpec
 from tests.methods.conformance_cases import tiny_config
 
 ENTRY = METHODS["relation_finetune"]
@@ -32,7 +33,13 @@ PROXIES = Variation("objective.num_proxies", (4, 0))
 
 
 def tiny_variants(tmp_path: Path, *variations: Variation) -> list[Variant]:
-    request = TrainRequest("relation_finetune", ENTRY.demo, tmp_path / "store", "first", tmp_path)
+    request = RunSpec(
+        method="relation_finetune",
+        config=ENTRY.demo,
+        store=tmp_path / "store",
+        name="first",
+        runs=tmp_path,
+    )
     return variants_of(request, variations)
 
 
@@ -52,7 +59,7 @@ def written(
             for split, share in (("dev", value(one) / 2), ("test", value(one)))
         }
         final = FinalReport(scores={"initial": {}, "trained": by_split})
-        folder = RunFolder(tmp_path, one.request.name)
+        folder = RunFolder(tmp_path, one.spec.name)
         results.append(
             Result("finished", 1, "fp32", {}, final, {}, None, None, None, False, folder)
         )
@@ -75,7 +82,7 @@ def test_a_setting_with_three_numbers_is_shown_in_their_order_with_the_spread_of
     tables = written(
         tmp_path,
         tiny_variants(tmp_path, PROXIES),
-        lambda one: one.request.config.objective.num_proxies / 4,
+        lambda one: one.spec.config.objective.num_proxies / 4,
     )
     (table,) = tables.values()
     assert table[0] == [
@@ -106,7 +113,7 @@ def test_each_combination_of_the_others_is_a_line_and_repetitions_are_its_points
     tables = written(
         tmp_path,
         variants,
-        lambda one: 0.5 * one.request.config.seed + (one.request.config.objective.kind == "supcon"),
+        lambda one: 0.5 * one.spec.config.seed + (one.spec.config.objective.kind == "supcon"),
     )
     assert list(tables) == ["scores-by-objective.num_proxies.csv"]
     rows = [row for row in tables["scores-by-objective.num_proxies.csv"] if row[3] == "f1"]
@@ -233,7 +240,13 @@ def test_a_comparison_of_real_runs_draws_them_and_sends_the_files_to_mlflow(
     config = override_all(
         tiny_config("relation_finetune"), {"schedule.max_steps": 2, "plan.global_batch_rows": 4}
     )
-    request = TrainRequest("relation_finetune", config, tiny_documents.path, "proxies", runs)
+    request = RunSpec(
+        method="relation_finetune",
+        config=config,
+        store=tiny_documents.path,
+        name="proxies",
+        runs=runs,
+    )
     result, table = compare(request, [Variation("objective.num_proxies", (0, 2))])
     assert table.splits == ["dev", "test"]
     with (result.folder.path / "scores-by-objective.num_proxies.csv").open(newline="") as file:

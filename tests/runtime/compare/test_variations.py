@@ -27,18 +27,25 @@ from raybio.runtime.compare.variations import (
     score_rows,
     variants_of,
 )
-from raybio.runtime.run.driver import Result, TrainRequest
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import RunSpec
 
 LAYOUT = METHODS["sppt_protein"].table
 SCORE = {"value": 0.1234, "low": 0.1, "high": 0.15}
 SCORES = dict.fromkeys(("lrap", "ndcg", "average_precision", "mrr"), SCORE)
 
 
-def request(tmp_path: Path) -> TrainRequest:
+def request(tmp_path: Path) -> RunSpec:
     entry = METHODS["sppt_protein"]
-    return TrainRequest("sppt_protein", entry.demo, tmp_path / "store", "first", tmp_path / "runs")
+    return RunSpec(
+        method="sppt_protein",
+        config=entry.demo,
+        store=tmp_path / "store",
+        name="first",
+        runs=tmp_path / "runs",
+    )
 
 
 def test_a_comparison_reads_a_setting_and_its_values() -> None:
@@ -83,7 +90,7 @@ def test_models_to_compare_with_give_their_names_and_folders_are_told_apart(tmp_
         "./export",
     )
     variants = variants_of(request(tmp_path), [Variation("encoder.source", models)])[1:]
-    names = [one.request.name for one in variants]
+    names = [one.spec.name for one in variants]
     assert [one.label for one in variants] == [
         f"source = {name.partition('.source-')[2]}" for name in names
     ]
@@ -96,14 +103,14 @@ def test_kin_differ_in_one_setting_and_have_names_of_their_own(tmp_path: Path) -
     first = request(tmp_path)
     own = first.config.objective.lambda_spml
     itself, *variants = variants_of(first, [Variation("objective.lambda_spml", (0, 0.1, own))])
-    assert itself.request == first
+    assert itself.spec == first
     assert [other.label for other in variants] == ["lambda_spml = 0", "lambda_spml = 0.1"]
-    assert [other.request.name for other in variants] == [
+    assert [other.spec.name for other in variants] == [
         "first.lambda_spml-0",
         "first.lambda_spml-0.1",
     ]
-    assert [other.request.config.objective.lambda_spml for other in variants] == [0, 0.1]
-    assert all(other.request.config.plan == first.config.plan for other in variants)
+    assert [other.spec.config.objective.lambda_spml for other in variants] == [0, 0.1]
+    assert all(other.spec.config.plan == first.config.plan for other in variants)
 
 
 def test_names_and_labels_have_values_as_one_writes_them() -> None:
@@ -125,10 +132,8 @@ def test_of_several_settings_every_combination_is_a_run(tmp_path: Path) -> None:
         ".lambda_spml-0.seed-1",
         ".lambda_spml-0.seed-2",
     ]
-    assert [one.request.name for one in variants] == [f"first{name}" for name in names]
-    assert [
-        (one.request.config.objective.lambda_spml, one.request.config.seed) for one in variants
-    ] == [
+    assert [one.spec.name for one in variants] == [f"first{name}" for name in names]
+    assert [(one.spec.config.objective.lambda_spml, one.spec.config.seed) for one in variants] == [
         (weight, seed) for weight in (first.config.objective.lambda_spml, 0) for seed in (0, 1, 2)
     ]
     assert variants[4].label == "lambda_spml = 0, seed = 1"
@@ -148,8 +153,8 @@ def test_a_value_given_twice_in_whatever_form_is_one_run(tmp_path: Path) -> None
         ("encoder.source", ("scratch", "other", "other"), "first.source-other"),
     ):
         variants = variants_of(first, [Variation(path, values)])
-        assert [one.request.name for one in variants] == ["first", name]
-        assert variants[0].request == first
+        assert [one.spec.name for one in variants] == ["first", name]
+        assert variants[0].spec == first
 
 
 def test_a_comparison_with_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
@@ -286,7 +291,7 @@ def result_of(tmp_path: Path, one: Variant, value: float) -> Result:
         }
         for who, mean in (("initial", value / 2), ("trained", value))
     }
-    folder = RunFolder(tmp_path, one.request.name)
+    folder = RunFolder(tmp_path, one.spec.name)
     return Result(
         "finished", 1, "fp32", {}, FinalReport(scores=scores), {}, None, None, None, False, folder
     )
@@ -330,9 +335,9 @@ def means_over_steps(
     variants: list[Variant], value_by_step: Callable[[Variant], dict[int, float]]
 ) -> list[tuple[str, int, str]]:
     """Label, step and runs with mean and deviation of what such runs would leave behind."""
-    metric, *_ = METHODS[variants[0].request.method].step_metrics
+    metric, *_ = METHODS[variants[0].spec.method].step_metrics
     results = [
-        finished(one.request.runs, one.request.name, value_by_step(one), metric) for one in variants
+        finished(one.spec.runs, one.spec.name, value_by_step(one), metric) for one in variants
     ]
     (out,) = over_steps(variants, results)
     assert [path.name for path in out.iterdir()] == [metric.removeprefix("val/")]
@@ -350,7 +355,7 @@ def test_runs_by_seed_are_averaged_over_steps_and_those_by_another_setting_stand
     first = request(tmp_path)
     by_seed = variants_of(first, [Variation("seed", (1,))])
     assert means_over_steps(
-        by_seed, lambda one: {0: 0.1, 50: 0.2 + 0.2 * one.request.config.seed}
+        by_seed, lambda one: {0: 0.1, 50: 0.2 + 0.2 * one.spec.config.seed}
     ) == [
         ("2 runs, by seed", 0, "2: 0.100 ± 0.000"),
         ("2 runs, by seed", 50, "2: 0.300 ± 0.141"),
@@ -370,7 +375,7 @@ def test_repetitions_are_averaged_for_each_value_of_what_is_chosen(tmp_path: Pat
     )
     assert means_over_steps(
         variants,
-        lambda one: {0: one.request.config.objective.lambda_spml + 0.2 * one.request.config.seed},
+        lambda one: {0: one.spec.config.objective.lambda_spml + 0.2 * one.spec.config.seed},
     ) == [
         ("lambda_spml = 0.5, 2 runs, by seed", 0, "2: 0.600 ± 0.141"),
         ("lambda_spml = 0, 2 runs, by seed", 0, "2: 0.100 ± 0.141"),
@@ -381,13 +386,17 @@ def test_a_run_on_all_sentence_sets_is_no_repetition_of_runs_on_one_and_stands_b
     tmp_path: Path,
 ) -> None:
     entry = METHODS["contrastive_probe"]
-    first = TrainRequest(
-        "contrastive_probe", entry.demo, tmp_path / "store", "first", tmp_path / "runs"
+    first = RunSpec(
+        method="contrastive_probe",
+        config=entry.demo,
+        store=tmp_path / "store",
+        name="first",
+        runs=tmp_path / "runs",
     )
     sets, seeds = Variation("plan.sentence_set", (0, 1)), Variation("seed", (1,))
 
     def value(one: Variant) -> dict[int, float]:
-        chosen = one.request.config.plan.sentence_set
+        chosen = one.spec.config.plan.sentence_set
         return {0: 0.9 if chosen == "all" else 0.1 * chosen}
 
     assert means_over_steps(variants_of(first, [sets]), value) == [

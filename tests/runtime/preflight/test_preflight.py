@@ -19,7 +19,8 @@ from raybio.runtime.cluster.connection import local_cpus
 from raybio.runtime.preflight import here
 from raybio.runtime.preflight.finding import ERROR, OK, WARNING, Finding, guarded, over_nodes, show
 from raybio.runtime.preflight.preflight import Intent, preflight
-from raybio.runtime.run.request import Arguments
+from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.spec import Compute
 from raybio.store.store import Store
 from tests.cli.test_refusals import damaged_store, request_one
 from tests.paths import ROOT
@@ -267,8 +268,18 @@ def test_a_look_that_raises_keeps_what_it_found_before() -> None:
 
 def intent(tmp_path: Path, store: Store | Path, *settings: str, **more: object) -> Intent:
     path = store if isinstance(store, Path) else store.path
-    arguments = Arguments(store=path, settings=settings, runs=tmp_path / "runs", device="cpu")
-    return Intent(replace(arguments, **more), "sppt_protein", min_free_gib=0.0, with_ray=False)
+    options = RunOptions(
+        store=path,
+        settings=settings,
+        runs=tmp_path / "runs",
+        compute=Compute(**{"device": "cpu"} | more),
+    )
+    return Intent(options=options, method="sppt_protein", min_free_gib=0.0, with_ray=False)
+
+
+def with_compute(intent: Intent, **changes: object) -> Intent:
+    compute = replace(intent.options.compute, **changes)
+    return replace(intent, options=replace(intent.options, compute=compute))
 
 
 def by_check(findings: list[Finding]) -> dict[str, Finding]:
@@ -306,8 +317,8 @@ def test_everything_wrong_at_once_is_told_at_once(
         store,
         f"encoder.source={tmp_path / 'empty'}",
         workers=99,
-        tracking_uri="file:///x",
     )
+    wrong = replace(wrong, options=replace(wrong.options, tracking="file:///x"))
     found = by_check(preflight(replace(wrong, min_free_gib=1e9)))
     bad = {check for check, one in found.items() if one.state == ERROR}
     assert bad == {"token", "store", "encoder", "disk", "MLflow", "resources"}
@@ -341,7 +352,7 @@ def test_all_trials_of_a_space_are_looked_at(home: Path, tmp_path: Path, tiny_st
     found = by_check(preflight(sweep))
     assert found["settings"].state == found["encoder"].state == OK
     assert "trials are valid" in found["settings"].found
-    outside = replace(sweep, arguments=replace(sweep.arguments, settings=("optim.peak_lr=0.5",)))
+    outside = replace(sweep, options=replace(sweep.options, settings=("optim.peak_lr=0.5",)))
     warnings = [
         one for one in preflight(outside) if one.check == "settings" and one.state == WARNING
     ]
@@ -373,10 +384,10 @@ def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
     assert (
         by_check(preflight(all_cpus))["resources"].state == ERROR
     )  # a run's stream needs CPUs beside its workers
-    sweep = replace(all_cpus, method=None, space=space, gpus_per_worker=0.0)
+    sweep = with_compute(replace(all_cpus, method=None, space=space), gpus_per_worker=0.0)
     found = by_check(preflight(sweep))["resources"]
     assert (found.state, found.found.split(":")[0]) == (OK, "1 trials at a time")
-    parts = replace(sweep, arguments=replace(sweep.arguments, cpus_per_worker=0.1))
+    parts = with_compute(sweep, cpus_per_worker=0.1)
     assert (
         "3 trials at a time"
         in by_check(preflight(replace(parts, budget=("max_concurrent_trials=3",))))[
@@ -385,11 +396,11 @@ def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
     )
     for bad, check, message in (
         (
-            replace(sweep, arguments=replace(sweep.arguments, workers=2)),
+            with_compute(sweep, workers=2),
             "resources",
             "no trial could ever start",
         ),
-        (replace(sweep, gpus_per_worker=99.0), "resources", "99 GPU"),
+        (with_compute(sweep, gpus_per_worker=99.0), "resources", "99 GPU"),
         (replace(sweep, budget=("num_trails=3",)), "settings", "num_trials"),
     ):
         found = by_check(preflight(bad))[check]
@@ -397,7 +408,7 @@ def test_a_sweep_has_room_where_one_trial_has_and_is_asked_with_its_own_options(
     with pytest.raises(
         ConfigError, match="--device cpu: a sweep has no such option; want --gpus-per-worker"
     ):
-        preflight(replace(sweep, arguments=replace(sweep.arguments, device="cpu")))
+        preflight(with_compute(sweep, device="cpu"))
     with pytest.raises(ConfigError, match="only sweeps have them; want --space"):
         preflight(replace(sweep, method="sppt_protein", space=None))
 

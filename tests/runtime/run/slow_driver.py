@@ -10,7 +10,8 @@ from pathlib import Path
 from raybio.core.config import load
 from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
-from raybio.runtime.run.driver import TrainRequest, train
+from raybio.runtime.run.driver import train
+from raybio.runtime.run.spec import Compute, RunSpec
 
 SYSTEM = "sppt_protein"
 STEP_SECONDS = 0.6
@@ -32,15 +33,36 @@ def slow(rank: int, folder: Path) -> None:
 def main(kind: str, store: Path, folder: Path) -> None:
     config = load(METHODS[SYSTEM].config, folder / "config.yaml")
     if kind == "run":
-        train(TrainRequest(SYSTEM, config, store, "mine", folder / "runs", workers=2, setup=slow))
+        train(
+            RunSpec(
+                method=SYSTEM,
+                config=config,
+                store=store,
+                name="mine",
+                runs=folder / "runs",
+                setup=slow,
+                compute=Compute(workers=2),
+            )
+        )
         return
-    from raybio.runtime.tune.driver import SweepRequest, sweep
+    from raybio.runtime.tune.driver import SweepSpec, sweep
 
     space = load_search_space(
         folder / "space.yaml", {name: entry.config for name, entry in METHODS.items()}
     )
     sweep(
-        SweepRequest(space, config, store, "mine", folder / "sweeps", cpus_per_worker=1, setup=slow)
+        SweepSpec(
+            space=space,
+            run=RunSpec(
+                method="sppt_protein",
+                store=store,
+                name="mine",
+                setup=slow,
+                config=config,
+                runs=folder / "sweeps",
+                compute=Compute(cpus_per_worker=1),
+            ),
+        )
     )
 
 

@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from raybio.core.records import read_record
 from raybio.runtime.compare.table import lines_for_terminal
 from raybio.runtime.compare.variations import Variation, compare, cut_remarks, variants_of
-from raybio.runtime.run.driver import TrainRequest
+from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store
 from tests.methods.conformance_cases import tiny_config
 
@@ -31,7 +31,9 @@ def test_what_is_cut_of_the_inputs_is_said_wherever_a_reader_looks(
             "schedule.evaluate_every_steps": 2,
         },
     )
-    request = TrainRequest("finetune", config, tiny_task.path, "cut", tmp_path / "runs")
+    request = RunSpec(
+        method="finetune", config=config, store=tiny_task.path, name="cut", runs=tmp_path / "runs"
+    )
     result, table = compare(request)
     (inputs,) = result.inputs
     assert inputs["num_cut"] == int((lengths > inputs["limit"]).sum()) > 0

@@ -1,6 +1,4 @@
-"""Each JSON file of a run cut short, zeroed or missing: the run goes on as it was, or is refused;
-nothing else.
-"""
+"""Each JSON file of a run cut short, zeroed or missing: the run goes on as it was, or is refused; nothing else."""
 
 import json
 import re
@@ -16,10 +14,12 @@ from raybio.core.config import override_all
 from raybio.core.errors import CheckpointError, RecordError
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
-from raybio.runtime.run.driver import REMEMBERED, TrainRequest, _finished, _summary, check_request
+from raybio.runtime.run.checks import check_spec
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.request import Arguments, settle
-from raybio.runtime.run.worker import walk_alone
+from raybio.runtime.run.options import RunOptions, resolve
+from raybio.runtime.run.result import finished_result, summarise
+from raybio.runtime.run.run_loop import train_single_process
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import Tracker, tracking_uri
 from raybio.store.store import Store
 from raybio.training.loop import changeable_settings
@@ -56,7 +56,7 @@ class Kept:
 
     folder: RunFolder
     backup: Path
-    request: TrainRequest
+    request: RunSpec
     mlflow_run_id: str
     weights_sha256: str
 
@@ -65,19 +65,20 @@ class Kept:
         shutil.copytree(self.backup, self.folder.path)
 
 
-def start(
-    request: TrainRequest, *, stop_at: int | None = None
-) -> tuple[dict[str, Any], str | None]:
-    """What ``train`` does, with the worker's part in this process; returns the outcome and the
-    MLflow run.
-    """
+def start(request: RunSpec, *, stop_at: int | None = None) -> tuple[dict[str, Any], str | None]:
+    """What ``train`` does, with the worker's part in this process; returns the outcome and the MLflow run."""
     folder = RunFolder(request.runs, request.name)
-    digest = check_request(request)
+    digest = check_spec(request)
     folder.open(
         SYSTEM, request.config, Path(request.store), digest, changeable_settings(request.config)
     )
-    write_record(folder.launch, "launch", {key: getattr(request, key) for key in REMEMBERED})
-    finished = _finished(folder, request.config)
+    write_record(
+        folder.launch,
+        "launch",
+        request.compute.to_record()
+        | {"tracking": request.tracking, "is_length_accepted": request.is_length_accepted},
+    )
+    finished = finished_result(folder, request.config)
     uri = tracking_uri(request.tracking, Path(request.runs))
     tracker = Tracker(folder, uri, SYSTEM, request.config.to_mapping(), digest)
     if finished is not None:
@@ -87,14 +88,14 @@ def start(
         path.unlink(missing_ok=True)
     tracker.start()
     system = METHODS[SYSTEM].build(request.config, request.store)
-    reports = walk_alone(
+    reports = train_single_process(
         system, request.config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
     )
     for report in reports:
         if report.step == stop_at:
             folder.stop.touch()
     status = read_record(folder.outcome, "outcome")["status"]
-    write_record(folder.result, "result", _summary(folder, request, status, tracker.run_id))
+    write_record(folder.result, "result", summarise(folder, request.config, status, tracker.run_id))
     tracker.finish("FINISHED" if status == "finished" else "KILLED")
     return read_record(folder.outcome, "outcome"), tracker.run_id
 
@@ -106,16 +107,14 @@ def kept_runs(tmp_path_factory: pytest.TempPathFactory, tiny_store: Store) -> di
     kept = {}
     weights = None
     for name, stop_at in (("finished", None), ("half", 7)):
-        request = TrainRequest(
-            SYSTEM,
-            config,
-            tiny_store.path,
-            name,
-            place / "runs",
+        request = RunSpec(
+            method=SYSTEM,
+            config=config,
+            store=tiny_store.path,
+            name=name,
+            runs=place / "runs",
             tracking=f"sqlite:///{place}/tracked.db",
-            workers=2,
-            threads_per_worker=3,
-            use_gpu=False,
+            compute=Compute(workers=2, threads_per_worker=3, device="cpu"),
         )
         outcome, run_id = start(request, stop_at=stop_at)
         weights = weights or outcome["weights_sha256"]
@@ -134,10 +133,10 @@ def kept(request: pytest.FixtureRequest, kept_runs: dict[str, Kept]) -> Iterator
     yield run
 
 
-def named_again(kept: Kept) -> TrainRequest:
+def named_again(kept: Kept) -> RunSpec:
     """The request of the command that gives the run's name alone."""
-    arguments = Arguments(name=kept.request.name, runs=Path(kept.request.runs))
-    return TrainRequest(**settle(SYSTEM, arguments))
+    arguments = RunOptions(name=kept.request.name, runs=Path(kept.request.runs))
+    return resolve(SYSTEM, arguments)
 
 
 def mlflow_runs(uri: str) -> list[str]:
@@ -160,15 +159,13 @@ def test_a_damaged_record_changes_neither_settings_nor_store_nor_workers(
         "config",
         "name",
         "tracking",
-        "workers",
-        "threads_per_worker",
-        "use_gpu",
+        "compute",
     ):
         assert getattr(again, field) == getattr(kept.request, field), field
     assert Path(again.store) == Path(kept.request.store)
     other = override_all(again.config, {"optim.peak_lr": 0.5})
     with pytest.raises(CheckpointError, match=r"optim\.peak_lr: .* -> 0\.5"):
-        kept.folder.open(SYSTEM, other, Path(again.store), check_request(again), ())
+        kept.folder.open(SYSTEM, other, Path(again.store), check_spec(again), ())
     with pytest.raises(CheckpointError, match="data_digest"):
         kept.folder.open(SYSTEM, again.config, Path(again.store), "other", ())
 

@@ -6,20 +6,25 @@ from pathlib import Path
 import pytest
 
 from raybio.core.config import override_all
-from raybio.runtime.run.driver import TrainRequest, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.spec import RunSpec
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
 @pytest.fixture
-def request_one(request_two: TrainRequest) -> TrainRequest:
+def request_one(request_two: RunSpec) -> RunSpec:
     """One worker, ten steps that may become more; each test gives it a name."""
     short = {"schedule.max_steps": 10, "optim.schedule": "constant", "optim.warmup_ratio": 0.0}
-    return replace(request_two, config=override_all(request_two.config, short), workers=1)
+    return replace(
+        request_two,
+        config=override_all(request_two.config, short),
+        compute=replace(request_two.compute, workers=1),
+    )
 
 
-def longer(request: TrainRequest) -> TrainRequest:
+def longer(request: RunSpec) -> RunSpec:
     return replace(request, config=override_all(request.config, {"schedule.max_steps": 12}))
 
 
@@ -31,7 +36,7 @@ def flip_a_byte(path: Path) -> None:
 
 @pytest.mark.nightly
 def test_the_user_sees_that_the_newest_checkpoint_is_damaged_and_from_which_step_the_run_resumes(
-    request_one: TrainRequest, capsys: pytest.CaptureFixture[str]
+    request_one: RunSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from mlflow import MlflowClient
 

@@ -19,9 +19,11 @@ from raybio.runtime.compare.table import (
     write_table,
 )
 from raybio.runtime.compare.variations import Variation, compare, variants_of
-from raybio.runtime.run.driver import Result, TrainRequest, train, with_precision
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
-from raybio.runtime.run.precision import worker_processors
+from raybio.runtime.run.precision import with_precision, worker_processors
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.store.store import Store
 from raybio.training.precision import resolve_precision
 from raybio.training.settings import TrainingConfig
@@ -35,8 +37,15 @@ def auto(tiny_training: TrainingConfig) -> TrainingConfig:
 
 
 @pytest.fixture
-def request_one(tmp_path: Path, tiny_store: Store, auto: TrainingConfig) -> TrainRequest:
-    return TrainRequest(NAME, auto, tiny_store.path, "first", tmp_path / "runs", use_gpu=False)
+def request_one(tmp_path: Path, tiny_store: Store, auto: TrainingConfig) -> RunSpec:
+    return RunSpec(
+        method=NAME,
+        config=auto,
+        store=tiny_store.path,
+        name="first",
+        runs=tmp_path / "runs",
+        compute=Compute(device="cpu"),
+    )
 
 
 @pytest.fixture
@@ -49,7 +58,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return become
 
 
-def begin(request: TrainRequest, precision: str | None) -> RunFolder:
+def begin(request: RunSpec, precision: str | None) -> RunFolder:
     """What the driver leaves before the workers start."""
     folder = RunFolder(request.runs, request.name)
     folder.open(request.method, request.config, Path(request.store), "digest", ())
@@ -58,7 +67,7 @@ def begin(request: TrainRequest, precision: str | None) -> RunFolder:
     return folder
 
 
-def precisions(requests: list[TrainRequest]) -> list[str | None]:
+def precisions(requests: list[RunSpec]) -> list[str | None]:
     return [one.precision for one in with_precision(requests)]
 
 
@@ -69,7 +78,7 @@ def test_all_runs_of_a_command_get_one_precision_in_one_line(
     has_bf16: bool,
     name: str,
     has: str,
-    request_one: TrainRequest,
+    request_one: RunSpec,
     machine: Callable[[bool], None],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -87,7 +96,7 @@ def test_all_runs_of_a_command_get_one_precision_in_one_line(
 
 
 def test_new_runs_of_a_comparison_take_over_what_one_of_them_has_recorded(
-    request_one: TrainRequest, machine: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
+    request_one: RunSpec, machine: Callable[[bool], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine(True)
     first, second, third = (
@@ -101,7 +110,7 @@ def test_new_runs_of_a_comparison_take_over_what_one_of_them_has_recorded(
 
 
 def test_a_set_precision_is_the_decision_of_its_run_alone(
-    request_one: TrainRequest, machine: Callable[[bool], None], caplog: pytest.LogCaptureFixture
+    request_one: RunSpec, machine: Callable[[bool], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     machine(False)
     runs = [
@@ -115,7 +124,7 @@ def test_a_set_precision_is_the_decision_of_its_run_alone(
 
 
 def test_a_run_of_a_comparison_that_cannot_start_is_refused_before_the_precision_is_decided(
-    request_one: TrainRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    request_one: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     request = replace(
         request_one,
@@ -129,12 +138,12 @@ def test_a_run_of_a_comparison_that_cannot_start_is_refused_before_the_precision
 
 
 def test_bf16_on_a_gpu_without_it_is_refused_before_anything_starts(
-    request_one: TrainRequest, monkeypatch: pytest.MonkeyPatch
+    request_one: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "Tesla V100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 0))
-    request = replace(request_one, use_gpu=None)
+    request = replace(request_one, compute=replace(request_one.compute, device="auto"))
     assert precisions([request]) == ["fp32"]
     with pytest.raises(
         ConfigError, match="precision: got bf16, and Tesla V100 has no bf16 instructions"
@@ -147,7 +156,7 @@ def test_bf16_on_a_gpu_without_it_is_refused_before_anything_starts(
 
 
 def test_the_record_stays_when_the_run_goes_on_and_no_other_is_taken(
-    request_one: TrainRequest,
+    request_one: RunSpec,
 ) -> None:
     folder = begin(request_one, None)
     assert folder.precision is None
@@ -165,17 +174,21 @@ def test_the_record_stays_when_the_run_goes_on_and_no_other_is_taken(
 
 
 def test_finished_runs_need_no_decision(
-    request_one: TrainRequest, capsys: pytest.CaptureFixture[str]
+    request_one: RunSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = begin(request_one, "bf16")
     result = dict.fromkeys(("checkpoint", "weights_sha256", "mlflow_run_id"))
     result |= {"metrics": {}, "final": {}, "config": {}, "precision": "bf16", "status": "finished"}
     write_record(folder.result, "result", result | {"step": request_one.config.schedule.max_steps})
     # No machine has room for its workers.
-    assert precisions([replace(request_one, workers=99)]) == ["bf16"]
+    assert precisions([replace(request_one, compute=replace(request_one.compute, workers=99))]) == [
+        "bf16"
+    ]
     assert capsys.readouterr().out == ""
     with pytest.raises(ClusterError, match="fewer workers than 99"):
-        precisions([replace(request_one, workers=99, name="second")])
+        precisions(
+            [replace(request_one, name="second", compute=replace(request_one.compute, workers=99))]
+        )
 
 
 def test_runs_of_a_comparison_that_began_in_different_precision_are_named_under_the_table(
@@ -214,7 +227,7 @@ def test_the_nodes_of_a_cluster_that_have_room_for_a_worker_are_asked(
 @pytest.mark.nightly
 def test_workers_compute_in_what_the_driver_decided_and_a_run_that_goes_on_keeps_it(
     ray_cluster: None,
-    request_one: TrainRequest,
+    request_one: RunSpec,
     machine: Callable[[bool], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,9 +18,10 @@ import yaml
 
 from raybio.core.config import override_all
 from raybio.core.records import read_record, write_record
-from raybio.runtime.run.driver import TrainRequest, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.paths import ROOT
@@ -101,7 +102,7 @@ def steps_of(folder: RunFolder) -> list[int]:
 
 @pytest.mark.slow
 def test_a_driver_killed_at_a_random_step_and_started_again_ends_with_the_weights_of_the_unbroken_run(
-    ray_cluster: None, job: Job, request_two: TrainRequest
+    ray_cluster: None, job: Job, request_two: RunSpec
 ) -> None:
     """With the default precision, which is bf16 on machines that have it."""
     config = override_all(request_two.config, {"precision": "auto"})

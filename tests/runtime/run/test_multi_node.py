@@ -15,9 +15,9 @@ import yaml
 
 from raybio.core.config import override_all
 from raybio.core.records import read_record
-from raybio.runtime.run.driver import Result
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.result import Result
 from raybio.store.store import Store
 from raybio.training.checkpoint import list_checkpoints, step_of_checkpoint
 from raybio.training.settings import TrainingConfig

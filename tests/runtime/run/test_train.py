@@ -22,9 +22,11 @@ from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.runtime.compare.variations import compare
-from raybio.runtime.run.driver import InterruptedRunError, Result, TrainRequest, train
+from raybio.runtime.run.driver import InterruptedRunError, train
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.result import Result
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.store.store import Store
 from raybio.training.loop import fit
 from raybio.training.settings import TrainingConfig
@@ -110,7 +112,7 @@ def test_a_run_ends_with_its_result_its_log_and_a_model(unbroken: Result) -> Non
 
 
 def test_the_same_command_finds_a_finished_run_and_starts_no_workers(
-    unbroken: Result, request_two: TrainRequest, monkeypatch: pytest.MonkeyPatch
+    unbroken: Result, request_two: RunSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "raybio.runtime.run.driver.connected", lambda *_, **__: pytest.fail("Ray was started")
@@ -136,7 +138,7 @@ def test_two_workers_stay_near_the_losses_of_one_process_without_ray(
 
 @pytest.mark.slow
 def test_a_worker_that_dies_and_dies_again_is_replaced_and_the_weights_are_those_of_the_unbroken_run(
-    unbroken: Result, request_two: TrainRequest
+    unbroken: Result, request_two: RunSpec
 ) -> None:
     result = train(replace(request_two, name="crashed", setup=crash(1, {3: "kill", 13: "raise"})))
     assert all((result.folder.path / f"crashed-{step}").exists() for step in (3, 13))
@@ -148,7 +150,7 @@ def test_a_worker_that_dies_and_dies_again_is_replaced_and_the_weights_are_those
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_worker_killed_at_any_step_changes_nothing(
-    seed: int, unbroken: Result, request_two: TrainRequest
+    seed: int, unbroken: Result, request_two: RunSpec
 ) -> None:
     rng = np.random.default_rng(seed)
     fault = crash(int(rng.integers(2)), {int(rng.integers(24)): str(rng.choice(["raise", "kill"]))})
@@ -160,7 +162,7 @@ def test_a_worker_killed_at_any_step_changes_nothing(
 @pytest.mark.nightly
 def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_order(
     unbroken: Result,
-    request_two: TrainRequest,
+    request_two: RunSpec,
     tiny_training: TrainingConfig,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -187,7 +189,7 @@ def test_a_run_stopped_by_a_signal_continues_with_other_workers_in_the_same_orde
     steps = stopped["step"] + 6
     shorter = override_all(longer, {"schedule.max_steps": steps})
     capsys.readouterr()
-    result = train(replace(request, config=shorter, workers=1))
+    result = train(replace(request, config=shorter, compute=replace(request.compute, workers=1)))
     assert result.status == "finished"
     told = capsys.readouterr().err
     assert f"stopped: resuming from step {stopped['step']:,}" in told
@@ -223,9 +225,11 @@ def endless_evaluation(rank: int, folder: Path) -> None:
 
 @pytest.mark.nightly
 def test_a_signal_does_not_wait_for_the_final_evaluation_which_the_same_command_does_again(
-    unbroken: Result, request_two: TrainRequest
+    unbroken: Result, request_two: RunSpec
 ) -> None:
-    request = replace(request_two, name="evaluated", workers=1)
+    request = replace(
+        request_two, name="evaluated", compute=replace(request_two.compute, workers=1)
+    )
     folder = RunFolder(request.runs, "evaluated")
 
     def stop() -> None:
@@ -251,7 +255,7 @@ def mlflow_status(folder: RunFolder) -> str:
 
 
 def test_changed_settings_are_refused_before_anything_starts(
-    unbroken: Result, request_two: TrainRequest
+    unbroken: Result, request_two: RunSpec
 ) -> None:
     changed = override_all(request_two.config, {"optim.peak_lr": 0.5})
     with pytest.raises(CheckpointError, match=r"settings: optim\.peak_lr: .* -> 0\.5"):
@@ -260,7 +264,7 @@ def test_changed_settings_are_refused_before_anything_starts(
 
 
 def test_another_store_is_refused_before_anything_starts(
-    unbroken: Result, request_two: TrainRequest, tmp_path: Path
+    unbroken: Result, request_two: RunSpec, tmp_path: Path
 ) -> None:
     from raybio.methods.sppt.config import PrepareConfig
     from raybio.methods.sppt.prepare import prepare_proteins
@@ -277,9 +281,14 @@ def test_another_store_is_refused_before_anything_starts(
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoint(
-    request_two: TrainRequest,
+    request_two: RunSpec,
 ) -> None:
-    request = replace(request_two, name="poisoned", setup=poison(8), workers=1)
+    request = replace(
+        request_two,
+        name="poisoned",
+        setup=poison(8),
+        compute=replace(request_two.compute, workers=1),
+    )
     with pytest.raises(DivergedError, match="step 8"):
         train(request)
     folder = RunFolder(request.runs, "poisoned")
@@ -292,9 +301,14 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
 
 @pytest.mark.nightly
 def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_under_other_settings(
-    request_two: TrainRequest, capsys: pytest.CaptureFixture[str]
+    request_two: RunSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    request = replace(request_two, name="replaced", setup=poison(3), workers=1)
+    request = replace(
+        request_two,
+        name="replaced",
+        setup=poison(3),
+        compute=replace(request_two.compute, workers=1),
+    )
     folder = RunFolder(request.runs, "replaced")
     with pytest.raises(DivergedError, match="step 3"):
         train(request)
@@ -319,12 +333,17 @@ def test_a_run_that_failed_before_its_first_checkpoint_begins_anew_under_other_s
 
 @pytest.mark.nightly
 def test_workers_of_a_start_that_was_given_up_leave_the_run_alone(
-    request_two: TrainRequest,
+    request_two: RunSpec,
 ) -> None:
     def start_again(own_rank: int, folder: Path) -> None:
         RunFolder(folder.parent, folder.name).begin_start()
 
-    request = replace(request_two, name="given_up", setup=start_again, workers=1)
+    request = replace(
+        request_two,
+        name="given_up",
+        setup=start_again,
+        compute=replace(request_two.compute, workers=1),
+    )
     with pytest.raises(ClusterError):
         train(request)
     folder = RunFolder(request.runs, request.name)
@@ -335,7 +354,7 @@ def test_workers_of_a_start_that_was_given_up_leave_the_run_alone(
 
 @pytest.mark.nightly
 def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
-    request_two: TrainRequest, tiny_training: TrainingConfig, tmp_path: Path
+    request_two: RunSpec, tiny_training: TrainingConfig, tmp_path: Path
 ) -> None:
     from raybio.methods.sppt.config import PrepareConfig
     from raybio.methods.sppt.prepare import prepare_proteins
@@ -347,7 +366,15 @@ def test_evaluation_of_odd_rows_on_three_workers_equals_that_of_one_process(
     short = override_all(
         tiny_training, {"schedule.max_steps": 2, "evaluation.num_nodes_per_group": 0}
     )
-    result = train(replace(request_two, name="odd", store=store.path, config=short, workers=3))
+    result = train(
+        replace(
+            request_two,
+            name="odd",
+            store=store.path,
+            config=short,
+            compute=replace(request_two.compute, workers=3),
+        )
+    )
     at_start = read_reports(result.folder.metrics)[0]["metrics"]
     system = METHODS["sppt_protein"].build(short, store.path)
     plain = next(iter(fit(system, short))).metrics
@@ -362,13 +389,13 @@ def test_a_system_of_another_kind_trains_on_two_workers_and_is_shown_in_its_own_
 ) -> None:
     from tests.methods.conformance_cases import tiny_config
 
-    request = TrainRequest(
-        "biostransformers",
-        tiny_config("biostransformers"),
-        tiny_articles.path,
-        "pairs",
-        runs,
-        workers=2,
+    request = RunSpec(
+        method="biostransformers",
+        config=tiny_config("biostransformers"),
+        store=tiny_articles.path,
+        name="pairs",
+        runs=runs,
+        compute=Compute(workers=2),
     )
     result, table = compare(request)
     assert result.status == "finished"

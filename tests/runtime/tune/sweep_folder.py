@@ -10,7 +10,8 @@ from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import MetricsLog
-from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, Trial, TrialSpec
+from raybio.runtime.run.spec import RunSpec
+from raybio.runtime.tune.trial import ENDED, FINISHED, NOTE, SweepSpec, Trial
 
 SYSTEM = METHODS["sppt_protein"]
 LAMBDA, RATE, METRIC = "objective.lambda_spml", "optim.peak_lr", "val/link_mrr"
@@ -31,13 +32,20 @@ def space_of(folder: Path, **sections: object) -> SearchSpace:
     )
 
 
-def spec_of(folder: Path, **sections: object) -> TrialSpec:
+def spec_of(folder: Path, **sections: object) -> SweepSpec:
     """Without a store: whether settings fit it is another matter."""
-    return TrialSpec(SYSTEM.demo, space_of(folder, **sections), "", str(folder / "sweeps" / "mine"))
+    run = RunSpec(
+        method="sppt_protein",
+        config=SYSTEM.demo,
+        store=Path("store"),
+        name="mine",
+        runs=folder / "sweeps",
+    )
+    return SweepSpec(space=space_of(folder, **sections), run=run, checks_store=False)
 
 
 def leave(
-    spec: TrialSpec, trial: Trial, values: dict[int, float], status: str = FINISHED
+    spec: SweepSpec, trial: Trial, values: dict[int, float], status: str = FINISHED
 ) -> RunFolder:
     """What a trial leaves in its folder."""
     folder = spec.folder(trial)

@@ -21,7 +21,7 @@ from raybio.runtime.tune.trial import (
     FINISHED,
     INTERRUPTED,
     NOTE,
-    TrialSpec,
+    SweepSpec,
     status_of,
 )
 from tests.runtime.run.test_damaged_records import DAMAGES, zero
@@ -32,7 +32,7 @@ GOOD, BAD, LATE = of(0.0), of(0.5), of(0.1)
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> TrialSpec:
+def spec(tmp_path: Path) -> SweepSpec:
     """Two trials that ended and one that failed for want of memory."""
     spec = spec_of(tmp_path)
     folder = sweep_folder(spec)
@@ -43,21 +43,21 @@ def spec(tmp_path: Path) -> TrialSpec:
     failed = leave(spec, LATE, {}, FAILED)
     write_record(failed.failure, "failure", {"kind": "ClusterError", "message": "no memory"})
     trials = [asdict(trial) for trial in (GOOD, BAD, LATE)]
-    write_record(Path(spec.sweep) / TRIALS, "trials", {"trials": trials})
+    write_record(spec.path / TRIALS, "trials", {"trials": trials})
     return spec
 
 
-def sweep_folder(spec: TrialSpec) -> RunFolder:
-    return RunFolder(Path(spec.sweep).parent, Path(spec.sweep).name)
+def sweep_folder(spec: SweepSpec) -> RunFolder:
+    return RunFolder(spec.path.parent, spec.path.name)
 
 
-def open_again(folder: RunFolder, spec: TrialSpec) -> bool:
-    return folder.open(spec.space.method, spec.base, Path("store"), "d" * 64, ())
+def open_again(folder: RunFolder, spec: SweepSpec) -> bool:
+    return folder.open(spec.space.method, spec.run.config, Path("store"), "d" * 64, ())
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_trial_json_is_written_again_from_the_list_of_trials(
-    spec: TrialSpec, damage: str
+    spec: SweepSpec, damage: str
 ) -> None:
     before = leaderboard(spec, records(spec))[0].settings
     DAMAGES[damage](spec.folder(GOOD).path / NOTE)
@@ -70,15 +70,15 @@ def test_a_damaged_trial_json_is_written_again_from_the_list_of_trials(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_trial_that_nothing_describes_any_more_is_refused(spec: TrialSpec, damage: str) -> None:
-    (Path(spec.sweep) / TRIALS).unlink()
+def test_a_trial_that_nothing_describes_any_more_is_refused(spec: SweepSpec, damage: str) -> None:
+    (spec.path / TRIALS).unlink()
     DAMAGES[damage](spec.folder(GOOD).path / NOTE)
     with pytest.raises(RecordError, match=r"trial\.json: (damaged|missing)"):
         _restore_records(sweep_folder(spec), spec)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_trial_with_a_damaged_end_is_not_taken_for_ended(spec: TrialSpec, damage: str) -> None:
+def test_a_trial_with_a_damaged_end_is_not_taken_for_ended(spec: SweepSpec, damage: str) -> None:
     DAMAGES[damage](spec.folder(GOOD).path / ENDED)
     _restore_records(sweep_folder(spec), spec)
     assert status_of(spec.folder(GOOD)) == INTERRUPTED
@@ -86,7 +86,7 @@ def test_a_trial_with_a_damaged_end_is_not_taken_for_ended(spec: TrialSpec, dama
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_trial_with_a_damaged_failure_is_tried_again(spec: TrialSpec, damage: str) -> None:
+def test_a_trial_with_a_damaged_failure_is_tried_again(spec: SweepSpec, damage: str) -> None:
     folder = spec.folder(LATE)
     DAMAGES[damage](folder.failure)
     _restore_records(sweep_folder(spec), spec)
@@ -96,15 +96,15 @@ def test_a_trial_with_a_damaged_failure_is_tried_again(spec: TrialSpec, damage: 
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
-def test_a_damaged_list_of_trials_is_refused(spec: TrialSpec, damage: str) -> None:
-    DAMAGES[damage](Path(spec.sweep) / TRIALS)
+def test_a_damaged_list_of_trials_is_refused(spec: SweepSpec, damage: str) -> None:
+    DAMAGES[damage](spec.path / TRIALS)
     with pytest.raises(RecordError, match=rf"{TRIALS}: damaged, not JSON .*Restore it"):
         _restore_records(sweep_folder(spec), spec)
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if name != "missing"])
 def test_a_sweep_whose_precision_is_lost_with_its_run_json_is_refused(
-    spec: TrialSpec, damage: str
+    spec: SweepSpec, damage: str
 ) -> None:
     folder = sweep_folder(spec)
     assert open_again(folder, spec)
@@ -114,7 +114,7 @@ def test_a_sweep_whose_precision_is_lost_with_its_run_json_is_refused(
         open_again(folder, spec)
 
 
-def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(spec: TrialSpec) -> None:
+def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(spec: SweepSpec) -> None:
     folder = sweep_folder(spec)
     write_record(folder.identity, "run", {"key": "k" * 32})
     parent = Tracker(folder, "http://127.0.0.1:9", "sppt_protein", {}, "d" * 64)
@@ -134,7 +134,7 @@ def test_a_trial_finds_its_mlflow_run_again_without_its_tracking_json(spec: Tria
 
 
 def test_the_driver_prints_a_warning_of_trials_once(
-    spec: TrialSpec, capsys: pytest.CaptureFixture[str]
+    spec: SweepSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import logging
 
@@ -148,4 +148,4 @@ def test_the_driver_prints_a_warning_of_trials_once(
         callback._show_warnings(trial)
     shown = capsys.readouterr().out
     assert shown.count("| warning: bf16 is slow here") == 1
-    assert earlier_trials(Path(spec.sweep))[:2] == [GOOD, BAD]
+    assert earlier_trials(spec.path)[:2] == [GOOD, BAD]

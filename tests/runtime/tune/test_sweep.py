@@ -22,9 +22,10 @@ from raybio.core.records import read_record
 from raybio.core.search_space import SearchSpace
 from raybio.core.search_space_file import load_search_space
 from raybio.methods import METHODS
-from raybio.runtime.run.driver import TrainRequest, train
+from raybio.runtime.run.driver import train
 from raybio.runtime.run.metrics_log import read_reports
-from raybio.runtime.tune.driver import SweepRequest, SweepResult, sweep
+from raybio.runtime.run.spec import Compute, RunSpec
+from raybio.runtime.tune.driver import SweepResult, SweepSpec, sweep
 from raybio.runtime.tune.trial import FAILED, FINISHED, REPLACED, STOPPED
 from raybio.store.store import Store, open_store
 from raybio.training.precision import resolve_precision
@@ -60,12 +61,21 @@ def space_of(folder: Path, **sections: Any) -> SearchSpace:
 @pytest.fixture
 def request_of(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig
-) -> Callable[..., SweepRequest]:
-    def make(name: str = "sweep", setup: Any = None, **sections: Any) -> SweepRequest:
+) -> Callable[..., SweepSpec]:
+    def make(name: str = "sweep", setup: Any = None, **sections: Any) -> SweepSpec:
         space = space_of(tmp_path, **sections)
         place = Path(tiny_store.path)
-        return SweepRequest(
-            space, tiny_training, place, name, tmp_path / "sweeps", cpus_per_worker=1, setup=setup
+        return SweepSpec(
+            space=space,
+            run=RunSpec(
+                method="sppt_protein",
+                store=place,
+                name=name,
+                setup=setup,
+                config=tiny_training,
+                runs=tmp_path / "sweeps",
+                compute=Compute(cpus_per_worker=1),
+            ),
         )
 
     return make
@@ -156,10 +166,14 @@ def test_trials_that_raise_are_killed_or_stopped_early_do_not_keep_the_others_fr
     # The winner, run again from its file, by the job's own way, gives the same numbers.
     config = load(METHODS["sppt_protein"].config, swept.folder.path / "best.yaml")
     best = swept.ranking[0]
-    request = TrainRequest(
-        "sppt_protein", config, swept.spec.store, "again", swept.folder.path / "again"
+    request = RunSpec(
+        method="sppt_protein",
+        config=config,
+        store=swept.spec.run.store,
+        name="again",
+        runs=swept.folder.path / "again",
     )
-    again = train(replace(request, cpus_per_worker=1))
+    again = train(replace(request, compute=Compute(cpus_per_worker=1)))
     assert again.step == best.best_step
     assert again.metrics[METRIC] == best.mean
 
@@ -275,12 +289,17 @@ def test_trials_of_several_workers_report_on_their_way_and_are_stopped(
     asked = request_of(
         scheduler=asha, space=two, budget={"max_concurrent_trials": 1, "max_steps": 40}
     )
-    base = override_all(asked.base, {"precision": "auto"})
+    base = override_all(asked.run.config, {"precision": "auto"})
     own = resolve_precision("auto", "cpu").name
     other = {"fp32": "bf16", "bf16": "fp32"}[own]
     # For the driver alone: trials and workers are other processes.
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": other == "bf16"})
-    swept = sweep(replace(asked, base=base, workers=2, cpus_per_worker=0.5))
+    swept = sweep(
+        replace(
+            asked,
+            run=replace(asked.run, config=base, compute=Compute(workers=2, cpus_per_worker=0.5)),
+        )
+    )
     assert statuses(swept, RATE) == {3e-4: FINISHED, 1e-7: STOPPED}
     monkeypatch.undo()
     assert capsys.readouterr().out.startswith(f"precision: {other} (this CPU has ")
@@ -296,8 +315,7 @@ def test_trials_of_several_workers_report_on_their_way_and_are_stopped(
     more = replace(
         asked,
         space=asked.space.with_budget(["num_repeated=1", "num_seeds=2"]),
-        base=base,
-        cpus_per_worker=1,
+        run=replace(asked.run, config=base, compute=Compute(cpus_per_worker=1)),
     )
     again = sweep(more)
     assert capsys.readouterr().out.startswith(f"precision: {other} (as the sweep began)")
@@ -327,5 +345,5 @@ def test_a_sweep_of_which_nothing_came_is_an_error_with_the_reason(request_of) -
     ):
         sweep(request)
     # One trial has found it out, or two at the same time; the others were not trained for it.
-    tried = [*(Path(request.sweeps) / "nonsense" / "trials").glob("*/failure.json")]
+    tried = [*(request.run.runs / "nonsense" / "trials").glob("*/failure.json")]
     assert 1 <= len(tried) <= 2

@@ -17,11 +17,12 @@ from raybio.core.records import read_record, write_record
 from raybio.runtime.run.driver import InterruptedRunError
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.metrics_log import read_reports
+from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.runtime.tracking.tracker import Tracker
 from raybio.runtime.tune.callback import TrialCallback, earlier_trials
-from raybio.runtime.tune.driver import SweepRequest, sweep
+from raybio.runtime.tune.driver import sweep
 from raybio.runtime.tune.search import TRIAL
-from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, Trial, TrialSpec, status_of
+from raybio.runtime.tune.trial import ENDED, FAILED, FINISHED, SweepSpec, Trial, status_of
 from raybio.store.store import Store
 from raybio.training.settings import TrainingConfig
 from tests.runtime.tune.sweep_folder import METRIC, leave, of, space_of, spec_of
@@ -34,9 +35,9 @@ def database(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPat
     return f"sqlite:///{tmp_path / 'mlflow.db'}"
 
 
-def callback_of(spec: TrialSpec, uri: str = "http://127.0.0.1:9") -> TrialCallback:
+def callback_of(spec: SweepSpec, uri: str = "http://127.0.0.1:9") -> TrialCallback:
     """A new driver's; nobody answers at the usual address."""
-    folder = RunFolder(Path(spec.sweep).parent, Path(spec.sweep).name)
+    folder = RunFolder(spec.path.parent, spec.path.name)
     folder.make()
     return TrialCallback(folder, spec, Tracker(folder, uri, "sppt_protein", {}, "d" * 64))
 
@@ -74,12 +75,12 @@ def test_trials_of_earlier_starts_stay_listed_however_often_the_driver_is_killed
     trials = [of(0.0), of(0.1), of(0.5)]
     for first_ones in (3, 1, 2):  # the later drivers are killed while trials are told of again
         begin(callback_of(spec), *trials[:first_ones])
-        assert earlier_trials(Path(spec.sweep)) == trials
+        assert earlier_trials(spec.path) == trials
     heir = Trial(trials[1].settings, branch="abc")
     callback = callback_of(spec)
     begin(callback, *trials[:2])
     begin(callback, trials[0], heir)
-    assert earlier_trials(Path(spec.sweep)) == [trials[0], heir, trials[2]]
+    assert earlier_trials(spec.path) == [trials[0], heir, trials[2]]
     assert status_of(spec.folder(trials[1])) == "went on as another"
 
 
@@ -208,37 +209,40 @@ def test_why_a_trial_failed_is_told_from_what_tune_noted_at_once_and_not_from_it
 @pytest.fixture
 def request_to(
     tmp_path: Path, tiny_store: Store, tiny_training: TrainingConfig, database: str
-) -> SweepRequest:
-    return SweepRequest(
-        space_of(tmp_path),
-        tiny_training,
-        Path(tiny_store.path),
-        "mine",
-        tmp_path / "sweeps",
-        database,
+) -> SweepSpec:
+    return SweepSpec(
+        space=space_of(tmp_path),
+        run=RunSpec(
+            method="sppt_protein",
+            store=Path(tiny_store.path),
+            name="mine",
+            tracking=database,
+            config=tiny_training,
+            runs=tmp_path / "sweeps",
+        ),
     )
 
 
 def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
-    request_to: SweepRequest, database: str, monkeypatch: pytest.MonkeyPatch
+    request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def break_off(
-        request: SweepRequest, spec: TrialSpec, callback: TrialCallback, signals: Any
+        request: SweepSpec, spec: SweepSpec, callback: TrialCallback, signals: Any
     ) -> None:
         begin(callback, of(0.0))
         raise ClusterError("the cluster is gone")
 
     monkeypatch.setattr("raybio.runtime.tune.driver._tuned", break_off)
     with pytest.raises(ClusterError, match="the cluster is gone"):
-        sweep(replace(request_to, given={"budget": ["num_trials=8"]}))
+        sweep(replace(request_to, options={"budget": ["num_trials=8"]}))
     assert sorted(statuses(database).values()) == ["FAILED", "KILLED"]
-    launch = read_record(request_to.sweeps / "mine" / "launch.json", "launch")
+    launch = read_record(request_to.run.runs / "mine" / "launch.json", "launch")
     # For the next start of the sweep, and for the job that trains its best settings.
     assert launch == {"given": {"budget": ["num_trials=8"]}, "tracking": request_to.tracking}
 
 
 def test_two_signals_while_ray_starts_end_a_sweep_in_order(
-    request_to: SweepRequest, database: str, monkeypatch: pytest.MonkeyPatch
+    request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -248,12 +252,14 @@ def test_two_signals_while_ray_starts_end_a_sweep_in_order(
     with pytest.raises(InterruptedRunError, match="SIGINT: the same command resumes the sweep"):
         sweep(request_to)
     assert statuses(database) == {"mine": "KILLED"}
-    assert not (request_to.sweeps / "mine" / ".stop").exists()
+    assert not (request_to.run.runs / "mine" / ".stop").exists()
 
 
 def test_a_plan_without_room_is_refused_before_anything_is_recorded(
-    request_to: SweepRequest, database: str
+    request_to: SweepSpec, database: str
 ) -> None:
     with pytest.raises(ClusterError, match="a trial takes 1000 CPU, and the cluster has"):
-        sweep(replace(request_to, cpus_per_worker=1000))
+        sweep(
+            replace(request_to, run=replace(request_to.run, compute=Compute(cpus_per_worker=1000)))
+        )
     assert statuses(database) == {}

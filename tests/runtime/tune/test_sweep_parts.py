@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raybio.cli.sweep import _Given, _refuse_both, _show_plan, _tell_both
+from raybio.cli.sweep import SweepOptions, _print_plan, _refuse_both, _report_unused
 from raybio.core.config import load, override_all
 from raybio.core.errors import ClusterError, ConfigError, DivergedError, StoreError
 from raybio.core.records import read_record, write_record
@@ -17,10 +17,11 @@ from raybio.runtime.cluster.resources import Node, check_resources, fit_trials
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.goal import Goal, MetricError
 from raybio.runtime.run.metrics_log import MetricsLog, read_reports
-from raybio.runtime.run.request import Arguments
+from raybio.runtime.run.options import RunOptions
+from raybio.runtime.run.spec import Compute
 from raybio.runtime.tune.leaderboard import leaderboard, records, repetitions, write_results
 from raybio.runtime.tune.report import importance, write_sweep_report
-from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, Trial, TrialSpec
+from raybio.runtime.tune.trial import FAILED, FINISHED, STOPPED, SweepSpec, Trial
 from tests.paths import ROOT
 from tests.runtime.tune.sweep_folder import (
     LAMBDA,
@@ -36,7 +37,7 @@ from tests.script_process import run_script
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> TrialSpec:
+def spec(tmp_path: Path) -> SweepSpec:
     return spec_of(tmp_path)
 
 
@@ -82,17 +83,17 @@ def test_a_trial_that_no_node_can_hold_is_refused_with_the_arithmetic() -> None:
 
 
 def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
-    spec: TrialSpec,
+    spec: SweepSpec,
 ) -> None:
     leave(spec, of(0.0), {10: 0.2, 20: 0.7, 30: 0.6})
     leave(spec, of(0.5), {10: 0.3, 20: 0.5, 30: 0.6})
-    leave(spec, of(0.5, seed=spec.base.seed + 1), {10: 0.3, 20: 0.6, 30: 0.5})
+    leave(spec, of(0.5, seed=spec.run.config.seed + 1), {10: 0.3, 20: 0.6, 30: 0.5})
     leave(spec, of(0.1), {10: 0.1}, STOPPED)
     failed = leave(spec, of(0.1, 1e-5), {}, FAILED)
     write_record(
         failed.failure, "failure", {"kind": "DivergedError", "message": "no | longer <finite>"}
     )
-    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    folder = RunFolder(spec.path.parent, "mine")
     ranking, trials = write_results(folder, spec)
     first, *equal, fourth, last = [(one.best_step, one.best_value, one.status) for one in trials]
     assert (first, fourth, last) == ((20, 0.7, FINISHED), (10, 0.1, STOPPED), (None, None, FAILED))
@@ -111,7 +112,7 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
     assert (config.objective.lambda_spml, config.optim.peak_lr, config.seed) == (
         0.5,
         1e-3,
-        spec.base.seed,
+        spec.run.config.seed,
     )
     with (folder.path / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -120,7 +121,7 @@ def test_a_trial_counts_by_its_best_step_and_repeated_settings_by_their_mean(
     assert json.loads(folder.result.read_text())["leaderboard"][0]["best_step"] == 20
 
 
-def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(spec: TrialSpec) -> None:
+def test_an_heir_counts_by_its_own_values_and_not_by_those_of_its_donor(spec: SweepSpec) -> None:
     leave(spec, of(0.5), {10: 0.5, 20: 0.9})
     heir = leave(spec, Trial({LAMBDA: 0.1, RATE: 1e-3}, branch="abc"), {})
     log = MetricsLog(heir.metrics)
@@ -153,7 +154,7 @@ def test_which_settings_are_repeated_does_not_depend_on_what_was_repeated_before
         "num_seeds": 2,
     }
     spec = spec_of(tmp_path, budget=budget)
-    own = spec.base.seed
+    own = spec.run.config.seed
     leave(spec, of(0.1), {10: 0.5})
     assert repetitions(spec) == [of(0.1, seed=own + 1)]
     leave(spec, of(0.1, seed=own + 1), {10: 0.8})  # other seeds' luck does not count either
@@ -165,10 +166,10 @@ def test_which_settings_are_repeated_does_not_depend_on_what_was_repeated_before
     assert repetitions(spec) == [of(0.5, seed=own + 1)]
 
 
-def test_a_trial_that_failed_wins_nothing(spec: TrialSpec) -> None:
+def test_a_trial_that_failed_wins_nothing(spec: SweepSpec) -> None:
     leave(spec, of(0.1), {10: 0.9}, FAILED)
     leave(spec, of(0.5), {10: 0.5})
-    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    folder = RunFolder(spec.path.parent, "mine")
     ranking, trials = write_results(folder, spec)
     assert [place.settings[LAMBDA] for place in ranking] == [0.5]
     assert len(trials) == 2
@@ -182,9 +183,9 @@ def test_the_best_file_ends_at_the_best_step_where_the_learning_rate_does_not_de
     base = override_all(
         SYSTEM.demo, {"optim.schedule": rule, "optim.warmup_ratio": 0, "optim.num_warmup_steps": 5}
     )
-    spec = TrialSpec(base, space_of(tmp_path), "store", str(tmp_path / "sweeps" / "mine"))
+    spec = replace(spec_of(tmp_path), run=replace(spec_of(tmp_path).run, config=base))
     leave(spec, of(0.5), {10: 0.3, 20: 0.6, 30: 0.5})
-    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    folder = RunFolder(spec.path.parent, "mine")
     write_results(folder, spec)
     assert load(SYSTEM.config, folder.path / "best.yaml").schedule.max_steps == last_step
 
@@ -205,7 +206,7 @@ class Page(HTMLParser):
         self.text += data + "\n"
 
 
-def test_the_report_stands_alone_and_shows_every_trial(spec: TrialSpec) -> None:
+def test_the_report_stands_alone_and_shows_every_trial(spec: SweepSpec) -> None:
     for number, rate in enumerate((1e-5, 1e-4, 1e-3, 3e-3)):
         for value in (0.0, 0.5):
             score = number / 10 + value / 100
@@ -219,7 +220,7 @@ def test_the_report_stands_alone_and_shows_every_trial(spec: TrialSpec) -> None:
     write_record(
         failed.failure, "failure", {"kind": "DivergedError", "message": "loss <b>is</b> infinite"}
     )
-    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    folder = RunFolder(spec.path.parent, "mine")
     ranking, trials = write_results(folder, spec)
     page = Page(write_sweep_report(folder, spec, ranking, trials)[1].read_text())
     assert len(page.sources) == 5
@@ -235,20 +236,20 @@ def test_the_report_stands_alone_and_shows_every_trial(spec: TrialSpec) -> None:
     }  # fmt: skip
 
 
-def test_a_report_of_trials_that_all_failed_says_so(spec: TrialSpec) -> None:
+def test_a_report_of_trials_that_all_failed_says_so(spec: SweepSpec) -> None:
     write_record(
         leave(spec, of(0.1), {}, FAILED).failure,
         "failure",
         {"kind": "DataError", "message": "torn"},
     )
-    folder = RunFolder(Path(spec.sweep).parent, "mine")
+    folder = RunFolder(spec.path.parent, "mine")
     ranking, trials = write_results(folder, spec)
     assert ranking == leaderboard(spec, trials) == []
     assert "torn" in write_sweep_report(folder, spec, ranking, trials)[1].read_text()
     assert not (folder.path / "best.yaml").exists()
 
 
-def test_a_trial_needs_its_own_evaluations_and_checkpoints(spec: TrialSpec) -> None:
+def test_a_trial_needs_its_own_evaluations_and_checkpoints(spec: SweepSpec) -> None:
     config = spec.config({LAMBDA: 0.5})
     assert (config.schedule.max_steps, config.objective.lambda_spml) == (40, 0.5)
     assert config.schedule.evaluate_every_steps == config.schedule.checkpoint_every_steps <= 10
@@ -269,7 +270,7 @@ def test_a_dry_run_prints_the_trials_and_starts_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "objective.lambda_spml=0.5" in done.stdout
-    assert "3 trials of 40 steps at most, judged by asha from step 10 on" in done.stdout
+    assert "3 trials of 40 steps at most, stopped by asha from step 10 on" in done.stdout
     assert {path.name for path in tmp_path.iterdir()} == {
         "space.yaml",
         "stdout",
@@ -298,10 +299,10 @@ def test_a_range_is_measured_against_the_base_settings_and_not_against_the_defau
 
 def test_a_dry_run_refuses_what_the_sweep_would_refuse(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="nowhere"):
-        _show_plan(space_of(tmp_path), Arguments(store=tmp_path / "nowhere"))
+        _print_plan(space_of(tmp_path), RunOptions(store=tmp_path / "nowhere"))
     rates = space_of(tmp_path, space={RATE: {"log_uniform": [1e-5, 1e-2]}})
     with pytest.raises(ConfigError, match="want equal numbers"):
-        _show_plan(rates, Arguments(settings=("objective.loss=margin_contrastive",)))
+        _print_plan(rates, RunOptions(settings=("objective.loss=margin_contrastive",)))
 
 
 @pytest.mark.parametrize(
@@ -329,15 +330,12 @@ def test_the_winner_has_room_with_the_threads_of_its_trial_even_if_that_had_a_wh
     tmp_path: Path, node: Node
 ) -> None:
     found = fit_trials([node], workers=1, at_most=1)
-    spec = replace(
-        spec_of(tmp_path),
-        cpus_per_worker=found.cpus_per_worker,
-        gpus_per_worker=found.gpus_per_worker,
-    )
+    compute = Compute(cpus_per_worker=found.cpus_per_worker, gpus_per_worker=found.gpus_per_worker)
+    spec = spec_of(tmp_path)
+    spec = replace(spec, run=replace(spec.run, compute=compute))
     assert spec.launch == {"workers": 1, "threads_per_worker": node.cpus, "use_gpu": node.gpus > 0}
-    check_resources(
-        spec.launch["workers"], None, [node], spec.launch["use_gpu"]
-    )  # as the job of best.yaml asks
+    again = Compute().or_recorded(spec.launch)  # as the job of best.yaml asks
+    check_resources(again.num_workers, None, [node], again.use_gpu)
 
 
 def test_the_best_file_brings_how_its_own_trial_was_trained_and_not_how_the_sweep_was_started_last(
@@ -371,7 +369,7 @@ def test_settings_of_a_file_that_the_space_decides_are_told(tmp_path: Path, caps
         ("optim: {weight_decay: 0.1}\nprecision: fp32\n", ""),
     ):
         config.write_text(text)
-        _tell_both(space, config)
+        _report_unused(space, config)
         out = capsys.readouterr().out
         assert out == (f"of {config}, {told} used: the space decides\n" if told else "")
 
@@ -392,9 +390,7 @@ def test_a_metric_that_is_no_number_fails_its_trial_and_a_metric_that_is_not_the
 
 
 def test_a_metric_that_is_undefined_at_a_step_never_wins() -> None:
-    """As Spearman's correlation while the model still predicts a constant: a later evaluation may
-    define it.
-    """
+    """As Spearman's correlation while the model still predicts a constant: a later evaluation may define it."""
     for mode, best in (("max", (30, 0.4)), ("min", (20, 0.1))):
         goal = Goal("val/x", mode)
         reports = [
@@ -413,16 +409,20 @@ def test_a_metric_that_is_undefined_at_a_step_never_wins() -> None:
 
 def test_a_sweep_goes_on_with_what_it_was_given_before(tmp_path: Path, capsys) -> None:
     folder = RunFolder(tmp_path, "mine")
-    assert _Given(("num_trials=3",)).after(folder) == _Given(("num_trials=3",))
+    assert SweepOptions(budget=("num_trials=3",)).or_recorded(folder) == SweepOptions(
+        budget=("num_trials=3",)
+    )
     folder.make()
-    earlier = _Given(("num_trials=20", "num_seeds=4"), workers=2, tracking_uri="http://127.0.0.1:5")
+    earlier = SweepOptions(
+        budget=("num_trials=20", "num_seeds=4"), workers=2, tracking_uri="http://127.0.0.1:5"
+    )
     write_record(folder.launch, "launch", {"given": asdict(earlier)})
-    assert _Given().after(folder) == earlier
+    assert SweepOptions().or_recorded(folder) == earlier
     told = (
         "--budget num_trials=20 --budget num_seeds=4 --workers 2 --tracking-uri http://127.0.0.1:5"
     )
     assert f"as mine was started before: {told}" in capsys.readouterr().out
-    now = _Given(("num_trials = 30",), workers=1).after(folder)
-    assert now == _Given(
-        ("num_seeds=4", "num_trials = 30"), workers=1, tracking_uri="http://127.0.0.1:5"
+    now = SweepOptions(budget=("num_trials = 30",), workers=1).or_recorded(folder)
+    assert now == SweepOptions(
+        budget=("num_seeds=4", "num_trials = 30"), workers=1, tracking_uri="http://127.0.0.1:5"
     )

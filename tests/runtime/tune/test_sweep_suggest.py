@@ -14,12 +14,12 @@ from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.tune.plan import planned
 from raybio.runtime.tune.run_trial import OBJECTIVE, run_trial
 from raybio.runtime.tune.search import TRIAL, LearningSearch, scheduler, tune_config
-from raybio.runtime.tune.trial import NOTE, Trial, TrialSpec
+from raybio.runtime.tune.trial import NOTE, SweepSpec, Trial
 from tests.runtime.tune.sweep_folder import LAMBDA, RATE, leave, of, space_of, spec_of
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> TrialSpec:
+def spec(tmp_path: Path) -> SweepSpec:
     return spec_of(tmp_path)
 
 
@@ -79,7 +79,7 @@ def refuse(settings: dict) -> None:
     raise ConfigError("this never fits")
 
 
-def test_optuna_learns_nothing_from_trials_that_failed(spec: TrialSpec) -> None:
+def test_optuna_learns_nothing_from_trials_that_failed(spec: SweepSpec) -> None:
     search = LearningSearch(spec, [])
     trials = [Trial(search.suggest(str(number))[TRIAL]["settings"]) for number in range(3)]
     for number, trial in enumerate(trials):
@@ -128,13 +128,13 @@ def test_a_trial_that_has_ended_tells_all_its_steps_and_a_member_of_a_population
     assert heard == told
 
 
-def test_a_trial_on_a_machine_that_does_not_see_the_sweep_says_so(spec: TrialSpec) -> None:
+def test_a_trial_on_a_machine_that_does_not_see_the_sweep_says_so(spec: SweepSpec) -> None:
     with pytest.raises(ClusterError, match="does not see .*which the driver made.*RAYBIO_SWEEPS"):
         run_trial(asdict(of(0.5)), spec)
 
 
 def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reason(
-    spec: TrialSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spec: SweepSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import ray.tune
 
@@ -159,8 +159,9 @@ def test_a_trial_whose_donor_cannot_be_gone_on_from_fails_at_once_with_the_reaso
 def test_trials_of_auto_have_the_precision_of_the_sweep_and_others_their_own(
     tmp_path: Path,
 ) -> None:
-    spec = replace(spec_of(tmp_path), precision="bf16")
-    auto = override(spec.base, "precision", "auto")
+    spec = spec_of(tmp_path)
+    spec = replace(spec, run=replace(spec.run, precision="bf16"))
+    auto = override(spec.run.config, "precision", "auto")
     assert spec.precision_of(auto) == "bf16"
     assert spec.precision_of(override(auto, "precision", "fp32")) == "fp32"
 
@@ -188,7 +189,7 @@ def test_a_trial_checkpoints_when_its_node_will_be_taken_away_and_again_until_it
     assert due_at == [6, 16, 26]
 
 
-def test_optuna_learns(spec: TrialSpec) -> None:
+def test_optuna_learns(spec: SweepSpec) -> None:
     search, rates = LearningSearch(spec, []), []
     for number in range(40):
         settings = search.suggest(str(number))[TRIAL]["settings"]

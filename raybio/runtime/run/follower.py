@@ -1,0 +1,85 @@
+"""What the driver does with the files that workers write while they train."""
+
+import time
+from typing import Any
+
+from raybio.core.records import read_record, write_record
+from raybio.runtime.cluster.resources import Resources
+from raybio.runtime.run.duration import DurationEstimate, epochs_in_words
+from raybio.runtime.run.metrics_log import MetricsTail
+from raybio.runtime.run.notices import NoticeTail
+from raybio.runtime.run.progress import ProgressView
+from raybio.runtime.run.spec import RunSpec
+
+
+class Follower:
+    """Shows warnings, the first step and reports, and estimates how long the run takes.
+
+    Attributes:
+        refusal: why the run is stopped because of its length; None if it is not.
+    """
+
+    def __init__(self, spec: RunSpec, resources: Resources) -> None:
+        """Begin before the workers start."""
+        self.refusal: str | None = None
+        self._folder = spec.folder
+        self._max_steps = spec.config.schedule.max_steps
+        plan = getattr(spec.config, "plan", None)
+        self._batch_rows = getattr(plan, "global_batch_rows", None)
+        self._is_length_settled = bool(spec.is_length_accepted or resources.gpus_per_worker)
+        self._notices = NoticeTail(self._folder.notices)
+        self._reports: MetricsTail | None = None
+        self._duration = DurationEstimate(self._max_steps, 0)
+        self._is_duration_shown = False
+        self._epochs = ""
+
+    def update(self, view: ProgressView) -> None:
+        """Show in ``view`` what the workers have written since the last call."""
+        for notice in self._notices.read():
+            if "warning" in notice:
+                view.warn(notice["warning"])
+            else:
+                self._start(view, notice["first_step"], notice["steps_per_epoch"])
+        if self._reports is not None:
+            reports = self._reports.read()
+            view.update(reports)
+            self._follow_length(view, reports)
+
+    def _start(self, view: ProgressView, first_step: int, steps_per_epoch: float) -> None:
+        self._duration.restart(first_step)
+        is_restart = self._reports is not None
+        if first_step or is_restart:
+            view.say(f"resuming from step {first_step:,}")
+        if is_restart:
+            return
+        # The log holds reports of earlier starts too; the report of step 0 belongs to this one.
+        self._reports = MetricsTail(self._folder.metrics, after_step=first_step or -1)
+        self._epochs = epochs_in_words(self._max_steps, steps_per_epoch, self._batch_rows)
+        view.note(self._epochs)
+
+    def _follow_length(self, view: ProgressView, reports: list[dict[str, Any]]) -> None:
+        self._duration.update(reports)
+        projection = self._duration.projection
+        if projection is None or projection.num_steps == 0:
+            return
+        if not self._is_duration_shown:
+            self._is_duration_shown = True
+            view.note(f"{projection.described()}, until {projection.ends(time.time())}")
+        if self._is_length_settled or not self._duration.is_certain:
+            return
+        self._is_length_settled = True
+        if not projection.is_long:
+            # A job that is retried on a busier machine must not be refused.
+            launch = read_record(self._folder.launch, "launch") or {}
+            write_record(self._folder.launch, "launch", launch | {"is_length_accepted": True})
+            return
+        self.refusal = (
+            f"{self._folder.name}: {projection.described()} on CPUs; want a day at most, or --yes. "
+            "The run is stopped at a checkpoint, and the same command with --yes resumes it. Or "
+            f"lower schedule.max_steps ({self._epochs}), make the encoder smaller, or train on a "
+            "GPU"
+        )
+        view.note(
+            "stopping at the next step: this takes more than a day on CPUs, and --yes was not given"
+        )
+        self._folder.stop.touch()

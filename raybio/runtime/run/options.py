@@ -1,0 +1,208 @@
+"""From command-line options to a ``RunSpec``, without Ray and without torch."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from raybio.core.config import fingerprint, load, override_all
+from raybio.core.errors import ConfigError
+from raybio.core.files import check_local
+from raybio.core.records import read_record
+from raybio.methods import METHODS
+from raybio.runtime.run.folder import LAUNCH, RUN, RunFolder
+from raybio.runtime.run.spec import Compute, Device, RunSpec
+from raybio.training.method import Method
+from raybio.training.settings import TrainingConfig
+
+FOLD = "data.fold"
+"""The setting that chooses a fold of a cross-validation."""
+
+
+Published = Callable[[TrainingConfig | None], Mapping[str, object]]
+"""Published settings for a store, which --config and --set override.
+
+The argument is the configuration that all settings together give; None in the first of two calls.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of a command line as they are given; None where one is missing.
+
+    Attributes:
+        store: path of a prepared store.
+        config: YAML file of settings.
+        settings: texts ``SETTING=VALUE``.
+        name: name of the run.
+        runs: folder of all runs.
+        tracking: MLflow tracking URI.
+        compute: workers, CPUs, GPUs and device.
+        published: settings that the job brings for its store.
+        verbose: show Ray's own logs.
+        yes: accept a run of more than a day on CPUs.
+    """
+
+    store: Path | None = None
+    config: Path | None = None
+    settings: tuple[str, ...] = ()
+    name: str | None = None
+    runs: Path | None = None
+    tracking: str | None = None
+    compute: Compute = Compute()
+    published: Published | None = None
+    verbose: bool = False
+    yes: bool = False
+
+
+def resolve(method: str, options: RunOptions, name_prefix: str | None = None) -> RunSpec:
+    """Turn options into the run that they describe.
+
+    - Settings: the method's defaults (the demo's without a store), ``--config``, then ``--set``.
+    - The name of a run that exists, given without store and config, continues with its own.
+    - A configuration from the folder of a run or sweep brings its store, workers and device.
+
+    Args:
+        method: key in ``METHODS``.
+        options: options of the command line.
+        name_prefix: beginning of the default name; None: the method's name.
+
+    Raises:
+        ConfigError: for wrong options.
+        RecordError: if a record of the run of that name is damaged and cannot be rebuilt.
+        StoreError: if the store is missing or damaged.
+    """
+    entry = METHODS[method]
+    if options.compute.device not in get_args(Device):
+        raise ConfigError(f"--device: got {options.compute.device!r}, want auto, cpu or gpu")
+    runs = default_folder("runs", "RAYBIO_RUNS") if options.runs is None else options.runs
+    store, config = resolve_config(entry, options, runs)
+    if store is not None and options.store is None and options.config is not None:
+        print(f"store: {store}, for which {options.config} was made; --store changes that")
+    # With other workers or threads the result would not be bit-identical, and with another
+    # tracking URI the run would get a second MLflow run.
+    own = RunFolder(runs, options.name).read_launch() if options.name else {}
+    recorded = own
+    if not recorded and options.config is not None:
+        recorded = _recorded_setup(options.config)
+    if store is None:
+        store = entry.prepare_demo(default_folder("stores", "RAYBIO_STORES"))
+    from raybio.store.store import open_store  # reads Arrow files: wrong settings need none
+
+    digest = open_store(store, entry.store).digest
+    default_name = f"{name_prefix or method}-{fingerprint(config)[:8]}{digest[:4]}"
+    return RunSpec(
+        method=method,
+        config=config,
+        store=Path(store).absolute(),
+        name=options.name or default_name,
+        runs=runs,
+        tracking=options.tracking or recorded.get("tracking"),
+        compute=options.compute.or_recorded(recorded),
+        explicit=frozenset(parse_settings(options.settings)),
+        is_length_accepted=options.yes or own.get("is_length_accepted", False),
+        verbose=options.verbose,
+    )
+
+
+def resolve_config(
+    entry: Method, options: RunOptions, runs: Path
+) -> tuple[Path | None, TrainingConfig]:
+    """Return the store and the configuration; nothing is written.
+
+    The store is None where the method's demo corpus would be prepared.
+
+    Raises:
+        ConfigError: for wrong settings.
+    """
+    store, base = _store_and_base(entry, options, runs)
+
+    def with_options(below: TrainingConfig) -> TrainingConfig:
+        config = below if options.config is None else load(entry.config, options.config, below)
+        return override_all(config, parse_settings(options.settings))
+
+    if options.published is None:
+        return store, with_options(base)
+    # Twice, since the steps of an epoch depend on the batch that is given.
+    first = with_options(override_all(base, options.published(None)))
+    return store, with_options(override_all(base, options.published(first)))
+
+
+def base_configs(options: RunOptions) -> dict[str, Callable[[], TrainingConfig]]:
+    """Return a function for each method that resolves its configuration.
+
+    ``load_search_space`` takes such a mapping. The functions raise ConfigError for wrong settings.
+    """
+
+    def base(entry: Method) -> TrainingConfig:
+        # A name belongs to a run; a sweep has its own.
+        _, config = resolve_config(entry, replace(options, name=None), Path())
+        return config
+
+    return {name: partial(base, entry) for name, entry in METHODS.items()}
+
+
+def default_folder(kind: str, variable: str) -> Path:
+    """Return the folder of runs, stores or sweeps.
+
+    That is the environment variable's value, or ``kind`` in the working directory. In a Ray job,
+    whose working directory is deleted, it is ``~/raybio/kind``.
+    """
+    if variable in os.environ:
+        check_local(os.environ[variable], variable)
+        return Path(os.environ[variable]).expanduser()
+    if "runtime_resources" not in Path.cwd().parts:
+        return Path(kind)
+    folder = Path.home() / "raybio" / kind
+    print(
+        f"{kind} go to {folder}, since a job's working directory is deleted; {variable} changes that"
+    )
+    return folder
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """Return the values of ``--set`` by path, as texts.
+
+    Raises:
+        ConfigError: for a text that is not SETTING=VALUE.
+    """
+    parsed = {}
+    for text in settings:
+        path, separator, value = text.partition("=")
+        if not separator or not path:
+            raise ConfigError(f"--set {text!r}: want SETTING=VALUE, such as optim.peak_lr=1e-4")
+        parsed[path.strip()] = value
+    return parsed
+
+
+def _store_and_base(
+    entry: Method, options: RunOptions, runs: Path
+) -> tuple[Path | None, TrainingConfig]:
+    if options.store is not None:
+        return options.store, entry.config()
+    if options.name is not None and options.config is None:
+        identity = RunFolder(runs, options.name).read_identity()
+        if identity is not None:
+            return Path(identity["store"]), entry.config.from_mapping(identity["config"])
+    if options.config is not None:
+        identity = read_record(options.config.with_name(RUN), "run")
+        if identity is not None:
+            return Path(identity["store"]), entry.config()
+    return None, entry.demo
+
+
+def _recorded_setup(config: Path) -> dict[str, Any]:
+    """Return the launch record next to a configuration, if a run or a sweep left it there."""
+    if not config.with_name(RUN).is_file():
+        return {}
+    recorded = read_record(config.with_name(LAUNCH), "launch") or {}
+    if not recorded.get("workers"):
+        return {}
+    setup = Compute().or_recorded(recorded)
+    print(
+        f"using the recorded setup of {config} ({setup}) for bit-identical results; override with "
+        "--workers, --cpus-per-worker or --device"
+    )
+    return recorded

@@ -1,0 +1,113 @@
+"""How a run stands: ``result.json``, and the typed result that ``train`` returns."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from raybio.core.final_report import FinalReport
+from raybio.core.records import read_recomputable, read_record
+from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.metrics_log import read_reports
+from raybio.training.settings import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run stands; the content of ``result.json``.
+
+    Attributes:
+        status: ``finished``, ``early_stopping``, ``stopped`` (by a signal) or ``failed``.
+        step: optimiser updates.
+        precision: ``fp32`` or ``bf16``; None before the workers have started.
+        metrics: the newest value of each metric.
+        final: the final evaluation of a finished run, without its map; None if there is none.
+        config: the whole configuration.
+        checkpoint: path of the newest checkpoint.
+        weights_sha256: digest of parameter names and bytes.
+        mlflow_run_id: None if the tracking server could not be reached.
+        was_finished: the run was complete before this start, which trained nothing.
+        folder: the run's folder.
+        inputs: an ``InputLengths`` each as a mapping, with a ``remark`` where rows were cut.
+    """
+
+    status: str
+    step: int
+    precision: str | None
+    metrics: dict[str, float]
+    final: FinalReport | None
+    config: dict[str, Any]
+    checkpoint: str | None
+    weights_sha256: str | None
+    mlflow_run_id: str | None
+    was_finished: bool
+    folder: RunFolder
+    inputs: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether training reached its end."""
+        return self.status in COMPLETE
+
+
+def finished_result(folder: RunFolder, config: TrainingConfig) -> Result | None:
+    """Return the result of a finished run; None if something is left to do.
+
+    That is the case if its outcome is damaged, so that the final evaluation is repeated, or if
+    the run has become longer.
+    """
+    content = read_recomputable(folder.result, "result")
+    if read_recomputable(folder.outcome, "outcome") is None and folder.outcome.exists():
+        return None
+    if content is None or content["status"] not in COMPLETE:
+        return None
+    if content["status"] == "finished" and content["step"] < config.schedule.max_steps:
+        return None
+    return result_of(content, folder, was_finished=True)
+
+
+def result_of(content: dict[str, Any], folder: RunFolder, *, was_finished: bool) -> Result:
+    """Return the typed form of ``result.json``."""
+    final = FinalReport.from_json(content["final"])
+    return Result(**content | {"final": final}, was_finished=was_finished, folder=folder)
+
+
+def summarise(
+    folder: RunFolder, config: TrainingConfig, status: str, run_id: str | None
+) -> dict[str, Any]:
+    """Return the content of ``result.json``, from the other files of the folder."""
+    outcome = read_record(folder.outcome, "outcome") or {}
+    reports = read_reports(folder.metrics)
+    newest_checkpoint = folder.newest_checkpoint
+    metrics: dict[str, float] = {}
+    for report in reports:
+        metrics |= report["metrics"]
+        # A metric that has become undefined has no newest value.
+        for name in report.get("not_finite", {}):
+            metrics.pop(name, None)
+    # The map has some thousand points: it stays in outcome.json and becomes a picture.
+    final = dict(outcome.get("final", {}))
+    final.pop("embedding_map", None)
+    return {
+        "status": status,
+        "step": outcome.get("step", reports[-1]["step"] if reports else 0),
+        "precision": outcome.get("precision"),
+        "metrics": metrics,
+        "final": final,
+        "config": config.to_mapping(),
+        "checkpoint": None if newest_checkpoint is None else str(newest_checkpoint),
+        "weights_sha256": outcome.get("weights_sha256"),
+        "mlflow_run_id": run_id,
+        "inputs": (read_recomputable(folder.inputs, "inputs") or {}).get("inputs", []),
+    }
+
+
+def status_of_run(folder: RunFolder, caught: list[int], error: BaseException | None) -> str:
+    """Return ``finished``, ``early_stopping``, ``stopped`` or ``failed``.
+
+    A signal excuses a run that stopped or was abandoned, but no failure at the same time.
+    """
+    outcome = read_record(folder.outcome, "outcome")
+    if outcome is not None and outcome["status"] in COMPLETE:
+        return str(outcome["status"])
+    if folder.failure.exists() or (outcome is None and error is not None):
+        return "failed"
+    return "stopped" if caught else "failed"

@@ -1,0 +1,202 @@
+"""The training loop of one process, with the files of its run: log, checkpoints, export, outcome."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raybio.core.digest import weights_digest
+from raybio.core.final_report import FinalReport
+from raybio.core.interfaces import Collective, System
+from raybio.core.records import write_record
+from raybio.evaluation.unit_scores import write_unit_scores
+from raybio.runtime.run.folder import COMPLETE, RunFolder
+from raybio.runtime.run.goal import Goal
+from raybio.runtime.run.metrics_log import MetricsLog, read_reports
+from raybio.runtime.run.notices import report_start
+from raybio.training.checkpoint import CheckpointStore
+from raybio.training.collective import SingleProcess
+from raybio.training.loop import Batches, Report, fit, local_batches
+from raybio.training.settings import TrainingConfig
+
+WRITER_LOCK_SECONDS = 60.0
+"""How long the workers of a killed driver may live on; two seconds is usual."""
+
+
+STOP_POLL_SECONDS = 0.2
+
+
+def run_loop(
+    system: System,
+    config: TrainingConfig,
+    folder: RunFolder,
+    *,
+    batches: Batches,
+    collective: Collective,
+    device: torch.device | str,
+    precision: str,
+    checkpoints: CheckpointStore,
+    log: MetricsLog | None,
+    stop: Path,
+    goal: Goal | None,
+    should_checkpoint: Callable[[], bool] = lambda: False,
+) -> Iterator[Report]:
+    """Run ``fit``, write its reports to the log, and write ``outcome.json`` at the end.
+
+    A report is in the log, and the outcome on disk, before the report is yielded. A run is
+    evaluated and exported at its end. A trial is exported whenever it is better than before.
+
+    Args besides those of ``fit``:
+        folder: folder of the run.
+        log: log of the first worker; None on all others.
+        stop: a file; once it exists, the run ends at its next step.
+        goal: metric of a sweep; None: the run is no trial.
+    """
+
+    def on_start(first_step: int) -> None:
+        if log is not None:
+            log.rewind(first_step)
+            report_start(folder.notices, first_step, system.steps_per_epoch)
+
+    metrics: dict[str, float] = {}
+    reports = fit(
+        system,
+        config,
+        batches=batches,
+        collective=collective,
+        device=device,
+        precision=precision,
+        checkpoints=checkpoints,
+        should_stop=_StopFlag(stop),
+        should_checkpoint=should_checkpoint,
+        on_start=on_start,
+    )
+    for report in reports:
+        metrics |= report.metrics
+        if log is not None and report.metrics:
+            log.append(report.step, report.metrics, is_evaluation=report.is_evaluation)
+            if (
+                goal is not None
+                and report.is_evaluation
+                and goal.is_reached_first(read_reports(folder.metrics), report.step)
+            ):
+                system.export(folder.export, _model_card(folder, system, config, report.metrics))
+        if report.is_last:
+            checkpoints.wait()
+            _finish(
+                folder,
+                system,
+                config,
+                collective,
+                report,
+                metrics,
+                is_writer=log is not None,
+                is_evaluated=goal is None,
+            )
+        yield report
+
+
+def train_single_process(
+    system: System,
+    config: TrainingConfig,
+    folder: RunFolder,
+    *,
+    device: torch.device | str,
+    precision: str,
+    stop: Path,
+    goal: Goal | None,
+    should_checkpoint: Callable[[], bool] = lambda: False,
+) -> Iterator[Report]:
+    """Run the loop in a single process, which makes its own batches; as ``run_loop`` otherwise.
+
+    Raises:
+        ClusterError: if another process trains in the folder.
+    """
+    with folder.lock("writer", WRITER_LOCK_SECONDS):
+        checkpoints = checkpoints_of(folder, config)
+        yield from run_loop(
+            system,
+            config,
+            folder,
+            batches=local_batches(system, config.schedule.max_steps),
+            collective=SingleProcess(),
+            device=device,
+            precision=precision,
+            checkpoints=checkpoints,
+            log=MetricsLog(folder.metrics),
+            stop=stop,
+            goal=goal,
+            should_checkpoint=should_checkpoint,
+        )
+        checkpoints.close()
+
+
+def checkpoints_of(folder: RunFolder, config: TrainingConfig) -> CheckpointStore:
+    """Return the checkpoints of a run, which keep copies of its records."""
+    return CheckpointStore(
+        folder.checkpoints, keep=config.schedule.keep_checkpoints, run=folder.records()
+    )
+
+
+def _finish(
+    folder: RunFolder,
+    system: System,
+    config: TrainingConfig,
+    collective: Collective,
+    last: Report,
+    metrics: dict[str, float],
+    *,
+    is_writer: bool,
+    is_evaluated: bool,
+) -> None:
+    """Evaluate and export a finished model, and write the outcome of any."""
+    is_complete = last.reason in COMPLETE and is_evaluated
+    report: FinalReport | None = None
+    if is_complete and system.final_evaluate is not None:
+        report = system.final_evaluate(system.model, collective)
+    if not is_writer:
+        return
+    if is_complete:
+        system.export(folder.export, _model_card(folder, system, config, metrics))
+        write_unit_scores(folder.unit_scores, {} if report is None else report.unit_scores)
+    outcome = {
+        "status": last.reason,
+        "precision": last.precision,
+        "step": last.step,
+        "metrics": metrics,
+        "final": {} if report is None else report.to_json(),
+        "weights_sha256": weights_digest(system.model.state_dict().items()),
+    }
+    write_record(folder.outcome, "outcome", outcome)
+
+
+def _model_card(
+    folder: RunFolder, system: System, config: TrainingConfig, metrics: dict[str, float]
+) -> dict[str, Any]:
+    return {
+        "name": folder.name,
+        "Data digest": system.data_digest,
+        "Metrics": metrics,
+        "Configuration": config.to_mapping(),
+    }
+
+
+class _StopFlag:
+    """Whether the driver wants the run to end.
+
+    However short the steps are, the file is looked up only a few times a second.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_set = False
+        self._next_look = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if not self._is_set and now >= self._next_look:
+            self._is_set = self._path.exists()
+            self._next_look = now + STOP_POLL_SECONDS
+        return self._is_set

@@ -1,0 +1,146 @@
+"""One training run: what is trained, where it lies, and what it computes with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from raybio.runtime.run.folder import RunFolder
+from raybio.runtime.run.goal import Goal
+from raybio.training.settings import TrainingConfig
+
+Device = Literal["auto", "cpu", "gpu"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """The workers of a run, and the share of the machine that each one gets.
+
+    Attributes:
+        workers: training workers; None: 1, or as the run began.
+        cpus_per_worker: logical CPUs that each worker reserves; None: chosen by what there is.
+        gpus_per_worker: GPUs of each worker of a trial; a fraction lets trials share one GPU;
+            None: 1 if there are GPUs. Runs that are no trials have one GPU a worker, or none.
+        threads_per_worker: threads that each worker computes with; None: as many as its CPUs.
+        device: ``auto`` takes GPUs if there is one for each worker.
+    """
+
+    workers: int | None = None
+    cpus_per_worker: float | None = None
+    gpus_per_worker: float | None = None
+    threads_per_worker: int | None = None
+    device: Device = "auto"
+
+    @property
+    def num_workers(self) -> int:
+        """Number of training workers. 0 is a value, which is refused later."""
+        return 1 if self.workers is None else self.workers
+
+    @property
+    def use_gpu(self) -> bool | None:
+        """Whether workers train on GPUs; None: if there is one for each worker."""
+        return {"auto": None, "cpu": False, "gpu": True}[self.device]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return what the next start of the run repeats, for bit-identical results."""
+        return {
+            "workers": self.num_workers,
+            "cpus_per_worker": self.cpus_per_worker,
+            "threads_per_worker": self.threads_per_worker,
+            "use_gpu": self.use_gpu,
+        }
+
+    def or_recorded(self, record: dict[str, Any]) -> Self:
+        """Return the given values, completed by those of an earlier start.
+
+        Threads are taken over only if neither workers nor CPUs are given.
+        """
+        is_given = self.workers is not None or self.cpus_per_worker is not None
+        threads = None if is_given else record.get("threads_per_worker")
+        workers = record.get("workers", 1) if self.workers is None else self.workers
+        cpus = self.cpus_per_worker
+        if cpus is None:
+            cpus = record.get("cpus_per_worker")
+        device = self.device
+        if device == "auto" and record.get("use_gpu") is not None:
+            device = "gpu" if record["use_gpu"] else "cpu"
+        return type(self)(
+            workers=workers,
+            cpus_per_worker=cpus,
+            gpus_per_worker=self.gpus_per_worker,
+            threads_per_worker=threads,
+            device=device,
+        )
+
+    def __str__(self) -> str:
+        """Describe workers, threads and device in a few words."""
+        words = f"{self.num_workers} worker" + ("s" if self.num_workers > 1 else "")
+        if self.threads_per_worker:
+            words += f" × {self.threads_per_worker} threads"
+        if self.device != "auto":
+            words += f" on {self.device.upper()}s"
+        return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """A run, complete and checked: from the command line down to the training loop.
+
+    Attributes:
+        method: key in ``METHODS``.
+        config: the method's whole configuration.
+        store: path of the prepared store.
+        name: name of the run; a start with the same name resumes it.
+        runs: folder of all runs, which driver and workers see under one path.
+        tracking: MLflow tracking URI; None: ``mlflow.db`` next to ``runs``.
+        compute: workers, CPUs, GPUs, threads and device.
+        precision: ``fp32`` or ``bf16``, decided once for all runs of a command; None: not yet.
+        explicit: dotted paths of settings that the user gave one by one. Where one cannot be
+            honoured, that is an error; a default is adapted instead.
+        is_length_accepted: the run may take more than a day on CPUs, or an earlier start has
+            measured that it does not.
+        parent_run_id: MLflow run that a trial or a compared run belongs to.
+        verbose: show Ray's own logs.
+        setup: called as ``setup(rank, folder of the run)`` in each worker before anything else;
+            tests cause faults with it.
+    """
+
+    method: str
+    config: TrainingConfig
+    store: Path
+    name: str
+    runs: Path
+    tracking: str | None = None
+    compute: Compute = Compute()
+    precision: str | None = None
+    explicit: frozenset[str] = frozenset()
+    is_length_accepted: bool = False
+    parent_run_id: str | None = None
+    verbose: bool = False
+    setup: Callable[[int, Path], None] | None = None
+
+    @property
+    def folder(self) -> RunFolder:
+        """The folder of the run.
+
+        Raises:
+            ConfigError: for a name that is no plain word.
+        """
+        return RunFolder(self.runs, self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSpec:
+    """A start of a run, as the driver sends it to every worker.
+
+    Attributes:
+        run: the run, with absolute paths and a decided precision.
+        threads: threads to compute with; None: the CPUs of the machine divided by its workers.
+        start: name of this start, from ``RunFolder.begin_start``.
+        goal: the metric of a sweep, if the run is one of its trials.
+    """
+
+    run: RunSpec
+    threads: int | None
+    start: str
+    goal: Goal | None = None
