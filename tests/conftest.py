@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.biostransformers.store import ArticleCollector, ArticleStore
+from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, default_knowledge
 from raybio.methods.contrastive_probe.store import ClozeStore
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents

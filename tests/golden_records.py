@@ -20,9 +20,9 @@ import torch
 from raybio.core.config import override_all
 from raybio.core.records import read_record, write_record
 from raybio.methods import METHODS
+from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.biostransformers.store import ArticleCollector
 from raybio.methods.contrastive_probe.demo import KnowledgeConfig, default_knowledge
 from raybio.methods.mtb_mccl.documents.demo import DocumentsConfig, write_documents
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents

@@ -70,7 +70,7 @@ def test_a_broken_file_is_set_aside_by_name_and_the_others_go_on(tmp_path: Path)
     ]
     done = prepare(*command)
     assert done.exit_code == 0
-    assert "broken file (set aside whole)" in done.output
+    assert "broken file (skipped as a whole)" in done.output
     assert "broken: b.xml: " in done.output
     assert not list(tmp_path.glob(".store*"))
     assert open_store(tmp_path / "store", ArticleStore).pmid_N.tolist() == [1]

@@ -1,4 +1,4 @@
-"""The typed batch of BioSTransformers."""
+"""Typed batch of BioSTransformers."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,17 @@ from raybio.core.batch import TokenBatch
 
 @dataclass(frozen=True)
 class PairBatch(TokenBatch):
-    """One worker's shard of a step of (text, term) pairs: N texts, then their N terms, R = 2 N sequences.
+    """One worker's shard of a step: N texts, then the N terms paired with them, R = 2 N sequences.
 
-    Columns of the masks run over the pairs of the global batch: the shards of all workers in rank order.
+    Columns of the masks are the G pairs of the global batch: the shards of all workers, in rank
+    order.
 
     Attributes:
-        ignore_NG: True where the term of another pair belongs to the text's own article.
-        ignore_reverse_NG: True where the term belongs to the article of another pair's text; (N, 0) if not asked for.
-        num_deferred: pairs that were put off from an earlier batch, shape ().
-        num_forced: pairs that conflict with others of the batch and were taken all the same, shape ().
+        ignore_NG: True where another pair's term belongs to the text's own article.
+        ignore_reverse_NG: True where the term belongs to the article of another pair's text; (N, 0)
+            unless the loss is symmetric.
+        num_deferred: number of pairs deferred from an earlier batch, shape ().
+        num_forced: number of pairs that conflict with others of the batch, shape ().
     """
 
     ignore_NG: Tensor

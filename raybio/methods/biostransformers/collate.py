@@ -1,6 +1,7 @@
-"""Collation of (text, term) pairs: one worker's shard of texts and terms as tokens, and what they must not meet.
+"""Collation of (text, term) pairs: texts and terms of a shard as tokens, masks of false negatives.
 
-Shape letters: N pairs of the shard, G pairs of the global batch, R = 2 N sequences, T tokens end to end.
+Shape letters: N pairs of the shard, G pairs of the global batch, R = 2 N sequences, T their tokens,
+concatenated, A articles, U distinct terms of the global batch, E (article, term) entries.
 """
 
 from collections.abc import Mapping
@@ -11,22 +12,22 @@ import numpy as np
 from raybio.core.batch import IGNORED_LABEL
 from raybio.encoders.tokenization import Tokenise
 from raybio.methods.biostransformers.config import PairPlanConfig, TextConfig
-from raybio.methods.biostransformers.plan import PairPlan, StepPairs, plan_of
+from raybio.methods.biostransformers.plan import PairPlan, StepPairs, cached_plan
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.ops.segments import expand
 
 
 @dataclass(frozen=True)
 class PairCollate:
-    """(step, rank, world) -> the arrays of a ``PairBatch``.
+    """Function (step, rank, world) -> arrays of a ``PairBatch``.
 
     Attributes:
         store: texts and terms.
-        plan_config: which pairs.
-        text_config: how much of a text is read.
+        plan_config: choice of the pairs.
+        text_config: maximum length of a text in characters.
         tokenise: the encoder's tokenizer.
         seed: the run's seed.
-        with_reverse: whether terms are contrasted with texts as well.
+        with_reverse: whether the loss also ranks texts for terms.
     """
 
     store: ArticleStore
@@ -38,49 +39,50 @@ class PairCollate:
 
     @property
     def plan(self) -> PairPlan:
-        """The plan over the store's training pairs."""
-        return plan_of(self.store, self.plan_config, self.seed)
+        """The plan of the store's training pairs."""
+        return cached_plan(self.store, self.plan_config, self.seed)
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
-        """The arrays of worker ``rank``'s shard of ``step``."""
-        everything = self.plan.rows(step)
-        shard = everything.shard(rank, world)
+        """Return the arrays of worker ``rank``'s shard of ``step``."""
+        batch = self.plan.rows(step)
+        shard = batch.shard(rank, world)
         token_T, indptr_R1 = self.tokenise(self._texts(shard) + self._terms(shard))
-        first = len(everything) * rank // world
-        own_NG = np.arange(len(everything)) == first + np.arange(len(shard))[:, None]
-        nothing = np.zeros((len(shard), 0), dtype=bool)
+        first = len(batch) * rank // world
+        is_own_NG = np.arange(len(batch)) == first + np.arange(len(shard))[:, None]
+        ignore_NG = has_term(self.store, shard.article_B, batch.term_B) & ~is_own_NG
+        ignore_reverse_NG = np.zeros((len(shard), 0), dtype=bool)
+        if self.with_reverse:
+            has_term_GN = has_term(self.store, batch.article_B, shard.term_B)
+            ignore_reverse_NG = has_term_GN.T & ~is_own_NG
         return {
             "token_T": token_T,
             "indptr_R1": indptr_R1,
             "label_T": np.full(len(token_T), IGNORED_LABEL, dtype=np.int16),
-            "ignore_NG": has_term(self.store, shard.article_B, everything.term_B) & ~own_NG,
-            "ignore_reverse_NG": has_term(self.store, everything.article_B, shard.term_B).T
-            & ~own_NG
-            if self.with_reverse
-            else nothing,
+            "ignore_NG": ignore_NG,
+            "ignore_reverse_NG": ignore_reverse_NG,
             "num_deferred": np.asarray(shard.was_deferred_B.sum()),
             "num_forced": np.asarray(shard.is_forced_B.sum()),
         }
 
     def _texts(self, pairs: StepPairs) -> list[str]:
-        found = np.empty(len(pairs), dtype=object)
+        texts_N = np.empty(len(pairs), dtype=object)
         for number, name in enumerate(self.plan_config.fields):
-            here = np.flatnonzero(pairs.field_B == number)
-            found[here] = self.store.texts(name, pairs.article_B[here])
-        return [text[: self.text_config.max_characters] for text in found]
+            is_field_N = pairs.field_B == number
+            texts_N[is_field_N] = self.store.texts(name, pairs.article_B[is_field_N])
+        return [text[: self.text_config.max_characters] for text in texts_N]
 
     def _terms(self, pairs: StepPairs) -> list[str]:
         return [str(self.store.term_names[term].as_py()) for term in pairs.term_B.tolist()]
 
 
 def has_term(store: ArticleStore, article_A: np.ndarray, term_G: np.ndarray) -> np.ndarray:
-    """Whether each article has each term, bool (A, G)."""
+    """Return whether each article has each term, bool (A, G)."""
     start_A = store.term_indptr_N1[article_A].astype(np.int64)
-    position, owner = expand(start_A, store.term_indptr_N1[article_A + 1] - start_A)
-    distinct, place_G = np.unique(term_G, return_inverse=True)
-    found = store.term_E[position]
-    slot = np.searchsorted(distinct, found).clip(max=len(distinct) - 1)
-    is_asked = distinct[slot] == found
-    has = np.zeros((len(article_A), len(distinct)), dtype=bool)
-    has[owner[is_asked], slot[is_asked]] = True
-    return has[:, place_G]
+    position_E, owner_E = expand(start_A, store.term_indptr_N1[article_A + 1] - start_A)
+    distinct_U, slot_G = np.unique(term_G, return_inverse=True)
+    term_E = store.term_E[position_E]
+    slot_E = np.searchsorted(distinct_U, term_E).clip(max=len(distinct_U) - 1)
+    is_in_batch_E = distinct_U[slot_E] == term_E
+    has_term_AU = np.zeros((len(article_A), len(distinct_U)), dtype=bool)
+    has_term_AU[owner_E[is_in_batch_E], slot_E[is_in_batch_E]] = True
+    return has_term_AU[:, slot_G]

@@ -8,64 +8,65 @@ from raybio.core.config import BaseConfig
 from raybio.encoders.config import TextEncoderConfig
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
+FIELDS = ("title", "abstract", "vernacular_title")
+"""Texts of an article in the store."""
+
 
 class ArticleConfig(BaseConfig):
-    """How a store of articles is prepared."""
+    """Settings of the preparation of articles."""
 
     validation_share: float = Field(
-        0.05, ge=0, lt=1, description="share of articles kept out of training"
+        0.05, ge=0, lt=1, description="fraction of articles kept out of training"
     )
-    seed: int = Field(0, ge=0, description="chooses the articles kept out")
+    seed: int = Field(0, ge=0, description="seed of the choice of these articles")
     max_bad_share: float = Field(0.1, ge=0, le=1, description="maximum fraction of invalid records")
 
 
 class TextConfig(BaseConfig):
-    """How a stored text becomes what the tokenizer sees."""
+    """Settings of a text before tokenization."""
 
     max_characters: int = Field(
-        500, ge=1, description="characters of a text that are read, as in the paper's code"
+        500, ge=1, description="maximum length of a text in characters, as in the paper's code"
     )
 
 
-FIELDS = ("title", "abstract", "vernacular_title")
-
-
 class RankingConfig(BaseConfig):
-    """What is minimised."""
+    """Settings of the loss."""
 
     temperature: float = Field(
         0.05, gt=0, le=10, description="τ of the softmax over cosines; 1 / 20 in the paper's code"
     )
     learn_temperature: bool = Field(
-        False, description="τ is trained along, beginning with temperature"
+        False, description="train τ, starting with objective.temperature"
     )
     symmetric: bool = Field(
-        False, description="terms are ranked against texts as well, and the two losses averaged"
+        False, description="also rank texts for terms, and average the two losses"
     )
 
 
 class TermEvaluationConfig(BaseConfig):
-    """How term retrieval is measured; the final table takes all validation articles."""
+    """Settings of term retrieval. The final evaluation takes all validation articles."""
 
     num_articles: int = Field(
-        500, ge=0, description="validation articles asked during training; 0: all of them"
+        500, ge=0, description="validation articles used during training; 0: all of them"
     )
     field: Literal["auto", "title", "abstract"] = Field(
         "auto",
-        description="which text of an article is asked; auto: abstracts where they are trained on, else titles",
+        description="text of an article that is the query; auto: abstract if plan.fields has it, "
+        "else title",
     )
     block_rows: int = Field(1024, ge=1, description="queries whose candidates are scored at once")
 
 
 Fields = Annotated[
     tuple[Literal["title", "abstract"], ...],
-    # So that --set plan.fields=title,abstract is understood.
+    # Allows --set plan.fields=title,abstract.
     BeforeValidator(lambda value: tuple(value.split(",")) if isinstance(value, str) else value),
 ]
 
 
 class PairPlanConfig(BaseConfig):
-    """Which pairs there are, and which of them are in one step."""
+    """Settings of the training pairs and their batches."""
 
     global_batch_rows: int = Field(384, ge=2, description="pairs of a step, over all workers")
     fields: Fields = Field(
@@ -73,8 +74,8 @@ class PairPlanConfig(BaseConfig):
     )
     conflicts: Literal["reject", "mask"] = Field(
         "reject",
-        description="a term of another pair that belongs to the text's own article: reject puts the pair into another "
-        "batch (the paper), mask leaves the candidate out of the loss",
+        description="handling of a pair whose term belongs to another text's article; reject: "
+        "moves the pair to another batch (the paper); mask: the loss ignores the candidate",
     )
     window_steps: int = Field(
         32, ge=1, description="steps among which a rejected pair finds another batch"
@@ -85,12 +86,12 @@ class PairPlanConfig(BaseConfig):
     max_pairs_per_term: int | None = Field(
         None,
         ge=1,
-        description="pairs of one term and field that are used, chosen by chance; null: all",
+        description="maximum number of pairs of one term and field, chosen at random; null: all",
     )
 
 
 class Config(TrainingConfig):
-    """Settings of BioSTransformers; the defaults are the paper's, or its code's."""
+    """Settings of BioSTransformers. Defaults are those of the paper or of its code."""
 
     encoder: TextEncoderConfig = TextEncoderConfig(source="sentence-transformers/all-MiniLM-L6-v2")
     text: TextConfig = TextConfig()
@@ -102,10 +103,11 @@ class Config(TrainingConfig):
     )
 
     @property
-    def asked_field(self) -> str:
-        """Which text of an article is asked in evaluations: "title" or "abstract"."""
-        asked = self.evaluation.field
-        return asked if asked != "auto" else max(self.plan.fields, key=FIELDS.index)
+    def query_field(self) -> str:
+        """Text of an article that is the query in evaluations: "title" or "abstract"."""
+        if self.evaluation.field != "auto":
+            return self.evaluation.field
+        return max(self.plan.fields, key=FIELDS.index)
 
 
 DEMO = Config(
@@ -118,4 +120,4 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=400, checkpoint_every_steps=100, evaluate_every_steps=100),
     optim=OptimConfig(peak_lr=1e-3, num_warmup_steps=40, schedule="linear", weight_decay=0.01),
 )
-"""Settings for the embedded simulated literature on two CPU cores: minutes."""
+"""Settings of the demo on the simulated literature: minutes on two CPU cores."""

@@ -1,8 +1,8 @@
-"""The embedded default corpus of articles: a small simulated literature in MEDLINE's own format, prepared by real code.
+"""Demo corpus: a small simulated literature in MEDLINE's format, prepared like real files.
 
-There is a tree of topics, each a MeSH-like descriptor with words of its own that its texts use instead of its name; an
-article has a few topics, mostly from one branch of the tree, and check tags. So which term belongs to which text has to
-be learned, and can be told for articles that were never seen.
+A topic is a MeSH-like descriptor in a tree. Texts use words of the topic instead of its name. An
+article has a few topics, mostly of one branch, and check tags. So the encoder has to learn which
+term belongs to which text, and can predict it for unseen articles.
 """
 
 import gzip
@@ -21,27 +21,26 @@ from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 2
-"""Rises whenever the same settings give another corpus or another store of it."""
-
+"""Increases whenever the same settings give another corpus or another store."""
 
 CHECK_TAGS = {"Humans": 0.6, "Animals": 0.35, "Female": 0.4, "Male": 0.4, "Mice": 0.15}
-
+"""Probability of each check tag."""
 
 _COMMON = (
-    "of", "the", "in", "and", "for", "with", "by", "on", "to", "from", "we", "a", "is", "are", "was", "that", "this",
-    "these", "which", "between", "after", "under", "as",
+    "of", "the", "in", "and", "for", "with", "by", "on", "to", "from", "we", "a", "is", "are",
+    "was", "that", "this", "these", "which", "between", "after", "under", "as",
 )  # fmt: skip
 
 
 class LiteratureConfig(BaseConfig):
     """Size and shape of the simulated literature."""
 
-    num_articles: int = Field(3000, ge=50, description="articles")
+    num_articles: int = Field(3000, ge=50, description="number of articles")
     num_branches: int = Field(12, ge=1, description="branches of the tree of topics")
-    topics_per_branch: int = Field(10, ge=2, description="topics of each")
+    topics_per_branch: int = Field(10, ge=2, description="topics of a branch")
     words_per_topic: int = Field(6, ge=2, description="words that texts use for a topic")
-    num_files: int = Field(3, ge=1, description="files that the articles are spread over")
-    seed: int = Field(0, ge=0, description="of everything")
+    num_files: int = Field(3, ge=1, description="number of files")
+    seed: int = Field(0, ge=0, description="seed of the simulation")
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,11 @@ class _Topic:
 def default_literature(
     directory: str | Path, config: LiteratureConfig | None = None
 ) -> ArticleStore:
-    """The embedded corpus, simulated and prepared the first time, opened afterwards.
+    """Return the demo corpus; the first call simulates and prepares it.
 
     Args:
-        directory: where it is kept, under a name that depends on every setting.
-        config: settings; the demo's if None.
+        directory: parent of the store's folder, whose name depends on every setting.
+        config: settings; None for the demo's.
 
     Raises:
         StoreError: if the directory cannot be written.
@@ -75,18 +74,23 @@ def default_literature(
 
 
 def write_literature(directory: str | Path, config: LiteratureConfig) -> list[Path]:
-    """Simulate, and write gzip files as PubMed's baseline has them. The same settings give the same bytes."""
+    """Simulate a corpus and write it as gzip files of PubMed's baseline.
+
+    Equal settings give equal bytes.
+    """
     rng = np.random.default_rng(config.seed)
     topics = _topics(config, rng)
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for number, part in enumerate(
-        np.array_split(np.arange(config.num_articles), config.num_files), start=1
-    ):
+    parts = np.array_split(np.arange(config.num_articles), config.num_files)
+    for number, part in enumerate(parts, start=1):
         path = folder / f"pubmed26n{number:04d}.xml.gz"
         articles = "".join(_article(1_000_000 + int(index), topics, config, rng) for index in part)
-        content = f'<?xml version="1.0" encoding="utf-8"?>\n<PubmedArticleSet>\n{articles}</PubmedArticleSet>\n'
+        content = (
+            '<?xml version="1.0" encoding="utf-8"?>\n'
+            f"<PubmedArticleSet>\n{articles}</PubmedArticleSet>\n"
+        )
         path.write_bytes(gzip.compress(content.encode(), mtime=0))
         files.append(path)
     return files
@@ -96,10 +100,10 @@ def _topics(config: LiteratureConfig, rng: np.random.Generator) -> list[_Topic]:
     words = InventedWords(rng)
     topics = []
     for branch in range(config.num_branches):
-        family = words.new()
+        branch_name = words.new()
         for _ in range(config.topics_per_branch):
             own = [words.new() for _ in range(config.words_per_topic)]
-            topics.append(_Topic(f"{words.new()} {family}".capitalize(), branch, own))
+            topics.append(_Topic(f"{words.new()} {branch_name}".capitalize(), branch, own))
     return topics
 
 
@@ -108,30 +112,34 @@ def _article(
 ) -> str:
     branch = int(rng.integers(config.num_branches))
     near = [topic for topic in topics if topic.branch == branch]
-    # Within a branch some topics are common and some rare, as descriptors are.
+    # As with real descriptors, some topics of a branch are frequent and some are rare.
     weight = 1 / np.arange(1, len(near) + 1)
-    chosen = [
-        near[index] for index in rng.choice(len(near), 2, replace=False, p=weight / weight.sum())
-    ]
+    drawn = rng.choice(len(near), 2, replace=False, p=weight / weight.sum())
+    chosen = [near[index] for index in drawn]
     if rng.random() < 0.5:
         chosen.append(topics[int(rng.integers(len(topics)))])
     distinct = list({topic.name: topic for topic in chosen}.values())
     tags = [name for name, share in CHECK_TAGS.items() if rng.random() < share]
     title = _text(distinct, int(rng.integers(7, 13)), rng)
     abstract = _text(distinct, int(rng.integers(25, 60)), rng)
-    headings = [f'<MeshHeading><DescriptorName MajorTopicYN="Y">{escape(t.name)}</DescriptorName></MeshHeading>'
-                for t in distinct]  # fmt: skip
-    headings += [
-        f'<MeshHeading><DescriptorName MajorTopicYN="N">{tag}</DescriptorName></MeshHeading>'
-        for tag in tags
-    ]
+    headings = [_heading(escape(topic.name), is_major=True) for topic in distinct]
+    headings += [_heading(tag, is_major=False) for tag in tags]
+    year = int(rng.integers(1990, 2026))
     return (
-        f'<PubmedArticle><MedlineCitation Status="MEDLINE"><PMID Version="1">{pmid}</PMID><Article PubModel="Print">'
-        f"<Journal><JournalIssue><PubDate><Year>{int(rng.integers(1990, 2026))}</Year></PubDate></JournalIssue>"
-        "</Journal>"
-        f"<ArticleTitle>{title.capitalize()}.</ArticleTitle><Abstract><AbstractText>{abstract.capitalize()}."
-        f"</AbstractText></Abstract></Article><MeshHeadingList>{''.join(headings)}</MeshHeadingList>"
+        '<PubmedArticle><MedlineCitation Status="MEDLINE">'
+        f'<PMID Version="1">{pmid}</PMID><Article PubModel="Print">'
+        f"<Journal><JournalIssue><PubDate><Year>{year}</Year></PubDate></JournalIssue></Journal>"
+        f"<ArticleTitle>{title.capitalize()}.</ArticleTitle>"
+        f"<Abstract><AbstractText>{abstract.capitalize()}.</AbstractText></Abstract></Article>"
+        f"<MeshHeadingList>{''.join(headings)}</MeshHeadingList>"
         "</MedlineCitation></PubmedArticle>\n"
+    )
+
+
+def _heading(name: str, *, is_major: bool) -> str:
+    major = "Y" if is_major else "N"
+    return (
+        f'<MeshHeading><DescriptorName MajorTopicYN="{major}">{name}</DescriptorName></MeshHeading>'
     )
 
 

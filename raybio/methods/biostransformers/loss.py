@@ -1,6 +1,7 @@
-"""Multiple negatives ranking (Henderson et al., 2017): a text's term against the terms of all other pairs.
+"""Multiple negatives ranking (Henderson et al. 2017): a text's term against the terms of all pairs.
 
-Shape letters: N pairs of this worker, G pairs of all workers, R = 2 N sequences (texts, then terms), D width.
+Shape letters: N pairs of this worker, G pairs of all workers, R = 2 N sequences (texts, then
+terms), D width.
 """
 
 import math
@@ -16,17 +17,24 @@ from raybio.methods.biostransformers.config import RankingConfig
 from raybio.ops.contrastive import equal_rows, info_nce
 from raybio.training.objectives import CouplingObjective
 
-LOWEST_TEMPERATURE = 0.01
-"""A learned temperature stops there (as in CLIP): below, one candidate decides and gradients explode."""
+MIN_TEMPERATURE = 0.01
+"""Lower bound of a learned temperature, as in CLIP.
+
+Below it, one candidate dominates the softmax and gradients explode.
+"""
 
 
 @dataclass(frozen=True)
 class MultipleNegativesRanking(CouplingObjective):
-    """InfoNCE over the pairs of all workers, in which what belongs to a text's own article is no negative of it.
+    """InfoNCE over the pairs of all workers, without false negatives.
+
+    Minimises the mean over pairs i of -log(exp(S_ii) / sum_j exp(S_ij)), S_ij = cos(text_i,
+    term_j) / τ. Other terms of text i's own article are left out of the sum. With ``symmetric``
+    the loss is the mean of this and of the same with texts and terms exchanged.
 
     Attributes:
         config: settings.
-        log_temperature: the trained parameter, or None where τ is fixed.
+        log_temperature: the trained parameter, or None for a fixed τ.
     """
 
     config: RankingConfig
@@ -35,18 +43,19 @@ class MultipleNegativesRanking(CouplingObjective):
     def embedding_loss(
         self, embedding_RD: Tensor, batch: PairBatch, collective: Collective
     ) -> LossReport:
-        """This worker's share of the mean over all pairs."""
+        """Return this worker's share of the mean over all pairs."""
         text_ND, term_ND = embedding_RD.chunk(2)
-        num_pairs, num_global = len(text_ND), batch.ignore_NG.shape[1]
+        num_pairs = len(text_ND)
+        num_global = batch.ignore_NG.shape[1]
         temperature: Any = self.config.temperature
         if self.log_temperature is not None:
-            temperature = self.log_temperature.clamp(min=math.log(LOWEST_TEMPERATURE)).exp()
+            temperature = self.log_temperature.clamp(min=math.log(MIN_TEMPERATURE)).exp()
         gathered = collective.all_gather(term_ND)
         own_N = gathered.offset + torch.arange(num_pairs, device=embedding_RD.device)
         term_GD = gathered.row_MD
         text_GD = collective.all_gather(text_ND).row_MD if self.config.symmetric else None
 
-        def loss_of(
+        def mean_loss(
             texts: Tensor, terms: Tensor, all_texts: Tensor | None, all_terms: Tensor
         ) -> Tensor:
             loss = info_nce(
@@ -54,19 +63,20 @@ class MultipleNegativesRanking(CouplingObjective):
             )
             if all_texts is None:
                 return loss
-            ignore_NG = batch.ignore_reverse_NG
-            return (
-                loss
-                + info_nce(terms, all_texts, own_N, temperature=temperature, ignore_NM=ignore_NG)
-            ) / 2
+            reverse_loss = info_nce(
+                terms, all_texts, own_N, temperature=temperature, ignore_NM=batch.ignore_reverse_NG
+            )
+            return (loss + reverse_loss) / 2
 
-        share = loss_of(text_ND, term_ND, text_GD, term_GD) * (num_pairs / num_global)
+        local_share = num_pairs / num_global
+        share = mean_loss(text_ND, term_ND, text_GD, term_GD) * local_share
         with torch.no_grad():
             equal_G1 = equal_rows(term_GD)
             equal_N1 = equal_rows(text_ND)
-            chance = loss_of(equal_N1, equal_N1, None if text_GD is None else equal_G1, equal_G1)
+            all_texts = None if text_GD is None else equal_G1
+            chance = mean_loss(equal_N1, equal_N1, all_texts, equal_G1)
         terms = {
-            "ranking_chance": chance * (num_pairs / num_global),
+            "ranking_chance": chance * local_share,
             "ignored_pair_rate": batch.ignore_NG.sum() / (num_global * max(num_global - 1, 1)),
             "deferred_pair_rate": batch.num_deferred / num_global,
             "forced_pair_rate": batch.num_forced / num_global,

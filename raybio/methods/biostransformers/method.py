@@ -1,4 +1,4 @@
-"""BioSTransformers, for the table of methods."""
+"""Description of BioSTransformers, for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
 from raybio.methods.biostransformers.config import DEMO, Config

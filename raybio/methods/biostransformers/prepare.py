@@ -1,4 +1,4 @@
-"""Preparing a store of articles: MEDLINE files or tables in, a committed store out."""
+"""Preparation of articles: MEDLINE files or tables -> quarantine -> newest revisions -> store."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -8,26 +8,26 @@ import numpy as np
 import pyarrow as pa
 
 from raybio.core.errors import DataError, StoreError
+from raybio.methods.biostransformers.collector import ARTICLE_COLUMNS, ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig
 from raybio.methods.biostransformers.formats.medline_parts import (
     FileReport,
+    Merged,
     add_to_quarantine,
     merge_parts,
     parse_file,
     read_part,
 )
 from raybio.methods.biostransformers.formats.tables import Article, read_pair_table, to_batch
-from raybio.methods.biostransformers.store import ARTICLE_COLUMNS, ArticleCollector, ArticleStore
+from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.zero_shot.datasets import read_pubmedqa
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft
 
-ARTICLES_AT_ONCE = 10_000
+ARTICLES_PER_BLOCK = 10_000
 
-
-BROKEN_FILE = "broken file (set aside whole)"
-
+BROKEN_FILE = "broken file (skipped as a whole)"
 
 ParseAll = Callable[[Sequence[Path], Path], Sequence[FileReport]]
 """(files, folder of parts) -> their reports, in the order of the files."""
@@ -47,28 +47,27 @@ def prepare_medline(
     parse_all: ParseAll = parse_here,
     parts: Path | None = None,
 ) -> ArticleStore:
-    """Make a store of MEDLINE files; of several revisions of an article the newest counts.
+    """Prepare a store from MEDLINE files. The newest of several revisions of an article counts.
 
-    A broken file is set aside whole, named in the manifest's ``broken_files``, and the others go on: what it would have
-    revised or deleted then stays as it is. Files are parsed into parts beside the store, which go when it is committed;
-    prepared again after an interruption, the finished ones are not parsed anew.
+    A broken file is skipped as a whole and named in the manifest's ``broken_files``. What it would
+    have revised or deleted then stays. Files are parsed into parts next to the store, which are
+    removed when the store is committed. After an interruption, finished parts are reused.
 
     Args:
         out: folder of the store.
         files: oldest first: the baseline in order of name, then the update files in order of name.
-        config: settings.
-        force: replace a store that is there already.
+        config: settings; None for the defaults.
+        force: replace an existing store.
         parse_all: parses the files; the result does not depend on how.
-        parts: another folder for the parts, which stays.
+        parts: another folder for the parts, which is kept.
 
     Raises:
-        DataError: if a file is missing, all are broken, too many records are bad, or there is nothing to pair.
+        DataError: if a file is missing, all are broken, too many records are bad, or there is
+            nothing to pair.
         StoreError: if the store or the parts cannot be written.
     """
-    config, quarantine = (
-        config or ArticleConfig(),
-        Quarantine((config or ArticleConfig()).max_bad_share),
-    )
+    config = config or ArticleConfig()
+    quarantine = Quarantine(config.max_bad_share)
     check_readable_files(files)
     with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
         folder = parts or draft.path.with_name(f".{draft.path.name}.parts")
@@ -83,19 +82,8 @@ def prepare_medline(
         add_to_quarantine(sound, quarantine)
         quarantine.check("citation")
         merged = merge_parts(sound)
-        by_file = np.lexsort([merged.row_A, merged.file_A])
-        bounds = np.searchsorted(merged.file_A[by_file], np.arange(len(sound) + 1))
-        for number, report in enumerate(sound):
-            table, rows = (
-                read_part(report.part),
-                merged.row_A[by_file[bounds[number] : bounds[number + 1]]],
-            )
-            for start in range(0, len(rows), ARTICLES_AT_ONCE):
-                part = table.select(list(ARTICLE_COLUMNS)).take(
-                    pa.array(rows[start : start + ARTICLES_AT_ONCE])
-                )
-                for batch in part.combine_chunks().to_batches():
-                    collector.add(batch)
+        for batch in _remaining_articles(sound, merged):
+            collector.add(batch)
         provenance = {
             "sources": {"medline": describe_files(list(files))},
             "parameters": config.to_mapping(),
@@ -117,22 +105,22 @@ def prepare_pairs(
     *,
     force: bool = False,
 ) -> ArticleStore:
-    """Make a store of article tables (see ``pair_tables``) and of PubMedQA's JSON; the last line of a PMID counts.
+    """Prepare a store from article tables (``formats.tables``) and from PubMedQA's JSON.
 
-    Of PubMedQA the question stands for the title and the contexts for the abstract; the answers are not read.
+    The last line of a PMID counts. A question of PubMedQA becomes the title and its contexts become
+    the abstract. Answers are not read.
 
     Raises:
-        DataError: if a file is missing, damaged or of another layout, too many lines are bad, or nothing can be paired.
+        DataError: if a file is missing, damaged or of another layout, too many lines are bad, or
+            there is nothing to pair.
         StoreError: if the store cannot be written.
     """
-    config, quarantine = (
-        config or ArticleConfig(),
-        Quarantine((config or ArticleConfig()).max_bad_share),
-    )
+    config = config or ArticleConfig()
+    quarantine = Quarantine(config.max_bad_share)
     check_readable_files(files)
     with Draft(out, force=force) as draft, ArticleCollector(draft.folder) as collector:
         for path in files:
-            for batch in _read(path, quarantine):
+            for batch in _read_table(path, quarantine):
                 collector.add(batch)
         quarantine.check("article")
         provenance = {
@@ -143,39 +131,52 @@ def prepare_pairs(
         return collector.commit(draft, config, provenance)
 
 
-def _read(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
+def _remaining_articles(reports: Sequence[FileReport], merged: Merged) -> Iterator[pa.RecordBatch]:
+    """Yield the newest revisions from the parts, in the order of files and rows."""
+    order = np.lexsort([merged.row_A, merged.file_A])
+    bounds = np.searchsorted(merged.file_A[order], np.arange(len(reports) + 1))
+    for number, report in enumerate(reports):
+        table = read_part(report.part).select(list(ARTICLE_COLUMNS))
+        rows = merged.row_A[order[bounds[number] : bounds[number + 1]]]
+        for start in range(0, len(rows), ARTICLES_PER_BLOCK):
+            block = table.take(pa.array(rows[start : start + ARTICLES_PER_BLOCK]))
+            yield from block.combine_chunks().to_batches()
+
+
+def _read_table(path: Path, quarantine: Quarantine) -> Iterator[pa.RecordBatch]:
     if ".json" not in path.suffixes:
         yield from read_pair_table(path, quarantine)
         return
     questions = read_pubmedqa(path)
     quarantine.saw("article", len(questions))
-    yield to_batch(
-        [
-            Article(int(one.pmid), one.question, one.context, list(one.mesh_terms), one.year or 0)
-            for one in questions
-        ]
-    )
+    articles = []
+    for question in questions:
+        terms = list(question.mesh_terms)
+        articles.append(
+            Article(
+                int(question.pmid), question.question, question.context, terms, question.year or 0
+            )
+        )
+    yield to_batch(articles)
 
 
 def _without_broken(
     reports: Sequence[FileReport], quarantine: Quarantine
 ) -> tuple[list[FileReport], list[dict[str, str]]]:
-    """The sound files, and all the others with the reason.
+    """Return the reports of sound files, and name and reason of each broken file.
 
     Raises:
-        DataError: if none is sound, or more are broken than may be bad.
+        DataError: if no file is sound, or too many are broken.
     """
-    broken = [
-        {
-            "file": Path(report.path).name,
-            "reason": report.problem.removeprefix(report.path).lstrip(":, "),
-        }
-        for report in reports
-        if report.problem
-    ]
-    for one in broken:
-        quarantine.add("file", BROKEN_FILE, one["file"], 0, one["reason"])
-    sound = [report for report in reports if not report.problem]
+    sound = []
+    broken = []
+    for report in reports:
+        if not report.problem:
+            sound.append(report)
+            continue
+        reason = report.problem.removeprefix(report.path).lstrip(":, ")
+        broken.append({"file": Path(report.path).name, "reason": reason})
+        quarantine.add("file", BROKEN_FILE, Path(report.path).name, 0, reason)
     if not sound:
         raise DataError(
             f"none of {len(reports)} files can be read; the first: {reports[0].problem}"

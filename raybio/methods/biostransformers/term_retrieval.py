@@ -1,8 +1,9 @@
-"""Term retrieval: is the MeSH term that lies nearest to a text one of the article's, and the other way round?
+"""Term retrieval: rank all MeSH terms for the text of a held-out article, and texts for terms.
 
-Validation of BioSTransformers (facts §3.3): texts of held-out articles against all terms, both ways, exactly.
+This is the validation of BioSTransformers (Menad et al.), computed exactly.
 
-Shape letters: Q texts asked, C terms, D embedding width.
+Shape letters: Q texts that are queries, C terms, D embedding width, A articles, N store rows, E
+(article, term) entries.
 """
 
 from collections.abc import Mapping
@@ -24,18 +25,17 @@ from raybio.ops.significance import ratio_interval
 
 CUTOFFS = (1, 10, 100)
 
-
 TRUE_POSITIVE_CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
-"""Those of the authors' evaluator."""
+"""Cutoffs of the authors' evaluator."""
 
 
 @dataclass(frozen=True)
-class TermQuestions:
+class TermQueries:
     """Texts, terms, and which belong together.
 
     Attributes:
         row_Q: store rows of the texts, ascending.
-        num_terms: C, all terms.
+        num_terms: number of all terms (C).
         indptr: (Q + 1,) text q has the terms ``indices[indptr[q] : indptr[q + 1]]``.
         indices: term numbers.
     """
@@ -47,30 +47,31 @@ class TermQuestions:
 
     @cached_property
     def reversed(self) -> tuple[np.ndarray, np.ndarray]:
-        """The same pairs by term: (indptr, texts)."""
+        """The same pairs by term: pointers (C + 1,) and text numbers."""
         text_P = np.repeat(np.arange(len(self.row_Q)), np.diff(self.indptr))
         order = np.argsort(self.indices, kind="stable")
         counts = np.bincount(self.indices, minlength=self.num_terms)
         return np.concatenate([[0], np.cumsum(counts)]), text_P[order]
 
 
-def term_questions(
+def draw_term_queries(
     row_A: np.ndarray,
     indptr_N1: np.ndarray,
     term_E: np.ndarray,
     num_terms: int,
     num_articles: int,
     seed: int,
-) -> TermQuestions:
-    """Choose the articles that are asked.
+) -> TermQueries:
+    """Draw the articles of an evaluation.
 
     Args:
-        row_A: rows that may be asked: validation articles with a text.
-        indptr_N1: terms of all rows, as pointers.
-        term_E: and as numbers.
-        num_terms: all terms.
-        num_articles: how many articles are drawn, 0: all that have a term.
-        seed: of the draw.
+        row_A: candidates: rows of validation articles with a text. Those without a term are
+            skipped.
+        indptr_N1: pointers to the terms of all rows.
+        term_E: term numbers of all rows.
+        num_terms: number of all terms.
+        num_articles: articles to be drawn; 0 for all.
+        seed: seed of the draw.
     """
     row_A = row_A[indptr_N1[row_A + 1] > indptr_N1[row_A]]
     if 0 < num_articles < len(row_A):
@@ -79,35 +80,37 @@ def term_questions(
     length_Q = (indptr_N1[row_A + 1] - start_Q).astype(np.int64)
     position, _ = expand(start_Q, length_Q)
     indptr = np.concatenate([[0], np.cumsum(length_Q)])
-    return TermQuestions(row_A, num_terms, indptr, np.asarray(term_E)[position].astype(np.int64))
+    return TermQueries(row_A, num_terms, indptr, np.asarray(term_E)[position].astype(np.int64))
 
 
-def ask_terms(
-    questions: TermQuestions,
+def retrieve_terms(
+    queries: TermQueries,
     text_QD: Tensor,
     term_CD: Tensor,
     block_rows: int,
     collective: Collective | None = None,
 ) -> dict[str, Retrieval]:
-    """Retrieval by direction: of terms for texts and of texts for terms (those that a text of the questions has)."""
+    """Return the retrieval by direction: ``text_to_term`` and ``term_to_text``.
+
+    Only terms of at least one text are queries of ``term_to_text``.
+    """
     settings: dict[str, Any] = {"block_rows": block_rows, "collective": collective}
+    text_scores = cosine_scores(text_QD, term_CD)
+    term_scores = cosine_scores(term_CD, text_QD)
     return {
-        "text_to_term": retrieve(
-            cosine_scores(text_QD, term_CD), questions.indptr, questions.indices, **settings
-        ),
-        "term_to_text": retrieve(cosine_scores(term_CD, text_QD), *questions.reversed, **settings),
+        "text_to_term": retrieve(text_scores, queries.indptr, queries.indices, **settings),
+        "term_to_text": retrieve(term_scores, *queries.reversed, **settings),
     }
 
 
 def term_metrics(retrievals: Mapping[str, Retrieval]) -> dict[str, float]:
-    """Scalars under the names that reports and search spaces use, such as ``val/text_to_term_recall_at_10``."""
+    """Return scalars named as in logs, such as ``val/text_to_term_recall_at_10``."""
     metrics = {}
     for direction, retrieval in retrievals.items():
         for k in CUTOFFS:
+            hits = float(retrieval.true_positives_at(k))
             metrics[f"val/{direction}_recall_at_{k}"] = retrieval.recall_at(k)
-            metrics[f"val/{direction}_true_positives_at_{k}"] = float(
-                retrieval.true_positives_at(k)
-            )
+            metrics[f"val/{direction}_true_positives_at_{k}"] = hits
         metrics[f"val/{direction}_r_precision"] = retrieval.macro_r_precision
     return metrics
 
@@ -115,28 +118,39 @@ def term_metrics(retrievals: Mapping[str, Retrieval]) -> dict[str, float]:
 def term_scores(
     retrievals: Mapping[str, Retrieval], rng: np.random.Generator
 ) -> dict[str, dict[str, Any]]:
-    """``{direction: {score: {"value", "low", "high"}}}`` with 95 % bootstrap intervals over the queries."""
-    return {direction: _scores(retrieval, rng) for direction, retrieval in retrievals.items()}
+    """Return ``{direction: {score: {"value", "low", "high"}}}``.
+
+    The 95 % intervals are bootstrap intervals over queries.
+    """
+    scores: dict[str, dict[str, Any]] = {}
+    for direction, retrieval in retrievals.items():
+        scores[direction] = {
+            name: ratio_interval(share_Q, np.ones(len(share_Q)), rng)._asdict()
+            for name, share_Q in _query_shares(retrieval).items()
+        }
+    return scores
 
 
 def query_scores(
-    retrievals: Mapping[str, Retrieval], questions: TermQuestions
+    retrievals: Mapping[str, Retrieval], queries: TermQueries
 ) -> dict[str, UnitScores]:
-    """What each text (its store row) and each term adds to ``term_scores``, by the same names."""
-    unit_by_direction = {
-        "text_to_term": questions.row_Q,
-        "term_to_text": np.arange(questions.num_terms),
+    """Return, by direction, each query's contribution to ``term_scores``, by the same names.
+
+    The units are store rows of texts, and term numbers.
+    """
+    units_by_direction = {
+        "text_to_term": queries.row_Q,
+        "term_to_text": np.arange(queries.num_terms),
     }
-    return {
-        direction: sample_units(
-            unit_by_direction[direction][retrieval.num_gold_Q > 0], _shares(retrieval)
-        )
-        for direction, retrieval in retrievals.items()
-    }
+    scores = {}
+    for direction, retrieval in retrievals.items():
+        units = units_by_direction[direction][retrieval.num_gold_Q > 0]
+        scores[direction] = sample_units(units, _query_shares(retrieval))
+    return scores
 
 
 def true_positives(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, int]]:
-    """The authors' TP@k: gold among the first k, summed over the queries."""
+    """Return the authors' TP@k: gold among the first k, summed over queries."""
     return {
         direction: {str(k): retrieval.true_positives_at(k) for k in TRUE_POSITIVE_CUTOFFS}
         for direction, retrieval in retrievals.items()
@@ -144,10 +158,10 @@ def true_positives(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, i
 
 
 def term_chance(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return ``{direction: {score: {"value"}}}`` of candidates in random order, exactly.
+    """Return ``{direction: {score: {"value"}}}`` of randomly ordered candidates, exactly.
 
-    Of the first k of C candidates, a share k / C of a query's gold is expected; k is the number of its gold candidates
-    for R-precision.
+    The first k of C candidates contain an expected fraction k / C of a query's gold. In
+    R-precision, k is the query's number of gold candidates.
     """
     scores = {}
     for direction, retrieval in retrievals.items():
@@ -159,17 +173,9 @@ def term_chance(retrievals: Mapping[str, Retrieval]) -> dict[str, dict[str, dict
     return scores
 
 
-def _scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:
-    return {
-        name: ratio_interval(share, np.ones(len(share)), rng)._asdict()
-        for name, share in _shares(retrieval).items()
-    }
-
-
-def _shares(retrieval: Retrieval) -> dict[str, np.ndarray]:
-    """By score a number a query that has gold."""
-    asked = retrieval.num_gold_Q > 0
-    shares = {
-        f"recall_at_{k}": retrieval.hits_at(k)[asked] / retrieval.num_gold_Q[asked] for k in CUTOFFS
-    }
-    return shares | {"r_precision": retrieval.r_precision_Q[asked]}
+def _query_shares(retrieval: Retrieval) -> dict[str, np.ndarray]:
+    """Return one number for each query with gold, by score."""
+    has_gold_Q = retrieval.num_gold_Q > 0
+    num_gold_Q = retrieval.num_gold_Q[has_gold_Q]
+    shares = {f"recall_at_{k}": retrieval.hits_at(k)[has_gold_Q] / num_gold_Q for k in CUTOFFS}
+    return shares | {"r_precision": retrieval.r_precision_Q[has_gold_Q]}

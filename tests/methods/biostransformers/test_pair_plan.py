@@ -6,10 +6,10 @@ import pytest
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.biostransformers.collate import PairCollate, has_term
+from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig, PairPlanConfig, TextConfig
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
 from raybio.methods.biostransformers.plan import CHECK_TAGS, PairPlan, fill_window
-from raybio.methods.biostransformers.store import ArticleCollector
 from raybio.store.writer import Draft
 
 TERMS = [f"Term {number}" for number in range(12)] + ["Humans"]
@@ -68,7 +68,7 @@ def test_every_epoch_holds_every_pair_exactly_once(store, conflicts, fields):
     plan = plan_of(store, **{"conflicts": conflicts, "fields": fields, "window_steps": 4})
     pairs = all_pairs(store, tuple(fields.split(",")))
     assert plan.num_pairs == len(pairs)
-    # Windows do not end where epochs do: whole epochs are seen in the number of times that each pair came.
+    # Windows do not end where epochs do: whole epochs show in how often each pair occurs.
     num_windows = plan.num_pairs  # window_steps * batch * num_pairs is a whole number of epochs
     seen = Counter(pair for step in range(4 * num_windows) for pair in pairs_of(plan.rows(step)))
     assert seen.keys() == pairs
@@ -89,7 +89,7 @@ def test_rejection_leaves_no_text_beside_a_term_of_its_article_unless_it_says_so
 
 
 def test_pairs_that_fit_nowhere_are_few_and_spread_over_all_batches():
-    """300 articles with 3 of 400 terms, and one that most of them have: only its own pairs are too many."""
+    """300 articles with 3 of 400 terms, and one frequent term, which has too many pairs."""
     rng = np.random.default_rng(0)
     terms_of = [
         rng.choice(400, 3, replace=False).tolist() + [400] * bool(number % 5)

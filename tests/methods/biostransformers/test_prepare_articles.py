@@ -68,7 +68,7 @@ def test_vernacular_title_year_major_flags_and_qualifiers_come_into_the_store(tm
         [("Aged", False, ""), ("Diet", True, ""), ("Rats", True, "genetics/*metabolism")],
         [("Aged", False, "psychology")],
     ]
-    # Nothing is left of the revision that was replaced, and words are counted in titles and abstracts alone.
+    # Nothing of the replaced revision remains. Words are counted in titles and abstracts only.
     assert store.qualifiers_E.dictionary.to_pylist() == ["", "genetics/*metabolism", "psychology"]
     assert "old" not in store.count_by_word and "ratten" not in store.count_by_word
 

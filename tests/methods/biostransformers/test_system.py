@@ -10,10 +10,11 @@ from safetensors.torch import load_file, save_file
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ConfigError, DataError, StoreError
 from raybio.core.interfaces import Collective
+from raybio.methods.biostransformers.collector import ArticleCollector
 from raybio.methods.biostransformers.config import ArticleConfig, Config
 from raybio.methods.biostransformers.demo import LiteratureConfig, default_literature
 from raybio.methods.biostransformers.formats.tables import Article, to_batch
-from raybio.methods.biostransformers.store import ArticleCollector, ArticleStore
+from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.system import build, check
 from raybio.store.store import Store
 from raybio.store.writer import Draft
@@ -30,7 +31,7 @@ NAME = "biostransformers"
 def test_the_loss_of_the_first_step_is_the_formula_of_the_paper_over_the_whole_batch(
     tiny_articles: ArticleStore,
 ) -> None:
-    """-log softmax of scaled cosines at each text's own term, other terms of the article left out."""
+    """-log softmax of scaled cosines at each text's own term, without other terms of the article."""
     config = tiny_config(NAME, **{"objective.symmetric": False, "plan.conflicts": "mask"})
     system = build(config, tiny_articles.path)
     batch = system.batch_type.from_arrays(system.collate(0, 0, 1))
@@ -93,7 +94,7 @@ def test_a_learned_temperature_moves_however_slow_the_encoder_and_is_not_exporte
     )
     system = build(config, tiny_articles.path)
     reports = [report.metrics for report in fit(system, config)]
-    # Five updates come before the last report, each about as long as the rate and in either direction.
+    # Five updates come before the last report, each about as large as the learning rate.
     assert 0.01 < abs(math.log(reports[-1]["temperature"] / config.objective.temperature)) < 0.06
     folder = system.export(tmp_path / "export", {"name": "tiny"})
     assert "log_temperature" not in load_file(folder / "model.safetensors")
@@ -180,7 +181,7 @@ def test_texts_that_no_article_has_are_refused_before_anything_is_loaded(tmp_pat
     config = tiny_config(NAME)
     check(config, store)
     for setting, value in {"plan.fields": "title,abstract", "evaluation.field": "abstract"}.items():
-        message = f"{setting}: got abstract, but no article of .* has one, want texts that are there: title"
+        message = f"{setting}: got abstract, but no article of .* has one, want texts that are"
         for refuse in (check, lambda config, store: build(config, store.path)):
             with pytest.raises(ConfigError, match=message):
                 refuse(override(config, setting, value), store)

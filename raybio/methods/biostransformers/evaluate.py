@@ -1,0 +1,134 @@
+"""Evaluation of a run: term retrieval over the store's validation articles."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raybio.core.batch import TokenBatch
+from raybio.core.final_report import Stage
+from raybio.core.interfaces import Collective, Encoder
+from raybio.core.randomness import derive_seed
+from raybio.encoders.text import TextEncoder, build_text_encoder
+from raybio.encoders.tokenization import Tokenise, read_texts
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.methods.biostransformers.config import Config
+from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.biostransformers.term_retrieval import (
+    TermQueries,
+    draw_term_queries,
+    query_scores,
+    retrieve_terms,
+    term_chance,
+    term_metrics,
+    term_scores,
+    true_positives,
+)
+from raybio.ops.spread import spread_metrics
+from raybio.training.embed import embed_rows
+
+
+def initial_encoder(config: Config, store: ArticleStore) -> TextEncoder:
+    """Return the encoder at the start of training.
+
+    Raises:
+        ConfigError: if it cannot be loaded.
+    """
+    seed = derive_seed(config.seed, "weights")
+    return build_text_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
+
+
+@dataclass(frozen=True)
+class TermRetrievalEvaluator(Evaluator):
+    """Evaluates term retrieval over the store's validation articles.
+
+    Attributes:
+        config: the run's settings.
+        store: articles and terms.
+        tokenise: the encoder's tokenizer.
+    """
+
+    config: Config
+    store: ArticleStore
+    tokenise: Tokenise
+
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/*`` on the sampled articles."""
+        queries = self._sampled_queries
+        embeddings = self._embed(model, collective, queries)
+        retrievals = retrieve_terms(
+            queries, *embeddings, self.config.evaluation.block_rows, collective
+        )
+        return term_metrics(retrievals) | spread_metrics(torch.cat(embeddings))
+
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder at the start of training."""
+        return initial_encoder(self.config, self.store)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the terms of all validation articles."""
+        queries = self._all_queries
+        embeddings = self._embed(model, collective, queries)
+        retrievals = retrieve_terms(
+            queries, *embeddings, self.config.evaluation.block_rows, collective
+        )
+        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
+        return ModelScores(
+            scores=term_scores(retrievals, rng),
+            chance=term_chance(retrievals),
+            spread=spread_metrics(torch.cat(embeddings)),
+            unit_scores=query_scores(retrievals, queries),
+            details={"true_positives": true_positives(retrievals)},
+        )
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the number of articles, and the field whose texts are the queries."""
+        return {
+            "articles_asked": len(self._all_queries.row_Q),
+            "asked": {"field": self.config.query_field},
+        }
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether any validation article has a text and a term."""
+        return len(self._draw_queries(1).row_Q) > 0
+
+    @cached_property
+    def _all_queries(self) -> TermQueries:
+        return self._draw_queries(0)
+
+    @cached_property
+    def _sampled_queries(self) -> TermQueries:
+        """Drawn once, so that evaluations of a run, and runs over one store, are comparable."""
+        return self._draw_queries(self.config.evaluation.num_articles)
+
+    def _draw_queries(self, num_articles: int) -> TermQueries:
+        store = self.store
+        row_A = np.flatnonzero(store.is_validation_N & store.has_text_N(self.config.query_field))
+        return draw_term_queries(
+            row_A, store.term_indptr_N1, store.term_E, len(store.term_names), num_articles, seed=0
+        )
+
+    def _embed(
+        self, model: Encoder, collective: Collective, queries: TermQueries
+    ) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of the queries' texts (Q, D) and of all terms (C, D)."""
+        embed = partial(embed_rows, model, max_tokens=self.config.memory.max_tokens_per_micro_batch)
+        text_QD = embed(self._read_texts, queries.row_Q, collective)
+        term_CD = embed(self._read_terms, np.arange(queries.num_terms), collective)
+        return text_QD, term_CD
+
+    def _read_texts(self, row_M: np.ndarray) -> TokenBatch:
+        texts = self.store.texts(self.config.query_field, row_M)
+        max_characters = self.config.text.max_characters
+        return read_texts([text[:max_characters] for text in texts], self.tokenise)
+
+    def _read_terms(self, term_M: np.ndarray) -> TokenBatch:
+        names = [self.store.term_names[term].as_py() for term in term_M.tolist()]
+        return read_texts(names, self.tokenise)
