@@ -37,7 +37,7 @@ def test_a_benchmark_is_built_and_its_counts_are_shown(tmp_path):
     assert len(read_medlama(out).relation_Q) == 4 * 39
 
 
-def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path):
+def test_invalid_settings_are_refused_before_anything_is_read(tmp_path):
     refused = run("medlama", "--umls", tmp_path, "--out", tmp_path / "out", "--per-relation", 0)
     assert isinstance(refused.exception, ConfigError) and "per_relation" in str(refused.exception)
     refused = run("medlama", "--umls", tmp_path, "--out", tmp_path / "out")
@@ -47,7 +47,7 @@ def test_what_cannot_be_is_refused_before_anything_is_read(tmp_path):
 
 
 def test_disputed_queries_are_counted_and_listed(tmp_path):
-    # "fever" stands in the head; the authors' code looks for it with the blank that stood before the bars.
+    # The head contains "fever"; the authors' code searches for it with the space of the separator.
     names = [
         conso_row("C1", "A1", "Yellowfever"),
         conso_row("C2", "A2", "fever"),
@@ -74,7 +74,7 @@ def test_disputed_queries_are_counted_and_listed(tmp_path):
     ]
 
 
-def test_the_table_of_disputed_queries_may_be_in_a_new_folder_and_may_not_be_one(tmp_path):
+def test_the_table_of_disputed_queries_creates_its_folder_and_refuses_one(tmp_path):
     run(
         "medlama",
         "--umls",
@@ -113,7 +113,7 @@ def test_help_comes_without_torch_or_ray(command):
     assert done.stdout.strip() == "[]", done.stderr
 
 
-def test_statistics_count_words_or_a_models_tokens_and_draw_both_sets(tmp_path):
+def test_statistics_count_words_or_tokens_and_plot_both_sets(tmp_path):
     run(
         "medlama",
         "--umls",

@@ -1,4 +1,4 @@
-"""The job of Contrastive-Probe, started as a user would: sentence files and a benchmark in, a probed run out."""
+"""The job of Contrastive-Probe: sentence files and a benchmark in, a probed run out."""
 
 import os
 import shutil
@@ -82,11 +82,11 @@ def test_a_sweep_takes_sentences_and_a_benchmark_too(tmp_path: Path) -> None:
     assert len(list((tmp_path / "stores").glob("sentences-*/store/manifest.json"))) == 1
 
 
-def test_sentences_without_a_file_beside_a_store_or_a_benchmark_without_them_are_refused(
+def test_sentences_without_a_file_with_a_store_or_a_benchmark_without_them_are_refused(
     tmp_path: Path,
 ) -> None:
     for arguments, message in (
-        (["--benchmark", str(tmp_path)], "--benchmark alone: want --sentences too"),
+        (["--benchmark", str(tmp_path)], "--benchmark without --sentences: want sentences"),
         (["--sentences", str(tmp_path / "nowhere.txt")], "nowhere.txt: does not exist"),
         (
             ["prob", "--model", "x"],
@@ -115,7 +115,8 @@ def test_the_help_of_the_commands_comes_without_importing_torch() -> None:
         "    sys.argv = ['contrastive_probe.py', command, '--help']\n"
         "    try: job['main']()\n"
         "    except SystemExit as end: assert end.code == 0, command\n"
-        "print(len(job['COMMANDS']), sorted({'torch', 'transformers', 'pyarrow', 'faiss', 'ray'} & sys.modules.keys()))"
+        "heavy = {'torch', 'transformers', 'pyarrow', 'faiss', 'ray'}\n"
+        "print(len(job['COMMANDS']), sorted(heavy & sys.modules.keys()))"
     )
     root = JOB.parents[1]
     environment = os.environ | {"PYTHONPATH": str(root)}

@@ -13,7 +13,7 @@ from raybio.methods.contrastive_probe.method import METHOD
 def curves(
     run: Annotated[
         list[str],
-        typer.Option(help="LABEL=NAME, or NAME alone; repeatable: runs of one label are averaged"),
+        typer.Option(help="LABEL=NAME or NAME; repeatable: runs of one label are averaged"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the table and the plot")],
     metric: Annotated[str, typer.Option(help="an evaluation metric")] = "val/acc_at_10",

@@ -28,7 +28,7 @@ def prepare_given_store(arguments: list[str]) -> list[str]:
         )
     if given.sentences is None:
         raise ConfigError(
-            "--benchmark alone: want --sentences too, to rewire with "
+            "--benchmark without --sentences: want sentences to rewire with "
             "(`probe` probes a model as it is)"
         )
     from raybio.methods.contrastive_probe.prepare import cached_sentences

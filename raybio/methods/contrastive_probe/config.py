@@ -136,8 +136,8 @@ class EvaluationConfig(ProbeConfig):
     agreement_queries_per_relation: int = Field(
         200,
         ge=0,
-        description="queries of a relation, of those during training, that are also asked with the "
-        "default prompt. The agreement of the 10 names, without names near the query's head, "
+        description="queries of a relation, of those during training, that are also probed with "
+        "the default prompt. The agreement of the 10 names, without names near the query's head, "
         "selects a step without gold (val/agreement_at_10). 0: none",
     )
     max_query_tokens: int = Field(

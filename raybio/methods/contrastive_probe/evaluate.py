@@ -153,7 +153,7 @@ class ProbeEvaluator(Evaluator):
 
     @cached_property
     def _sampled_benchmarks(self) -> list[ProbeBenchmark]:
-        """The queries asked during training: one sample, so that evaluations are comparable."""
+        """The queries during training: one sample, so that evaluations are comparable."""
         config = self.config.evaluation
         benchmarks = [self.store.benchmarks[name] for name in config.query_sets]
         if config.queries_per_relation is None:

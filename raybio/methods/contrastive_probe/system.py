@@ -133,7 +133,7 @@ def _checked_plan(config: Config, store: ClozeStore) -> ClozePlan:
         raise ConfigError(
             f"evaluation.query_set is {config.evaluation.query_set}, and {store.path} has only "
             f"the {', '.join(store.benchmarks)} set. Choose that, or prepare a store of a "
-            "benchmark with both: <relation>_<rows>.csv (full) and <relation>_<rows>_hard.csv (hard)"
+            "benchmark with both: <relation>_<rows>.csv (full), <relation>_<rows>_hard.csv (hard)"
         )
     lengths = {"cloze.max_tokens": config.cloze.max_tokens}
     if store.benchmarks:

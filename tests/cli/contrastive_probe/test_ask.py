@@ -68,7 +68,7 @@ def test_the_nearest_names_of_each_query_are_printed_with_their_distances(model,
     assert all(f"\n{query}\n" in output for query in queries)
 
 
-def test_a_second_call_finds_the_names_embedded_and_answers_the_same(
+def test_a_second_call_uses_the_saved_embeddings_and_gives_the_same_names(
     model, names, tmp_path, capsys
 ):
     arguments = [QUERY, "--model", model, "--names", names, "--index", tmp_path / "index"]
@@ -97,7 +97,7 @@ def test_an_index_of_another_model_of_other_names_or_pooling_is_refused(model, n
             call(QUERY, *changed, "--index", index)
 
 
-def test_names_may_be_a_benchmarks_or_packed_and_the_pooling_is_the_folders(
+def test_names_may_be_a_benchmark_or_a_gzip_file_and_pooling_comes_from_the_folder(
     model, tmp_path, capsys
 ):
     write_sentence_files(Path(model), width=32, pooling="mean", max_tokens=50)
@@ -121,20 +121,18 @@ def test_names_may_be_a_benchmarks_or_packed_and_the_pooling_is_the_folders(
 @pytest.mark.parametrize(
     "query", ["Asthma might treat", "[Y] might treat [Y]", "Asthma might treat [MASK]"]
 )
-def test_a_query_without_one_place_for_the_answer_is_refused_before_the_model_is_looked_at(
-    query, names
-):
+def test_a_query_without_exactly_one_gap_is_refused_before_the_model_is_loaded(query, names):
     with pytest.raises(ConfigError, match=r"want \[Y\] once, where the answer belongs"):
         call(query, "--model", "nowhere", "--names", names)
 
 
-def test_a_query_with_a_mask_token_of_its_own_is_refused(model, names, capsys):
+def test_a_query_that_contains_a_mask_token_is_refused(model, names, capsys):
     with pytest.raises(ConfigError, match=r"has \[MASK\] next to \[Y\]"):
         call("[Y] might treat [MASK]", "--model", model, "--names", names)
     assert "embedding" not in capsys.readouterr().out
 
 
-def test_a_long_query_is_read_around_the_place_for_the_answer(model, names, capsys):
+def test_a_long_query_is_cut_around_the_gap(model, names, capsys):
     outputs = []
     for query in ("life " * 60 + "[Y]", "life " * 47 + "[Y]", "life " * 60 + "[Y] life"):
         call(query, "--model", model, "--names", names)
@@ -142,7 +140,7 @@ def test_a_long_query_is_read_around_the_place_for_the_answer(model, names, caps
     assert outputs[0] == outputs[1] != outputs[2]
 
 
-def test_names_that_are_not_there_and_a_wrong_option_are_refused(model, names, tmp_path):
+def test_missing_names_and_wrong_options_are_refused(model, names, tmp_path):
     empty = tmp_path / "empty.txt"
     empty.write_text("\n \n")
     for source, message in (

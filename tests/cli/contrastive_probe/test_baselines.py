@@ -78,10 +78,10 @@ def test_the_report_has_our_rows_next_to_the_published_ones_and_says_what_was_sk
     assert list(data["results"][1]["by_length"]) == ["1"]
 
 
-def test_baselines_stand_side_by_side_by_length_of_the_answers(
+def test_baselines_are_compared_by_length_of_the_answers(
     benchmark_folder, always_risk, rewired, tmp_path
 ):
-    """As in the paper's Figure 3: language models fall with longer answers, rewired encoders do not."""
+    """Figure 3 of the paper."""
     out = tmp_path / "report"
     arguments = ["--model", always_risk, "--benchmark", benchmark_folder, "--out", out]
     done = run(*arguments, "--methods", "hybrid,x-factr", "--rewired", rewired)
@@ -102,7 +102,8 @@ def test_baselines_stand_side_by_side_by_length_of_the_answers(
             ["risk" in names for names, is_here in zip(answers, here, strict=True) if is_here]
         )
     first = bins[0][0]
-    row = f"| {first['first']} to {first['end'] - 1} | {first['num_queries']} | {100 * first['accuracy']:.2f} | "
+    span = f"{first['first']} to {first['end'] - 1}"
+    row = f"| {span} | {first['num_queries']} | {100 * first['accuracy']:.2f} | "
     assert row in (out / "baselines.md").read_text().split("## acc@1 by length of the answers")[1]
     assert sorted(path.name for path in (out / "plots").iterdir()) == [
         "lengths_acc1.png",
@@ -110,7 +111,7 @@ def test_baselines_stand_side_by_side_by_length_of_the_answers(
     ]
 
 
-def test_a_source_of_biolama_has_its_own_published_rows_beside_it(always_risk, tmp_path):
+def test_a_source_of_biolama_has_its_own_published_rows(always_risk, tmp_path):
     record = {"sub_label": "asthma", "sub_uri": "a", "obj_labels": ["risk"], "obj_uris": ["b"]}
     (tmp_path / "CTD" / "triples_processed" / "CD1").mkdir(parents=True)
     (tmp_path / "CTD" / "prompts").mkdir()
@@ -142,7 +143,7 @@ def test_without_a_folder_the_report_is_printed_and_nothing_is_written(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_report_of_a_hybrid_tells_queries_with_answers_of_one_token_from_others(
+def test_the_report_of_a_hybrid_separates_queries_with_answers_of_one_token(
     benchmark_folder, always_risk, rewired, tmp_path
 ):
     arguments = [

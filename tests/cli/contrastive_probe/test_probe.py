@@ -116,7 +116,7 @@ def test_a_relation_without_a_prompt_is_named(medlama, tmp_path, capsys):
     assert "relations without a prompt" not in capsys.readouterr().out
 
 
-def test_layers_are_probed_and_drawn(medlama, tmp_path):
+def test_layers_are_probed_and_plotted(medlama, tmp_path):
     out, model = tmp_path / "report", save_tiny(tmp_path / "tiny")
     call("probe", "--model", model, "--benchmark", medlama, "--out", out, "--layers", "1,2")
     labels = [

@@ -15,7 +15,7 @@ def benchmark_of(
     cuis_by_name: Mapping[str, Sequence[str]] | None = None,
     relations: Sequence[str] = RELATIONS,
 ) -> ProbeBenchmark:
-    """Return the benchmark of (relation, head, answers); by default each name has its own concept."""
+    """Return the benchmark of (relation, head, answers); each name has a concept by default."""
     if cuis_by_name is None:
         cuis_by_name = {name: [f"C{index:03d}"] for index, name in enumerate(names)}
     cuis = sorted({cui for of_name in cuis_by_name.values() for cui in of_name})

@@ -123,7 +123,7 @@ def test_accuracy_by_length_of_the_answers_in_characters():
 
 
 def test_a_constant_encoder_scores_chance():
-    """Each of 40 names is the answer of one query, and ties stand in order of names: 10 of 40 are right at 10."""
+    """Each of 40 names answers one query, and ties are in order of names: 10 of 40 at k = 10."""
     names = [f"n{number:02d}" for number in range(40)]
     benchmark = benchmark_of([("may_treat", "n00", [name]) for name in names], names)
     predicted = predict_names(

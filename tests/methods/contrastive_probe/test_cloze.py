@@ -40,7 +40,7 @@ def collate_of(store: ClozeStore, rows: int = 8, seed: int = 0, **cloze: object)
     return ClozeCollate(plan, config, tokenise, tokenizer.mask_token, seed)
 
 
-def test_sentences_of_one_word_and_empty_lines_are_left_out_and_the_former_are_counted(
+def test_sentences_of_one_word_and_empty_lines_are_skipped_and_the_former_are_counted(
     store: ClozeStore,
 ) -> None:
     assert store.num_rows == 60
@@ -51,7 +51,7 @@ def test_sentences_of_one_word_and_empty_lines_are_left_out_and_the_former_are_c
     assert facts["examples"][0]["line"] == 22
 
 
-def test_a_final_stop_is_no_part_of_a_sentence(tmp_path: Path) -> None:
+def test_final_stops_are_removed(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(
         "one two 3.5 three .\nfour five!\nsix seven... \neight .\n...\n"
     )
@@ -70,16 +70,14 @@ def test_a_final_stop_is_no_part_of_a_sentence(tmp_path: Path) -> None:
         (b"good one\nbad \xff one\n", "line 2 is not UTF-8"),
     ],
 )
-def test_a_file_that_is_no_sentence_file_is_refused(
-    tmp_path: Path, content: bytes, message: str
-) -> None:
+def test_a_file_without_sentences_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(DataError, match=message):
         prepare_sentences(tmp_path / "store", [tmp_path / "a.txt"])
     assert not (tmp_path / "store").exists()
 
 
-def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_files_with_one_name_are_refused(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "same.txt").write_text("one two\n")
@@ -102,9 +100,7 @@ def test_random_tails_are_uniform_up_to_the_ratio_and_leave_a_word(ratio: float)
     assert np.abs(counts[1 : num_words - 1] - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_fixed_tails_are_the_rounded_share_and_the_shortest_sentence_keeps_a_word_on_each_side() -> (
-    None
-):
+def test_fixed_tails_are_the_rounded_share_and_every_side_keeps_a_word() -> None:
     sizes = tail_sizes(
         np.array([2, 3, 10, 11, 40]), np.arange(5), ClozeConfig(tail="fixed", mask_ratio=0.3), 0
     )
@@ -114,14 +110,14 @@ def test_fixed_tails_are_the_rounded_share_and_the_shortest_sentence_keeps_a_wor
     ).tolist() == [1, 2]
 
 
-def test_a_sentence_is_divided_alike_in_every_epoch_and_otherwise_under_another_seed() -> None:
+def test_a_sentence_is_divided_equally_in_every_epoch_and_differently_with_another_seed() -> None:
     num_words, rows = np.full(50, 12), np.arange(50)
     sizes = tail_sizes(num_words, rows, ClozeConfig(), 3)
     np.testing.assert_array_equal(tail_sizes(num_words, rows, ClozeConfig(), 3), sizes)
     assert (tail_sizes(num_words, rows, ClozeConfig(), 4) != sizes).any()
 
 
-def test_queries_and_answers_put_together_are_the_sentences_with_one_mask_between(
+def test_query_and_answer_together_are_the_sentence_with_one_mask_between(
     store: ClozeStore,
 ) -> None:
     collate = collate_of(store, mask_ratio=0.5)
@@ -156,7 +152,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_workers(store: ClozeS
             np.testing.assert_array_equal(ours, expected)
 
 
-def test_positives_are_partners_and_only_what_repeats_a_sentence_or_a_text_is_ignored(
+def test_positives_are_partners_and_only_repeated_sentences_and_texts_are_ignored(
     store: ClozeStore,
 ) -> None:
     """By a loop over all pairs of texts, on two workers; the batch holds the repeated sentence."""
@@ -188,7 +184,7 @@ def test_positives_are_partners_and_only_what_repeats_a_sentence_or_a_text_is_ig
     )  # each itself; the repeated sentence's two sequences ignore the two others, both ways
 
 
-def test_every_sentence_comes_once_an_epoch_and_a_smaller_part_is_one_of_a_larger(
+def test_every_sentence_comes_once_an_epoch_and_a_smaller_sample_is_part_of_a_larger_one(
     store: ClozeStore,
 ) -> None:
     def epoch(**settings: object) -> list[int]:
@@ -217,7 +213,7 @@ def test_neither_a_held_out_sentence_nor_one_of_equal_text_is_trained_on(store: 
     assert numbers == {13, 14}
 
 
-def test_holding_out_what_is_to_spare_does_not_move_what_is_trained_on(store: ClozeStore) -> None:
+def test_holding_out_unused_sentences_does_not_change_the_training_set(store: ClozeStore) -> None:
     def rows(num_held_out: int) -> list[list[int]]:
         chosen = ClozePlanConfig(
             global_batch_rows=8,
@@ -230,7 +226,7 @@ def test_holding_out_what_is_to_spare_does_not_move_what_is_trained_on(store: Cl
     assert rows(20) == rows(0)
 
 
-def test_rows_of_a_plan_that_holds_nothing_out_are_those_of_the_first_release(
+def test_rows_without_held_out_sentences_are_pinned(
     store: ClozeStore,
 ) -> None:
     """A run is resumed by its seed: what a step holds is frozen."""
@@ -244,7 +240,7 @@ def test_rows_of_a_plan_that_holds_nothing_out_are_those_of_the_first_release(
     assert ClozePlan(store, chosen, 7).rows(3).tolist() == [17, 31, 37, 3]
 
 
-def test_held_out_sentences_are_divided_as_they_would_be_in_training(store: ClozeStore) -> None:
+def test_held_out_sentences_are_divided_as_in_training(store: ClozeStore) -> None:
     collate = collate_of(store)
     plan = ClozePlan(store, ClozePlanConfig(global_batch_rows=4, num_held_out_sentences=9), 0)
     queries, answers = replace(collate, plan=plan).held_out
@@ -286,7 +282,7 @@ def test_collation_survives_pickling(store: ClozeStore) -> None:
     np.testing.assert_array_equal(copy(3, 0, 1)["token_T"], collate(3, 0, 1)["token_T"])
 
 
-def test_equal_files_are_prepared_once_and_a_changed_one_anew(tmp_path: Path) -> None:
+def test_equal_files_are_prepared_once_and_a_changed_one_again(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one two\n")
     first = cached_sentences(tmp_path / "kept", [path])
@@ -297,7 +293,7 @@ def test_equal_files_are_prepared_once_and_a_changed_one_anew(tmp_path: Path) ->
         cached_sentences(tmp_path / "kept", [tmp_path / "nowhere.txt"])
 
 
-def test_a_store_kept_before_stops_were_left_out_is_prepared_anew(tmp_path: Path) -> None:
+def test_a_store_of_an_earlier_version_is_prepared_again(tmp_path: Path) -> None:
     path, older = tmp_path / "a.txt", tmp_path / "older.txt"
     path.write_text("one two .\n")
     older.write_text("one two stop\n")  # stands for what the older reader made of it

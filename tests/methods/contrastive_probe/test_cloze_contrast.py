@@ -12,7 +12,7 @@ from tests.oracles import cosine
 
 
 def batch_of(num: int, same: tuple[tuple[int, int], ...] = ()) -> ClozeBatch:
-    """A batch without tokens; ``same``: pairs of sequences that are to be ignored beside each sequence itself."""
+    """A batch without tokens; ``same``: pairs of sequences that are ignored."""
     ignore = np.eye(2 * num, dtype=bool)
     for one, other in same:
         ignore[one, other] = ignore[other, one] = True
@@ -28,7 +28,7 @@ def batch_of(num: int, same: tuple[tuple[int, int], ...] = ()) -> ClozeBatch:
 
 
 def nt_xent(embedding: np.ndarray, temperature: float, ignored: set[tuple[int, int]]) -> float:
-    """The authors' loss: over both ordered pairs of each positive, negatives are all other sequences' (facts §3.3)."""
+    """The authors' loss: both ordered pairs of each positive; all other sequences are negatives."""
     num = len(embedding) // 2
     total = 0.0
     for a in range(2 * num):
@@ -54,7 +54,7 @@ def test_the_loss_is_the_authors_over_both_directions(
     assert float(report.terms["ignored_pair_rate"]) == pytest.approx(2 * len(same) / (14 * 12))
 
 
-def test_queries_and_answers_can_change_places() -> None:
+def test_queries_and_answers_can_be_swapped() -> None:
     embedding = torch.randn(12, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     objective = ClozeContrast(ClozeContrastConfig())
     there = objective.embedding_loss(embedding, batch_of(6), SingleProcess()).loss
@@ -62,8 +62,8 @@ def test_queries_and_answers_can_change_places() -> None:
     torch.testing.assert_close(there, back)
 
 
-def test_a_repeated_sentence_would_hurt_and_does_not() -> None:
-    """Two sequences of one text lie at one point: as negatives of each other they would hold the loss at log 2."""
+def test_a_repeated_sentence_does_not_change_the_loss() -> None:
+    """Two sequences of one text are one point: as negatives they would keep the loss at log 2."""
     corner = torch.eye(4, dtype=torch.float64)
     embedding = torch.cat([corner[[0, 0, 1, 2]], corner[[0, 0, 1, 2]]])
     objective = ClozeContrast(ClozeContrastConfig())

@@ -52,7 +52,7 @@ def test_a_sheet_has_the_predictions_of_random_queries_and_does_not_reveal_gold(
 
 
 @pytest.mark.parametrize("match_cui", [False, True])
-def test_a_filled_sheet_gives_scores_against_gold_in_whatever_order_it_was_saved(sheet, match_cui):
+def test_a_filled_sheet_gives_scores_against_gold_in_any_order_of_rows(sheet, match_cui):
     rows = rows_of(sheet)
     expected = np.zeros((5, 2), int)
     is_gold = is_correct(BENCHMARK, PREDICTED, "cui" if match_cui else "name")
@@ -106,7 +106,7 @@ def test_queries_of_a_sample_have_their_numbers_in_the_complete_benchmark(tmp_pa
         assert row["query"] == TEXTS[59 - int(row["query_number"])]
 
 
-def test_a_sheet_with_a_score_or_one_that_cannot_be_read_is_not_written_over(sheet):
+def test_a_sheet_that_has_a_score_or_cannot_be_read_is_not_overwritten(sheet):
     write_sheet(sheet, BENCHMARK, PREDICTED, num_queries=3)
     rows = rows_of(sheet)
     assert len(rows) == 30

@@ -15,7 +15,7 @@ from tests import oracles
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_choices_equal_the_loop_and_of_equals_the_earlier_is_taken(seed: int) -> None:
+def test_selection_equals_the_loop_and_ties_go_to_the_earlier_candidate(seed: int) -> None:
     rng = np.random.default_rng(seed)
     accuracy, agreement = rng.integers(0, 4, (2, 6, 5)) / 4  # so coarse that there are ties
     agreement[:, 2], accuracy[:, 4] = np.nan, np.nan
@@ -43,7 +43,7 @@ def test_choices_equal_the_loop_and_of_equals_the_earlier_is_taken(seed: int) ->
     assert selected_accuracy(found[BY_RELATION_AGREEMENT], accuracy) == pytest.approx(sum(each) / 4)
 
 
-def test_rules_without_gold_do_not_look_at_it() -> None:
+def test_label_free_rules_ignore_gold() -> None:
     rng = np.random.default_rng(0)
     agreement, held_out = rng.random((6, 5)), rng.random(6)
     one, two = (select_candidates(rng.random((6, 5)), agreement, held_out) for _ in range(2))
@@ -52,9 +52,7 @@ def test_rules_without_gold_do_not_look_at_it() -> None:
     assert one[BEST_BY_RELATION].tolist() != two[BEST_BY_RELATION].tolist()
 
 
-def test_without_held_out_sentences_there_is_no_such_rule_and_without_any_agreement_the_first_is_taken() -> (
-    None
-):
+def test_missing_signals_have_no_rule_and_undefined_agreement_selects_the_first() -> None:
     found = select_candidates(np.random.default_rng(0).random((4, 2)), np.full((4, 2), np.nan))
     assert BY_HELD_OUT not in found
     assert found[BY_AGREEMENT].tolist() == found[BY_RELATION_AGREEMENT].tolist() == [0, 0]

@@ -43,7 +43,7 @@ def test_a_probe_over_layers_gets_heat_maps_and_curves_a_relation_without_querie
     assert all(file.read_bytes().startswith(PNG) for file in files)
 
 
-def test_curves_of_several_runs_and_expert_scores_are_drawn(tmp_path):
+def test_curves_of_several_runs_and_expert_scores_are_plotted(tmp_path):
     runs = {"0.5": [[(50, 0.01), (100, 0.02)], [(50, 0.03)]], "0.3": [[(50, 0.02), (100, 0.05)]]}
     assert plot_curves(runs, tmp_path / "deep" / "steps.png").read_bytes().startswith(PNG)
     count = np.array([[20, 13], [30, 0], [40, 0], [20, 0], [27, 0]])

@@ -100,7 +100,7 @@ def test_a_model_is_pooled_as_its_folder_says_by_default(model):
     assert predicted() != plain == predicted("cls")
 
 
-def test_models_that_differ_in_pooling_say_theirs_in_the_report(model, tmp_path):
+def test_labels_of_models_with_different_poolings_include_them(model, tmp_path):
     other, benchmark = save_tiny(tmp_path / "other"), benchmark_of(QUERIES, NAMES)
     write_sentence_files(Path(other), width=32, pooling="mean", max_tokens=50)
 
@@ -178,7 +178,7 @@ def test_an_encoder_without_a_mask_token_is_refused(model):
 @pytest.mark.skipif(
     "num_layers_kept" not in TextEncoderConfig.model_fields, reason="encoders cannot be cut yet"
 )
-def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(model):
+def test_layers_are_probed_in_order_and_the_last_is_the_complete_model(model):
     benchmark = benchmark_of(QUERIES, NAMES)
     one, two = probe_models([model], {"full": benchmark}, ProbeConfig(), layers=[1, 2])["full"]
     (whole,) = probe_models([model], {"full": benchmark}, ProbeConfig())["full"]
@@ -187,7 +187,7 @@ def test_layers_are_probed_one_after_the_other_and_the_last_is_the_whole_model(m
     assert (one.predicted_QK != two.predicted_QK).any()
 
 
-def test_how_far_two_wordings_agree_is_reported_by_layer_and_chooses_one(model):
+def test_agreement_of_two_wordings_is_reported_by_layer_and_selects_one(model):
     names = sorted({*NAMES, *(f"{name} {other}" for name in NAMES for other in NAMES)})
     asked = benchmark_of(
         [*(("may_treat", name, ["life"]) for name in NAMES), ("occurs_after", "life", ["life"])],
@@ -256,7 +256,7 @@ def test_the_report_of_a_real_probe_has_its_tables_and_the_published_rows(model,
     assert tables["By relation, full set, acc@1"][1][1:] == ["", ""]
 
 
-def test_names_and_queries_that_are_not_read_whole_are_counted(model):
+def test_truncated_names_and_queries_are_counted(model):
     long = "illness " * 40
     benchmark = benchmark_of(QUERIES, sorted([*NAMES, long]))
     ((name, remarks),) = truncation_remarks([model], {"full": benchmark}).items()
@@ -278,7 +278,7 @@ def test_a_biolama_source_is_shown_next_to_published_ones(model):
     assert ["Contrastive-Probe (published)", "PubMedBERT", "2.60 / 8.87"] in table
 
 
-def test_what_two_query_sets_have_in_common_is_embedded_once(model, monkeypatch):
+def test_texts_that_two_query_sets_share_are_embedded_once(model, monkeypatch):
     encoder, seen = tiny_encoder(model), []
     forward = type(encoder).forward
     monkeypatch.setattr(

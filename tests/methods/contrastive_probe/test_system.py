@@ -65,7 +65,7 @@ def test_a_sample_of_the_queries_is_the_same_in_every_evaluation(
     assert (first["val/acc_at_10"] * 4 * 3) == pytest.approx(round(first["val/acc_at_10"] * 4 * 3))
 
 
-def test_held_out_answers_are_found_as_by_the_loop_in_the_distance_of_the_probe(
+def test_retrieval_of_held_out_answers_equals_the_loop_with_the_distance_of_the_probe(
     tiny_sentences: ClozeStore,
 ) -> None:
     for metric, score in (("l2", lambda a, b: -oracles.distance(a, b)), ("cosine", oracles.cosine)):
@@ -87,7 +87,7 @@ def test_held_out_answers_are_found_as_by_the_loop_in_the_distance_of_the_probe(
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine"])
-def test_agreement_is_that_of_the_benchmarks_words_and_of_the_relations_own(
+def test_agreement_compares_the_prompts_of_the_benchmark_with_default_prompts(
     metric: str, tiny_sentences: ClozeStore
 ) -> None:
     # One token of a name is read: heads are cut alike.
@@ -139,7 +139,7 @@ def test_agreement_is_that_of_the_benchmarks_words_and_of_the_relations_own(
     assert not any("agreement" in key for key in without.evaluate(without.model, SingleProcess()))
 
 
-def test_a_longer_run_has_the_weights_of_a_shorter_one_on_its_way(
+def test_a_longer_run_passes_through_the_weights_of_a_shorter_one(
     tiny_sentences: ClozeStore,
 ) -> None:
     """The learning rate is constant, so that a checkpoint step may be chosen afterwards."""
@@ -245,7 +245,7 @@ def test_texts_longer_than_what_the_encoder_reads_are_refused_at_once(
     check(tiny_config(NAME, **{setting: 33, "encoder.max_length": "auto"}), tiny_sentences)
 
 
-def test_no_query_loses_its_mask_however_long_it_is(tmp_path: Path) -> None:
+def test_a_query_of_any_length_keeps_its_mask(tmp_path: Path) -> None:
     """Cut at their ends, as by the authors' code, long heads would ask for nothing."""
     path = tmp_path / "sentences.txt"
     path.write_text(
@@ -271,7 +271,7 @@ def test_no_query_loses_its_mask_however_long_it_is(tmp_path: Path) -> None:
 def test_a_run_and_the_probe_of_its_export_have_the_same_scores(
     tiny_sentences: ClozeStore, tmp_path: Path
 ) -> None:
-    """Also where the source's folder says that its embeddings have length 1, which the protocol does not ask for."""
+    """Also if the source's folder says that embeddings have length 1, unlike the protocol."""
     source = save_tiny(tmp_path / "source")
     write_sentence_files(
         tmp_path / "source", width=32, pooling="mean", max_tokens=50, is_normalised=True

@@ -43,7 +43,7 @@ def test_the_order_of_queries_and_of_names_does_not_matter() -> None:
     assert shuffled.tolist() == pytest.approx(expected.tolist())
 
 
-def test_an_encoder_that_answers_all_queries_alike_agrees_no_more_than_by_chance() -> None:
+def test_equal_predictions_for_all_queries_give_zero_agreement() -> None:
     """Its plain agreement is 1, which would choose a collapsed encoder before any other."""
     same = np.tile(np.arange(10), (20, 1))
     relation = np.zeros(20, dtype=int)
@@ -56,8 +56,8 @@ def test_an_encoder_that_answers_all_queries_alike_agrees_no_more_than_by_chance
     ).tolist() == [1]
 
 
-def test_an_encoder_that_goes_by_the_head_alone_does_not_agree() -> None:
-    """Its plain agreement is 1 too: any wording of a query brings the names that its head brings."""
+def test_predictions_that_depend_on_the_head_only_give_zero_agreement() -> None:
+    """Plain agreement is 1 too: any wording of a query brings the names near its head."""
     own = np.arange(200).reshape(20, 10)
     relation, one = np.zeros(20, dtype=int), np.ones(1, dtype=bool)
     assert agreement_beyond_heads(relation, own, own, own, one).tolist() == [0]
@@ -66,7 +66,7 @@ def test_an_encoder_that_goes_by_the_head_alone_does_not_agree() -> None:
     ]
 
 
-def test_a_relation_of_equal_wordings_says_nothing_and_neither_does_a_single_query() -> None:
+def test_equal_wordings_and_a_single_query_give_nan() -> None:
     names = np.arange(30).reshape(3, 10)
     found = agreement_beyond_heads(
         np.array([0, 1, 1]), names, names, none_near(3), np.array([True, False])

@@ -51,9 +51,7 @@ def test_runs_of_a_label_are_averaged_at_each_step_with_the_deviation_of_a_sampl
     assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
 
 
-def test_a_run_that_has_not_come_to_its_end_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, status in (("running", None), ("stopped", "stopped"), ("whole", "finished")):
         write_run(tmp_path, name, {0: 0.1, 50: 0.2})
         if status:
@@ -66,7 +64,7 @@ def test_a_run_that_has_not_come_to_its_end_is_named(
     ]
 
 
-def test_a_run_made_longer_is_not_finished_and_a_step_that_some_runs_lack_is_not_the_highest(
+def test_an_extended_run_is_unfinished_and_a_step_that_some_runs_lack_is_not_the_highest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path, "longer", {0: 0.1, 50: 0.2, 60: 0.3})
@@ -101,7 +99,7 @@ def write_agreeing_run(
         log.append(step, values | {"val/agreement_at_10/occurs": occurs} | others)
 
 
-def test_the_step_chosen_without_gold_stands_beside_those_that_gold_and_the_paper_take(
+def test_the_label_free_step_is_shown_next_to_those_of_gold_and_of_the_paper(
     tmp_path: Path,
 ) -> None:
     # At the start, where nothing has been rewired, agreement is highest and is not believed.
@@ -128,7 +126,7 @@ def test_the_step_chosen_without_gold_stands_beside_those_that_gold_and_the_pape
     assert "| agreement of wordings, by relation | 50, 150 | 41.67 | -25.00 |" in text
 
 
-def test_choices_of_runs_of_a_label_are_averaged_and_runs_without_agreement_have_none(
+def test_selections_of_the_runs_of_a_label_are_averaged_and_runs_without_agreement_have_none(
     tmp_path: Path,
 ) -> None:
     write_agreeing_run(
@@ -147,7 +145,7 @@ def test_choices_of_runs_of_a_label_are_averaged_and_runs_without_agreement_have
     assert not (tmp_path / "other" / "choice.md").exists()
 
 
-def test_held_out_sentences_alone_choose_a_step_and_missing_metrics_are_named(
+def test_held_out_sentences_select_a_step_and_missing_metrics_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     RunFolder(tmp_path, "a").make()
@@ -172,7 +170,7 @@ def test_held_out_sentences_alone_choose_a_step_and_missing_metrics_are_named(
     )
 
 
-def test_a_run_or_a_metric_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_run_or_metric_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, "a", {0: 0.1})
     with pytest.raises(ConfigError, match="--run b: no run of that name"):
         read_curve(tmp_path, "b", "val/acc_at_10")

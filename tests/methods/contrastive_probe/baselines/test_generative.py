@@ -95,7 +95,7 @@ def folder(request, tmp_path):
     return tmp_path
 
 
-def test_each_text_gets_the_answers_it_gets_alone_best_first(folder):
+def test_a_batch_gives_the_answers_of_single_texts_best_first(folder):
     generator = load_answer_generator(str(folder))
     texts = [text.format(generator.mask_token) for text in TEXTS]
     together = generator.answers(texts, num_beams=4, num_answers=3, more_tokens=4)

@@ -1,4 +1,4 @@
-"""Mask average, restriction to a relation's answers, and the mixture with an encoder, against loops."""
+"""Mask average, restricted candidates, and the hybrid with an encoder, against loops."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def fixed(score_QC):
     return Scores(lambda first, end: score_QC[first:end].clone(), *score_QC.shape)
 
 
-def test_a_names_score_is_the_mean_log_probability_of_its_pieces():
+def test_the_score_of_a_name_is_the_mean_log_probability_of_its_pieces():
     log_prob_QV = log_prob()
     score_QC = mask_average_scores(lambda first, end: log_prob_QV[first:end], 5, NAMES, 6).block(
         1, 4
@@ -37,22 +37,22 @@ def test_a_names_score_is_the_mean_log_probability_of_its_pieces():
             assert float(score_QC[row, column]) == pytest.approx(expected, abs=1e-6)
 
 
-def test_names_of_the_same_pieces_tie_and_come_in_order_of_their_number():
+def test_names_with_the_same_pieces_tie_and_come_in_order_of_index():
     log_prob_QV = log_prob(40)
     scores = mask_average_scores(lambda first, end: log_prob_QV[first:end], 40, NAMES, 6)
     ranks = retrieve(scores, np.arange(0, 81, 2), np.tile([2, 3], 40)).rank_P.reshape(40, 2)
     assert (ranks[:, 1] == ranks[:, 0] + 1).all()
 
 
-def test_a_long_name_is_not_worse_for_its_length_alone():
-    """The authors' padded mean of logits would put a name of one piece and one of many in different places."""
+def test_the_score_of_a_name_does_not_depend_on_its_length():
+    """The authors' padded mean of logits would separate names of one piece and of many."""
     log_prob_QV = log_prob()
     scores = mask_average_scores(lambda first, end: log_prob_QV[first:end], 5, [(3,), (3,) * 20], 6)
     score_QC = scores.block(0, 5)
     torch.testing.assert_close(score_QC[:, 0], score_QC[:, 1], rtol=1e-12, atol=0)
 
 
-def test_candidates_of_another_relation_come_behind_all_of_the_own_one():
+def test_candidates_of_other_relations_come_last():
     score_QC = torch.from_numpy(np.random.default_rng(1).normal(size=(4, 6)))
     is_candidate_RC = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1]], dtype=bool)
     relation_Q = np.array([0, 1, 1, 0])
@@ -84,23 +84,24 @@ def test_single_tokens_get_a_convex_combination_on_the_encoders_scale(weight):
     for encoder_C, mask_C, mixed_C in zip(
         encoder_QC.numpy(), mask_QC.numpy(), mixed_QC.numpy(), strict=True
     ):
-        single, asked = encoder_C[IS_SINGLE], mask_C[IS_SINGLE]
+        single = encoder_C[IS_SINGLE]
+        of_mask = mask_C[IS_SINGLE]
         expected_C = encoder_C.copy()
-        standard = (asked - asked.mean()) / asked.std()
+        standard = (of_mask - of_mask.mean()) / of_mask.std()
         expected_C[IS_SINGLE] = (1 - weight) * single + weight * (
             single.mean() + single.std() * standard
         )
         np.testing.assert_allclose(mixed_C, expected_C, atol=1e-12)
 
 
-def test_scale_and_shift_of_the_masks_scores_change_nothing():
+def test_scale_and_shift_of_the_mask_scores_do_not_matter():
     encoder_QC, mask_QC = random_scores(1), random_scores(2)
     one = hybrid_scores(fixed(encoder_QC), fixed(mask_QC), IS_SINGLE, 0.5).block(0, 5)
     other = hybrid_scores(fixed(encoder_QC), fixed(mask_QC * 50 - 7), IS_SINGLE, 0.5).block(0, 5)
     torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-def test_a_mask_that_says_nothing_leaves_multi_token_candidates_alone_and_gives_no_nan():
+def test_constant_mask_scores_keep_multi_token_candidates_and_give_no_nan():
     encoder_QC = random_scores(1)
     mixed_QC = hybrid_scores(
         fixed(encoder_QC), fixed(torch.zeros_like(encoder_QC)), IS_SINGLE, 1.0
@@ -110,7 +111,7 @@ def test_a_mask_that_says_nothing_leaves_multi_token_candidates_alone_and_gives_
     torch.testing.assert_close(mixed_QC[:, IS_SINGLE], mean_Q1.expand(-1, int(IS_SINGLE.sum())))
 
 
-def test_without_single_tokens_the_encoder_decides_alone():
+def test_without_single_tokens_the_scores_are_the_encoders():
     encoder_QC = random_scores(1)
     none = np.zeros(len(IS_SINGLE), dtype=bool)
     assert torch.equal(

@@ -1,4 +1,4 @@
-"""X-FACTR's decoders against loops over single queries, with a language model that is a function of the whole text."""
+"""X-FACTR's decoders against loops; the language model is a random function of the text."""
 
 import itertools
 from functools import cache
@@ -20,22 +20,22 @@ VOCABULARY, PAD, MASK = 7, 5, 6
 
 
 @cache
-def table(text, place):
-    """Log-probabilities (V,) at ``place``: fixed random numbers that depend on every token of the text."""
-    rng = np.random.default_rng(derive_seed(0, f"{place} in {' '.join(map(str, text))}"))
+def table(text, position):
+    """Fixed random log-probabilities (V,) at a position that depend on every token of the text."""
+    rng = np.random.default_rng(derive_seed(0, f"{position} in {' '.join(map(str, text))}"))
     return torch.log_softmax(torch.from_numpy(rng.normal(scale=2.0, size=VOCABULARY)), 0)
 
 
 def language_model(token_NL, position_NJ):
     ends = [
-        max(place for place, token in enumerate(row) if token != PAD) + 1
+        max(position for position, token in enumerate(row) if token != PAD) + 1
         for row in token_NL.tolist()
     ]
     rows = zip(token_NL.tolist(), ends, position_NJ.tolist(), strict=True)
     return torch.stack(
         [
-            torch.stack([table(tuple(row[:end]), place) for place in places])
-            for row, end, places in rows
+            torch.stack([table(tuple(row[:end]), position) for position in positions])
+            for row, end, positions in rows
         ]
     )
 
@@ -54,20 +54,20 @@ def predict(queries=QUERIES, model=language_model, queries_per_block=64, **setti
 
 
 class Slow:
-    """One query at a time; a hypothesis is (tuple of tokens, None where open; tuple of log-probabilities)."""
+    """One query; a hypothesis is a tuple of tokens (None: open) and one of log-probabilities."""
 
     def __init__(self, query, num_masks, size):
         self.gap = query.tolist().index(MASK)
         self.before, self.after = query[: self.gap].tolist(), query[self.gap + 1 :].tolist()
         self.num_masks, self.size = num_masks, size
 
-    def at(self, tokens, place):
+    def at(self, tokens, position):
         middle = [MASK if token is None else token for token in tokens]
-        return table((*self.before, *middle, *self.after), self.gap + place).tolist()
+        return table((*self.before, *middle, *self.after), self.gap + position).tolist()
 
-    def put(self, one, place, token, log_prob):
+    def put(self, one, position, token, log_prob):
         tokens, logs = list(one[0]), list(one[1])
-        tokens[place], logs[place] = token, log_prob
+        tokens[position], logs[position] = token, log_prob
         return tuple(tokens), tuple(logs)
 
     def best(self, candidates):
@@ -77,16 +77,16 @@ class Slow:
                 kept.append(one)
         return kept[: self.size]
 
-    def predict_at(self, one, place):
-        tokens = one[0][:place] + (None,) + one[0][place + 1 :]
-        logs = self.at(tokens, place)
+    def predict_at(self, one, position):
+        tokens = one[0][:position] + (None,) + one[0][position + 1 :]
+        logs = self.at(tokens, position)
         likely = sorted(range(VOCABULARY), key=lambda token: -logs[token])[: self.size]
-        return [self.put(one, place, token, logs[token]) for token in likely]
+        return [self.put(one, position, token, logs[token]) for token in likely]
 
     def fill(self, how):
         beam = [((None,) * self.num_masks, (0.0,) * self.num_masks)]
         if how == "independent":
-            logs = [self.at(beam[0][0], place) for place in range(self.num_masks)]
+            logs = [self.at(beam[0][0], position) for position in range(self.num_masks)]
             return [(tuple(int(np.argmax(row)) for row in logs), tuple(max(row) for row in logs))]
         for step in range(self.num_masks):
             if how == "order":
@@ -95,14 +95,14 @@ class Slow:
             candidates = []
             for one in beam:
                 pairs = [
-                    (log_prob, place, token)
-                    for place in range(self.num_masks)
-                    if one[0][place] is None
-                    for token, log_prob in enumerate(self.at(one[0], place))
+                    (log_prob, position, token)
+                    for position in range(self.num_masks)
+                    if one[0][position] is None
+                    for token, log_prob in enumerate(self.at(one[0], position))
                 ]
                 surest = sorted(pairs, reverse=True)[: self.size]
                 candidates += [
-                    self.put(one, place, token, log_prob) for log_prob, place, token in surest
+                    self.put(one, position, token, log_prob) for log_prob, position, token in surest
                 ]
             beam = self.best(candidates)
         return beam
@@ -111,20 +111,25 @@ class Slow:
         for _ in range(max_iterations):
             before = [one[0] for one in beam]
             if how == "order":
-                for place in range(self.num_masks):
-                    beam = self.best([new for one in beam for new in self.predict_at(one, place)])
+                for position in range(self.num_masks):
+                    beam = self.best(
+                        [new for one in beam for new in self.predict_at(one, position)]
+                    )
             else:
                 least = [int(np.argmin(one[1])) for one in beam]
-                news = [self.predict_at(one, place) for one, place in zip(beam, least, strict=True)]
+                news = [
+                    self.predict_at(one, position)
+                    for one, position in zip(beam, least, strict=True)
+                ]
                 beam = self.best([new for some in news for new in some])
             if [one[0] for one in beam] == before:
                 break
         return beam
 
     def rescore(self, one):
-        places = range(self.num_masks)
+        positions = range(self.num_masks)
         return one[0], tuple(
-            self.at(one[0][:p] + (None,) + one[0][p + 1 :], p)[one[0][p]] for p in places
+            self.at(one[0][:p] + (None,) + one[0][p + 1 :], p)[one[0][p]] for p in positions
         )
 
     def answer(self, config):
@@ -155,7 +160,7 @@ def assert_same(predictions, expected):
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("refine", ["none", "order", "confidence"])
 @pytest.mark.parametrize("decode", ["independent", "order", "confidence"])
-def test_a_block_of_queries_is_decoded_as_each_query_alone_by_loops(decode, refine, beam, rescore):
+def test_decoding_a_block_equals_the_loop_over_single_queries(decode, refine, beam, rescore):
     config = DecodeConfig(
         decode=decode, refine=refine, beam=beam, rescore=rescore, max_masks=3, max_iterations=4
     )
@@ -164,13 +169,13 @@ def test_a_block_of_queries_is_decoded_as_each_query_alone_by_loops(decode, refi
 
 @pytest.mark.parametrize("refine", ["none", "order", "confidence"])
 @pytest.mark.parametrize("decode", ["order", "confidence"])
-def test_a_beam_wider_than_the_vocabulary_is_decoded_as_by_loops(decode, refine):
+def test_a_beam_wider_than_the_vocabulary_equals_the_loop(decode, refine):
     settings = {"decode": decode, "refine": refine, "beam": 40, "max_masks": 2, "max_iterations": 3}
     config = DecodeConfig(**settings)
     assert_same(predict(QUERIES[:2], **settings), [slow(query, config) for query in QUERIES[:2]])
 
 
-def test_copies_among_the_hypotheses_of_a_wide_beam_are_found_as_by_sets_and_in_little_memory():
+def test_duplicate_hypotheses_are_found_in_little_memory():
     token_QCM = torch.randint(-1, 4, (4, 1000, 6), generator=torch.Generator().manual_seed(0))
     expected_QC = []
     for hypotheses in token_QCM.tolist():
@@ -186,13 +191,18 @@ def test_copies_among_the_hypotheses_of_a_wide_beam_are_found_as_by_sets_and_in_
 
 
 def test_a_beam_of_all_sequences_finds_the_most_likely_one_of_all_in_order():
-    """In order, a sequence's sum of log-probabilities does not depend on the search, so all of them can be listed."""
+    """In order, the sum of log-probabilities does not depend on the search; all are listed."""
 
     def mean_of(query, tokens):
         one, num_masks = Slow(query, len(tokens), 1), len(tokens)
-        prefixes = [tokens[:place] + (None,) * (num_masks - place) for place in range(num_masks)]
+        prefixes = [
+            tokens[:position] + (None,) * (num_masks - position) for position in range(num_masks)
+        ]
         return (
-            sum(one.at(prefix, place)[tokens[place]] for place, prefix in enumerate(prefixes))
+            sum(
+                one.at(prefix, position)[tokens[position]]
+                for position, prefix in enumerate(prefixes)
+            )
             / num_masks
         )
 
@@ -219,8 +229,8 @@ def test_answers_do_not_depend_on_the_other_queries_of_a_block():
     )
 
 
-def test_the_number_of_masks_is_that_of_the_highest_mean_log_probability():
-    """One mask: its best token has probability 0.5. Two masks: 0.6 each, a lower product and a higher mean."""
+def test_the_number_of_masks_has_the_highest_mean_log_probability():
+    """One mask: 0.5 for the best token. Two: 0.6 each, a lower product and a higher mean."""
 
     def model(token_NL, position_NJ):
         num_masks_N = ((token_NL == MASK) | (token_NL == 4)).sum(1)
@@ -234,7 +244,7 @@ def test_the_number_of_masks_is_that_of_the_highest_mean_log_probability():
     assert found.mean_log_prob == pytest.approx(np.log(0.6), abs=1e-6)
 
 
-def test_refining_asks_for_settled_queries_no_more_and_stops_when_all_have_settled():
+def test_refinement_skips_converged_queries_and_stops_when_all_have_converged():
     asked = []
 
     def stubborn(token_NL, position_NJ):
@@ -256,7 +266,7 @@ def test_refining_asks_for_settled_queries_no_more_and_stops_when_all_have_settl
     )  # a fill and one sweep, with one mask and with two
 
 
-def test_a_right_answer_is_one_of_the_golds_token_for_token():
+def test_a_correct_answer_equals_a_gold_answer_token_for_token():
     predictions = [Prediction((1, 2), -1.0), Prediction((1,), -1.0), Prediction((2, 1), -1.0)]
     golds = [[(3,), (1, 2)], [(1, 2)], []]
     assert is_exact_match(predictions, golds).tolist() == [True, False, False]

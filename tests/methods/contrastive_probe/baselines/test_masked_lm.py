@@ -33,7 +33,7 @@ def padded(model, texts):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_log_probabilities_at_some_places_are_those_of_the_whole_forward_pass(
+def test_log_probabilities_at_positions_equal_those_of_a_complete_forward_pass(
     tmp_path, architecture
 ):
     model = load_masked_lm(save_with_head(tmp_path, architecture))
@@ -51,14 +51,14 @@ def test_log_probabilities_at_some_places_are_those_of_the_whole_forward_pass(
     )
 
 
-def test_a_text_has_the_same_log_probabilities_whatever_it_is_padded_with(tmp_path):
+def test_log_probabilities_do_not_depend_on_padding(tmp_path):
     model = load_masked_lm(save_with_head(tmp_path, "bert"))
     together_NJV = model.log_probs(*padded(model, TEXTS))
     for number, text in enumerate(TEXTS):
         torch.testing.assert_close(model.log_probs(*padded(model, [text]))[0], together_NJV[number])
 
 
-def test_a_predicted_padding_token_inside_a_text_is_read_like_any_other(tmp_path):
+def test_a_predicted_padding_token_inside_a_text_is_not_padding(tmp_path):
     model = load_masked_lm(save_with_head(tmp_path, "bert"))
     token_NL, place_NJ = padded(model, TEXTS[:1])
     token_NL[0, int(place_NJ[0, 0])] = model.pad_id
@@ -111,7 +111,7 @@ def test_a_text_too_long_loses_words_and_keeps_its_mask_and_special_tokens():
         model.cloze_tokens(["asthma [MASK]"], 2)
 
 
-def test_a_names_tokens_are_those_it_has_inside_a_text():
+def test_tokens_of_a_name_equal_its_tokens_inside_a_text():
     tokenizer = tiny_tokenizer()
     model = MaskedLanguageModel(
         BertForMaskedLM(tiny_model("bert", len(tokenizer)).config), tokenizer

@@ -1,4 +1,4 @@
-"""Baselines of the probe on a small benchmark in MedLAMA's layout, with models of which the right figures are known."""
+"""Baselines on a small benchmark in MedLAMA's layout, with models of known accuracy."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def always_risk(tmp_path):
 
 
 @pytest.mark.parametrize("decode", ["independent", "order", "confidence"])
-def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(
+def test_a_model_that_always_predicts_one_name_is_correct_where_it_is_an_answer(
     benchmark_folder, always_risk, decode
 ):
     config = DecodeConfig(decode=decode, beam=2, max_masks=2)
@@ -53,7 +53,7 @@ def test_a_model_that_always_says_one_name_is_right_where_that_is_an_answer(
     assert average.outcome.first_hit_Q[4] == 1
 
 
-def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_path):
+def test_an_unknown_token_is_no_correct_answer(tmp_path):
     (tmp_path / "benchmark").mkdir()
     asked = read_baseline_queries(
         write_benchmark(
@@ -67,9 +67,7 @@ def test_an_unknown_token_is_no_right_answer_to_a_name_of_unknown_letters(tmp_pa
     assert "50.0% of the queries have an answer of 1 to 1 tokens" in result.remark
 
 
-def test_the_masks_leave_half_of_what_a_model_reads_to_the_query(
-    benchmark_folder, always_risk, tmp_path
-):
+def test_masks_take_at_most_half_of_the_tokens_of_a_model(benchmark_folder, always_risk, tmp_path):
     asked = read_baseline_queries(benchmark_folder, "full", queries_per_relation=1)
     most = DecodeConfig(decode="independent", max_masks=32)
     (found,) = evaluate_baselines([always_risk], ["x-factr"], asked, decode=most)
@@ -82,9 +80,7 @@ def test_the_masks_leave_half_of_what_a_model_reads_to_the_query(
     assert evaluate_baselines([short], ["x-factr"], asked, decode=DecodeConfig(max_masks=4))
 
 
-def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alone(
-    benchmark_folder, always_risk
-):
+def test_restricted_candidates_are_the_answers_of_the_relation(benchmark_folder, always_risk):
     asked = read_baseline_queries(benchmark_folder, "full")
     (free,) = evaluate_baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig())
     (kept,) = evaluate_baselines(
@@ -97,7 +93,7 @@ def test_restricted_to_the_answers_of_its_relation_a_name_competes_with_them_alo
     assert "answers of the query's relation" in kept.remark
 
 
-def test_progress_is_told_of_the_queries_in_order_and_not_of_the_examples(
+def test_progress_is_logged_for_the_queries_and_not_for_the_examples(
     benchmark_folder, always_risk, rewired
 ):
     asked, messages = read_baseline_queries(benchmark_folder, "full"), []
@@ -110,7 +106,7 @@ def test_progress_is_told_of_the_queries_in_order_and_not_of_the_examples(
     assert told == [f"{always_risk}: mask average, query 0 of 7"] * 2
 
 
-def test_some_queries_of_each_relation_are_those_that_training_draws_among_all_names(
+def test_a_sample_of_queries_equals_that_of_training_and_keeps_all_names(
     benchmark_folder,
 ):
     asked, whole = (
@@ -143,9 +139,7 @@ def rewired(tmp_path):
     return save_tiny(tmp_path / "rewired", "electra")
 
 
-def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(
-    benchmark_folder, always_risk, rewired
-):
+def test_a_hybrid_and_its_parts_rank_names_as_loops_do(benchmark_folder, always_risk, rewired):
     asked, weight = read_baseline_queries(benchmark_folder, "full"), 0.3
     three = evaluate_baselines(
         [always_risk],
@@ -201,7 +195,7 @@ def test_a_hybrid_and_what_stands_beside_it_rank_names_as_loops_do(
 
 
 @pytest.mark.parametrize("restrict", [False, True])
-def test_a_hybrid_of_weight_0_is_the_encoder_alone_which_is_the_probe(
+def test_a_hybrid_of_weight_0_equals_the_encoder_alone_and_the_probe(
     benchmark_folder, always_risk, rewired, restrict
 ):
     asked = read_baseline_queries(benchmark_folder, "full", queries_per_relation=2)
@@ -218,7 +212,7 @@ def test_a_hybrid_of_weight_0_is_the_encoder_alone_which_is_the_probe(
             np.testing.assert_array_equal(one.outcome.hits(k), probed.outcome.hits(k))
 
 
-def test_a_hybrid_of_one_alone_is_refused(benchmark_folder, always_risk, rewired):
+def test_a_hybrid_without_one_of_its_parts_is_refused(benchmark_folder, always_risk, rewired):
     asked = read_baseline_queries(benchmark_folder, "full")
     for methods, encoder in ((["hybrid"], None), (["mask-average"], RewiredEncoder(rewired))):
         with pytest.raises(ConfigError, match="want both or neither"):
@@ -228,9 +222,7 @@ def test_a_hybrid_of_one_alone_is_refused(benchmark_folder, always_risk, rewired
 
 
 @pytest.mark.parametrize("kind", ["t5", "bart"])
-def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_prompt(
-    tmp_path, kind
-):
+def test_a_generated_answer_to_the_default_prompt_is_found_at_its_rank(tmp_path, kind):
     folder = tmp_path / kind
     with torch.random.fork_rng():
         tokenizer = tokenizer_of(kind)
@@ -253,9 +245,7 @@ def test_a_written_answer_is_found_at_its_rank_with_the_relations_own_words_as_p
     assert folded.examples[0] == exact.examples[0] == answers[:5]
 
 
-def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anything_is_asked(
-    benchmark_folder, always_risk
-):
+def test_a_model_that_supports_no_method_is_refused_at_once(benchmark_folder, always_risk):
     messages = []
     with pytest.raises(
         ConfigError, match="supports mask-average, x-factr or hybrid; got generative"
@@ -270,7 +260,7 @@ def test_a_model_that_can_be_asked_by_none_of_the_methods_is_refused_before_anyt
     assert messages == []
 
 
-def test_a_model_that_lacks_its_head_or_is_not_there_is_refused_before_another_is_asked(
+def test_a_model_that_is_missing_or_lacks_its_head_is_refused_at_once(
     benchmark_folder, always_risk, rewired, tmp_path
 ):
     for other, message in (

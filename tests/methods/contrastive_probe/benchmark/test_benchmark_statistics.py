@@ -43,14 +43,14 @@ def test_a_benchmark_is_counted_by_relation_and_by_length_of_answers():
     assert json.loads(json.dumps(data))["published"]["MedLAMA"]["letters_per_answer"] == 20.88
 
 
-def test_a_tokenizers_counts_take_the_place_of_words():
+def test_counts_of_a_tokenizer_replace_words():
     data = benchmark_statistics(
         build_benchmark([EASY], {}), count_tokens=lambda names: [len(name) for name in names]
     )
     assert (data["unit"], data["share_by_length"]) == ("tokens", {7: 0.5, 10: 0.5})
 
 
-def test_the_published_rows_stand_beside_ours_and_are_marked():
+def test_published_rows_are_shown_next_to_ours_and_marked():
     shown = statistics_markdown(benchmark_statistics(build_benchmark([EASY, HARD], {})))
     assert "| this benchmark | 1 | 2 | 1.5 | 9.25 |  |" in shown
     assert "| MedLAMA (published) | 19 | 19,000 | 2.3 | 20.88 | 2.6% |" in shown
@@ -103,7 +103,7 @@ def test_the_released_scores_are_those_of_the_legacy_switch_and_the_clean_ones_m
     assert sum(one.clean.avg_match != one.stored.avg_match for one in judged) == 321
     assert sum(one.stored.is_hard for one in judged) == 15_329
     assert all(one.legacy.is_hard == one.stored.is_hard for one in judged)
-    # Of 93 queries a tail stands in the head that the blanks had hidden; of 4 the words of a name repeat.
+    # In 93 queries the head contains a tail that the spaces had hidden; in 4 a name repeats words.
     assert sum(one.clean.is_hard for one in judged) == 15_240
     assert sum(one.stored.is_hard and not one.clean.is_hard for one in judged) == 93
     assert sum(one.clean.is_hard and not one.stored.is_hard for one in judged) == 4

@@ -66,7 +66,7 @@ def test_a_bad_record_is_named_with_file_and_line(tmp_path, change, message):
         read_biolama(source(tmp_path, ASPIRIN, ASPIRIN | change))
 
 
-def test_what_is_not_biolamas_layout_is_refused(tmp_path):
+def test_another_layout_than_biolamas_is_refused(tmp_path):
     folder = source(tmp_path, ASPIRIN, prompts=[{"relation": "P1", "template": "[X] is used."}])
     with pytest.raises(DataError, match=r"manual\.jsonl, record on line 1: .*one \[Y\]"):
         read_biolama(folder)

@@ -1,4 +1,4 @@
-"""What a benchmark is made of, by hand-written rows; and the way from a synthetic UMLS to a benchmark and back."""
+"""Benchmarks from hand-written rows, and from a synthetic UMLS."""
 
 import csv
 import gzip
@@ -54,7 +54,8 @@ def test_a_query_is_a_head_with_all_its_tails_in_the_released_layout(tmp_path):
     ]
     rows, manifest = built(tmp_path, relations)
     expected = [
-        "C1", "Aspirin", "may_treat", "['C2', 'C3']", "['Pain, \"acute\"', 'Pyrexia']", 'Pain, "acute" || Pyrexia',
+        "C1", "Aspirin", "may_treat", "['C2', 'C3']",
+        "['Pain, \"acute\"', 'Pyrexia']", 'Pain, "acute" || Pyrexia',
         "C2 || C3", "2", "2", "0.0", "0.0",
     ]  # fmt: skip
     prompts = [["may_treat", "[X] may treat [Y].", "[X] might treat [Y]."]]
@@ -80,9 +81,7 @@ def test_a_row_without_atoms_has_the_preferred_names_of_its_concepts(tmp_path):
 
 
 @pytest.mark.parametrize("first", [0, 1, 2, 3])
-def test_the_preferred_name_is_chosen_by_ts_then_stt_then_ispref_whatever_the_order(
-    tmp_path, first
-):
+def test_the_preferred_name_is_chosen_by_ts_then_stt_then_ispref_in_any_order(tmp_path, first):
     names = [
         conso_row("C9", "A10", "by ts", ts="S"),
         conso_row("C9", "A11", "by stt", stt="VC"),
@@ -94,7 +93,7 @@ def test_the_preferred_name_is_chosen_by_ts_then_stt_then_ispref_whatever_the_or
     assert rows["may_treat_1.csv"][0][1] == "preferred"
 
 
-def test_what_is_suppressed_or_not_english_is_skipped_and_counted(tmp_path):
+def test_suppressed_and_non_english_rows_are_skipped_and_counted(tmp_path):
     names = [
         *NAMES,
         conso_row("C7", "A70", "Old name", suppress="O"),
@@ -191,14 +190,18 @@ def test_a_synthetic_umls_is_built_and_read_again(tmp_path):
             relation: facts[subset] for relation, facts in manifest["relations"].items()
         }
     benchmark = read_medlama(tmp_path / "out")
-    # The hub of each relation has too many answers; every other head is there, with no name of the sort left out.
+    # The hub of each relation has too many answers; all other heads are there.
     assert counts_of(manifest, "full") == [39] * 4
     assert counts_of(manifest, "too_many_answers") == [1] * 4
     assert not any(name.endswith(("española", "obsolete")) for name in benchmark.names)
     assert any('"so-called"' in name for name in benchmark.names)
     assert any("é" in name for name in benchmark.names)
-    assert manifest["skipped"].keys() == {"suppressed relation", "suppressed name", "name that is not English",
-                                           "duplicate relation"}  # fmt: skip
+    assert manifest["skipped"].keys() == {
+        "suppressed relation",
+        "suppressed name",
+        "name that is not English",
+        "duplicate relation",
+    }
     assert all(facts["hard"] < facts["full"] for facts in manifest["relations"].values())
     assert len(manifest["without_queries"]) == 15
 
@@ -207,7 +210,7 @@ def counts_of(manifest, what):
     return [facts[what] for facts in manifest["relations"].values()]
 
 
-def test_compressed_files_are_read_in_blocks_as_plain_ones_are(tmp_path):
+def test_compressed_files_give_the_same_benchmark_as_plain_ones(tmp_path):
     folder = write_umls(tmp_path / "META", UmlsConfig(heads_per_relation=5))
     build_medlama(folder, tmp_path / "plain")
     for name in ("MRREL.RRF", "MRCONSO.RRF"):
@@ -273,7 +276,7 @@ def test_a_folder_of_something_else_is_never_replaced_and_a_benchmark_only_by_fo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["META", "out"]
 
 
-def test_a_place_that_cannot_be_written_and_heads_of_too_many_answers_are_refused(tmp_path):
+def test_an_unwritable_folder_and_heads_with_too_many_answers_are_refused(tmp_path):
     folder = umls(
         tmp_path / "META",
         NAMES,
@@ -289,7 +292,7 @@ def test_a_place_that_cannot_be_written_and_heads_of_too_many_answers_are_refuse
 
 
 def test_legacy_changes_the_hardness_and_not_the_sample(tmp_path):
-    # "fever" stands in the head; between bars it carries a blank, so the authors' code does not find it at the end.
+    # The head ends with "fever", and the authors' code searches for it with a space.
     names = [
         *NAMES,
         conso_row("C4", "A40", "Xfever"),

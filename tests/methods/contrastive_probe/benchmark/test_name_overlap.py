@@ -11,7 +11,7 @@ from tests import oracles
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_longest_common_subsequence_is_that_of_trying_every_choice(seed):
+def test_the_longest_common_subsequence_equals_exhaustive_search(seed):
     rng = np.random.default_rng(seed)
     first, second = (
         [str(word) for word in rng.choice(list("abcd"), int(rng.integers(0, 9)))] for _ in range(2)
@@ -22,7 +22,7 @@ def test_the_longest_common_subsequence_is_that_of_trying_every_choice(seed):
     assert longest_common_subsequence(second, first) == longest_common_subsequence(first, second)
 
 
-def test_rouge_l_counts_words_in_order_whatever_stands_between_them():
+def test_rouge_l_counts_words_in_order_with_gaps():
     # LCS "the cell": P = 2/4, R = 2/3.
     assert rouge_l_f1("the large T cell", "the cell line") == pytest.approx(
         2 * (1 / 2) * (2 / 3) / (1 / 2 + 2 / 3)
@@ -45,7 +45,7 @@ def test_legacy_divides_by_distinct_words_and_splits_at_full_stops():
     assert rouge_l_f1("1.2", "2") == 0
 
 
-def test_a_query_has_the_means_over_its_tails_whatever_their_case():
+def test_scores_are_means_over_tails_and_ignore_case():
     assert name_overlap("Dengue virus vaccine", ["dengue", "Virus vaccine", "Fever"]) == (
         pytest.approx(2 / 3),
         pytest.approx((2 * (1 / 3) / (4 / 3) + 2 * (2 / 3) / (5 / 3)) / 3),
@@ -54,7 +54,7 @@ def test_a_query_has_the_means_over_its_tails_whatever_their_case():
         name_overlap("Dengue", [])
 
 
-def test_legacy_looks_for_tails_with_the_blanks_that_stood_around_the_bars():
+def test_legacy_keeps_the_spaces_around_the_separator():
     # " b " and " c" as they come from "a || b || c": the head begins with neither.
     assert name_overlap("b c", ["a", "b", "c"], legacy=True).avg_match == pytest.approx(1 / 3)
     assert name_overlap("b c", ["a", "b", "c"]).avg_match == pytest.approx(2 / 3)

@@ -49,12 +49,12 @@ def test_names_answers_and_cuis_are_numbered_in_order(tmp_path):
     ]
 
 
-def test_a_heads_own_letters_are_never_taken_for_a_place(tmp_path):
+def test_a_head_that_contains_a_placeholder_is_not_replaced(tmp_path):
     write(tmp_path, rows="C1,Odd [Y] [X],may_treat,Pain,C2\n")
     assert read_medlama(tmp_path).queries("<mask>") == ["Odd [Y] [X] might treat <mask>."]
 
 
-def test_a_name_that_is_head_alone_is_no_tail(tmp_path):
+def test_a_name_that_is_only_a_head_is_no_tail(tmp_path):
     benchmark = read_medlama(write(tmp_path))
     assert dict(zip(benchmark.names, benchmark.is_tail_C.tolist(), strict=True)) == {
         "Aspirin": False,
@@ -63,7 +63,7 @@ def test_a_name_that_is_head_alone_is_no_tail(tmp_path):
     }
 
 
-def test_further_columns_are_left_alone_such_as_a_row_number_without_a_name(tmp_path):
+def test_other_columns_are_ignored_such_as_an_unnamed_row_number(tmp_path):
     write(tmp_path, rows="0," + ASPIRIN, header="," + HEADER)
     assert read_medlama(tmp_path).names == ("Aspirin", "Fièvre", "Pain, acute")
 
@@ -75,13 +75,14 @@ def test_the_hard_set_has_the_names_of_its_own_files(tmp_path):
     assert read_medlama(tmp_path, "hard").names == ("Aspirin", "Fièvre", "Pain, acute")
 
 
-def test_a_folders_own_prompts_count_and_only_the_released_typos_are_mended(tmp_path):
+def test_prompts_of_the_folder_are_used_and_only_released_typos_are_corrected(tmp_path):
     gene = "gene_associated_with_disease"
     write(tmp_path / "files")
     write(tmp_path / "files", "occurs_after_1.csv", "C1,A,occurs_after,B,C2\n")
     write(tmp_path / "files", f"{gene}_1.csv", f"C1,A,{gene},B,C2\n")
     prompts = [
-        f"{gene},[X] gene associated with disease [Y] .,The gene [X] is associatied with disease [Y] .",
+        f"{gene},[X] gene associated with disease [Y] .,"
+        "The gene [X] is associatied with disease [Y] .",
         "may_treat,[X] may treat [Y] .,[X] is associatied with [Y] .",
     ]
     write(tmp_path, "prompts.csv", "\n".join(prompts), header="pid,default_prompt,human_prompt\n")
@@ -150,7 +151,7 @@ def test_bad_input_is_named_with_file_and_line(tmp_path, name, header, rows, mes
         read_medlama(write(tmp_path, name, rows, header))
 
 
-def test_files_that_cannot_be_told_apart_or_read_are_refused(tmp_path):
+def test_ambiguous_or_unreadable_files_are_refused(tmp_path):
     write(tmp_path / "a")
     with pytest.raises(
         DataError, match="has no files of the hard set, want <relation>_<rows>_hard.csv"

@@ -19,7 +19,7 @@ def test_a_row_has_every_column_and_a_bar_after_each():
     assert rel_row("C1 A1", "may_treat", "C2").count("|") == len(MRREL)
 
 
-def test_small_blocks_give_what_one_block_gives(tmp_path):
+def test_small_blocks_and_one_block_give_the_same_rows(tmp_path):
     folder = write_umls(tmp_path)
     whole, parts = Quarantine(), Quarantine()
     tables = [
@@ -46,7 +46,7 @@ def test_small_blocks_give_what_one_block_gives(tmp_path):
     "broken",
     [b"C1|A1\n", rel_row("C1", "may_treat", "C2").replace("NCI", "\xff").encode("latin-1")],
 )
-def test_a_bad_row_is_named_by_its_line_in_whatever_block(tmp_path, broken):
+def test_a_bad_row_is_named_by_its_line_in_any_block(tmp_path, broken):
     row = rel_row("C1", "may_treat", "C2").encode()
     (tmp_path / "MRREL.RRF").write_bytes(row * 50 + broken + row)
     with pytest.raises(DataError, match=r"MRREL\.RRF, line 51: "):
@@ -55,7 +55,7 @@ def test_a_bad_row_is_named_by_its_line_in_whatever_block(tmp_path, broken):
         )
 
 
-def test_quotes_blanks_and_returns_are_letters_like_others(tmp_path):
+def test_quotes_and_spaces_have_no_special_meaning(tmp_path):
     names = ['"Aspirin', "Laennec's", 'a ""b"" \\', " blank "]
     rows = [conso_row(f"C{number}", f"A{number}", name) for number, name in enumerate(names)]
     (tmp_path / "MRCONSO.RRF").write_bytes("".join(rows).replace("\n", "\r\n").encode())

@@ -1,9 +1,9 @@
-"""A small synthetic UMLS in the real layout (MRCONSO.RRF, MRREL.RRF, all columns), with what makes the real one hard.
+"""A small synthetic UMLS in the real layout: MRCONSO.RRF and MRREL.RRF with all columns.
 
-Concepts have a preferred name, a synonym, a Spanish name and an obsolete one; names hold quotes, commas and letters
-beyond ASCII. Relations come without atoms, twice, suppressed, of a concept to itself, from other vocabularies, in the
-inverse direction, and some heads have more answers than a benchmark takes. Part of the answers stand in their heads'
-names, which is what the hardness filter looks for.
+Concepts have a preferred name, a synonym, a Spanish name and an obsolete one. Names contain quotes,
+commas and non-ASCII letters. Relations come without atoms, twice, suppressed, of a concept to
+itself, from other vocabularies, and in the inverse direction. Some heads have more answers than a benchmark
+takes. Some heads contain the names of their answers, which the hardness filter detects.
 """
 
 from pathlib import Path
@@ -55,17 +55,19 @@ def conso_row(
     sab: str = "NCI",
     suppress: str = "N",
 ) -> str:
-    """One line of MRCONSO.RRF."""
+    """Return one line of MRCONSO.RRF."""
     number = aui.removeprefix("A")
-    return f"{cui}|{lat}|{ts}|L{number}|{stt}|S{number}|{ispref}|{aui}||{cui}||{sab}|PT|{cui}|{name}|0|{suppress}||\n"
+    atom = f"{cui}|{lat}|{ts}|L{number}|{stt}|S{number}|{ispref}|{aui}||{cui}||"
+    return f"{atom}{sab}|PT|{cui}|{name}|0|{suppress}||\n"
 
 
 def rel_row(head: str, relation: str, tail: str, *, sab: str = "NCI", suppress: str = "N") -> str:
-    """One line of MRREL.RRF; ``head`` and ``tail`` are a CUI, or a CUI and an AUI with a blank between."""
+    """Return one line of MRREL.RRF; ``head`` and ``tail`` are "CUI" or "CUI AUI"."""
     cui2, _, aui2 = head.partition(" ")
     cui1, _, aui1 = tail.partition(" ")
     kinds = ["AUI" if aui else "CUI" for aui in (aui1, aui2)]
-    return f"{cui1}|{aui1}|{kinds[0]}|RO|{cui2}|{aui2}|{kinds[1]}|{relation}|R0||{sab}|{sab}|||{suppress}||\n"
+    pair = f"{cui1}|{aui1}|{kinds[0]}|RO|{cui2}|{aui2}|{kinds[1]}"
+    return f"{pair}|{relation}|R0||{sab}|{sab}|||{suppress}||\n"
 
 
 def write_umls(folder: str | Path, config: UmlsConfig | None = None) -> Path:
@@ -103,7 +105,7 @@ def write_umls(folder: str | Path, config: UmlsConfig | None = None) -> Path:
 
 
 def _relation(relation: str, head: str, tail: str, number: int) -> list[str]:
-    """The row itself, by atoms or by concepts alone, and at times a row that a reader has to leave out."""
+    """Return the row, with or without atoms, and sometimes a row that a reader has to skip."""
     sab = ("NCI", "SNOMEDCT_US", "MED-RT")[number % 3]
     ends = (f"{head} {_aui(head)}", f"{tail} {_aui(tail)}") if number % 3 else (head, tail)
     row = rel_row(ends[0], relation, ends[1], sab=sab)
@@ -134,7 +136,7 @@ class _Concepts:
         """The CUI of one more concept, whose lines are written."""
         cui = f"C{len(self.name_by_cui) + 1:07d}"
         name = f"{before}{self._word()}{_ENDINGS[kind]} {kind}"
-        # As in the real one: Laennec's cirrhosis, "non-alcoholic"; such marks are letters and no more.
+        # Quotes have no special meaning, as in: Laennec's cirrhosis, "non-alcoholic".
         shown = {0: f'{name}, "so-called"', 1: f"{name}'s form"}.get(
             len(self.name_by_cui) % 9, name
         )

@@ -34,7 +34,9 @@ def test_the_benchmark_in_the_store_is_that_of_the_files(tmp_path: Path) -> None
     assert open_store(store.path, ClozeStore) is store
 
 
-def test_every_fact_is_told_as_often_as_was_asked_for_and_nothing_else(tmp_path: Path) -> None:
+def test_every_fact_has_the_configured_number_of_sentences_and_no_other_fact_has_any(
+    tmp_path: Path,
+) -> None:
     store = default_knowledge(tmp_path, SMALL)
     benchmark = store.benchmarks["full"]
     sentences = store.sentences(np.arange(store.num_rows))
@@ -53,7 +55,7 @@ def test_every_fact_is_told_as_often_as_was_asked_for_and_nothing_else(tmp_path:
     assert told == len(sentences)
 
 
-def test_equal_settings_give_equal_bytes_and_another_seed_another_world(tmp_path: Path) -> None:
+def test_equal_settings_give_equal_bytes_and_another_seed_other_ones(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_knowledge(tmp_path / name, SMALL)
     write_knowledge(tmp_path / "c", SMALL.model_copy(update={"seed": 1}))
