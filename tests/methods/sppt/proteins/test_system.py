@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from raybio.core.config import override
 from raybio.core.errors import CheckpointError, ConfigError, DivergedError
 from raybio.core.interfaces import Collective
+from raybio.methods.sppt.link_retrieval import CUTOFFS
 from raybio.methods.sppt.proteins.config import Config
 from raybio.methods.sppt.proteins.system import build
 from raybio.store.store import Store
@@ -177,3 +178,18 @@ def test_another_tokenizer_is_refused_when_a_run_goes_on(tiny_store: Store, tmp_
         list(fit(other, config, checkpoints=CheckpointStore(tmp_path)))
     esm = build(tiny_config(NAME, **{"encoder.vocabulary": "esm"}), tiny_store.path)
     assert esm.data_digest != system.data_digest
+
+
+def test_report_and_metrics_hold_precision_and_recall_at_the_cut_offs(tiny_store: Store) -> None:
+    system = build(tiny_config(NAME), tiny_store.path)
+    names = {f"{measure}_at_{k}" for measure in ("precision", "recall") for k in CUTOFFS}
+    metrics = system.evaluate(system.model, SingleProcess())
+    assert {f"train/link_{name}" for name in names} <= metrics.keys()
+    scores = system.final_evaluate(system.model, SingleProcess()).scores
+    for stage in ("chance", "random", "initial", "trained"):
+        train = scores[stage]["train"]
+        assert names <= train.keys(), stage
+        recalls = [train[f"recall_at_{k}"]["value"] for k in CUTOFFS]
+        assert recalls == sorted(recalls), stage
+        for k in CUTOFFS:
+            assert 0 <= train[f"precision_at_{k}"]["value"] <= 1, (stage, k)
