@@ -46,7 +46,7 @@ from raybio.methods.mtb_mccl.mccl.classifier import (
     score_predictions,
 )
 from raybio.methods.mtb_mccl.mccl.config import LINEAR
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import FrozenEncoder
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import FrozenEncoder
 from raybio.methods.mtb_mccl.mccl.frozen_probe import KNN_SETTINGS, L2, softmax_classifier
 from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
 from raybio.methods.relation_graphs import system as relation_graphs

@@ -10,10 +10,10 @@ import numpy as np
 
 from raybio.core.config import fingerprint
 from raybio.core.errors import ConfigError
-from raybio.methods.sppt.downstream.config import TASKS, Config
-from raybio.methods.sppt.downstream.formats import read_task_files
+from raybio.methods.sppt.downstream.config import TASKS, Config, TaskConfig
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.store import SPLITS, TaskStore
-from raybio.methods.sppt.downstream.tasks import TaskConfig, prepare_task
 from raybio.runtime.run.options import RunOptions, default_folder
 from raybio.store.demo_corpus import cached_store
 from raybio.store.sources import check_readable_files, describe_files
@@ -118,7 +118,7 @@ def kept_task(name: str, data: Path) -> TaskStore:
                     f"{num:,} of {rows:,} {split} rows stand in training too, whatever their label there",
                     flush=True,
                 )
-        for split, names in store.untaught_classes().items():
+        for split, names in store.classes_absent_from_training().items():
             print(
                 f"no training row has these classes of {split}, which are always told wrong: {', '.join(names[:5])}"
             )

@@ -195,8 +195,7 @@ def scorer(
     if metric not in ("euclidean", "cosine", "dot"):
         raise ValueError(f"metric is {metric!r}, want 'euclidean', 'cosine' or 'dot'")
     # On the unit sphere, cosines have the order of distances, and distances resolve cosines near 1
-    # far better. Zero vectors get an axis of their own: their cosine is 1 with each other and 0 with
-    # all others.
+    # far better. Zero vectors get an axis of their own: their cosine is 1 with each other, else 0.
     anchors = _Vectors.of(anchor_ND, metric)
     candidates = anchors if candidate_MD is None else _Vectors.of(candidate_MD, metric)
     parts = (anchors,) if candidate_MD is None else (anchors, candidates)

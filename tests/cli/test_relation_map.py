@@ -121,7 +121,7 @@ def test_pairs_of_one_document_that_a_model_lays_together_lie_together_in_its_ma
     (position_S2,) = relation_map.relation_maps([str(models[0])], tiny_documents, shown).values()
     frozen = relation_map.load_frozen(str(models[0]))
     embedding_SD = relation_map.normalise(
-        relation_map._embedded(frozen, tiny_documents, shown)
+        relation_map._embed(frozen, tiny_documents, shown)
     ).numpy()
     cosine_SS = embedding_SD @ embedding_SD.T
     distance_SS = np.linalg.norm(position_S2[:, None] - position_S2[None], axis=-1)

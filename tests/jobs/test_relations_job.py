@@ -11,7 +11,7 @@ from raybio.core.config import override_all
 from raybio.core.records import read_record
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.encoder import read_parts
-from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
+from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.methods.mtb_mccl.mtb.config import DEMO
 from raybio.training.loop import fit

@@ -13,7 +13,7 @@ from raybio.methods.contrastive_probe.accuracy import (
 )
 from raybio.methods.contrastive_probe.benchmark.probe_benchmark import ProbeBenchmark
 from raybio.methods.contrastive_probe.config import ProbeConfig
-from raybio.methods.mtb_mccl.mtb.evaluate import pair_chance, pair_metrics
+from raybio.methods.mtb_mccl.mtb.scores import pair_chance, pair_metrics
 from raybio.methods.sppt.graph.csr import Graph
 from raybio.methods.sppt.scores import link_chance
 from raybio.ops.retrieval import Retrieval

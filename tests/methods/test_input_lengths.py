@@ -12,9 +12,9 @@ from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
 from raybio.encoders import input_lengths as counting
 from raybio.methods import METHODS
-from raybio.methods.sppt.downstream.formats import read_task_files
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.downstream.tasks import prepare_task
 from raybio.runtime.run.checks import check_spec
 from raybio.runtime.run.spec import RunSpec
 from raybio.store.store import Store

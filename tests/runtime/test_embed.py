@@ -18,7 +18,7 @@ from raybio.encoders.config import TextEncoderConfig
 from raybio.encoders.export import export_text_encoder
 from raybio.encoders.text import TextEncoder, build_text_encoder
 from raybio.methods import METHODS
-from raybio.methods.sppt.downstream.model import TaskModel
+from raybio.methods.sppt.downstream.encoder import TaskModel
 from raybio.methods.sppt.proteins.config import EncoderConfig
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder, build_protein_encoder
 from raybio.methods.sppt.proteins.export import export_encoder

@@ -48,7 +48,7 @@ def relations(
         )
     if out is not None:
         check_writable_file(out)
-    from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
+    from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
     from raybio.methods.mtb_mccl.mccl.report import report_data, report_markdown
 
     evaluation = evaluate_relations(model_folder(model, "--model"), store, split, say=print)
@@ -58,7 +58,7 @@ def relations(
         str(evaluation.knn_settings),
         evaluation.confusion_CC,
         chance=evaluation.chance,
-        cuts=evaluation.cuts,
+        truncation=evaluation.truncation,
     )
     print(report_markdown(data, f"{model} on the {split} documents of {store}"))
     write_scores(out, data)
@@ -93,7 +93,7 @@ def relation_probe(
     model = model_folder(model, "--model")
     check_model_sources([model])
     documents = _documents(store, ("train", "dev", "test"))
-    from raybio.methods.mtb_mccl.mccl.frozen_pairs import truncation_remarks
+    from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
     from raybio.methods.mtb_mccl.mccl.frozen_probe import probe_relations
     from raybio.methods.mtb_mccl.mccl.probe_report import probe_data, probe_markdown
 

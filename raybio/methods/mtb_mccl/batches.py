@@ -1,4 +1,8 @@
-"""Typed batches of documents with entity pairs."""
+"""Typed batches of documents with entity pairs.
+
+Shape letters: R documents, L padded length, T tokens of all documents, M mentions, C links of
+mentions to entities, E entities, P pairs; R1 is R + 1 (CSR pointers).
+"""
 
 from dataclasses import dataclass
 
@@ -9,18 +13,18 @@ from raybio.core.batch import PaddedTokens, TokenBatch
 from raybio.ops.grouped import gather_segments, segment_starts
 
 Pairs = tuple[np.ndarray, np.ndarray]
-"""(head, tail): numbers of the entities of a document's pairs."""
+"""(head (P,), tail (P,)): the entities of each pair, as numbered in their document."""
 
 
 @dataclass(frozen=True)
 class PaddedDocuments(PaddedTokens):
-    """Some documents of a batch as a rectangle, with their mentions, entities and pairs numbered through.
+    """A padded micro-batch; mentions, entities and pairs are numbered across its documents.
 
     Attributes:
         row_M: document of each mention, a row of ``token_RL``.
-        position_M: position of its opening marker there.
+        position_M: position of the mention's opening marker in that row.
         mention_C: mention of each link.
-        entity_C: entity of each link; an entity none of whose mentions was read has no link.
+        entity_C: entity of each link. Entities whose mentions were all truncated have no link.
         num_entities: E.
         row_P: document of each pair.
         head_P: first entity of each pair.
@@ -39,18 +43,19 @@ class PaddedDocuments(PaddedTokens):
 
 @dataclass(frozen=True)
 class DocumentBatch(TokenBatch):
-    """Documents as sequences, whose embeddings are those of their pairs of entities.
+    """Documents as token sequences; the embeddings of a document are those of its entity pairs.
 
-    Everything lies end to end, document by document, and is numbered within its document.
+    All arrays are concatenated over documents. Mentions, entities and pairs are numbered within
+    their document.
 
     Attributes:
-        mention_indptr_R1: mentions of each document.
-        position_M: position in its document of the marker that opens a mention.
-        entity_indptr_R1: entities of each document.
-        link_indptr_R1: links of each document.
+        mention_indptr_R1: CSR pointers to the mentions of each document.
+        position_M: position of the mention's opening marker in its document.
+        entity_indptr_R1: CSR pointers to the entities of each document.
+        link_indptr_R1: CSR pointers to the links of each document.
         mention_C: mention of a link.
-        entity_C: entity of a link; a mention may belong to several.
-        pair_indptr_R1: pairs of each document.
+        entity_C: entity of a link; a mention may belong to several entities.
+        pair_indptr_R1: CSR pointers to the pairs of each document.
         head_P: first entity of a pair.
         tail_P: second entity of a pair.
     """
@@ -67,23 +72,21 @@ class DocumentBatch(TokenBatch):
 
     @property
     def num_embeddings(self) -> int:
-        """Pairs of all documents."""
+        """Number of pairs of all documents."""
         return len(self.head_P)
 
     def embedding_rows(self, row_M: Tensor) -> Tensor:
-        """Numbers of the pairs of documents ``row_M``."""
+        """Return the numbers of the pairs of documents ``row_M``."""
         return gather_segments(self.pair_indptr_R1, row_M)[0]
 
     def pad(self, row_M: Tensor, pad_id: int) -> PaddedDocuments:
-        """Documents ``row_M`` as a rectangle, with what lies in them."""
+        """Return documents ``row_M`` as a rectangle, with their mentions, entities and pairs."""
         tokens = super().pad(row_M, pad_id)
         mentions, row_of_mention = gather_segments(self.mention_indptr_R1, row_M)
         links, row_of_link = gather_segments(self.link_indptr_R1, row_M)
         pairs, row_of_pair = gather_segments(self.pair_indptr_R1, row_M)
-        first_mention_M, first_entity_M = (
-            segment_starts(self.mention_indptr_R1, row_M),
-            segment_starts(self.entity_indptr_R1, row_M),
-        )
+        first_mention_M = segment_starts(self.mention_indptr_R1, row_M)
+        first_entity_M = segment_starts(self.entity_indptr_R1, row_M)
         return PaddedDocuments(
             token_RL=tokens.token_RL,
             mask_RL=tokens.mask_RL,
@@ -101,10 +104,10 @@ class DocumentBatch(TokenBatch):
 
 @dataclass(frozen=True)
 class LabelledDocumentBatch(DocumentBatch):
-    """One worker's shard of a step of relation extraction.
+    """One worker's shard of a fine-tuning step.
 
     Attributes:
-        label_PC: True where a pair has a relation, (P, C) with "none" as class 0.
+        label_PC: bool (P, C), True for each class of a pair; class 0 is NA (no relation).
     """
 
     label_PC: Tensor
@@ -112,11 +115,11 @@ class LabelledDocumentBatch(DocumentBatch):
 
 @dataclass(frozen=True)
 class TwinDocumentBatch(DocumentBatch):
-    """One worker's shard of a step of matching the blanks: its documents, and then the same ones once more.
+    """One worker's shard of an MTB step: its documents, followed by the same documents again.
 
     Attributes:
-        id_N: number of the two entities of each pair of the first half, the same in all documents.
-        type_N: number of their types, in order.
+        id_N: number of each entity pair of the first half, equal across documents.
+        type_N: number of the pair's (head type, tail type).
     """
 
     id_N: Tensor

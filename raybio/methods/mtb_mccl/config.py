@@ -1,4 +1,4 @@
-"""Settings that MTB and MCCL share."""
+"""Encoder settings that MTB and MCCL share."""
 
 from typing import Literal
 
@@ -8,19 +8,21 @@ from raybio.encoders.config import TextEncoderConfig
 
 
 class RelationEncoderConfig(TextEncoderConfig):
-    """Which encoder reads documents, and how a pair is made of it."""
+    """The encoder of documents, and how it builds the embedding of an entity pair."""
 
     max_length: int | Literal["auto"] = Field(
         default=512,
-        description="tokens that are read at once, special ones included; longer documents are read in overlapping "
-        "windows, up to max_document_tokens",
+        description="tokens per window, special tokens included; longer documents are read in "
+        "overlapping windows, up to max_document_tokens",
     )
     max_document_tokens: int = Field(
         1022,
         ge=8,
-        description="tokens of a document, markers and special ones included; longer ones are cut",
+        description="tokens per document, markers and special tokens included; longer documents "
+        "are truncated",
     )
     projection: Literal["linear", "none"] = Field(
         "linear",
-        description="how a pair is made of two entities and their context: a linear map, or their plain chain",
+        description="embedding of a pair: a linear map of both entities and their context, or "
+        "their concatenation",
     )

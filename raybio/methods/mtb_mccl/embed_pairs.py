@@ -1,6 +1,6 @@
-"""Embeddings of pairs of entities of stored documents.
+"""Embed entity pairs of stored documents, without gradient.
 
-P pairs, document by document; D width.
+Shape letters: N documents, P pairs in the order of their documents, D embedding width.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ from raybio.training.embed import embed_rows
 
 
 class EmbeddedPairs(NamedTuple):
-    """Pairs of entities, document by document.
+    """Embedded entity pairs in the order of their documents.
 
     Attributes:
         embedding_PD: float32, on the model's device.
-        row_P: document.
+        row_P: document, a row of the store.
         head_P: first entity, as numbered in its document.
         tail_P: second entity.
     """
@@ -41,15 +41,15 @@ def embed_pairs(
     max_tokens: int,
     is_blank: Callable[[int], np.ndarray | None] = lambda row: None,
 ) -> EmbeddedPairs:
-    """Embed pairs of documents, without gradient, divided over the workers.
+    """Embed pairs of documents; the workers share the documents.
 
     Args:
         model: the encoder.
-        reader: documents as it reads them.
+        reader: reads documents for this encoder.
         pairs: document -> (head, tail) of its pairs.
         collective: the other workers.
-        max_tokens: padded tokens that are encoded at once.
-        is_blank: document -> which of its entities lose their words; None: none of them.
+        max_tokens: padded tokens encoded at once.
+        is_blank: document -> bool (E,), True for entities to be blanked; None blanks none.
     """
 
     def read(rows: np.ndarray) -> DocumentBatch:
@@ -58,10 +58,11 @@ def embed_pairs(
             reader.arrays(rows.tolist(), marked, [pairs[row] for row in rows.tolist()])
         )
 
-    row_N, nothing = np.array(list(pairs), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    row_N = np.array(list(pairs), dtype=np.int64)
+    nothing = np.zeros(0, dtype=np.int64)
     return EmbeddedPairs(
         embed_rows(model, read, row_N, collective, max_tokens=max_tokens),
-        np.repeat(row_N, [len(pair[0]) for pair in pairs.values()]),
-        np.concatenate([nothing, *(pair[0] for pair in pairs.values())]),
-        np.concatenate([nothing, *(pair[1] for pair in pairs.values())]),
+        np.repeat(row_N, [len(head_P) for head_P, _ in pairs.values()]),
+        np.concatenate([nothing, *(head_P for head_P, _ in pairs.values())]),
+        np.concatenate([nothing, *(tail_P for _, tail_P in pairs.values())]),
     )

@@ -1,4 +1,15 @@
-"""Encoder."""
+"""Encoder of entity pairs in documents (Zhou et al., 2023, Section 3; the architecture of ATLOP).
+
+Markers surround every mention. Of a pair (h, t):
+
+    mention    state at its opening marker, in the last layer
+    entity     h = logsumexp of its mentions, elementwise; attention A_h = their mean attention row
+    context    c = H^T a,  a = q / (sum q + 1e-5),  q = sum over heads of A_h * A_t
+    pair       z = W [h; t; c], linear, without bias
+
+Shape letters: R documents, L padded length, D width, H heads, M mentions, C links of mentions to
+entities, E entities, P pairs.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,24 +39,23 @@ from raybio.ops.grouped import grouped_logsumexp, grouped_mean
 from raybio.ops.similarity import at_least_fp32
 
 PARTS = "relation.safetensors"
-
+"""File of an exported folder: the weights next to the transformer's."""
 
 OPENING, CLOSING, BLANK = "[E]", "[/E]", "[BLANK]"
-
 
 _EPSILON = 1e-5
 
 
 class RelationEncoder(Encoder):
-    """A transformer that embeds pairs of entities; an ``raybio.core.interfaces.Encoder`` over ``PaddedDocuments``.
+    """A transformer that embeds entity pairs: an ``Encoder`` over ``PaddedDocuments``.
 
     Attributes:
-        text: the transformer and its tokenizer, which knows the markers.
+        text: the transformer and its tokenizer, which has the markers.
         projection: W, or None.
         width: numbers in the embedding of a pair.
         pad_id: token id of padding.
-        mask_head: head of masked language modelling, or None; see ``add_mask_head``.
-        head: what a system trains beside the encoder, or None.
+        mask_head: masked-language-model head, or None; see ``add_mask_head``.
+        head: parameters that a method trains next to the encoder, or None.
     """
 
     mask_head: MaskHead | None
@@ -54,36 +64,41 @@ class RelationEncoder(Encoder):
     def __init__(self, text: TextEncoder, *, is_projected: bool) -> None:
         """Wrap a text encoder whose tokenizer has the markers."""
         super().__init__()
-        self.text, self.pad_id = text, text.pad_id
+        self.text = text
+        self.pad_id = text.pad_id
         self.projection = (
             nn.Linear(3 * text.width, text.width, bias=False) if is_projected else None
         )
         self.width = text.width if is_projected else 3 * text.width
-        self.mask_head, self.head = None, None
+        self.mask_head = None
+        self.head = None
         record_attention(text.model)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Last hidden states (R, L, D), and embeddings of the pairs (P, ``width``), these in float32 or wider."""
+        """Return last hidden states (R, L, D) and pair embeddings (P, ``width``).
+
+        Pair embeddings are computed in float32 or wider.
+        """
         if not isinstance(tokens, PaddedDocuments):
             raise TypeError(
                 f"a relation encoder reads PaddedDocuments, got {type(tokens).__name__}"
             )
-        found = read_in_windows(self._read, tokens, self.text.max_tokens)
-        state_RLD = at_least_fp32(found.hidden_RLD)
-        entity_C, num_entities = tokens.entity_C, tokens.num_entities
+        encoded = read_in_windows(self._encode, tokens, self.text.max_tokens)
+        state_RLD = at_least_fp32(encoded.hidden_RLD)
+        entity_C = tokens.entity_C
+        num_entities = tokens.num_entities
         state_MD = state_RLD[tokens.row_M, tokens.position_M]
         state_ED = grouped_logsumexp(state_MD[tokens.mention_C], entity_C, num_entities)
-        attention_EHL = grouped_mean(
-            found.rows(tokens.row_M, tokens.position_M)[tokens.mention_C], entity_C, num_entities
-        )
+        attention_MHL = encoded.attention_rows(tokens.row_M, tokens.position_M)
+        attention_EHL = grouped_mean(attention_MHL[tokens.mention_C], entity_C, num_entities)
         context_PD = _contexts(attention_EHL, state_RLD, tokens)
         pair_PX = torch.cat([state_ED[tokens.head_P], state_ED[tokens.tail_P], context_PD], 1)
         embedding_PD = pair_PX if self.projection is None else self.projection(pair_PX)
-        return Encoded(found.hidden_RLD, at_least_fp32(embedding_PD))
+        return Encoded(encoded.hidden_RLD, at_least_fp32(embedding_PD))
 
     @property
     def markers(self) -> dict[str, Any]:
-        """Token ids that are no words, by the names that documents are marked with.
+        """Special token ids, keyed by the fields of ``documents.markers.Markers``.
 
         Raises:
             ConfigError: if the tokenizer has no mask token.
@@ -92,20 +107,22 @@ class RelationEncoder(Encoder):
         if tokenizer.mask_token_id is None:
             raise ConfigError("encoder.source: its tokenizer has no mask token; want one that has")
         prefix_ids, suffix_ids = special_ids_around(tokenizer)
-        named = {
+        token_by_field = {
             "opening_id": OPENING,
             "closing_id": CLOSING,
             "blank_id": BLANK,
             "mask_id": tokenizer.mask_token,
         }
-        ids = {name: tokenizer.convert_tokens_to_ids(token) for name, token in named.items()}
-        return {"prefix_ids": prefix_ids, "suffix_ids": suffix_ids, **ids}
+        id_by_field = {
+            field: tokenizer.convert_tokens_to_ids(token) for field, token in token_by_field.items()
+        }
+        return {"prefix_ids": prefix_ids, "suffix_ids": suffix_ids, **id_by_field}
 
-    def _read(self, tokens: PaddedTokens) -> StatesAndAttention:
+    def _encode(self, tokens: PaddedTokens) -> StatesAndAttention:
         return encode_with_attention(self.text.model, tokens)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Scores (K, V) of the vocabulary.
+        """Return scores (K, V) of the vocabulary.
 
         Raises:
             NotImplementedError: before ``add_mask_head``.
@@ -117,40 +134,43 @@ class RelationEncoder(Encoder):
         return self.mask_head(hidden_KD, self.text.model.get_input_embeddings().weight)
 
     def add_mask_head(self, config: RelationEncoderConfig, *, seed: int) -> None:
-        """Add a head of masked language modelling whose last map is the word embeddings' own.
+        """Add a masked-language-model head whose output layer shares the word embeddings.
 
-        Its weights are those of the source, be it a language model or an export of ``export_relation_encoder``; where
-        that has none, or layers were left out between the two, they are drawn from ``seed``.
+        The head is loaded from the source: a language model, or an export of
+        ``export_relation_encoder``. It is drawn from ``seed`` if the source has none, or if
+        ``num_layers_kept`` removes layers below it.
 
         Raises:
             ConfigError: if the source cannot be found or reached.
         """
-        is_whole = config.num_layers_kept is None
+        keeps_all_layers = config.num_layers_kept is None
 
         def weights() -> dict[str, Tensor] | None:
-            own = {
-                name.removeprefix("mask_head."): part
-                for name, part in read_parts(config.source).items()
+            if not keeps_all_layers:
+                return None
+            exported = {
+                name.removeprefix("mask_head."): weight
+                for name, weight in read_parts(config.source).items()
             }
-            return own if "dense.weight" in own else read_mask_head(config.source, config.revision)
+            if "dense.weight" in exported:
+                return exported
+            return read_mask_head(config.source, config.revision)
 
         self.mask_head = build_mask_head(
-            self.text.model,
-            seed=seed,
-            weights=weights if is_whole else lambda: None,
-            source=config.source,
+            self.text.model, seed=seed, weights=weights, source=config.source
         )
 
 
 def build_relation_encoder(
     config: RelationEncoderConfig, *, seed: int, count_by_word: Mapping[str, int] | None = None
 ) -> RelationEncoder:
-    """The encoder that ``config`` describes; see ``build_text_encoder``.
+    """Build the encoder that ``config`` describes; see ``build_text_encoder``.
 
-    A folder that ``export_relation_encoder`` wrote brings its projection.
+    The projection of a folder that ``export_relation_encoder`` wrote is loaded, too.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, or does
+            not return its attention.
     """
     text = build_text_encoder(config, seed=seed, count_by_word=count_by_word)
     with seeded_weights(seed):
@@ -163,27 +183,34 @@ def build_relation_encoder(
 
 
 def read_parts(source: str) -> dict[str, Tensor]:
-    """What an exported folder holds beside the transformer, by name; nothing if it is no such folder."""
+    """Return the weights that an exported folder holds next to the transformer's, by name.
+
+    Other sources have none.
+    """
     path = Path(source).expanduser() / PARTS
     return load_file(path) if path.is_file() else {}
 
 
 def add_markers(text: TextEncoder) -> None:
-    """Give tokenizer and model the markers that they do not have yet."""
+    """Add the markers that tokenizer and model do not have yet."""
     tokenizer: PreTrainedTokenizerFast = text.tokenizer
     tokenizer.add_tokens([OPENING, CLOSING, BLANK], special_tokens=True)
-    known = text.model.config.vocab_size
-    if len(tokenizer) > known:
-        text.model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        with torch.no_grad():
-            # Drawn as the known words lie: far from all of them, a marker would drown what it marks.
-            weight_VD = text.model.get_input_embeddings().weight
-            std_D, mean_D = torch.std_mean(weight_VD[:known], dim=0)
-            weight_VD[known:] = mean_D + std_D * torch.randn_like(weight_VD[known:])
+    num_known = text.model.config.vocab_size
+    if len(tokenizer) <= num_known:
+        return
+    text.model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    with torch.no_grad():
+        # Drawn from the distribution of the known words: an outlier would dominate its mention.
+        weight_VD = text.model.get_input_embeddings().weight
+        std_D, mean_D = torch.std_mean(weight_VD[:num_known], dim=0)
+        weight_VD[num_known:] = mean_D + std_D * torch.randn_like(weight_VD[num_known:])
 
 
 def _contexts(attention_EHL: Tensor, state_RLD: Tensor, tokens: PaddedDocuments) -> Tensor:
-    """What both entities of a pair attend to (P, D): document by document, since (P, H, L) of all would be much."""
+    """Return the localized context (P, D) of each pair.
+
+    Documents are processed one by one: (P, H, L) of all of them at once would not fit in memory.
+    """
     contexts = []
     sizes = torch.bincount(tokens.row_P, minlength=len(state_RLD)).tolist()
     for state_LD, head_P, tail_P in zip(

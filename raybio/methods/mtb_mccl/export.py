@@ -1,4 +1,9 @@
-"""Export."""
+"""Export a relation encoder as a folder.
+
+The folder is an ordinary text encoder (transformer and tokenizer) plus the projection and heads
+(``relation.safetensors``), how documents are read and classified (``relation.json``), and the
+reference set of classwise kNN (``reference_set.safetensors``).
+"""
 
 import json
 from collections.abc import Mapping
@@ -12,18 +17,23 @@ from raybio.core.files import atomic_folder
 from raybio.encoders.export import export_text_encoder
 from raybio.methods.mtb_mccl.encoder import PARTS, RelationEncoder
 
-SETTINGS, REFERENCE_SET = "relation.json", "reference_set.safetensors"
+SETTINGS = "relation.json"
+
+REFERENCE_SET = "reference_set.safetensors"
 
 
-_PAIRS = f"""Trained were embeddings of pairs of entities in documents, and not of texts: the code above gives the plain
-transformer's. {PARTS} holds the projection that makes pairs of its states and attention, {SETTINGS} how documents are
-read. raybio goes on with this folder (`jobs/relation_finetune.py --init .`)"""
+_PAIR_NOTE = (
+    "This model was trained to embed pairs of entities in documents, not texts: the code above "
+    f"returns the embedding of the plain transformer. {PARTS} holds the projection that maps "
+    f"states and attention to pairs; {SETTINGS} states how documents are read. raybio continues "
+    "from this folder: `jobs/relation_finetune.py --init .`."
+)
 
+_REFERENCE_NOTE = f"{REFERENCE_SET} holds the labelled pairs that new pairs are compared with."
 
-_REFERENCE_SET = f"""; {REFERENCE_SET} holds the labelled pairs that others are compared with"""
-
-
-_RELATIONS = """. `jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv` finds relations"""
+_RELATION_NOTE = (
+    "Find relations: `jobs/extract_relations.py --model . --input DOCUMENTS --out relations.tsv`."
+)
 
 
 def export_relation_encoder(
@@ -34,41 +44,42 @@ def export_relation_encoder(
     settings: Mapping[str, Any],
     reference: Mapping[str, Tensor] | None = None,
 ) -> Path:
-    """Write transformer, tokenizer with the markers, projection, heads and settings; an older export is replaced.
+    """Write transformer, tokenizer with the markers, projection, heads and settings.
+
+    An older export in ``directory`` is replaced.
 
     Args:
         encoder: what to export; not changed.
         directory: the folder to write.
         card: see ``export_text_encoder``.
-        settings: what whoever classifies with it has to know, as plain JSON.
-        reference: the labelled pairs that new ones are compared with, if there are any.
+        settings: how the encoder reads documents and classifies pairs, as plain JSON.
+        reference: labelled pairs that new pairs are compared with, if any.
 
     Returns:
         ``directory``.
     """
-    told = (
-        _PAIRS
-        + (_REFERENCE_SET if reference is not None else "")
-        + (_RELATIONS if "relations" in settings else "")
-        + "."
-    )
+    notes = [_PAIR_NOTE]
+    if reference is not None:
+        notes.append(_REFERENCE_NOTE)
+    if "relations" in settings:
+        notes.append(_RELATION_NOTE)
+    weights = {
+        name: weight
+        for name, weight in encoder.state_dict().items()
+        if not name.startswith("text.")
+    }
     with atomic_folder(Path(directory)) as folder:
-        export_text_encoder(encoder.text, folder, card={**card, "Pairs of entities": told})
-        own = {
-            name: weight
-            for name, weight in encoder.state_dict().items()
-            if not name.startswith("text.")
-        }
-        save_file(
-            {name: weight.detach().cpu().contiguous() for name, weight in own.items()},
-            folder / PARTS,
+        export_text_encoder(
+            encoder.text, folder, card={**card, "Pairs of entities": " ".join(notes)}
         )
+        _save(weights, folder / PARTS)
         (folder / SETTINGS).write_text(
             json.dumps(dict(settings), indent=2) + "\n", encoding="utf-8"
         )
         if reference is not None:
-            save_file(
-                {name: part.detach().cpu().contiguous() for name, part in reference.items()},
-                folder / REFERENCE_SET,
-            )
+            _save(reference, folder / REFERENCE_SET)
     return Path(directory)
+
+
+def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)

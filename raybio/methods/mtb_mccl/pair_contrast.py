@@ -1,14 +1,20 @@
 """Contrastive losses with any number of positives per anchor.
 
-Each positive is contrasted with the negatives alone, not with the other positives. A term is an ordered pair (i, j)
-of an anchor and one of its positives; with cosines s and temperature tau it is
+Each positive is contrasted with the negatives alone, not with the other positives. A term is an
+ordered pair (i, j) of an anchor and one of its positives; with cosines s and temperature tau it is
 
     -log( e^(s_ij / tau) / (e^(s_ij / tau) + sum over negatives k of i of e^(s_ik / tau)) )
 
-which is L_rel of Zhou et al., 2023. The three losses differ in what positives and negatives are.
+which is L_rel of Zhou et al., 2023 (Section 3.2). The three losses differ in what positives and
+negatives are:
 
-Shape letters: N anchors, M candidates, of which the anchors are rows, A anchors with a positive, D embedding width,
-R classes, I distinct ids, B anchors of a block.
+    matching_the_blanks    same entity pair; other entity pairs of another type    (MTB, L_rel)
+    supervised_contrast    same class; other classes                               (SupCon)
+    multi_label_contrast   a shared label; no shared label                         (not in the
+    paper)
+
+Shape letters: N anchors, M candidates (the anchors are rows of them), A anchors with a positive,
+D embedding width, R classes, I distinct ids, B anchors of a block.
 """
 
 from collections.abc import Callable
@@ -25,14 +31,14 @@ _ENTRIES_AT_ONCE = 1 << 20  # scores of a block stay in the cache
 
 
 Relate = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Rows (B,) of the candidates -> masks of the positives and of the negatives of each row, bool (B, M)."""
+"""Rows (B,) of the candidates -> masks of each row's positives and negatives, bool (B, M) each."""
 
 
 class ContrastSum(NamedTuple):
     """The sum of the terms of this worker's anchors, and the number of terms (int64).
 
-    Sums, counts and gradients add up over workers to those of one worker with all rows. A worker's share of the mean
-    is ``total / collective.all_sum(num_terms).clamp(min=1)``.
+    Sums, counts and gradients add up over workers to those of one worker with all rows. A worker's
+    share of the mean is ``total / collective.all_sum(num_terms).clamp(min=1)``.
     """
 
     total: Tensor
@@ -56,20 +62,23 @@ def matching_the_blanks(
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
-    """Pull occurrences of an entity pair together and push pairs of other types apart (L_rel of Zhou et al., 2023).
+    """Return the sum of L_rel: occurrences of an entity pair attract, pairs of other types repel.
 
-    Positives are rows with the same entity pair. Negatives are rows of other entity pairs whose type differs; other
-    entity pairs of the same type are neither. A term without negatives is 0. Only anchors with a positive are scored,
-    in blocks as in ``info_nce``. It can be differentiated once.
+    Positives are rows with the same entity pair. Negatives are rows of other entity pairs whose
+    type differs; other entity pairs of the same type are neither. A term without negatives is 0.
+    Only anchors with a positive are scored, in blocks as in ``info_nce``. It can be differentiated
+    once.
 
     Args:
         pair_ND: anchors; their length does not matter.
-        entity_pair_id_N: int64, equal for occurrences of the same entity pair; -1 is no one's positive, not even of
-            another -1.
+        entity_pair_id_N: int64, equal for occurrences of the same entity pair; -1 is no one's
+            positive, not even of another -1.
         type_N: int64, equal for the same (subject type, object type).
         temperature: tau > 0; may be a learned scalar.
-        type_filter: False makes all other entity pairs negatives, of the same type too (the paper's ablation).
-        other_MD: candidates: with several workers the pairs of all of them, gathered with gradient; None: the anchors.
+        type_filter: False makes all other entity pairs negatives, of the same type too (the paper's
+            ablation).
+        other_MD: candidates: with several workers the pairs of all of them, gathered with gradient;
+            None: the anchors.
         other_entity_pair_id_M: entity pairs of the candidates.
         other_type_M: types of the candidates.
         offset: the anchors are ``other_MD[offset : offset + N]``.
@@ -102,11 +111,12 @@ def supervised_contrast(
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
-    """Pull rows of one class together and push all others apart (SupCon in the form of Zhou et al., 2023).
+    """Return the sum of SupCon in the form of Zhou et al., 2023: rows of one class attract.
 
-    The term of an anchor is the mean over its positives, the rows of its class, with all rows of other classes as
-    negatives. Anchors without a positive have no term. Unlike Khosla et al. (2020), an anchor's other positives are
-    not in the denominator. Arguments as for ``matching_the_blanks``; ``label_N`` int64.
+    The term of an anchor is the mean over its positives, the rows of its class, with all rows of
+    other classes as negatives. Anchors without a positive have no term. Unlike Khosla et al.
+    (2020), an anchor's other positives are not in the denominator. Arguments as for
+    ``matching_the_blanks``; ``label_N`` int64.
     """
     other_MD, label_M = with_others(pair_ND, (label_N,), other_MD, (other_label_M,), offset)
 
@@ -131,10 +141,11 @@ def multi_label_contrast(
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
-    """Compute ``supervised_contrast`` for rows with several labels: positives share a label, negatives share none.
+    """Return the sum of SupCon for rows with several labels: positives share a label.
 
-    Not in the paper, which leaves SupCon undefined there; with one label per row it equals ``supervised_contrast``.
-    Give pairs without a relation the label NA: a row without any label is a negative of all.
+    Not in the paper, which leaves SupCon undefined there; with one label per row it equals
+    ``supervised_contrast``. Give pairs without a relation the label NA: a row without any label is
+    a negative of all.
 
     Arguments as for ``matching_the_blanks``; ``label_NR`` bool.
     """
@@ -164,11 +175,13 @@ def contrast_sum(
 ) -> ContrastSum:
     """Sum the terms of all anchors and their positives, as defined at the top of this module.
 
-    Blocks of anchors are scored and their gradient is taken at once, as in ``info_nce``. It can be differentiated once.
+    Blocks of anchors are scored and their gradient is taken at once, as in ``info_nce``. It can be
+    differentiated once.
 
     Args:
         pair_ND: anchors.
-        other_MD: candidates; the anchors are its rows from ``offset`` on, and no candidates of themselves.
+        other_MD: candidates; the anchors are its rows from ``offset`` on, and no candidates of
+            themselves.
         relate: returns positives and negatives.
         has_positive_N: bool; anchors without a positive add nothing and are not scored.
         offset: of the anchors among the candidates.
@@ -200,7 +213,8 @@ def with_others(
     """Return the candidates and their ids or labels: the given ones, or the anchors' own.
 
     Raises:
-        ValueError: if only some of them are given, or the anchors are not the rows from ``offset`` on.
+        ValueError: if only some of them are given, or the anchors are not the rows from ``offset``
+            on.
     """
     num_given = sum(given is not None for given in (other_MD, *code_M))
     if num_given not in (0, 1 + len(code_M)):
@@ -214,27 +228,29 @@ def with_others(
     num_candidates = len(candidates[0])
     if not 0 <= offset <= num_candidates - num_anchors:
         raise ValueError(
-            f"offset is {offset}, want it in [0, {num_candidates - num_anchors}]: anchors are rows of other_MD"
+            f"offset is {offset}, want it in [0, {num_candidates - num_anchors}]: anchors are rows "
+            "of other_MD"
         )
     for code, other in zip(code_N, candidates[1:], strict=True):
         if len(code) != num_anchors or len(other) != num_candidates:
             raise ValueError(
-                f"{len(code)} and {len(other)} ids or labels for {num_anchors} anchors and {num_candidates} candidates; "
+                f"{len(code)} and {len(other)} ids or labels for {num_anchors} anchors and "
+                f"{num_candidates} candidates; "
                 "want one each"
             )
         if not torch.equal(other[offset : offset + num_anchors], code):
             raise ValueError(
-                f"the anchors' ids or labels differ from those of the candidates from row {offset} on; gather pairs and "
-                "labels in the same order"
+                f"the anchors' ids or labels differ from those of the candidates from row {offset} "
+                "on; gather pairs and labels in the same order"
             )
     return candidates
 
 
 def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[Relate, Tensor]:
-    """Return the relation of rows by their entity pairs, and which rows have a positive (bool, (M,)).
+    """Return the relation of rows by their entity pairs, and bool (M,): has a positive.
 
     Args:
-        id_M: int64, equal for occurrences of the same entity pair; -1 is no one's positive, not even of another -1.
+        id_M: int64, equal for occurrences of the same entity pair; -1 is nobody's positive.
         type_M: int64, equal for the same (subject type, object type).
         type_filter: negatives are of another type; False: they are all other entity pairs.
     """
@@ -252,7 +268,7 @@ def by_entity_pair(id_M: Tensor, type_M: Tensor, *, type_filter: bool) -> tuple[
 
 
 class _BlockedContrast(torch.autograd.Function):
-    """Sum of log(1 + exp(n_i - s_ij)), n_i = log of the sum over negatives; its gradient is made along with it."""
+    """Sum of log(1 + exp(n_i - s_ij)), n_i = logsumexp over negatives, with its gradient."""
 
     @staticmethod
     def forward(
@@ -264,7 +280,7 @@ class _BlockedContrast(torch.autograd.Function):
         by_anchor: bool,
         block_rows: int,
     ) -> tuple[Tensor, Tensor]:
-        """The sum and its number of terms; the gradients by queries and keys are kept for ``backward``."""
+        """Return the sum and its number of terms; keep the gradients for ``backward``."""
         wants_query, wants_key = ctx.needs_input_grad[:2]
         query_gradient_AD = torch.empty_like(query_AD) if wants_query else None
         key_gradient_MD = torch.zeros_like(key_MD) if wants_key else None
@@ -305,7 +321,7 @@ class _BlockedContrast(torch.autograd.Function):
     def backward(
         ctx: Any, gradient: Tensor, _: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
-        """The kept gradients, times that of the sum."""
+        """Return the kept gradients times the gradient of the sum."""
         query_gradient_AD, key_gradient_MD = ctx.saved_tensors
         return (
             None if query_gradient_AD is None else query_gradient_AD * gradient,

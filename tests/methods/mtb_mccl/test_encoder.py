@@ -183,7 +183,7 @@ def by_loops(model: RelationEncoder, batch: DocumentBatch) -> torch.Tensor:
     found = []
     for row in range(batch.num_rows):
         padded = batch.pad(torch.tensor([row]), model.pad_id)
-        hidden_RLD, rows = read_in_windows(model._read, padded, model.text.max_tokens)
+        hidden_RLD, rows = read_in_windows(model._encode, padded, model.text.max_tokens)
         first, behind = batch.mention_indptr_R1[row : row + 2].tolist()
         places = batch.position_M[first:behind].tolist()
         links = range(*batch.link_indptr_R1[row : row + 2].tolist())

@@ -13,7 +13,7 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
 from raybio.methods.mtb_mccl.mccl.classifier import GoldPairs, predict_classes
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
+from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
 from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
 from raybio.methods.mtb_mccl.mccl.predict import ExtractedRelation, extract_relations
 from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
@@ -103,7 +103,7 @@ def found_by(
 ) -> tuple[GoldPairs, np.ndarray, set[tuple]]:
     """The pairs of a split, their classes as an export tells them, and the facts that these are."""
     model = load_relation_model(folder)
-    asked = model.frozen.known(LabelledPairs(store, split, 1.0, seed=0))
+    asked = model.frozen.embed_gold(LabelledPairs(store, split, 1.0, seed=0))
     predicted_PC = predict_classes(model.classifier, rule, asked.pairs.embedding_PD)
     facts = {
         (store.document_id(row), head, tail, store.relation_names[label])
@@ -140,7 +140,8 @@ def test_an_export_writes_vertices_and_relations_from_head_to_tail(
 def test_the_loss_falls_and_relations_of_documents_never_seen_are_found(trained: Trained) -> None:
     assert trained.reports[-1].metrics["loss"] < 0.4 * trained.reports[0].metrics["loss"]
     f1 = {who: trained.value(who, "test", "f1") for who in ("initial", "trained")}
-    # Of a pair with one relation, pairs with both are nearer neighbours than pairs with none: SupCon lays no threshold.
+    # Of a pair with one relation, pairs with both are nearer neighbours than pairs with none:
+    # SupCon lays no threshold.
     least = {"mccl": 0.9, "ce": 0.9, "supcon": 0.6}[trained.kind]
     assert f1["trained"] > max(least, f1["initial"]), f1
 
@@ -156,7 +157,7 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
     trained: Trained, told
 ) -> None:
     store, raw = told
-    rule = KnnSettings(**trained.final.details["rules"]["trained"])
+    rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])
     for split in ("dev", "test"):
         _, _, facts = found_by(trained.folder, store, split, rule)
         in_train = facts_in_train(raw, split)
@@ -174,7 +175,7 @@ def test_the_scores_are_those_of_docreds_evaluation_on_the_facts_that_the_export
 def test_the_evaluated_export_has_all_scores_of_its_run(trained: Trained, told) -> None:
     for split in ("dev", "test"):
         found = evaluate_relations(trained.folder, told[0].path, split)
-        assert found.knn_settings._asdict() == trained.final.details["rules"]["trained"]
+        assert found.knn_settings._asdict() == trained.final.details["knn_settings"]["trained"]
         assert found.scores.values.keys() == MEASURES
         for measure, value in found.scores.values.items():
             assert value == pytest.approx(trained.value("trained", split, measure), abs=1e-6), (
@@ -185,7 +186,7 @@ def test_the_evaluated_export_has_all_scores_of_its_run(trained: Trained, told) 
 
 
 def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) -> None:
-    rule = KnnSettings(**trained.final.details["rules"]["trained"])
+    rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])
     asked, predicted_PC, _ = found_by(trained.folder, told[0], "test", rule)
     has_both_P = asked.label_PC[:, 1:].all(1)
     assert has_both_P.sum() >= 5
@@ -196,8 +197,8 @@ def test_a_pair_with_two_relations_is_found_with_both(trained: Trained, told) ->
 
 def test_a_relation_holds_where_its_score_is_above_that_of_none(trained: Trained, told) -> None:
     model = load_relation_model(trained.folder)
-    asked = model.frozen.known(LabelledPairs(told[0], "test", 1.0, seed=0))
-    rule = KnnSettings(**trained.final.details["rules"]["trained"])._replace(
+    asked = model.frozen.embed_gold(LabelledPairs(told[0], "test", 1.0, seed=0))
+    rule = KnnSettings(**trained.final.details["knn_settings"]["trained"])._replace(
         bias_weight=float(trained.kind == "mccl")
     )
     with torch.no_grad():

@@ -1,11 +1,12 @@
-"""BioC, as XML and as JSON: documents of passages with annotations, and relations between the ids of entities.
+"""Read BioC, as XML and as JSON: passages with annotations, and relations between entity ids.
 
-``identifier`` and ``type`` of an annotation, and ``entity1``, ``entity2`` and ``type`` of a relation, stand in infons.
+The infons of an annotation hold ``identifier`` and ``type``, those of a relation ``entity1``,
+``entity2`` and ``type``. XML documents are converted to the form of JSON first.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from raybio.methods.mtb_mccl.documents.entities import (
     DOCUMENT,
@@ -21,72 +22,77 @@ from raybio.store.quarantine import Quarantine
 from raybio.store.xml import stream_elements
 
 MOST_BLANKS = 10_000
+"""Passages further apart than this are not joined."""
+
+DISCONTINUOUS = "mention in several pieces"
+INCOMPLETE_MENTION = "mention without offsets and type"
+INCOMPLETE_RELATION = "relation without entity1, entity2 and type"
+MISPLACED_PASSAGES = "document whose passages are out of order, overlap or lie far apart"
 
 
-SEVERAL_PLACES = "mention in several pieces"
+class _Source(NamedTuple):
+    """Where a document comes from, for messages."""
 
+    path: Path
+    line: int
+    document_id: str
+    quarantine: Quarantine
 
-NO_PLACE = "mention without offsets and type"
-
-
-NO_ENDS = "relation without entity1, entity2 and type"
-
-
-NOT_IN_ORDER = "document whose passages are out of order, overlap or lie far apart"
+    def skip(self, kind: str, reason: str, detail: str) -> None:
+        self.quarantine.add(kind, reason, self.path.name, self.line, detail)
 
 
 def read_bioc_xml(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
-    """The documents of a ``<collection>``, in order.
+    """Yield the documents of a ``<collection>``, in order.
 
     Args:
         path: the file, plain or gzip.
-        quarantine: takes mentions whose text is not that at their offsets, and what lacks a field.
+        quarantine: receives mentions whose text is not the text at their offsets, and records that
+            lack a field.
 
     Raises:
-        DataError: as ``stream_elements``; what came before must not be used then.
+        DataError: as ``stream_elements``. Documents yielded before must be discarded.
     """
     for element in stream_elements(path, roots=("collection",), tags=("document",)):
         if element.tag == "document":
             line = element.sourceline or 1
-            yield from _document(_as_json(element), path, line, quarantine)
+            yield from _documents(_as_json(element), path, line, quarantine)
 
 
 def read_bioc_json(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
-    """The documents of an object with a list ``documents``, in order; arguments as for XML.
+    """Yield the documents of an object with a list ``documents``; arguments as for XML.
 
     Raises:
-        DataError: as ``stream_records``, and for a document that is not of the form.
+        DataError: as ``stream_records``, and for a document of another form.
     """
     for line, value in stream_records(path, "documents"):
-        yield from _document(value, path, line, quarantine)
+        yield from _documents(value, path, line, quarantine)
 
 
 def _as_json(document: Any) -> dict[str, Any]:
-    """An XML document in the form of JSON's."""
+    """Return an XML document in the form of JSON."""
     return {
         "id": _text(document, "id"),
-        "passages": [_unit(unit) for unit in document.iter("passage", "sentence")],
+        "passages": [_passage(element) for element in document.iter("passage", "sentence")],
         "relations": [{"infons": _infons(relation)} for relation in document.iter("relation")],
     }
 
 
-def _unit(element: Any) -> dict[str, Any]:
-    """A passage, or a sentence of one that has no text of its own."""
+def _passage(element: Any) -> dict[str, Any]:
+    """Return a passage, or a sentence of a passage that has no text of its own."""
     return {
         "offset": _number(_text(element, "offset")),
         "text": _text(element, "text"),
-        "annotations": [
-            {
-                "infons": _infons(annotation),
-                "text": _text(annotation, "text"),
-                "locations": [
-                    {name: _number(location.get(name)) for name in ("offset", "length")}
-                    for location in annotation.iterchildren("location")
-                ],
-            }
-            for annotation in element.iterchildren("annotation")
-        ],
+        "annotations": [_annotation(child) for child in element.iterchildren("annotation")],
     }
+
+
+def _annotation(element: Any) -> dict[str, Any]:
+    locations = [
+        {"offset": _number(location.get("offset")), "length": _number(location.get("length"))}
+        for location in element.iterchildren("location")
+    ]
+    return {"infons": _infons(element), "text": _text(element, "text"), "locations": locations}
 
 
 def _infons(element: Any) -> dict[str, str]:
@@ -105,51 +111,45 @@ def _number(text: str | None) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 else None
 
 
-def _document(value: Any, path: Path, line: int, quarantine: Quarantine) -> Iterator[RawDocument]:
+def _documents(value: Any, path: Path, line: int, quarantine: Quarantine) -> Iterator[RawDocument]:
+    """Yield the document, unless its passages cannot be joined."""
     record = Record.of(path, f"at line {line}", value)
     document_id = str(value.get("id") or "").strip()
     if not document_id:
         raise record.wrong("id", "the document's id")
-    units = [
-        unit
-        for passage in _objects(record, "passages")
-        for unit in _with_sentences(passage, path, line)
-    ]
-    text = _joined(units)
+    source = _Source(path, line, document_id, quarantine)
+    passages = []
+    for passage in _objects(record, "passages"):
+        passages.append(passage)
+        passages += _objects(passage, "sentences")
+    text = _joined(passages)
     if text is None:
-        quarantine.add(DOCUMENT, NOT_IN_ORDER, path.name, line, document_id)
+        source.skip(DOCUMENT, MISPLACED_PASSAGES, document_id)
         return
     mentions = []
-    for unit in units:
-        for annotation in _objects(unit, "annotations"):
-            mention = _mention(annotation, text, quarantine, path, line, document_id)
-            mentions += [] if mention is None else [mention]
-    relations = list[tuple[str, str, str]]()
-    in_passages = [one for unit in units for one in _objects(unit, "relations")]
-    for relation in [*in_passages, *_objects(record, "relations")]:
-        infons = _infons_of(relation)
-        label, first, second = (
-            str(infons.get(name) or "").strip() for name in ("type", "entity1", "entity2")
-        )
-        if label and first and second:
-            relations.append((label, first, second))
-        else:
-            quarantine.saw(RELATION, 1)
-            quarantine.add(RELATION, NO_ENDS, path.name, line, document_id)
+    for passage in passages:
+        for annotation in _objects(passage, "annotations"):
+            mention = _mention(annotation, text, source)
+            if mention is not None:
+                mentions.append(mention)
+    relations = []
+    for owner in (*passages, record):
+        for fields in _objects(owner, "relations"):
+            relation = _relation(fields)
+            if relation is not None:
+                relations.append(relation)
+            else:
+                quarantine.saw(RELATION, 1)
+                source.skip(RELATION, INCOMPLETE_RELATION, document_id)
     yield RawDocument(document_id, text, tuple(mentions), tuple(relations), line)
 
 
-def _with_sentences(passage: Record, path: Path, line: int) -> Iterator[Record]:
-    yield passage
-    yield from _objects(passage, "sentences")
-
-
 def _objects(record: Record, field: str) -> list[Record]:
-    """A list of objects; a missing one is empty."""
+    """Return a list of objects; a missing one is empty."""
     value = record.fields.get(field) or []
     if not isinstance(value, list):
         raise record.wrong(field, "a list of objects")
-    return [Record.of(record.path, record.name, one) for one in value]
+    return [Record.of(record.path, record.name, fields) for fields in value]
 
 
 def _infons_of(record: Record) -> dict[str, Any]:
@@ -159,15 +159,16 @@ def _infons_of(record: Record) -> dict[str, Any]:
     return infons
 
 
-def _joined(units: list[Record]) -> str | None:
-    """The passages at their offsets, blanks between them; None if they cannot stand so."""
+def _joined(passages: list[Record]) -> str | None:
+    """Return the passages at their offsets, with blanks between; None if that is impossible."""
     text = ""
-    for unit in units:
-        part, offset = unit.fields.get("text") or "", unit.fields.get("offset")
+    for passage in passages:
+        part = passage.fields.get("text") or ""
+        offset = passage.fields.get("offset")
         if not part:
             continue
         if not isinstance(part, str):
-            raise unit.wrong("text", "a text")
+            raise passage.wrong("text", "a text")
         num_blanks = offset - len(text) if isinstance(offset, int) else -1
         if not 0 <= num_blanks <= MOST_BLANKS:
             return None
@@ -175,30 +176,39 @@ def _joined(units: list[Record]) -> str | None:
     return text
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _relation(record: Record) -> tuple[str, str, str] | None:
+    """Return (label, id, id); None if a field is missing."""
+    infons = _infons_of(record)
+    label, first, second = (
+        str(infons.get(name) or "").strip() for name in ("type", "entity1", "entity2")
+    )
+    return (label, first, second) if label and first and second else None
 
 
-def _mention(
-    annotation: Record, text: str, quarantine: Quarantine, path: Path, line: int, document_id: str
-) -> Mention | None:
-    quarantine.saw(MENTION, 1)
-    infons, name = _infons_of(annotation), annotation.fields.get("text")
-    places, kind = _objects(annotation, "locations"), str(infons.get("type") or "").strip()
-    reason, start, end = NO_PLACE, -1, -1
-    if len(places) > 1:
-        reason = SEVERAL_PLACES
-    elif (
-        places
-        and kind
-        and all(_is_number(places[0].fields.get(one)) for one in ("offset", "length"))
-    ):
-        start = places[0].fields["offset"]
-        end = start + places[0].fields["length"]
+def _mention(annotation: Record, text: str, source: _Source) -> Mention | None:
+    """Return the mention, or skip it."""
+    source.quarantine.saw(MENTION, 1)
+    infons = _infons_of(annotation)
+    name = annotation.fields.get("text")
+    locations = _objects(annotation, "locations")
+    kind = str(infons.get("type") or "").strip()
+    reason = INCOMPLETE_MENTION
+    start, end = -1, -1
+    if len(locations) > 1:
+        reason = DISCONTINUOUS
+    elif locations and kind and _has_span(locations[0]):
+        start = locations[0].fields["offset"]
+        end = start + locations[0].fields["length"]
         reason = mention_fault(text, start, end, str(name)) or ""
     if reason:
-        quarantine.add(
-            MENTION, reason, path.name, line, f"{document_id}: {name!r} at {start}-{end}"
-        )
+        source.skip(MENTION, reason, f"{source.document_id}: {name!r} at {start}-{end}")
         return None
     return Mention(start, end, kind, split_ids(str(infons.get("identifier") or "")))
+
+
+def _has_span(location: Record) -> bool:
+    return all(_is_number(location.fields.get(name)) for name in ("offset", "length"))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

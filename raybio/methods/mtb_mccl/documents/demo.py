@@ -1,9 +1,9 @@
-"""The embedded default corpus for relations: a simulated world of facts, and documents that tell some of them.
+"""Simulated demo documents for relations: a hidden graph of facts, and documents that state some.
 
-Entities of three types have names and ids, and a hidden graph says which are related, and how. A document is about a
-few of them: each fact it tells stands in one of several wordings, and sentences that merely name two entities stand
-beside them, so that a relation has to be read and not guessed from what is named together. Facts come again in other
-documents, so pairs of entities recur.
+Entities of three types have names and ids. A document states a few facts, each in one of several
+wordings, and contains distractors: sentences that mention two unrelated entities. So relations must
+be read, and cannot be guessed from co-occurrence. Facts recur in other documents, so entity pairs
+recur.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from raybio.store.demo_corpus import InventedWords, cached_store
 from raybio.store.store import SCHEMA_VERSION, SPLITS
 
 VERSION = 1
-"""Rises whenever the same settings give another corpus or another store of it."""
+"""Increase it when the same settings produce another corpus or another store of it."""
 
 
 _ID_BY_TYPE = {"Gene": "{}", "Disease": "D{:06d}", "Chemical": "C{:06d}"}
@@ -43,7 +43,7 @@ _WORDINGS = {
         "the product of {} forms a complex with {}",
     ),
 }
-"""(relation, type of one end, type of the other) -> how documents tell it."""
+"""(relation, first type, second type) -> the wordings of a fact."""
 
 
 _CO_MENTIONS = (
@@ -69,26 +69,29 @@ class DocumentsConfig(BaseConfig):
 
     num_entities: int = Field(40, ge=4, description="entities of each type")
     num_facts: int = Field(60, ge=1, description="facts of each relation")
-    num_train: int = Field(1000, ge=1, description="documents to train on")
-    num_dev: int = Field(100, ge=0, description="documents to choose settings on")
-    num_test: int = Field(150, ge=0, description="documents to report on")
-    facts_per_document: int = Field(2, ge=1, description="facts that a document tells")
-    co_mentions: int = Field(3, ge=0, description="sentences of a document that tell no fact")
-    seed: int = Field(0, ge=0, description="of everything")
+    num_train: int = Field(1000, ge=1, description="training documents")
+    num_dev: int = Field(100, ge=0, description="validation documents")
+    num_test: int = Field(150, ge=0, description="test documents")
+    facts_per_document: int = Field(2, ge=1, description="facts stated per document")
+    co_mentions: int = Field(3, ge=0, description="sentences per document that state no fact")
+    seed: int = Field(0, ge=0, description="seed of the simulation")
 
 
-Fact = tuple[str, tuple[str, int], tuple[str, int]]
-"""Relation, and (type, number) of both entities."""
+Entity = tuple[str, int]
+"""(type, number)."""
+
+Fact = tuple[str, Entity, Entity]
+"""(relation, first entity, second entity)."""
 
 
 def default_documents(
     directory: str | Path, config: DocumentsConfig | None = None
 ) -> DocumentStore:
-    """The embedded corpus, simulated and prepared the first time, opened afterwards.
+    """Return the store of the demo documents; the first call simulates and prepares them.
 
     Args:
-        directory: where it is kept, under a name that depends on every setting.
-        config: settings; the demo's if None.
+        directory: where the store is cached, under a name that depends on every setting.
+        config: settings; None: the demo's.
 
     Raises:
         StoreError: if the directory cannot be written.
@@ -104,13 +107,18 @@ def default_documents(
 
 
 def write_documents(directory: str | Path, config: DocumentsConfig) -> tuple[Path, Path, Path]:
-    """Simulate, and write files for training, dev and test in PubTator's format. The same settings give equal bytes."""
-    rng, folder = np.random.default_rng(config.seed), Path(directory)
+    """Simulate documents, and write PubTator files for train, dev and test.
+
+    The same settings give the same bytes.
+    """
+    rng = np.random.default_rng(config.seed)
+    folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     words = InventedWords(rng)
     names = {kind: [words.new() for _ in range(config.num_entities)] for kind in _ID_BY_TYPE}
-    facts = _facts(config, rng)
-    paths, number = [], 0
+    facts = _draw_facts(config, rng)
+    paths = []
+    number = 0
     for split, num_documents in zip(
         SPLITS, (config.num_train, config.num_dev, config.num_test), strict=True
     ):
@@ -123,17 +131,19 @@ def write_documents(directory: str | Path, config: DocumentsConfig) -> tuple[Pat
     return paths[0], paths[1], paths[2]
 
 
-def _facts(config: DocumentsConfig, rng: np.random.Generator) -> list[Fact]:
-    """Distinct facts; a pair of entities has one relation."""
+def _draw_facts(config: DocumentsConfig, rng: np.random.Generator) -> list[Fact]:
+    """Return distinct facts; a pair of entities has at most one relation."""
     facts: list[Fact] = []
-    seen: set[tuple[tuple[str, int], tuple[str, int]]] = set()
-    for relation, first, second in _WORDINGS:
-        pairs = rng.permutation(config.num_entities**2)
-        ends = [
-            ((first, int(pair) // config.num_entities), (second, int(pair) % config.num_entities))
-            for pair in pairs
+    seen: set[tuple[Entity, Entity]] = set()
+    for relation, first_type, second_type in _WORDINGS:
+        pairs = [
+            (
+                (first_type, int(pair) // config.num_entities),
+                (second_type, int(pair) % config.num_entities),
+            )
+            for pair in rng.permutation(config.num_entities**2)
         ]
-        chosen = [pair for pair in ends if pair not in seen][: config.num_facts]
+        chosen = [pair for pair in pairs if pair not in seen][: config.num_facts]
         seen.update(chosen)
         facts += [(relation, head, tail) for head, tail in chosen]
     return facts
@@ -146,34 +156,47 @@ def _document(
     config: DocumentsConfig,
     rng: np.random.Generator,
 ) -> str:
-    """A document in PubTator's format; of the facts about its entities it tells only those that were drawn."""
+    """Return a document in PubTator's format that states some random facts."""
     size = min(config.facts_per_document, len(facts))
-    told = [facts[place] for place in rng.choice(len(facts), size, replace=False)]
-    entities = sorted({end for _, *ends in told for end in ends})
-    related = {frozenset(ends) for _, *ends in facts}
+    stated = [facts[index] for index in rng.choice(len(facts), size, replace=False)]
+    sentences = _sentences(stated, facts, config, rng)
+    texts, mentions, offset = [], [], 0
+    for index in rng.permutation(len(sentences)):
+        pattern, ends = sentences[index]
+        before, between, after = pattern.split("{}")
+        for gap, (kind, entity) in zip((before, between), ends, strict=True):
+            name = names[kind][entity]
+            entity_id = _ID_BY_TYPE[kind].format(entity + 1)
+            offset += len(gap)
+            end = offset + len(name)
+            mentions.append(f"{number}\t{offset}\t{end}\t{name}\t{kind}\t{entity_id}")
+            offset = end
+        texts.append(pattern.format(*(names[kind][entity] for kind, entity in ends)))
+        offset += len(after) + 1
+    lines = [f"{number}|t|{texts[0]}", f"{number}|a|{' '.join(texts[1:])}", *mentions]
+    for relation, *ends in stated:
+        first, second = (_ID_BY_TYPE[kind].format(entity + 1) for kind, entity in ends)
+        lines.append(f"{number}\t{relation}\t{first}\t{second}")
+    return "\n".join(lines) + "\n"
+
+
+def _sentences(
+    stated: list[Fact], facts: list[Fact], config: DocumentsConfig, rng: np.random.Generator
+) -> list[tuple[str, tuple[Entity, Entity]]]:
+    """Return patterns and their entities: one sentence per fact, and the distractors."""
     sentences = []
-    for relation, head, tail in told:
+    for relation, head, tail in stated:
         wordings = _WORDINGS[relation, head[0], tail[0]]
         sentences.append((f"{rng.choice(_OPENINGS)} {rng.choice(wordings)}.", (head, tail)))
+    entities = sorted({end for _, *ends in stated for end in ends})
+    related = {frozenset(ends) for _, *ends in facts}
     unrelated = [
-        (a, b) for a in entities for b in entities if a < b and frozenset((a, b)) not in related
+        (first, second)
+        for first in entities
+        for second in entities
+        if first < second and frozenset((first, second)) not in related
     ]
     for _ in range(config.co_mentions if unrelated else 0):
         pair = unrelated[int(rng.integers(len(unrelated)))]
         sentences.append((f"{rng.choice(_OPENINGS)} {rng.choice(_CO_MENTIONS)}.", pair))
-    texts, mentions, at = [], [], 0
-    for place in rng.permutation(len(sentences)):
-        pattern, ends = sentences[place]
-        before, between, after = pattern.split("{}")
-        for gap, (kind, entity) in zip((before, between), ends, strict=True):
-            name, one = names[kind][entity], _ID_BY_TYPE[kind].format(entity + 1)
-            at += len(gap)
-            mentions.append(f"{number}\t{at}\t{at + len(name)}\t{name}\t{kind}\t{one}")
-            at += len(name)
-        texts.append(pattern.format(*(names[kind][entity] for kind, entity in ends)))
-        at += len(after) + 1
-    lines = [f"{number}|t|{texts[0]}", f"{number}|a|{' '.join(texts[1:])}", *mentions]
-    for relation, *ends in told:
-        first, second = (_ID_BY_TYPE[kind].format(entity + 1) for kind, entity in ends)
-        lines.append(f"{number}\t{relation}\t{first}\t{second}")
-    return "\n".join(lines) + "\n"
+    return sentences

@@ -1,4 +1,9 @@
-"""Read DocRED's JSON."""
+"""Read DocRED's JSON (Yao et al., 2019) and Re-DocRED's (Tan et al., 2022).
+
+A file is a list of objects with ``title``, ``sents`` (tokens), ``vertexSet`` (entities with their
+mentions) and ``labels``. A document's text is its tokens, joined by blanks. Entities have no id of
+a knowledge base; their id is the number of their vertex.
+"""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -17,17 +22,17 @@ from raybio.store.quarantine import Quarantine
 
 
 def read_docred(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
-    """The documents of a file, in order; a document's id is its title, an entity's the number of its vertex.
+    """Yield the documents of a file, in order; a document's id is its title.
 
-    A mention's name must be its tokens, white space aside: the authors tokenised the texts, and not always the names.
-    Of a name with several lines the last one counts; numbers of lists stand in the others.
+    A mention's name must equal its tokens, white space aside: DocRED's texts are tokenised, names
+    not always. Of a name with several lines the last one counts; the others are numbers of lists.
 
     Args:
-        path: the file, plain or gzip: a list of objects with ``title``, ``sents``, ``vertexSet`` and ``labels``.
-        quarantine: takes mentions whose name is not that at their place.
+        path: the file, plain or gzip.
+        quarantine: receives mentions whose name is not the text at their position.
 
     Raises:
-        DataError: as ``stream_records``, and for a document that is not of the form.
+        DataError: as ``stream_records``, and for a document of another form.
     """
     for line, value in stream_records(path):
         record = Record.of(path, f"at line {line}", value)
@@ -35,50 +40,55 @@ def read_docred(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
         if not all(isinstance(token, str) for sentence in sentences for token in sentence):
             raise record.wrong("sents", "lists of words")
         tokens = [token for sentence in sentences for token in sentence]
-        first_S1 = list(accumulate((len(sentence) for sentence in sentences), initial=0))
-        start_T1 = list(accumulate((len(token) + 1 for token in tokens), initial=0))
-        title, text = record.text("title"), " ".join(tokens)
+        first_token_S1 = list(accumulate((len(sentence) for sentence in sentences), initial=0))
+        offset_T1 = list(accumulate((len(token) + 1 for token in tokens), initial=0))
+        title = record.text("title")
+        text = " ".join(tokens)
         mentions = []
         for number, vertex in enumerate(_lists(record, "vertexSet")):
-            for one in vertex:
-                mention = Record.of(path, f"{title!r}, a mention of vertex {number}", one)
-                span = _span(mention, first_S1, start_T1)
+            for fields in vertex:
+                mention = Record.of(path, f"{title!r}, a mention of vertex {number}", fields)
+                span = _span(mention, first_token_S1, offset_T1)
                 fault = _fault(text, span, mention)
                 quarantine.saw(MENTION, 1)
                 if span is None or fault:
-                    quarantine.add(
-                        MENTION, fault, path.name, line, f"{title}: {mention.fields.get('name')!r}"
-                    )
+                    detail = f"{title}: {mention.fields.get('name')!r}"
+                    quarantine.add(MENTION, fault, path.name, line, detail)
                 else:
-                    mentions.append(
-                        Mention(*span, mention.text("type"), {str(number): str(number)})
-                    )
+                    ids = {str(number): str(number)}
+                    mentions.append(Mention(*span, mention.text("type"), ids))
         relations = _relations(record)
         yield RawDocument(title, text, tuple(mentions), relations, line, is_docred=True)
 
 
 def _lists(record: Record, field: str) -> list[list[Any]]:
     value = record.fields.get(field)
-    if not isinstance(value, list) or not all(isinstance(one, list) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
         raise record.wrong(field, "a list of lists")
     return value
 
 
-def _span(mention: Record, first_S1: list[int], start_T1: list[int]) -> tuple[int, int] | None:
-    """Offsets of the characters; None if there are no such tokens."""
-    sentence, place = mention.fields.get("sent_id"), mention.fields.get("pos")
+def _span(
+    mention: Record, first_token_S1: list[int], offset_T1: list[int]
+) -> tuple[int, int] | None:
+    """Return the offsets of a mention's characters; None if there are no such tokens."""
+    sentence = mention.fields.get("sent_id")
+    position = mention.fields.get("pos")
     if not isinstance(sentence, int):
         raise mention.wrong("sent_id", "the number of a sentence")
     if not (
-        isinstance(place, list) and len(place) == 2 and all(isinstance(one, int) for one in place)
+        isinstance(position, list)
+        and len(position) == 2
+        and all(isinstance(number, int) for number in position)
     ):
         raise mention.wrong("pos", "two numbers")
-    if not 0 <= sentence < len(first_S1) - 1:
+    if not 0 <= sentence < len(first_token_S1) - 1:
         return None
-    start, end = (first_S1[sentence] + one for one in place)
-    if not first_S1[sentence] <= start < end <= first_S1[sentence + 1]:
+    start = first_token_S1[sentence] + position[0]
+    end = first_token_S1[sentence] + position[1]
+    if not first_token_S1[sentence] <= start < end <= first_token_S1[sentence + 1]:
         return None
-    return start_T1[start], start_T1[end] - 1
+    return offset_T1[start], offset_T1[end] - 1
 
 
 def _fault(text: str, span: tuple[int, int] | None, mention: Record) -> str:
@@ -89,11 +99,11 @@ def _fault(text: str, span: tuple[int, int] | None, mention: Record) -> str:
 
 
 def _relations(record: Record) -> tuple[tuple[str, str, str], ...]:
-    """Labels; a file without relations has none."""
+    """Return (relation, head, tail) of all labels; a file without relations has none."""
     value = record.fields.get("labels") or []
     if not isinstance(value, list):
         raise record.wrong("labels", "a list of objects")
-    labels = [Record.of(record.path, record.name, one) for one in value]
+    labels = [Record.of(record.path, record.name, fields) for fields in value]
     for label in labels:
         if not all(isinstance(label.fields.get(end), int) for end in ("h", "t")):
             raise label.wrong("h", "the number of a vertex, and one in 't'")

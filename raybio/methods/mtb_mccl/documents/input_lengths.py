@@ -1,4 +1,4 @@
-"""Count the documents that are longer than what is read of them."""
+"""Count the documents that an encoder truncates."""
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from raybio.methods.mtb_mccl.documents.store import DocumentStore
 def document_lengths(
     store: DocumentStore, encoder: RelationEncoderConfig, row_N: np.ndarray | None = None
 ) -> InputLengths:
-    """Count the documents, with markers around their mentions, that are longer than what is read in windows.
+    """Return the lengths of documents with markers, compared with the encoder's limits.
 
     Args:
         store: the documents.
-        encoder: what reads them; no weights are loaded.
-        row_N: which of them are read; None: all.
+        encoder: settings of the encoder; no weights are loaded.
+        row_N: which of the documents; None: all.
     """
     reader = text_reader(encoder, count_by_word=store.count_by_word)
     row_N = np.arange(store.num_rows) if row_N is None else row_N

@@ -1,4 +1,8 @@
-"""Insert entity markers."""
+"""Insert entity markers around mentions, and replace blanked mentions by one [BLANK] token.
+
+Shape letters: T tokens of a text, M mentions, K mentions with a token, W kept tokens, S tokens of
+the result.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,13 +10,19 @@ from typing import NamedTuple
 import numpy as np
 
 NOT_READ = -1
-
+"""Position of a mention that was truncated, or has no token."""
 
 _OPENS, _WORD, _CLOSES = 0, 1, 2
 
 
 class TextTokens(NamedTuple):
-    """The tokens of a text, without special ones, and the characters that each was made of: [start, end)."""
+    """The tokens of a text, without special ones.
+
+    Attributes:
+        id_T: token ids.
+        start_T: first character of each token.
+        end_T: behind its last character.
+    """
 
     id_T: np.ndarray
     start_T: np.ndarray
@@ -21,15 +31,15 @@ class TextTokens(NamedTuple):
 
 @dataclass(frozen=True)
 class Markers:
-    """Token ids that are no words.
+    """Special token ids.
 
     Attributes:
         prefix_ids: before a text.
-        suffix_ids: behind it.
+        suffix_ids: behind a text.
         opening_id: before a mention.
-        closing_id: behind it.
-        blank_id: in the place of the words of a blanked mention.
-        mask_id: in the place of a word to be guessed.
+        closing_id: behind a mention.
+        blank_id: replaces the tokens of a blanked mention.
+        mask_id: replaces a token to be predicted.
     """
 
     prefix_ids: tuple[int, ...]
@@ -42,12 +52,12 @@ class Markers:
 
 @dataclass(frozen=True)
 class MarkedDocument:
-    """A document's tokens.
+    """The tokens of a document with markers.
 
     Attributes:
         id_S: token ids, special ones included.
-        position_M: where the marker that opens each mention stands; ``NOT_READ`` for mentions that were cut away.
-        is_plain_S: True at words outside of all mentions: what masked language modelling may hide.
+        position_M: position of each mention's opening marker, or ``NOT_READ``.
+        is_plain_S: True for tokens outside all mentions, which may be masked.
     """
 
     id_S: np.ndarray
@@ -63,65 +73,69 @@ def insert_markers(
     markers: Markers,
     max_tokens: int,
 ) -> MarkedDocument:
-    """Put markers around mentions, and one blank in the place of the words of those to be blanked.
+    """Insert markers around mentions, and replace the tokens of blanked ones by a single token.
 
-    A mention spans all tokens that share a character with it; mentions may lie in one another. What is too long loses
-    its end.
+    A mention covers all tokens that share a character with it. Mentions may be nested. Documents
+    that are too long are truncated at their end.
 
     Args:
-        tokens: of the text.
+        tokens: tokens of the text.
         start_M: first character of each mention.
-        end_M: the one behind its last.
+        end_M: behind its last character.
         is_blank_M: which mentions are blanked.
-        markers: the encoder's.
-        max_tokens: most tokens of the result.
+        markers: special token ids.
+        max_tokens: maximum number of tokens of the result.
     """
     first_M = np.searchsorted(tokens.end_T, start_M, side="right")
     behind_M = np.searchsorted(tokens.start_T, end_M, side="left")
-    is_there_M = behind_M > first_M
-    number_M = np.flatnonzero(is_there_M)
-    first_K, behind_K, is_blank_K = first_M[number_M], behind_M[number_M], is_blank_M[number_M]
-    id_T, is_kept_T, is_inside_T = (
-        tokens.id_T.astype(np.int64),
-        *_covered(len(tokens.id_T), first_K, behind_K, is_blank_K),
-    )
+    number_K = np.flatnonzero(behind_M > first_M)
+    first_K = first_M[number_K]
+    behind_K = behind_M[number_K]
+    is_blank_K = is_blank_M[number_K]
+    num_tokens = len(tokens.id_T)
+    num_mentions = len(number_K)
+
+    # Blank: keep one token of the mention, and replace it.
+    id_T = tokens.id_T.astype(np.int64)
+    is_kept_T = ~_is_covered(num_tokens, first_K[is_blank_K], behind_K[is_blank_K])
     id_T[first_K[is_blank_K]] = markers.blank_id
     is_kept_T[first_K[is_blank_K]] = True
+    is_inside_T = _is_covered(num_tokens, first_K, behind_K)
     word_W = np.flatnonzero(is_kept_T)
-    # Outer mentions open first and close last.
-    place = np.concatenate([first_K, word_W, behind_K - 1])
-    kind = np.repeat([_OPENS, _WORD, _CLOSES], [len(first_K), len(word_W), len(first_K)])
-    depth = np.concatenate([-behind_K, np.zeros(len(word_W), np.int64), -first_K])
-    order_S = np.lexsort((np.concatenate([number_M, word_W, -number_M]), depth, kind, place))
-    opening_K, closing_K = (
-        np.full(len(first_K), markers.opening_id),
-        np.full(len(first_K), markers.closing_id),
-    )
+
+    # Sort opening markers, words and closing markers by position; outer mentions open first and
+    # close last.
+    position = np.concatenate([first_K, word_W, behind_K - 1])
+    kind = np.repeat([_OPENS, _WORD, _CLOSES], [num_mentions, len(word_W), num_mentions])
+    nesting = np.concatenate([-behind_K, np.zeros(len(word_W), np.int64), -first_K])
+    tie_breaker = np.concatenate([number_K, word_W, -number_K])
+    order_S = np.lexsort((tie_breaker, nesting, kind, position))
+    opening_K = np.full(num_mentions, markers.opening_id)
+    closing_K = np.full(num_mentions, markers.closing_id)
     id_S = np.concatenate([opening_K, id_T[word_W], closing_K])[order_S]
-    no_word_K = np.zeros(len(first_K), dtype=bool)
+    no_word_K = np.zeros(num_mentions, dtype=bool)
     is_plain_S = np.concatenate([no_word_K, ~is_inside_T[word_W], no_word_K])[order_S]
-    position_M = np.full(len(start_M), NOT_READ, dtype=np.int64)
+
+    # Opening markers come first in the unsorted order, so their ranks are their positions.
     rank_S = np.empty(len(order_S), dtype=np.int64)
     rank_S[order_S] = np.arange(len(order_S))
-    position_M[number_M] = rank_S[: len(first_K)] + len(markers.prefix_ids)
-    room = max_tokens - len(markers.prefix_ids) - len(markers.suffix_ids)
-    position_M[position_M >= room + len(markers.prefix_ids)] = NOT_READ
-    outside = np.zeros(len(markers.prefix_ids), bool), np.zeros(len(markers.suffix_ids), bool)
+    num_prefix = len(markers.prefix_ids)
+    num_suffix = len(markers.suffix_ids)
+    room = max_tokens - num_prefix - num_suffix
+    position_M = np.full(len(start_M), NOT_READ, dtype=np.int64)
+    position_M[number_K] = rank_S[:num_mentions] + num_prefix
+    position_M[position_M >= room + num_prefix] = NOT_READ
     return MarkedDocument(
         id_S=np.concatenate([markers.prefix_ids, id_S[:room], markers.suffix_ids]).astype(np.int64),
         position_M=position_M,
-        is_plain_S=np.concatenate([outside[0], is_plain_S[:room], outside[1]]),
+        is_plain_S=np.concatenate(
+            [np.zeros(num_prefix, bool), is_plain_S[:room], np.zeros(num_suffix, bool)]
+        ),
     )
 
 
-def _covered(
-    num_tokens: int, first_K: np.ndarray, behind_K: np.ndarray, is_blank_K: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Which tokens no blanked mention covers, and which any mention covers."""
-
-    def covered(chosen_K: np.ndarray) -> np.ndarray:
-        change = np.bincount(first_K[chosen_K], minlength=num_tokens + 1)
-        change -= np.bincount(behind_K[chosen_K], minlength=num_tokens + 1)
-        return np.cumsum(change)[:num_tokens] > 0
-
-    return ~covered(is_blank_K), covered(np.ones(len(first_K), dtype=bool))
+def _is_covered(num_tokens: int, first_K: np.ndarray, behind_K: np.ndarray) -> np.ndarray:
+    """Return which tokens lie in one of the spans [first, behind), bool (T,)."""
+    change = np.bincount(first_K, minlength=num_tokens + 1)
+    change -= np.bincount(behind_K, minlength=num_tokens + 1)
+    return np.cumsum(change)[:num_tokens] > 0

@@ -1,4 +1,4 @@
-"""Preparing a store of documents with entities and relations: files in, a committed store out."""
+"""Prepare a store of documents with entities and relations: files in, a committed store out."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,6 @@ from raybio.store.json import Record, read_json_object
 from raybio.store.quarantine import Quarantine
 from raybio.store.relation_labels import NO_RELATION
 from raybio.store.sources import check_readable_files, describe_files
-from raybio.store.store import SPLITS
 from raybio.store.writer import Draft
 
 
@@ -35,41 +34,48 @@ def prepare_documents(
     min_type_pair_relations: int = 2,
     max_bad_share: float = 0.1,
 ) -> DocumentStore:
-    """Make a store of documents in PubTator's format, BioC or DocRED's JSON; formats are recognised by content.
+    """Prepare a store from files in PubTator's format, BioC or DocRED's JSON.
 
-    Documents go by their ids: one that is in dev, test or an excluded file is kept out of training, and of several in
-    one split the one with the most mentions is kept. Both are counted in the manifest's ``quarantine``.
+    Documents are identified by their ids. A document of dev, test or an excluded file is skipped in
+    training; of duplicates within a split, the one with the most mentions is kept. Both are counted
+    in the manifest's ``quarantine``.
 
     Args:
         out: folder of the store.
-        train: files to train on.
+        train: training files.
         dev: files to choose settings on.
-        test: files to report on.
-        exclude: files whose documents are kept out of training, such as a test set that other corpora share.
-        relation_names: JSON object id -> name (DocRED's ``rel_info.json``); its order is that of the labels. None:
-            relations are called as in the files, in the order of the alphabet.
-        dev_share: in place of ``dev``, the share of the training documents with a relation to choose settings on; one
-            without any may as well be unlabelled. Drawn by id and seed alone; none that test or an excluded file has.
-        seed: see above.
-        force: replace a store that is there already.
-        min_type_pair_relations: pairs of types with fewer training relations are no candidates: BioRED has one relation
-            of a gene and a variant by accident. With directed relations, and with none, all pairs are candidates.
-        max_bad_share: share of bad documents, mentions or relations that is put up with.
+        test: files to report scores on.
+        exclude: files whose documents are excluded from training, such as the test set of another
+            corpus.
+        relation_names: JSON object id -> name (DocRED's ``rel_info.json``), in the order of the
+            labels. None: relations are named as in the files, in alphabetical order.
+        dev_share: instead of ``dev``, the fraction of the training documents with relations that
+            becomes the dev split. Drawn by id and seed alone; documents of test or excluded files
+            are never drawn. Documents without relations stay in training, since they may be
+            unlabelled.
+        seed: seed of that draw.
+        force: replace an existing store.
+        min_type_pair_relations: pairs of types with fewer training relations are no candidates:
+            BioRED has one relation of a gene and a variant by accident. All pairs are candidates if
+            relations are directed, or if there are none.
+        max_bad_share: maximum fraction of invalid documents, mentions or relations.
 
     Raises:
-        ConfigError: for a share out of (0, 1), or one beside ``dev``.
-        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left or drawn.
+        ConfigError: for a share outside (0, 1), or one given with ``dev``.
+        DataError: if a file is missing, damaged or of another format, too much is invalid, or
+            nothing is left or drawn.
         StoreError: if the store cannot be written.
     """
     _check_share(dev_share, dev)
-    files = dict(zip(SPLITS, ([*train], [*dev], [*test]), strict=True))
-    given = {
-        **files,
-        "exclude": [*exclude],
-        "relation_names": [relation_names] if relation_names else [],
-    }
-    sources = _described(given)
-    names = _relation_names(relation_names) if relation_names else None
+    files = {"train": [*train], "dev": [*dev], "test": [*test]}
+    sources = _describe(
+        {
+            **files,
+            "exclude": [*exclude],
+            "relation_names": [relation_names] if relation_names else [],
+        }
+    )
+    name_by_relation = _relation_names(relation_names) if relation_names else None
     quarantine = Quarantine(max_bad_share)
     parameters = {
         "min_type_pair_relations": min_type_pair_relations,
@@ -89,7 +95,7 @@ def prepare_documents(
             draft,
             quarantine,
             held_out=pa.array(held_out, pa.string()),
-            name_by_relation=names,
+            name_by_relation=name_by_relation,
             min_type_pair_relations=min_type_pair_relations,
             provenance={"sources": sources, "parameters": parameters},
         )
@@ -98,13 +104,14 @@ def prepare_documents(
 def prepare_unlabelled(
     out: str | Path, files: Sequence[Path], *, max_bad_share: float = 0.1
 ) -> DocumentStore:
-    """Make a store of documents to find relations in: all of them are in "train", none has a relation of its own.
+    """Prepare a store of documents to extract relations from: all in "train", without relations.
 
-    Every pair of types is a candidate, and an entity's key is its id as the file writes it. Formats, duplicates and
-    invalid documents are treated as by ``prepare_documents``.
+    Every pair of types is a candidate, and an entity's key is its id as the file writes it.
+    Formats, duplicates and invalid documents are handled as by ``prepare_documents``.
 
     Raises:
-        DataError: if a file is missing, damaged or of another format, too much is bad, or nothing is left.
+        DataError: if a file is missing, damaged or of another format, too much is invalid, or
+            nothing is left.
         StoreError: if the store cannot be written.
     """
     check_readable_files(files)
@@ -128,7 +135,7 @@ def prepare_unlabelled(
             name_by_relation=None,
             min_type_pair_relations=1,
             provenance={
-                "sources": _described({"unlabelled": [*files]}),
+                "sources": _describe({"unlabelled": [*files]}),
                 "parameters": {"max_bad_share": max_bad_share},
             },
         )
@@ -145,10 +152,11 @@ def _check_share(share: float | None, dev: Sequence[Path]) -> None:
         )
 
 
-def _described(given: Mapping[str, list[Path]]) -> dict[str, Any]:
-    for paths in given.values():
+def _describe(paths_by_role: Mapping[str, list[Path]]) -> dict[str, Any]:
+    """Return the manifest's description of all files, after checking that they are readable."""
+    for paths in paths_by_role.values():
         check_readable_files(paths)
-    return {name: describe_files(paths) for name, paths in given.items() if paths}
+    return {role: describe_files(paths) for role, paths in paths_by_role.items() if paths}
 
 
 def _collect(
@@ -163,17 +171,18 @@ def _collect(
 
 
 def _relation_names(path: Path) -> dict[str, str]:
-    """Id -> name.
+    """Return id -> name.
 
     Raises:
-        DataError: if it is no such object, or two relations have one name.
+        DataError: if the file holds no such object, or two relations have the same name.
     """
     record = Record.of(path, "relation names", read_json_object(path))
-    names = {one: record.text(one) for one in record.fields}
+    names = {relation: record.text(relation) for relation in record.fields}
     count_by_name = Counter([NO_RELATION, *names.values()])
     for name, count in count_by_name.items():
         if count > 1:
             raise DataError(
-                f"{path}: two relations are called {name!r} ({NO_RELATION} is the name of none at all). Rename one."
+                f"{path}: two relations are named {name!r} ({NO_RELATION} means no relation). "
+                "Rename one."
             )
     return names

@@ -1,4 +1,13 @@
-"""Read PubTator files."""
+"""Read PubTator files: titles, abstracts, mentions and relations as lines, one document at a time.
+
+    PMID|t|title
+    PMID|a|abstract
+    PMID <tab> start <tab> end <tab> text <tab> type [<tab> ids]
+    PMID <tab> relation <tab> id <tab> id [<tab> Novel|No]
+
+An empty line separates documents. Offsets count characters of the title, one blank and the
+abstract. Lines may end in CR LF.
+"""
 
 import re
 from collections.abc import Iterator
@@ -19,22 +28,23 @@ from raybio.store.sources import read_lines
 
 TEXT_LINE = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 
-
-NUMBER = re.compile(r"-?[0-9]{1,9}")
-
-
 STRAY = "line that belongs to no document"
-
-
 UNKNOWN_LINE = "line that is neither text nor mention nor relation"
-
-
 REPEATED_TEXT = "second title or abstract of a document"
+
+_NUMBER = re.compile(r"-?[0-9]{1,9}")
 
 
 @dataclass
-class _Pending:
-    """A document whose lines are being read."""
+class _Lines:
+    """The lines of a document that is being read.
+
+    Attributes:
+        document_id: PMID.
+        line: number of the first line.
+        texts: "t" and "a" -> title and abstract.
+        rows: (line number, fields) of mentions and relations.
+    """
 
     document_id: str
     line: int
@@ -43,28 +53,30 @@ class _Pending:
 
 
 def read_pubtator(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
-    """The documents of a file, in order.
+    """Yield the documents of a file, in order.
 
     Args:
         path: the file, plain or gzip.
-        quarantine: takes mentions whose text is not that at their offsets, and lines that are none of the above.
+        quarantine: receives mentions whose text is not the text at their offsets, and lines of
+            none of the above forms.
 
     Raises:
-        DataError: if the file is torn or not UTF-8; what came before must not be used then.
+        DataError: if the file is truncated or not UTF-8. Documents yielded before must be
+            discarded.
     """
-    pending: _Pending | None = None
-    for number, ended in enumerate(read_lines(path, "a file in PubTator's format"), start=1):
-        line = ended.rstrip("\r\n")
+    pending: _Lines | None = None
+    for number, raw_line in enumerate(read_lines(path, "a file in PubTator's format"), start=1):
+        line = raw_line.rstrip("\r\n")
         text = TEXT_LINE.fullmatch(line)
         document_id = (text[1] if text else line.split("\t", 1)[0]).strip()
-        starts = text is not None and (
+        starts_document = text is not None and (
             pending is None or text[2] == "t" or pending.document_id != document_id
         )
-        if pending is not None and (not line.strip() or starts):
-            yield _finished(pending, path, quarantine)
+        if pending is not None and (not line.strip() or starts_document):
+            yield _document(pending, path, quarantine)
             pending = None
-        if text is not None and starts:
-            pending = _Pending(document_id, number)
+        if text is not None and starts_document:
+            pending = _Lines(document_id, number)
         if not line.strip():
             continue
         if pending is None or pending.document_id != document_id:
@@ -77,28 +89,31 @@ def read_pubtator(path: Path, quarantine: Quarantine) -> Iterator[RawDocument]:
         else:
             pending.texts[text[2]] = text[3]
     if pending is not None:
-        yield _finished(pending, path, quarantine)
+        yield _document(pending, path, quarantine)
 
 
-def _finished(pending: _Pending, path: Path, quarantine: Quarantine) -> RawDocument:
-    title, abstract = pending.texts.get("t", ""), pending.texts.get("a")
+def _document(lines: _Lines, path: Path, quarantine: Quarantine) -> RawDocument:
+    title = lines.texts.get("t", "")
+    abstract = lines.texts.get("a")
     text = title if abstract is None else f"{title} {abstract}"
-    mentions, relations = list[Mention](), list[tuple[str, str, str]]()
-    for number, row in pending.rows:
-        if len(row) >= 5 and NUMBER.fullmatch(row[1]) and NUMBER.fullmatch(row[2]):
+    mentions: list[Mention] = []
+    relations: list[tuple[str, str, str]] = []
+    for number, row in lines.rows:
+        if len(row) >= 5 and _NUMBER.fullmatch(row[1]) and _NUMBER.fullmatch(row[2]):
             quarantine.saw(MENTION, 1)
-            start, end, name, kind = int(row[1]), int(row[2]), row[3], row[4].strip()
+            start = int(row[1])
+            end = int(row[2])
+            name = row[3]
             fault = mention_fault(text, start, end, name)
             if fault:
-                detail = f"{pending.document_id}: {name!r} at {start}-{end}"
+                detail = f"{lines.document_id}: {name!r} at {start}-{end}"
                 quarantine.add(MENTION, fault, path.name, number, detail)
             else:
-                mentions.append(
-                    Mention(start, end, kind, split_ids(row[5] if len(row) > 5 else ""))
-                )
+                ids = split_ids(row[5] if len(row) > 5 else "")
+                mentions.append(Mention(start, end, row[4].strip(), ids))
         elif len(row) in (4, 5):
             relations.append((row[1].strip(), row[2].strip(), row[3].strip()))
         else:
             quarantine.saw(RELATION, 1)
             quarantine.add(RELATION, UNKNOWN_LINE, path.name, number, "\t".join(row))
-    return RawDocument(pending.document_id, text, tuple(mentions), tuple(relations), pending.line)
+    return RawDocument(lines.document_id, text, tuple(mentions), tuple(relations), lines.line)

@@ -1,9 +1,11 @@
-"""Documents on their way into a store: their arrays go through files, and memory does not grow with their texts.
+"""Write documents into a store; memory does not grow with the length of their texts.
 
-In memory stay, of each document, some numbers and its id, and the distinct keys; and in the end, while the documents of
-each key are found, some 27 bytes of each entity of each document (8 GB for 300 million).
+Arrays are spooled to files. In memory stay a few numbers and the id of each document, and the
+distinct keys. At the end, indexing the documents of each key takes about 27 bytes per entity of
+each document: 8 GB for 300 million.
 
-Shape letters: D documents as they were added, N rows of the store, and those of ``document_store.py``.
+Shape letters: D documents in the order they were added, N documents (rows) of the store, and those
+of ``store``.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,40 +32,41 @@ from raybio.store.word_counts import count_words
 from raybio.store.writer import Draft
 
 DOCUMENTS_AT_ONCE = 1000
-
+"""Documents that are spooled together."""
 
 WORDS_FROM_DOCUMENTS = 200_000
-
+"""Words are counted in at most twice so many documents."""
 
 HELD_OUT = "training document that is held out (dev, test or --exclude)"
-
-
-DUPLICATE = "document that is there twice (the one with the most mentions is kept)"
-
+DUPLICATE = "duplicate document (the one with the most mentions is kept)"
 
 COLUMNS = tuple(column for columns in PARTS.values() for column in columns)
 
-
-# What of a document stays in memory, in this order.
+# Columns of the facts (D, 5) that stay in memory.
 SPLIT, FILE, LINE, NUM_MENTIONS, NUM_RELATIONS = range(5)
 
 
 class DocumentCollector:
-    """Collects documents for a store. As a context it closes its files."""
+    """Collects documents for a store. A context manager that closes its files."""
 
     def __init__(self, folder: Path, *, dev_share: float | None = None, seed: int = 0) -> None:
-        """Keep arrays in ``folder`` until they are written into the store.
+        """Spool arrays to ``folder`` until they are written into the store.
 
         Args:
-            folder: of the store's draft.
-            dev_share: share of the training documents with relations that become validation documents; None: none.
-            seed: which of them.
+            folder: folder of the store's draft.
+            dev_share: fraction of the training documents with relations that becomes the dev split;
+                None: none.
+            seed: seed of that draw.
         """
-        self.folder, self._dev_share, self._seed = folder, dev_share, seed
+        self.folder = folder
+        self._dev_share = dev_share
+        self._seed = seed
         self._spools = {name: Spool(folder / f"{name}.spool") for name in ("text", *COLUMNS)}
         self._pending: dict[str, list[bytes]] = {name: [] for name in self._spools}
-        self._pending_ids, self._pending_facts = list[str](), list[tuple[int, ...]]()
-        self._ids, self._facts = list[pa.Array](), list[np.ndarray]()
+        self._pending_ids: list[str] = []
+        self._pending_facts: list[tuple[int, ...]] = []
+        self._ids: list[pa.Array] = []
+        self._facts: list[np.ndarray] = []
         self._numbers: dict[str, dict[str, int]] = {"type": {}, "key": {}, "label": {}}
         self._number_by_file: dict[str, int] = {}
         self._is_docred: bool | None = None
@@ -76,15 +79,15 @@ class DocumentCollector:
             spool.__exit__(*error)
 
     def add(self, raw: RawDocument, entities: EntityDocument, split: str, file: str) -> None:
-        """Take a document of one of ``SPLITS``.
+        """Add a document to one of ``SPLITS``.
 
         Raises:
             DataError: if relations have a direction in some documents and none in others.
         """
         if self._is_docred not in (None, raw.is_docred):
             raise DataError(
-                f"{file}: documents of DocRED and others were given together, and relations have a direction only in "
-                "DocRED. Prepare a store of each."
+                f"{file}: documents of DocRED and others were given together, and relations have a "
+                "direction only in DocRED. Prepare a store of each."
             )
         self._is_docred = raw.is_docred
         values: dict[str, list[Any]] = {
@@ -98,21 +101,23 @@ class DocumentCollector:
             "tail": [tail for _, tail, _ in entities.relations_P],
             "label": [label for _, _, label in entities.relations_P],
         }
-        for name, numbers in self._numbers.items():
-            values[name] = [numbers.setdefault(value, len(numbers)) for value in values[name]]
+        for name, number_by_value in self._numbers.items():
+            values[name] = [
+                number_by_value.setdefault(value, len(number_by_value)) for value in values[name]
+            ]
         self._pending["text"].append(raw.text.encode())
         for name in COLUMNS:
             self._pending[name].append(np.array(values[name], dtype=np.int32).tobytes())
         self._pending_ids.append(raw.document_id)
-        number = self._number_by_file.setdefault(file, len(self._number_by_file))
-        facts = (
-            SPLITS.index(split),
-            number,
-            raw.line,
-            len(raw.mentions),
-            len(entities.relations_P),
+        self._pending_facts.append(
+            (
+                SPLITS.index(split),
+                self._number_by_file.setdefault(file, len(self._number_by_file)),
+                raw.line,
+                len(raw.mentions),
+                len(entities.relations_P),
+            )
         )
-        self._pending_facts.append(facts)
         if len(self._pending_ids) == DOCUMENTS_AT_ONCE:
             self._write_pending()
 
@@ -126,30 +131,30 @@ class DocumentCollector:
         min_type_pair_relations: int,
         provenance: dict[str, Any],
     ) -> DocumentStore:
-        """Choose the documents, number types, keys and relations in order, and write the store.
+        """Select the documents, sort types, keys and relations, and write the store.
 
         Args:
-            draft: where.
-            quarantine: takes documents that are left out.
-            held_out: ids of documents that are kept out of training.
-            name_by_relation: all relations, in order, and their names; None: those that occur, by name.
+            draft: the store's draft.
+            quarantine: receives skipped documents.
+            held_out: ids of documents that are excluded from training.
+            name_by_relation: id -> name of all relations, in order; None: those that occur, sorted.
             min_type_pair_relations: as ``commit_documents``.
-            provenance: further entries of the manifest; what was set aside is added.
+            provenance: more entries of the manifest; a summary of the quarantine is added.
 
         Raises:
-            DataError: if no training document is left, no validation document was drawn, or a relation has no name.
+            DataError: if no training document is left, no dev document was drawn, or a relation
+                has no name.
         """
         self._write_pending()
         ids = pa.chunked_array(self._ids, pa.string()).combine_chunks()
         fact_D5 = np.concatenate([np.empty((0, 5), np.int64), *self._facts])
         if self._dev_share is not None:
             self._draw_dev(self._dev_share, ids, fact_D5, held_out)
-        document_N = self._chosen(ids, fact_D5, held_out, quarantine)
+        document_N = self._select(ids, fact_D5, held_out, quarantine)
         split_N = fact_D5[document_N, SPLIT]
         if not (split_N == 0).any():
             raise DataError(
-                "no training document is left, want at least one. What was set aside: "
-                + _reasons(quarantine)
+                "no training document is left, want at least one. Skipped: " + _reasons(quarantine)
             )
         ragged = {
             name: spool.in_order(document_N, self.folder / f"{name}.values")
@@ -159,19 +164,22 @@ class DocumentCollector:
         types, columns["type"] = _only_used(self._numbers["type"], columns["type"], type_rank)
         keys, columns["key"] = _only_used(self._numbers["key"], columns["key"], str)
         relations, columns["label"] = self._relations(columns["label"], name_by_relation)
+        # Pointers of the spools count bytes, four for each int32.
+        indptr_by_part = {part: ragged[names[0]].indptr_N1 // 4 for part, names in PARTS.items()}
+        num_train = int((split_N == 0).sum())
         return commit_documents(
             draft,
             document_ids=ids.take(pa.array(document_N)),
             texts=ragged["text"],
             split_N=split_N,
-            indptr_by_part={part: ragged[names[0]].indptr_N1 // 4 for part, names in PARTS.items()},
+            indptr_by_part=indptr_by_part,
             columns=columns,
             entity_types=types,
             entity_keys=keys,
             relation_names=relations,
             is_docred=bool(self._is_docred),
             min_type_pair_relations=min_type_pair_relations,
-            count_by_word=count_words(_some_texts(ragged["text"], int((split_N == 0).sum()))),
+            count_by_word=count_words(_sample_texts(ragged["text"], num_train)),
             provenance=provenance | {"quarantine": quarantine.summary()},
         )
 
@@ -187,100 +195,110 @@ class DocumentCollector:
     def _draw_dev(
         self, share: float, ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array
     ) -> None:
-        """Make validation documents of training ones, by their ids alone; never of one that is held out."""
-        others = self._held_out(ids, fact_D5, held_out)
-        may_be_D = (fact_D5[:, SPLIT] == 0) & (fact_D5[:, NUM_RELATIONS] > 0)
-        may_be_D &= ~np.asarray(pc.is_in(ids, value_set=others))
+        """Move training documents to dev, drawn by their ids alone; never a held-out one."""
+        excluded = self._excluded(ids, fact_D5, held_out)
+        is_candidate_D = (fact_D5[:, SPLIT] == 0) & (fact_D5[:, NUM_RELATIONS] > 0)
+        is_candidate_D &= ~np.asarray(pc.is_in(ids, value_set=excluded))
         limit = int(share * 2**63)  # derive_seed is below 2**63
         drawn = [
             number
-            for number in np.flatnonzero(may_be_D).tolist()
+            for number in np.flatnonzero(is_candidate_D).tolist()
             if derive_seed(self._seed, "dev", ids[number].as_py()) < limit
         ]
         if not drawn:
             raise DataError(
-                f"--dev-share {share:g} of {may_be_D.sum():,} training documents with relations drew none; want a "
-                "larger share, another --seed, or validation documents by --dev"
+                f"--dev-share {share:g} of {is_candidate_D.sum():,} training documents with "
+                "relations drew none; want a larger share, another --seed, or validation documents "
+                "by --dev"
             )
         fact_D5[drawn, SPLIT] = SPLITS.index("dev")
 
     @staticmethod
-    def _held_out(ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array) -> pa.Array:
-        """Ids that no training document may have."""
+    def _excluded(ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array) -> pa.Array:
+        """Return the ids that no training document may have."""
         return pa.concat_arrays(
             [held_out.cast(pa.string()), ids.filter(pa.array(fact_D5[:, SPLIT] != 0))]
         )
 
-    def _chosen(
+    def _select(
         self, ids: pa.Array, fact_D5: np.ndarray, held_out: pa.Array, quarantine: Quarantine
     ) -> np.ndarray:
-        """Documents by split and then as they were added: none twice in a split, none held out in training."""
+        """Return the selected documents by split, then in the order they were added.
+
+        Duplicates within a split and held-out training documents are skipped.
+        """
         split_D = fact_D5[:, SPLIT]
-        others = self._held_out(ids, fact_D5, held_out)
-        is_held_out = np.asarray(pc.is_in(ids, value_set=others)) & (split_D == 0)
-        self._leave_out(np.flatnonzero(is_held_out), HELD_OUT, ids, fact_D5, quarantine)
-        rest = np.flatnonzero(~is_held_out)
+        excluded = self._excluded(ids, fact_D5, held_out)
+        is_held_out_D = np.asarray(pc.is_in(ids, value_set=excluded)) & (split_D == 0)
+        self._skip(np.flatnonzero(is_held_out_D), HELD_OUT, ids, fact_D5, quarantine)
+        rest = np.flatnonzero(~is_held_out_D)
         number_D = np.asarray(ids.dictionary_encode().indices)
-        # The first of those with the most mentions comes first: lexsort keeps the order of equals.
+        # Of each id the document with the most mentions comes first; lexsort is stable.
         order = rest[np.lexsort((-fact_D5[rest, NUM_MENTIONS], number_D[rest], split_D[rest]))]
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = (np.diff(number_D[order]) != 0) | (np.diff(split_D[order]) != 0)
-        self._leave_out(np.sort(order[~is_first]), DUPLICATE, ids, fact_D5, quarantine)
+        self._skip(np.sort(order[~is_first]), DUPLICATE, ids, fact_D5, quarantine)
         kept = np.sort(order[is_first])
         return kept[np.argsort(split_D[kept], kind="stable")]
 
-    def _leave_out(
+    def _skip(
         self,
-        document_R: np.ndarray,
+        skipped: np.ndarray,
         reason: str,
         ids: pa.Array,
         fact_D5: np.ndarray,
         quarantine: Quarantine,
     ) -> None:
         files = list(self._number_by_file)
-        for number in np.unique(fact_D5[document_R, FILE]):
-            here = document_R[fact_D5[document_R, FILE] == number]
+        for number in np.unique(fact_D5[skipped, FILE]):
+            in_file = skipped[fact_D5[skipped, FILE] == number]
             examples = [
-                (int(fact_D5[one, LINE]), ids[int(one)].as_py())
-                for one in here[: quarantine.num_examples]
+                (int(fact_D5[document, LINE]), ids[int(document)].as_py())
+                for document in in_file[: quarantine.num_examples]
             ]
-            quarantine.add_many(DOCUMENT, reason, files[number], len(here), examples, is_bad=False)
+            quarantine.add_many(
+                DOCUMENT, reason, files[number], len(in_file), examples, is_bad=False
+            )
 
     def _relations(
-        self, label_P: np.ndarray, names: dict[str, str] | None
+        self, label_P: np.ndarray, name_by_relation: dict[str, str] | None
     ) -> tuple[list[str], np.ndarray]:
-        """Names of the relations in order, without NA, and the number of each relation, from 1."""
-        found, label_P = _only_used(self._numbers["label"], label_P, str)
-        if names is None:
-            return found, label_P + 1
-        unknown = [one for one in found if one not in names]
+        """Return the names of the relations without NA, and each relation's number, from 1."""
+        used, label_P = _only_used(self._numbers["label"], label_P, str)
+        if name_by_relation is None:
+            return used, label_P + 1
+        unknown = [relation for relation in used if relation not in name_by_relation]
         if unknown:
             raise DataError(
-                f"relation {unknown[0]!r} is none of those with names: {', '.join([*names][:5])} ... "
-                "Give the file of relation names that belongs to these documents."
+                f"relation {unknown[0]!r} is none of those with names: "
+                f"{', '.join([*name_by_relation][:5])} ... Give the file of relation names that "
+                "belongs to these documents."
             )
-        number_by_relation = {one: number for number, one in enumerate(names, start=1)}
-        return [*names.values()], np.array(
-            [number_by_relation[one] for one in found], dtype=np.int32
-        )[label_P]
+        number_by_relation = {
+            relation: number for number, relation in enumerate(name_by_relation, start=1)
+        }
+        number_U = np.array([number_by_relation[relation] for relation in used], dtype=np.int32)
+        return [*name_by_relation.values()], number_U[label_P]
 
 
 def _only_used(
-    number_by_name: dict[str, int], number_V: np.ndarray, order: Callable[[str], Any]
+    number_by_name: dict[str, int], number_V: np.ndarray, sort_key: Callable[[str], Any]
 ) -> tuple[list[str], np.ndarray]:
-    """The names that occur among ``number_V``, in order, and places among them, int32."""
+    """Return the sorted names that occur among ``number_V``, and their indices (V,), int32."""
     is_used = np.zeros(len(number_by_name), dtype=bool)
     is_used[number_V] = True
-    names = sorted((name for name, number in number_by_name.items() if is_used[number]), key=order)
-    place = np.zeros(len(number_by_name), dtype=np.int32)
-    place[[number_by_name[name] for name in names]] = np.arange(len(names))
-    return names, place[number_V]
+    names = sorted(
+        (name for name, number in number_by_name.items() if is_used[number]), key=sort_key
+    )
+    new_number = np.zeros(len(number_by_name), dtype=np.int32)
+    new_number[[number_by_name[name] for name in names]] = np.arange(len(names))
+    return names, new_number[number_V]
 
 
-def _some_texts(texts: Ragged, num: int) -> Iterator[str]:
-    """Texts of the first ``num`` documents, evenly spaced if they are many."""
+def _sample_texts(texts: Ragged, num_documents: int) -> Iterator[str]:
+    """Yield texts of the first documents, evenly spaced if there are many."""
     column = texts.to_arrow()
-    for row in range(0, num, max(1, num // WORDS_FROM_DOCUMENTS)):
+    for row in range(0, num_documents, max(1, num_documents // WORDS_FROM_DOCUMENTS)):
         yield column[row].as_py().decode()
 
 

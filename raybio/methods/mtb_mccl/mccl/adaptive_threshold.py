@@ -1,32 +1,40 @@
-"""Adaptive threshold."""
+"""Adaptive thresholding for pairs with several relations or none (ATLOP; Zhou et al., 2021).
+
+NA's logit is the threshold: relations with a higher logit hold. A logit of -inf marks a class
+without anything to compare with, which is ignored.
+
+Shape letters: N pairs, R relations, NA among them.
+"""
 
 import torch
 from torch import Tensor
 
 
 def adaptive_threshold(logits_NR: Tensor, label_NR: Tensor, *, na_index: int) -> Tensor:
-    """Adaptive-threshold loss (N,) of each pair, L1 + L2 (Zhou et al., 2021).
+    """Return the loss (N,) of each pair, L1 + L2 (Zhou et al., 2021, Eq. 4).
 
-        L1 = - sum over r in Pos of log(e^l_r / sum over Pos and NA of e^l),  L2 = - log(e^l_NA / sum over Neg and NA)
+        L1 = - sum over r in Pos of log(e^l_r / sum over Pos and NA of e^l)
+        L2 = - log(e^l_NA / sum over Neg and NA of e^l)
 
-    L1 lifts what holds above NA, L2 presses what does not below it. A positive with logit -inf adds nothing, and with
-    NA at -inf there is no L2.
+    L1 raises the positive relations above NA, L2 lowers the others below it. A positive with logit
+    -inf adds nothing; if NA's logit is -inf, L2 is 0.
 
     Args:
         logits_NR: logits, -inf for absent classes.
-        label_NR: bool; the column of NA is not read: a pair is NA if it has no other label.
+        label_NR: bool; NA's column is ignored: a pair without another label is NA.
         na_index: NA's column.
 
     Raises:
-        ValueError: if shapes, dtype or ``na_index`` do not fit.
+        ValueError: for inconsistent shapes, a dtype other than bool, or an invalid ``na_index``.
     """
     _check_index(logits_NR, na_index)
     if label_NR.shape != logits_NR.shape or label_NR.dtype != torch.bool:
         raise ValueError(
-            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool of {tuple(logits_NR.shape)}"
+            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool of "
+            f"{tuple(logits_NR.shape)}"
         )
     is_absent_NR = logits_NR == -torch.inf
-    # A finite filling: a sum over nothing but -inf would have the gradient inf - inf.
+    # A finite filling: a logsumexp of nothing but -inf would have the gradient inf - inf.
     filling = torch.finfo(logits_NR.dtype).min / 4
     logits_NR = logits_NR.masked_fill(is_absent_NR, filling)
     is_na_R = torch.arange(logits_NR.shape[1], device=logits_NR.device) == na_index
@@ -34,19 +42,19 @@ def adaptive_threshold(logits_NR: Tensor, label_NR: Tensor, *, na_index: int) ->
     with_na_NR = is_positive_NR | is_na_R
     all_positive_N1 = logits_NR.masked_fill(~with_na_NR, filling).logsumexp(1, keepdim=True)
     all_negative_N = logits_NR.masked_fill(is_positive_NR, filling).logsumexp(1)
-    lift_N = torch.where(is_positive_NR & ~is_absent_NR, all_positive_N1 - logits_NR, 0.0).sum(1)
-    press_N = torch.where(is_absent_NR[:, na_index], 0.0, all_negative_N - logits_NR[:, na_index])
-    return lift_N + press_N
+    l1_N = torch.where(is_positive_NR & ~is_absent_NR, all_positive_N1 - logits_NR, 0.0).sum(1)
+    l2_N = torch.where(is_absent_NR[:, na_index], 0.0, all_negative_N - logits_NR[:, na_index])
+    return l1_N + l2_N
 
 
 def above_threshold(logits_NR: Tensor, *, na_index: int, max_labels: int | None = None) -> Tensor:
-    """Predictions, bool (N, R): the relations whose logit is above NA's, never NA itself; none of them means NA.
+    """Return the predictions, bool (N, R): relations with a logit above NA's; none means NA.
 
     Args:
         logits_NR: logits; -inf is never predicted.
         na_index: NA's column.
-        max_labels: keep only relations whose logit is among a pair's so many highest, as ATLOP's code does with 4;
-            None: all of them, as the paper.
+        max_labels: predict at most the relations with so many highest logits. ATLOP's code uses 4;
+            the paper has no limit (None).
 
     Raises:
         ValueError: if ``na_index`` is no column, or ``max_labels`` is below 1.

@@ -1,6 +1,10 @@
-"""Pairs of entities to relations: by a trained classifier, or by the nearest labelled pairs (facts §6).
+"""Classify entity pairs by their nearest labelled pairs, or by a linear classifier.
 
-Shape letters: P pairs, B pairs of the reference, C classes ("none" first), D width.
+Classwise kNN (Zhou et al., 2023, Section 3.4): the score of a class is the mean cosine to the k
+nearest labelled pairs of that class, plus the class bias.
+
+Shape letters: P pairs, B pairs of the reference set, C classes (NA first), D embedding width,
+F gold facts.
 """
 
 from collections.abc import Sequence
@@ -26,15 +30,15 @@ from raybio.methods.mtb_mccl.mccl.training_facts import is_in_training_facts
 
 
 class GoldPairs(NamedTuple):
-    """Pairs with their gold classes.
+    """Embedded pairs with their gold classes.
 
     Attributes:
-        pairs: embedded.
-        label_PC: bool.
-        outside_F4: gold relations of entities that are no candidate pair, which nothing can find: (document, head,
-            tail, class); None: there are none.
-        is_in_train_F: of each of ``gold``, whether training documents tell it too, bool; None where that is not asked:
-            of the training pairs, and where a pair has one relation at most.
+        pairs: the embedded pairs.
+        label_PC: gold classes, bool.
+        outside_F4: gold relations between entities that are no candidate pair: (document, head,
+            tail, class). None: there are none.
+        is_in_train_F: bool, which of ``gold_facts`` are also facts of the training documents. None
+            if Ign-F1 is undefined: of training pairs, and if pairs have one relation at most.
     """
 
     pairs: EmbeddedPairs
@@ -43,18 +47,21 @@ class GoldPairs(NamedTuple):
     is_in_train_F: np.ndarray | None = None
 
     @property
-    def gold(self) -> Facts:
-        """All that there is to find; documents are rows of the store."""
-        found = self.facts(self.label_PC)
+    def gold_facts(self) -> Facts:
+        """All gold facts, also those that no candidate pair covers; documents are store rows."""
+        facts = self.facts(self.label_PC)
         if self.outside_F4 is None:
-            return found
-        columns = (found.document_F, found.head_F, found.tail_F, found.label_F)
+            return facts
+        outside_4F = self.outside_F4.T
         return Facts(
-            *(np.concatenate(both) for both in zip(columns, self.outside_F4.T, strict=True))
+            np.concatenate([facts.document_F, outside_4F[0]]),
+            np.concatenate([facts.head_F, outside_4F[1]]),
+            np.concatenate([facts.tail_F, outside_4F[2]]),
+            np.concatenate([facts.label_F, outside_4F[3]]),
         )
 
     def facts(self, label_PC: np.ndarray) -> Facts:
-        """What classes of the pairs mean, gold or predicted ones; documents are rows of the store."""
+        """Return the facts that gold or predicted classes state; documents are store rows."""
         is_fact_PC = label_PC.copy()
         is_fact_PC[:, 0] = False
         return Facts.of_labels(self.pairs.row_P, self.pairs.head_P, self.pairs.tail_P, is_fact_PC)
@@ -63,38 +70,48 @@ class GoldPairs(NamedTuple):
 def embed_gold_pairs(
     model: RelationEncoder,
     reader: DocumentReader,
-    asked: LabelledPairs,
+    labelled: LabelledPairs,
     collective: Collective,
     max_tokens: int,
     *,
     part: slice = slice(None),
 ) -> GoldPairs:
-    """Embed the pairs of a split that have their label; of some of its documents, if a part is wanted."""
-    pairs = {row: asked.pairs(row) for row in asked.rows[part].tolist()}
-    nothing = np.zeros((0, len(asked.store.relation_names)), dtype=bool)
-    label_PC = np.concatenate(
-        [nothing, *(pair_labels(asked.store, row, pair) for row, pair in pairs.items())]
+    """Embed the labelled pairs of a split.
+
+    Args:
+        model: the encoder.
+        reader: reads documents for this encoder.
+        labelled: the pairs.
+        collective: the workers that share the documents.
+        max_tokens: padded tokens encoded at once.
+        part: which of the documents to embed.
+    """
+    store = labelled.store
+    pairs = {row: labelled.pairs(row) for row in labelled.rows[part].tolist()}
+    nothing = np.zeros((0, len(store.relation_names)), dtype=bool)
+    labels = [pair_labels(store, row, pair) for row, pair in pairs.items()]
+    gold = GoldPairs(
+        embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens),
+        np.concatenate([nothing, *labels]),
     )
-    known = GoldPairs(
-        embed_pairs(model, reader, pairs, collective, max_tokens=max_tokens), label_PC
-    )
-    if asked.split == "train":
-        return known
-    known = known._replace(outside_F4=asked.outside_F4)
-    if not asked.store.is_multi_label:
-        return known
-    return known._replace(is_in_train_F=is_in_training_facts(asked.store, known.gold))
+    if labelled.split == "train":
+        return gold
+    gold = gold._replace(outside_F4=labelled.outside_F4)
+    if not store.is_multi_label:
+        return gold
+    return gold._replace(is_in_train_F=is_in_training_facts(store, gold.gold_facts))
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """How pairs are classified.
+    """Classifies embedded pairs.
 
     Attributes:
-        head: what was trained beside the encoder; None: nothing.
-        reference: the labelled pairs whose neighbours decide, or a part of them; None: the head's linear classifier decides.
+        head: parameters trained next to the encoder; None: none.
+        reference: the reference set of kNN, or this worker's part of it; None: the head's linear
+            classifier decides.
         is_multi_label: whether a pair may have several relations.
-        collective: the workers that have the other parts; None: ``reference`` is all of it.
+        collective: the workers with the other parts; None: ``reference`` is complete.
     """
 
     head: RelationHead | None
@@ -103,96 +120,104 @@ class Classifier:
     collective: Collective | None = None
 
     def scores(
-        self, embedding_PD: Tensor, rules: Sequence[KnnSettings]
+        self, embedding_PD: Tensor, candidates: Sequence[KnnSettings]
     ) -> dict[KnnSettings, Tensor]:
-        """Scores (P, C) of all classes by each rule; by ``LINEAR`` alone, where that decides.
+        """Return the scores (P, C) for each of the settings, or for ``LINEAR`` alone.
 
-        Without trained biases, rules that differ in their weight are one, of weight 0.
+        Without trained biases, settings that differ in the bias weight only are merged, with
+        weight 0.
         """
         if self.reference is None:
             assert self.head is not None and self.head.classifier is not None
             return {LINEAR: self.head.classifier(embedding_PD)}
         label_BC = torch.from_numpy(self.reference.label_PC).to(embedding_PD.device)
-        ks = sorted({rule.num_neighbors for rule in rules})
         score_by_k = classwise_means(
             embedding_PD,
             self.reference.pairs.embedding_PD,
             label_BC,
-            ks=ks,
+            ks=sorted({knn.num_neighbors for knn in candidates}),
             collective=self.collective,
         )
         bias_C = None if self.head is None else self.head.bias_C
         if bias_C is None:
             return {KnnSettings(k, 0.0): score_PC for k, score_PC in score_by_k.items()}
-        return {rule: score_by_k[rule.num_neighbors] + rule.bias_weight * bias_C for rule in rules}
+        return {knn: score_by_k[knn.num_neighbors] + knn.bias_weight * bias_C for knn in candidates}
 
     def predicted(self, score_PC: Tensor) -> np.ndarray:
-        """Classes of each pair, bool (P, C); "none" is no class here.
+        """Return the predicted classes of each pair, bool (P, C); NA is always False.
 
         Raises:
-            ConfigError: if a pair may have several relations and no labelled pair has none: nothing tells then how
-                near is near enough.
+            ConfigError: if a pair may have several relations and the reference set has no NA pair,
+                so that there is no threshold.
         """
         if self.is_multi_label:
             if bool(torch.isneginf(score_PC[:, 0]).any()):
                 raise ConfigError(
-                    "no labelled training pair is without a relation, and the nearest of those decide which relations "
-                    "a pair has where it may have several; want a larger data.label_fraction, or other documents"
+                    "no labelled training pair is without a relation. Where a pair may have "
+                    "several relations, such pairs are the threshold; want a larger "
+                    "data.label_fraction, or other documents"
                 )
-            is_PC = above_threshold(score_PC, na_index=0)
+            is_predicted_PC = above_threshold(score_PC, na_index=0)
         else:
-            is_PC = torch.nn.functional.one_hot(score_PC.argmax(1), score_PC.shape[1]).bool()
-        predicted_PC: np.ndarray = is_PC.cpu().numpy()
+            num_classes = score_PC.shape[1]
+            is_predicted_PC = torch.nn.functional.one_hot(score_PC.argmax(1), num_classes).bool()
+        predicted_PC: np.ndarray = is_predicted_PC.cpu().numpy()
         predicted_PC[:, 0] = False
         return predicted_PC
 
 
-def score_predictions(asked: GoldPairs, predicted_PC: np.ndarray) -> RelationScores:
-    """Scores of predictions among all gold relations of the documents that were asked about.
+def predict_classes(classifier: Classifier, knn: KnnSettings, embedding_PD: Tensor) -> np.ndarray:
+    """Return the predicted classes (P, C) of pairs."""
+    with torch.no_grad():
+        return classifier.predicted(classifier.scores(embedding_PD, (knn,))[knn])
 
-    Args:
-        asked: the pairs.
-        predicted_PC: bool.
-    """
-    predicted, gold = asked.facts(predicted_PC), asked.gold
-    rows = np.union1d(asked.pairs.row_P, gold.document_F)
-    predicted, gold = (
-        replace(one, document_F=np.searchsorted(rows, one.document_F)) for one in (predicted, gold)
-    )
+
+def score_predictions(gold: GoldPairs, predicted_PC: np.ndarray) -> RelationScores:
+    """Score predicted classes (bool) against all gold relations of the documents."""
+    predicted_facts = gold.facts(predicted_PC)
+    gold_facts = gold.gold_facts
+    rows = np.union1d(gold.pairs.row_P, gold_facts.document_F)
     return score_facts(
-        predicted,
-        gold,
+        _numbered_from_0(predicted_facts, rows),
+        _numbered_from_0(gold_facts, rows),
         num_documents=max(len(rows), 1),
         num_relations=predicted_PC.shape[1],
         na_index=0,
-        is_in_train_F=asked.is_in_train_F,
+        is_in_train_F=gold.is_in_train_F,
     )
 
 
-def score_most_frequent(asked: GoldPairs, num_C: np.ndarray) -> RelationScores:
-    """Return the scores of giving every pair the relation that is most frequent, by counts ``num_C`` of all classes."""
-    predicted_PC = np.zeros_like(asked.label_PC)
+def score_most_frequent(gold: GoldPairs, num_C: np.ndarray) -> RelationScores:
+    """Score the constant prediction of the most frequent relation, by counts ``num_C``."""
+    predicted_PC = np.zeros_like(gold.label_PC)
     predicted_PC[:, 1 + int(num_C[1:].argmax())] = True
-    return score_predictions(asked, predicted_PC)
+    return score_predictions(gold, predicted_PC)
 
 
 def choose_knn_settings(
-    classifier: Classifier, asked: GoldPairs, rules: Sequence[KnnSettings]
+    classifier: Classifier, gold: GoldPairs, candidates: Sequence[KnnSettings]
 ) -> tuple[KnnSettings, RelationScores]:
-    """The rule with the best F1 and its scores; of equals the one of fewest neighbours, then of the largest weight."""
+    """Return the settings with the best F1, and their scores.
+
+    Ties go to the fewest neighbors, then to the largest bias weight.
+    """
     with torch.no_grad():
-        scores = classifier.scores(asked.pairs.embedding_PD, rules)
-    found = {
-        rule: score_predictions(asked, classifier.predicted(score_PC))
-        for rule, score_PC in scores.items()
+        scores = classifier.scores(gold.pairs.embedding_PD, candidates)
+    result_by_knn = {
+        knn: score_predictions(gold, classifier.predicted(score_PC))
+        for knn, score_PC in scores.items()
     }
     best = max(
-        found, key=lambda rule: (found[rule].values["f1"], -rule.num_neighbors, rule.bias_weight)
+        result_by_knn,
+        key=lambda knn: (
+            result_by_knn[knn].values["f1"],
+            -knn.num_neighbors,
+            knn.bias_weight,
+        ),
     )
-    return best, found[best]
+    return best, result_by_knn[best]
 
 
-def predict_classes(classifier: Classifier, rule: KnnSettings, embedding_PD: Tensor) -> np.ndarray:
-    """Classes (P, C) of pairs by one rule."""
-    with torch.no_grad():
-        return classifier.predicted(classifier.scores(embedding_PD, (rule,))[rule])
+def _numbered_from_0(facts: Facts, rows: np.ndarray) -> Facts:
+    """Return facts whose documents are positions in ``rows``."""
+    return replace(facts, document_F=np.searchsorted(rows, facts.document_F))

@@ -1,11 +1,11 @@
-"""Classwise k-nearest-neighbor scores: how near the nearest members of each class are (Zhou et al., 2023).
+"""Classwise k-nearest-neighbor scores (Zhou et al., 2023, Section 3.4).
 
-The nearest of *each* class are wanted, which would take one faiss index per class, and faiss's exact indices compute
-the same matrix products. So this module uses matrix products, and the reference set may stay on the GPU, divided over
-the workers.
+A query's score for a class is its mean cosine to the k nearest members of that class. This would
+take one faiss index per class, and faiss's exact indices compute the same matrix products. So this
+module uses matrix products, and the reference set may stay on the GPU, divided over the workers.
 
-Shape letters: Q queries, N rows of the reference set, R classes, D width, K neighbors kept per class, B queries of a
-block, C members at once.
+Shape letters: Q queries, N rows of the reference set, R classes, D width, K neighbors kept per
+class, B queries of a block, C members at once.
 """
 
 from collections.abc import Sequence
@@ -29,18 +29,19 @@ class ClassNeighbors:
     """The nearest members of each class in a reference set, or in a part of it.
 
     Attributes:
-        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for each that a class lacks.
+        cosine_QRK: cosines of the nearest min(K, members), descending; -inf for each that a class
+            lacks.
     """
 
     cosine_QRK: Tensor
 
     def merge(self, *others: "ClassNeighbors") -> "ClassNeighbors":
-        """Merge the neighbors in several parts of a reference set: exactly those in the whole set."""
+        """Merge the neighbors in several parts of a reference set into those in the whole set."""
         all_QRX = torch.cat([self.cosine_QRK, *(other.cosine_QRK for other in others)], dim=2)
         return ClassNeighbors(all_QRX.topk(self.cosine_QRK.shape[2], dim=2).values)
 
     def mean(self) -> Tensor:
-        """Return the mean cosine (Q, R) of the existing neighbors; -inf for a class without members."""
+        """Return the mean cosine (Q, R) of the existing neighbors; -inf without members."""
         exists_QRK = self.cosine_QRK > -torch.inf
         num_QR = exists_QRK.sum(2)
         mean_QR = torch.where(exists_QRK, self.cosine_QRK, 0.0).sum(2) / num_QR.clamp(min=1)
@@ -55,18 +56,21 @@ def classwise_knn(
     k: int,
     collective: Collective | None = None,
 ) -> Tensor:
-    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class; -inf without members.
+    """Return each query's mean cosine (Q, R) to the nearest min(k, members) of each class.
 
-    A reference row with several labels is a member of each class. Results are exact and without gradient. Only a
-    block of queries is scored against a block of members at once. To predict, add the classes' biases to the result.
+    A class without members has the score -inf.
+
+    A reference row with several labels is a member of each class. Results are exact and without
+    gradient. Only a block of queries is scored against a block of members at once. To predict, add
+    the classes' biases to the result.
 
     Args:
         query_QD: embeddings to classify.
         reference_ND: embeddings with known labels.
         label_NR: their labels, bool.
         k: neighbors per class, >= 1.
-        collective: workers that each hold a part of the reference set, empty parts included, and the same queries;
-            every worker gets the result for the whole set.
+        collective: workers that each hold a part of the reference set, empty parts included, and
+            the same queries; every worker gets the result for the whole set.
 
     Raises:
         ValueError: if k < 1, shapes do not fit together, or embeddings are not finite.
@@ -105,7 +109,10 @@ def classwise_means(
 def nearest_members(
     query_QD: Tensor, reference_ND: Tensor, label_NR: Tensor, *, k: int
 ) -> ClassNeighbors:
-    """Return the nearest min(k, members) of each class; holds Q x R x k numbers. Arguments as ``classwise_knn``."""
+    """Return the nearest min(k, members) of each class: Q x R x k numbers.
+
+    Arguments as ``classwise_knn``.
+    """
     _check(query_QD, reference_ND, label_NR, k)
     query_QD = normalise(query_QD.detach())
     reference_ND = normalise(reference_ND.detach())
@@ -129,7 +136,7 @@ def nearest_members(
 
 
 def class_centroids(reference_ND: Tensor, label_NR: Tensor) -> Tensor:
-    """Return the mean (R, D) of each class's rows, scaled to length 1 beforehand; 0 for a class without rows.
+    """Return the mean (R, D) of each class's rows after scaling them to length 1; 0 without rows.
 
     A nearest centroid classifier scores a query by its cosine to each centroid.
     """
@@ -144,12 +151,13 @@ def _check(query_QD: Tensor, reference_ND: Tensor, label_NR: Tensor, k: int) -> 
         raise ValueError(f"k is {k}, want at least 1 neighbor")
     if query_QD.shape[1:] != reference_ND.shape[1:]:
         raise ValueError(
-            f"queries are {query_QD.shape[1]} wide, reference rows {reference_ND.shape[1]}; want one encoder"
+            f"queries are {query_QD.shape[1]} wide, reference rows {reference_ND.shape[1]}; want "
+            "one encoder"
         )
     if label_NR.ndim != 2 or len(label_NR) != len(reference_ND) or label_NR.dtype != torch.bool:
         raise ValueError(
-            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row for each of the "
-            f"{len(reference_ND)} rows of the reference set"
+            f"labels are {label_NR.dtype} of shape {tuple(label_NR.shape)}, want torch.bool, a row "
+            f"for each of the {len(reference_ND)} rows of the reference set"
         )
     check_finite(query_QD, "queries")
     check_finite(reference_ND, "reference rows")

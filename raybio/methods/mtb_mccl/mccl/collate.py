@@ -1,4 +1,4 @@
-"""Collate."""
+"""Batches of fine-tuning: shuffled documents with their labelled pairs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class RelationCollate:
     """(step, rank, world) -> the arrays of a ``LabelledDocumentBatch``.
 
     Attributes:
-        reader: documents as the encoder reads them.
+        reader: reads documents for the encoder.
         labelled: the training pairs.
-        plan: documents of a step.
-        seed: the run's.
+        plan: number of documents per step.
+        seed: the run's seed.
         is_coarse: whether all relations are one class.
     """
 
@@ -32,26 +32,27 @@ class RelationCollate:
     is_coarse: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a store without a training pair."""
+        """Check that there is a training pair."""
         if not len(self.labelled.rows):
             raise ConfigError(
-                f"{self.labelled.store.path}: has no training pair to learn from; want documents with entities and "
-                "relations in --input, or a larger data.label_fraction"
+                f"{self.labelled.store.path}: has no training pair to learn from; want documents "
+                "with entities and relations in --input, or a larger data.label_fraction"
             )
 
     def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
-        """The arrays of worker ``rank``'s shard of ``step``."""
-        labelled, size = self.labelled, self.plan.global_batch_rows
-        place = shuffled_epochs(
+        """Return the arrays of worker ``rank``'s shard of ``step``."""
+        labelled = self.labelled
+        size = self.plan.global_batch_rows
+        index = shuffled_epochs(
             step * size, size, num_rows=len(labelled.rows), seed=self.seed, name="documents"
         )
-        # Where there are fewer documents than a step wants, none comes twice: a pair would be its own neighbour.
-        rows = shard(
-            np.array(list(dict.fromkeys(labelled.rows[place].tolist()))), rank, world
-        ).tolist()
+        # With fewer documents than a step takes, each comes once: a copy of a pair would be its
+        # own nearest neighbor.
+        distinct = np.array(list(dict.fromkeys(labelled.rows[index].tolist())))
+        rows = shard(distinct, rank, world).tolist()
         marked = [self.reader.marked(row) for row in rows]
         arrays = self.reader.arrays(rows, marked, [labelled.pairs(row) for row in rows])
-        num_classes = len(self.labelled.store.relation_names)
+        num_classes = len(labelled.store.relation_names)
         label_PC = np.concatenate(
             [np.zeros((0, num_classes), bool), *(labelled.labels(row) for row in rows)]
         )

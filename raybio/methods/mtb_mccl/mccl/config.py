@@ -1,4 +1,4 @@
-"""Settings of relation extraction: MCCL, cross entropy, SupCon."""
+"""Settings of relation extraction; the defaults are those of Zhou et al., 2023, for BioRED."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -10,19 +10,18 @@ from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
 class LabelConfig(BaseConfig):
-    """How much training is told of relations."""
+    """The labels that training sees."""
 
     label_fraction: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of the training and validation pairs that keep their label, drawn from "
-        "seed; all others are left out, and so are documents without a pair",
+        description="fraction of the training and validation pairs that keep their label, drawn "
+        "from seed; other pairs are dropped, and so are documents without a pair",
     )
     is_coarse: bool = Field(
         False,
-        description="training is told only whether a pair has a relation, and not which; neighbours and evaluations "
-        "keep the relations",
+        description="train with one class for all relations; kNN and evaluations use the relations",
     )
 
 
@@ -30,83 +29,83 @@ ObjectiveKind = Literal["mccl", "ce", "supcon", "lazy"]
 
 
 class RelationObjectiveConfig(BaseConfig):
-    """What is minimised."""
+    """The loss."""
 
     kind: ObjectiveKind = Field(
         "mccl",
-        description="mccl: multi-center contrastive loss; ce: a linear classifier; supcon: supervised "
-        "contrastive loss; lazy: nothing is trained, and pairs are classified by their neighbours",
+        description="mccl: multi-center contrastive loss; ce: cross entropy of a linear "
+        "classifier; supcon: supervised contrastive loss; lazy: no training, kNN on the encoder "
+        "as it is",
     )
     weight_temperature: float = Field(
-        0.2, gt=0, description="τ₁ of mccl: small, only a class' nearest pairs count"
+        0.2, gt=0, description="τ₁ of mccl: if small, only the nearest members of a class count"
     )
     logit_temperature: float = Field(0.2, gt=0, description="τ₂ of mccl")
-    num_proxies: int = Field(
-        1, ge=0, description="mccl: how many trained members of its own each class has"
-    )
+    num_proxies: int = Field(1, ge=0, description="mccl: trained proxies per class")
     temperature: float = Field(0.1, gt=0, description="τ of supcon")
     ce_weight: float = Field(
         0.0,
         ge=0,
         le=1,
-        description="mccl: share of a linear classifier's cross entropy beside it (not in the paper)",
+        description="mccl: weight of a linear classifier's cross entropy in the loss (not in the "
+        "paper)",
     )
 
 
 class KnnSettings(NamedTuple):
-    """How neighbours decide.
+    """How a pair is classified.
 
     Attributes:
-        num_neighbors: how many of each class; 0: a linear classifier decides.
-        bias_weight: what the classes' trained biases are multiplied by.
+        num_neighbors: nearest neighbors per class; 0: a linear classifier decides.
+        bias_weight: factor of the trained class biases.
     """
 
     num_neighbors: int
     bias_weight: float
 
     def __str__(self) -> str:
-        """In words."""
+        """Return a description."""
         if not self.num_neighbors:
-            return "a linear classifier decides"
+            return "linear classifier"
         return (
-            f"{self.num_neighbors} neighbours of a class decide, biases times {self.bias_weight:g}"
+            f"classwise kNN with {self.num_neighbors} neighbors per class, biases times "
+            f"{self.bias_weight:g}"
         )
 
 
-class DocumentPlanConfig(BaseConfig):
-    """Which documents make up a step."""
-
-    global_batch_rows: int = Field(32, ge=1, description="documents of a step, over all workers")
-
-
 LINEAR = KnnSettings(0, 0.0)
+"""A linear classifier decides."""
+
+
+class DocumentPlanConfig(BaseConfig):
+    """The documents of a step."""
+
+    global_batch_rows: int = Field(32, ge=1, description="documents per step over all workers")
 
 
 class RelationEvaluationConfig(BaseConfig):
-    """How pairs are classified in evaluations."""
+    """Candidates for classwise kNN; F1 on the validation pairs chooses among them."""
 
     num_neighbors: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (1, 3, 5, 10, 20),
-        min_length=1,
-        description="numbers of neighbours of a class to choose from, by F1 on the validation pairs",
+        (1, 3, 5, 10, 20), min_length=1, description="candidate numbers of neighbors per class"
     )
     bias_weights: tuple[float, ...] = Field(
         (0.0, 1.0),
         min_length=1,
-        description="what mccl's trained biases may be multiplied by for neighbours, chosen likewise. The paper's is "
-        "1; but biases learn how frequent classes are, and of a frequent class the neighbours are nearer anyway",
+        description="candidate factors of mccl's trained biases. The paper uses 1. Biases learn "
+        "class frequencies, which the distances of neighbors already reflect",
     )
 
     @property
     def knn_candidates(self) -> tuple[KnnSettings, ...]:
-        """All to choose from."""
+        """All combinations."""
         return tuple(
             KnnSettings(k, weight) for weight in self.bias_weights for k in self.num_neighbors
         )
 
 
 class Config(TrainingConfig):
-    """Settings of relation extraction; the defaults are the paper's for BioRED."""
+    """Settings of relation extraction."""
 
     encoder: RelationEncoderConfig = RelationEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
@@ -123,7 +122,7 @@ class Config(TrainingConfig):
     )
 
     @model_validator(mode="after")
-    def _lazy_trains_nothing(self) -> "Config":
+    def _lazy_has_one_step(self) -> "Config":
         if self.objective.kind == "lazy" and self.schedule.max_steps > 1:
             raise ValueError(
                 "objective.kind is lazy, which trains nothing; set schedule.max_steps=1"
@@ -131,15 +130,14 @@ class Config(TrainingConfig):
         return self
 
     @model_validator(mode="after")
-    def _neighbours_tell_relations_apart(self) -> "Config":
-        kind, why = (
-            self.objective.kind,
-            {"ce": "classifies by what training knows", "lazy": "trains nothing"},
-        )
-        if self.data.is_coarse and kind in why:
+    def _coarse_needs_knn(self) -> "Config":
+        reasons = {"ce": "has a classifier of the training classes", "lazy": "trains nothing"}
+        reason = reasons.get(self.objective.kind)
+        if self.data.is_coarse and reason:
             raise ValueError(
-                f"data.is_coarse hides from training which relation a pair has, and objective.kind is {kind}, which "
-                f"{why[kind]}; want objective.kind=mccl or supcon, or data.is_coarse=false"
+                f"data.is_coarse merges all relations in training, and objective.kind="
+                f"{self.objective.kind} {reason}; want objective.kind=mccl or supcon, or "
+                "data.is_coarse=false"
             )
         return self
 
@@ -157,4 +155,4 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=300, checkpoint_every_steps=100, evaluate_every_steps=100),
     optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
 )
-"""Settings for the embedded simulated documents on two CPU cores: a minute."""
+"""Settings for the simulated demo documents: one minute on two CPU cores."""

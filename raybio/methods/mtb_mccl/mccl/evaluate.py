@@ -1,103 +1,204 @@
-"""Evaluate."""
+"""Evaluation of a fine-tuning run: F1 of the validation and test pairs, and the export."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 
-from raybio.core.errors import ConfigError
+from raybio.core.final_report import Stage
+from raybio.core.interfaces import Collective, Encoder
+from raybio.core.randomness import derive_seed
+from raybio.encoders.transformer import seeded_weights
+from raybio.evaluation.evaluator import Evaluator, ModelScores, exact_scores
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder, read_parts
+from raybio.methods.mtb_mccl.export import export_relation_encoder
 from raybio.methods.mtb_mccl.mccl.classifier import (
+    Classifier,
     GoldPairs,
     choose_knn_settings,
+    embed_gold_pairs,
     predict_classes,
     score_most_frequent,
     score_predictions,
 )
-from raybio.methods.mtb_mccl.mccl.config import (
-    KnnSettings,
-)
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import truncation_remarks
+from raybio.methods.mtb_mccl.mccl.config import LINEAR, Config, KnnSettings
 from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
-from raybio.methods.mtb_mccl.mccl.scores import RelationScores, confusion_matrix
-from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
-from raybio.store.store import open_store
+from raybio.methods.mtb_mccl.mccl.objective import RelationHead
+from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
+from raybio.ops.spread import spread_metrics
+from raybio.training.collective import SingleProcess
 
 
-class RelationEvaluation(NamedTuple):
-    """What a model found in a split.
+def encoder_before_training(config: Config, store: DocumentStore) -> RelationEncoder:
+    """Build encoder and head with their initial weights; "lazy" freezes all but the biases."""
+    seed = derive_seed(config.seed, "weights")
+    encoder = build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
+    with seeded_weights(derive_seed(config.seed, "head")):
+        encoder.head = RelationHead(
+            config.objective,
+            len(store.relation_names),
+            encoder.width,
+            is_coarse=config.data.is_coarse,
+        )
+    if config.objective.kind == "lazy":
+        for name, weight in encoder.named_parameters():
+            weight.requires_grad_(name == "head.bias_C")
+    return encoder
+
+
+def head_of(encoder: RelationEncoder) -> RelationHead:
+    """Return the encoder's relation head."""
+    assert isinstance(encoder.head, RelationHead)
+    return encoder.head
+
+
+@dataclass(frozen=True)
+class RelationEvaluator(Evaluator):
+    """Classifies the pairs of validation and test documents.
 
     Attributes:
-        relations: names of the classes, "NA" first.
-        scores: of the pairs of the split.
-        rule: the one that was taken.
-        confusion_CC: gold by predicted classes, of pairs with one label; None where there may be several.
-        chance: scores of giving every pair the relation that is most frequent in the split.
-        cuts: says which documents are not read whole.
+        config: settings of the run.
+        reader: reads documents for the encoder.
     """
 
-    relations: tuple[str, ...]
-    scores: RelationScores
-    knn_settings: KnnSettings
-    confusion_CC: np.ndarray | None
-    chance: RelationScores
-    cuts: list[str]
+    config: Config
+    reader: DocumentReader
 
+    def labelled(self, split: str) -> LabelledPairs:
+        """Return the labelled pairs of a split; all pairs of the test split."""
+        fraction = 1.0 if split == "test" else self.config.data.label_fraction
+        return LabelledPairs(self.reader.store, split, fraction, self.config.seed)
 
-def evaluate_relations(
-    folder: str | Path,
-    store_path: str | Path,
-    split: str,
-    *,
-    say: Callable[[str], None] = lambda text: None,
-) -> RelationEvaluation:
-    """Judge an exported model on documents that it was not trained on.
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/*`` on the validation pairs, with the best kNN settings."""
+        classifier = self._classifier(model, collective, is_trained=True)
+        dev = self._embed_gold(model, "dev", collective)
+        knn, scores = self._choose(classifier, dev)
+        metrics = {f"val/{name}": value for name, value in scores.values.items()}
+        if knn != LINEAR:
+            metrics |= {f"val/{name}": float(value) for name, value in knn._asdict().items()}
+        return metrics | spread_metrics(dev.pairs.embedding_PD)
 
-    Of the test documents all pairs are asked, of the validation documents those that the model's run had labels of. The
-    rule is its run's own; without one, it is chosen on the validation documents.
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder before training, for the paper's "Lazy".
 
-    Args:
-        folder: export of a run.
-        store_path: documents with the same relations.
-        split: "dev" or "test"; of the training pairs each would find itself.
-        say: told what is being done.
+        Without a trained projection, the embedding of a pair is a concatenation.
+        """
+        config = self.config
+        if "projection.weight" not in read_parts(config.encoder.source):
+            encoder = config.encoder.model_copy(update={"projection": "none"})
+            config = config.model_copy(update={"encoder": encoder})
+        return encoder_before_training(config, self.reader.store)
 
-    Raises:
-        ConfigError: if the folder is no exported relation model, its relations are not the store's, or the store has no
-            such split, or no validation documents where a rule has to be chosen by them.
-        StoreError: if the store is missing, damaged or of another kind.
-    """
-    model, store = load_relation_model(folder), open_store(store_path, DocumentStore)
-    if model.relations != store.relation_names:
-        raise ConfigError(
-            f"--model {folder} knows the relations {', '.join(model.relations[1:])}; --store {store_path} has "
-            f"{', '.join(store.relation_names[1:])}. Want a store of the same relations"
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the pairs of dev and test, with the kNN settings that are best on dev."""
+        classifier = self._classifier(model, collective, is_trained=stage == "trained")
+        dev = self._embed_gold(model, "dev", collective)
+        knn, dev_scores = self._choose(classifier, dev)
+        results = {"dev": dev_scores}
+        chance = {"dev": self._chance(dev)}
+        if len(self.reader.store.split_rows("test")):
+            test = self._embed_gold(model, "test", collective)
+            predicted_PC = predict_classes(classifier, knn, test.pairs.embedding_PD)
+            results["test"] = score_predictions(test, predicted_PC)
+            chance["test"] = self._chance(test)
+        by_relation = {split: self._by_relation(result) for split, result in results.items()}
+        return ModelScores(
+            scores={split: _intervals(result) for split, result in results.items()},
+            chance=chance,
+            spread=spread_metrics(dev.pairs.embedding_PD),
+            unit_scores={split: result.unit_scores() for split, result in results.items()},
+            details={"knn_settings": knn._asdict(), "relations": by_relation},
         )
-    for name in (split,) if model.knn_settings else dict.fromkeys(("dev", split)):
-        if not len(store.split_rows(name)):
-            raise ConfigError(
-                f"--store {store_path}: has no {name} documents; prepare it with --{name}"
-            )
 
-    def known(name: str) -> GoldPairs:
-        given = (1.0, 0) if name == "test" else (model.label_fraction, model.label_seed)
-        return model.frozen.known(LabelledPairs(store, name, *given), say)
+    def export(self, encoder: RelationEncoder, folder: Path, card: Mapping[str, Any]) -> Path:
+        """Export the encoder with everything that is needed to classify pairs."""
+        store = self.reader.store
+        classifier = self._classifier(encoder, SingleProcess(), is_trained=True)
+        knn = None
+        if len(store.split_rows("dev")):
+            knn, _ = self._choose(classifier, self._embed_gold(encoder, "dev", SingleProcess()))
+        names = store.entity_types
+        candidate_types = [[names[head], names[tail]] for head, tail in sorted(store.type_pairs)]
+        settings = {
+            "trained_by": "relation_finetune",
+            "objective": self.config.objective.to_mapping(),
+            "is_coarse": self.config.data.is_coarse,
+            "relations": list(store.relation_names),
+            "is_multi_label": store.is_multi_label,
+            "is_directed": store.is_directed,
+            "evaluation": self.config.evaluation.to_mapping(),
+            "knn_settings": knn and knn._asdict(),
+            "candidate_types": None if store.is_directed else candidate_types,
+            # Later evaluations score the same validation pairs.
+            "labels": {"fraction": self.config.data.label_fraction, "seed": self.config.seed},
+            "max_document_tokens": self.config.encoder.max_document_tokens,
+        }
+        reference = None
+        if classifier.reference is not None:
+            reference = {
+                "embedding": classifier.reference.pairs.embedding_PD,
+                "label": torch.from_numpy(classifier.reference.label_PC),
+            }
+        return export_relation_encoder(
+            encoder, folder, card=card, settings=settings, reference=reference
+        )
 
-    cuts = truncation_remarks(str(Path(folder).expanduser()), store, store.split_rows(split))
-    for cut in cuts:
-        say(cut)
-    rule = (
-        model.knn_settings
-        or choose_knn_settings(model.classifier, known("dev"), model.knn_candidates)[0]
-    )
-    asked = known(split)
-    predicted_PC = predict_classes(model.classifier, rule, asked.pairs.embedding_PD)
-    confusion_CC = None
-    if not store.is_multi_label:
-        gold_P, predicted_P = asked.label_PC.argmax(1), predicted_PC.argmax(1)
-        confusion_CC = confusion_matrix(gold_P, predicted_P, len(model.relations))
-    chance = score_most_frequent(asked, asked.label_PC.sum(axis=0))
-    return RelationEvaluation(
-        model.relations, score_predictions(asked, predicted_PC), rule, confusion_CC, chance, cuts
-    )
+    def _classifier(
+        self, model: Encoder, collective: Collective, *, is_trained: bool
+    ) -> Classifier:
+        assert isinstance(model, RelationEncoder)
+        head = head_of(model) if is_trained else None
+        is_multi_label = self.reader.store.is_multi_label
+        if is_trained and self.config.objective.kind == "ce":
+            return Classifier(head, None, is_multi_label)
+        # Each worker embeds and keeps its part of the documents.
+        reference = embed_gold_pairs(
+            model,
+            self.reader,
+            self.labelled("train"),
+            SingleProcess(),
+            self.config.memory.max_tokens_per_micro_batch,
+            part=slice(collective.rank, None, collective.world),
+        )
+        return Classifier(head, reference, is_multi_label, collective)
+
+    def _embed_gold(self, model: Encoder, split: str, collective: Collective) -> GoldPairs:
+        assert isinstance(model, RelationEncoder)
+        max_tokens = self.config.memory.max_tokens_per_micro_batch
+        return embed_gold_pairs(model, self.reader, self.labelled(split), collective, max_tokens)
+
+    def _choose(self, classifier: Classifier, dev: GoldPairs) -> tuple[KnnSettings, RelationScores]:
+        return choose_knn_settings(classifier, dev, self.config.evaluation.knn_candidates)
+
+    def _chance(self, gold: GoldPairs) -> dict[str, dict[str, float]]:
+        """Return the scores of predicting the most frequent relation of the training pairs."""
+        labelled = self.labelled("train")
+        num_C = np.sum([labelled.labels(row).sum(axis=0) for row in labelled.rows.tolist()], axis=0)
+        return exact_scores(score_most_frequent(gold, num_C).values)
+
+    def _by_relation(self, scores: RelationScores) -> dict[str, dict[str, float]]:
+        """Return the rounded scores of each relation that occurs or is predicted."""
+        by_relation = scores.by_relation()
+        occurs_R = by_relation["gold"] + by_relation["predicted"] > 0
+        return {
+            name: {
+                measure: round(float(value_R[number]), 6)
+                for measure, value_R in by_relation.items()
+            }
+            for number, name in enumerate(self.reader.store.relation_names)
+            if number and occurs_R[number]
+        }
+
+
+def _intervals(scores: RelationScores) -> dict[str, Any]:
+    # The seed of ``jobs/evaluate.py``, which then reports the same intervals.
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
+    return {name: interval._asdict() for name, interval in scores.intervals(rng).items()}

@@ -1,4 +1,18 @@
-"""MCCL."""
+"""MCCL: multi-center contrastive loss (Zhou et al., 2023, Section 3.3).
+
+The logit of a class is a soft maximum of the anchor's cosines to the members of that class, so that
+a class may have many centers:
+
+    s_r = sum_j w_j s_j,    w = softmax over members j of s_j / tau1,    s_j = cos(anchor, j)
+    logit_r = (s_r + b_r) / tau2
+
+Members of class r are the labelled pairs of the batch with label r, except the anchor itself, and
+the proxies of r. ``objective`` applies cross entropy, or ``adaptive_threshold`` for several labels.
+
+Shape letters: N anchors, M pairs of all workers, R classes, D embedding width, E entries: members
+sorted by class (a pair with several labels is an entry of each), C entries of one class, B anchors
+of a block.
+"""
 
 from typing import Any
 
@@ -6,15 +20,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from raybio.methods.mtb_mccl.pair_contrast import (
-    with_others,
-)
+from raybio.methods.mtb_mccl.pair_contrast import with_others
 from raybio.ops.similarity import matmul, normalise
 
-_ENTRIES_AT_ONCE = {
-    "cpu": 1 << 20,
-    "cuda": 1 << 25,
-}  # a CPU's stay in the cache, a GPU wants few and large kernels
+# A CPU's block stays in its cache; a GPU is faster with few, large kernels.
+_ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
 
 
 def multi_center_logits(
@@ -30,30 +40,32 @@ def multi_center_logits(
     offset: int = 0,
     block_rows: int | None = None,
 ) -> Tensor:
-    """Logits (N, R) of each anchor: (s_r + b_r) / tau2, where s_r is a soft maximum of cosines to members of class r.
+    """Return the logits (N, R) of each anchor, as defined at the top of this module.
 
-        s_r = sum_j w_j s_j,  w = softmax over the members j of class r of s_j / tau1,  s_j = cos(anchor, j)
+    Gradients flow through the weights w. A class without members other than the anchor has the
+    logit -inf, without gradient: exclude anchors whose own class has -inf from a cross entropy.
 
-    Members are the rows with label r except the anchor itself, and the proxies of r. Gradients flow through w. A class
-    without any other member has the logit -inf and neither gives nor gets a gradient: leave anchors out of a cross
-    entropy whose own logit is -inf. The (N, E) cosines never exist at once: blocks of anchors are scored, and once
-    more in the backward pass. It can be differentiated once.
+    The (N, E) cosines are never stored: blocks of anchors are scored in the forward pass and again
+    in the backward pass. The result can be differentiated once.
 
     Args:
         pair_ND: anchors; their length does not matter.
-        label_NR: bool, which classes each belongs to; several, or none, are allowed.
-        proxy_RD: trained vectors, never anchors: one a class, or k of each as k R rows, where row i is of class
-            i mod R; None: no proxies.
-        bias_R: b, added to the soft maxima.
-        weight_temperature: tau1 > 0; towards 0 the nearest member decides, towards infinity the mean of all.
+        label_NR: bool, the classes of each anchor: any number of them.
+        proxy_RD: trained vectors, never anchors. With k proxies per class these are k * R rows, and
+            row i belongs to class i mod R. None: no proxies.
+        bias_R: b.
+        weight_temperature: tau1 > 0. Towards 0 the nearest member decides, towards infinity the
+            mean of all members.
         logit_temperature: tau2 > 0.
-        other_MD: on several workers the pairs of all of them, gathered with gradient; None: the anchors themselves.
+        other_MD: with several workers the pairs of all of them, gathered with gradient; None: the
+            anchors.
         other_label_MR: their labels.
         offset: the anchors are ``other_MD[offset : offset + N]``.
-        block_rows: anchors scored at once; None chooses.
+        block_rows: anchors scored at once; None: ``rows_per_block``.
 
     Raises:
-        ValueError: for a temperature that is not positive, or shapes, labels and an offset that do not fit together.
+        ValueError: for a temperature that is not positive, or inconsistent shapes, labels or
+            offset.
     """
     if not (weight_temperature > 0 and logit_temperature > 0):
         raise ValueError(
@@ -69,7 +81,8 @@ def multi_center_logits(
         )
     if proxy_RD is not None and (len(proxy_RD) < num_classes or len(proxy_RD) % num_classes):
         raise ValueError(
-            f"proxy_RD has {len(proxy_RD)} rows, want as many for each of {num_classes} classes, or None"
+            f"proxy_RD has {len(proxy_RD)} rows, want as many for each of {num_classes} classes, "
+            "or None"
         )
     key_MD = normalise(other_MD)
     if proxy_RD is not None:
@@ -87,11 +100,21 @@ def multi_center_logits(
         block_rows,
     )
     logits_NR = (soft_maximum_NR + bias_R) / logit_temperature
-    return logits_NR.masked_fill(size_R - label_NR.long() <= 0, -torch.inf)
+    num_other_members_NR = size_R - label_NR.long()
+    return logits_NR.masked_fill(num_other_members_NR <= 0, -torch.inf)
+
+
+def rows_per_block(num_columns: int, device: torch.device) -> int:
+    """Return how many rows of a score matrix with ``num_columns`` columns to compute at once."""
+    entries = _ENTRIES_AT_ONCE.get(device.type, _ENTRIES_AT_ONCE["cuda"])
+    return max(1, entries // max(num_columns, 1))
 
 
 class _SoftMaxima(torch.autograd.Function):
-    """Soft maxima (N, R) of inner products of unit vectors; a number without meaning where a class has no member."""
+    """Soft maxima (N, R) of inner products of unit vectors; undefined for a class without members.
+
+    The backward pass scores the blocks again: ds_r / ds_j = w_j (1 + (s_j - s_r) / tau1).
+    """
 
     @staticmethod
     def forward(
@@ -103,20 +126,19 @@ class _SoftMaxima(torch.autograd.Function):
         temperature: float,
         block_rows: int | None,
     ) -> Tensor:
-        """The values alone; ``anchor_E`` is the anchor that an entry is, or a number outside [0, N)."""
+        """Return the values; ``anchor_E`` is an entry's anchor, outside [0, N) if it is none."""
         ctx.save_for_backward(query_ND, key_ED, anchor_E)
-        at_once = _ENTRIES_AT_ONCE.get(query_ND.device.type, _ENTRIES_AT_ONCE["cuda"])
-        ctx.block_rows = block_rows or max(1, at_once // max(len(key_ED), 1))
-        ctx.size_R, ctx.temperature = size_R, temperature
+        ctx.block_rows = block_rows or rows_per_block(len(key_ED), query_ND.device)
+        ctx.size_R = size_R
+        ctx.temperature = temperature
         soft_maximum_NR = query_ND.new_zeros(len(query_ND), len(size_R))
         for start in range(0, len(query_ND), ctx.block_rows):
             rows = slice(start, start + ctx.block_rows)
             score_EB = _scores(query_ND[rows], key_ED, anchor_E - start, temperature)
             for number, score_CB in enumerate(torch.split(score_EB, size_R)):
                 if len(score_CB):
-                    soft_maximum_NR[rows, number] = (
-                        _weights(score_CB, temperature) * score_CB
-                    ).sum(0)
+                    weight_CB = _weights(score_CB, temperature)
+                    soft_maximum_NR[rows, number] = (weight_CB * score_CB).sum(0)
         return soft_maximum_NR
 
     @staticmethod
@@ -124,7 +146,7 @@ class _SoftMaxima(torch.autograd.Function):
     def backward(
         ctx: Any, gradient_NR: Tensor
     ) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
-        """Blocks are scored again: ds_r / ds_j = w_j (1 + (s_j - s_r) / tau1)."""
+        """Return the gradients by queries and keys."""
         query_ND, key_ED, anchor_E = ctx.saved_tensors
         wants_query, wants_key = ctx.needs_input_grad[:2]
         query_gradient_ND = torch.zeros_like(query_ND) if wants_query else None
@@ -136,7 +158,7 @@ class _SoftMaxima(torch.autograd.Function):
                 if len(score_CB):
                     weight_CB = _weights(score_CB, ctx.temperature)
                     soft_maximum_B = (weight_CB * score_CB).sum(0)
-                    # In place of the scores, which are not needed any more.
+                    # The gradient overwrites the scores, which are no longer needed.
                     score_CB.sub_(soft_maximum_B).div_(ctx.temperature).add_(1)
                     score_CB.mul_(weight_CB).mul_(gradient_NR[rows, number])
             if query_gradient_ND is not None:
@@ -147,15 +169,19 @@ class _SoftMaxima(torch.autograd.Function):
 
 
 def _scores(query_BD: Tensor, key_ED: Tensor, anchor_E: Tensor, temperature: float) -> Tensor:
-    """Cosines (E, B), so that the members of a class lie together; an anchor's to itself has a weight of exactly 0."""
+    """Return cosines (E, B); an anchor's cosine to itself gets a weight of exactly 0.
+
+    Entries come first, so that the members of a class are contiguous.
+    """
     score_EB = matmul(key_ED, query_BD.T)
     entry_S = torch.nonzero((anchor_E >= 0) & (anchor_E < len(query_BD)))[:, 0]
-    # Not -inf, which times a weight of 0 is NaN: 800 temperatures below any cosine the exponential is 0 in fp64 too.
+    # Not -inf, which times a weight of 0 is NaN. 800 temperatures below any cosine, the
+    # exponential is 0 in float64, too.
     score_EB[entry_S, anchor_E[entry_S]] = -2 - 800 * temperature
     return score_EB
 
 
 def _weights(score_CB: Tensor, temperature: float) -> Tensor:
-    """Softmax over the members of one class; the largest is taken off first, so that no sum underflows."""
+    """Return the softmax over the members of one class; the maximum is subtracted first."""
     weight_CB = (score_CB - score_CB.amax(0)).div_(temperature).exp_()
     return weight_CB.div_(weight_CB.sum(0))

@@ -1,4 +1,8 @@
-"""Objective."""
+"""Objectives of fine-tuning: MCCL, cross entropy and SupCon (Zhou et al., 2023, Section 3.3).
+
+Shape letters: P pairs of this worker, M pairs of all workers, D embedding width, C classes, NA
+first.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,21 +15,19 @@ from raybio.methods.mtb_mccl.batches import LabelledDocumentBatch
 from raybio.methods.mtb_mccl.mccl.adaptive_threshold import adaptive_threshold
 from raybio.methods.mtb_mccl.mccl.config import RelationObjectiveConfig
 from raybio.methods.mtb_mccl.mccl.loss import multi_center_logits
-from raybio.methods.mtb_mccl.pair_contrast import (
-    multi_label_contrast,
-    supervised_contrast,
-)
+from raybio.methods.mtb_mccl.pair_contrast import multi_label_contrast, supervised_contrast
 from raybio.ops.contrastive import equal_rows
 from raybio.training.objectives import CouplingObjective
 
 
 class RelationHead(nn.Module):
-    """What is trained beside the encoder.
+    """Parameters that are trained next to the encoder.
 
     Attributes:
-        proxy_CD: members of the classes, or None; with several of each, row i is of class i mod C.
-        bias_C: added to the score of each class, or None.
-        classifier: a linear map to classes, or None.
+        proxy_CD: proxies of the classes, or None; with several per class, row i belongs to class
+            i mod C.
+        bias_C: class biases, or None.
+        classifier: linear classifier, or None.
     """
 
     proxy_CD: nn.Parameter | None
@@ -39,23 +41,24 @@ class RelationHead(nn.Module):
         *,
         is_coarse: bool = False,
     ) -> None:
-        """Only what the loss needs; proxies are drawn by torch's generator.
+        """Create the parameters that the loss needs; proxies are drawn by torch's generator.
 
         Args:
             config: settings.
-            num_classes: "none" and all relations.
-            width: of embeddings.
-            is_coarse: whether training knows two classes alone, "none" and "some". They have no bias: relations, among
-                which neighbours then choose, have none either, and what is trained is to be what decides.
+            num_classes: NA and all relations.
+            width: embedding width.
+            is_coarse: train with two classes only, "NA" and "any relation". They have no biases,
+                since kNN then chooses among relations, which have no biases either.
         """
         super().__init__()
-        num_classes = 2 if is_coarse else num_classes
+        if is_coarse:
+            num_classes = 2
         is_mccl = config.kind == "mccl"
         num_rows = config.num_proxies * num_classes if is_mccl else 0
         self.register_parameter(
             "proxy_CD", nn.Parameter(torch.randn(num_rows, width)) if num_rows else None
         )
-        # With "lazy" it stays what it is: a run wants something that it may train.
+        # With "lazy" the biases stay 0; they exist because a run needs a trainable parameter.
         has_bias = config.kind in ("mccl", "lazy") and not is_coarse
         self.register_parameter(
             "bias_C", nn.Parameter(torch.zeros(num_classes)) if has_bias else None
@@ -66,13 +69,13 @@ class RelationHead(nn.Module):
 
 @dataclass(frozen=True)
 class RelationObjective(CouplingObjective):
-    """Mean over the labelled pairs of the global batch of the loss that ``config.kind`` names.
+    """The loss named by ``config.kind``, averaged over the labelled pairs of the global batch.
 
     Attributes:
         config: settings.
-        head: what is trained beside the encoder.
-        is_multi_label: whether a pair may have several relations; then classes are judged against "none" (adaptive
-            thresholding) instead of each other.
+        head: parameters trained next to the encoder.
+        is_multi_label: whether a pair may have several relations. If so, adaptive thresholding
+            replaces cross entropy.
     """
 
     config: RelationObjectiveConfig
@@ -82,11 +85,10 @@ class RelationObjective(CouplingObjective):
     def embedding_loss(
         self, embedding_PD: Tensor, batch: LabelledDocumentBatch, collective: Collective
     ) -> LossReport:
-        """This worker's share."""
+        """Return this worker's share of the loss."""
         label_PC = batch.label_PC
-        num_pairs = collective.all_sum(
-            torch.tensor(len(embedding_PD), device=embedding_PD.device)
-        ).clamp(min=1)
+        num_own_pairs = torch.tensor(len(embedding_PD), device=embedding_PD.device)
+        num_pairs = collective.all_sum(num_own_pairs).clamp(min=1)
         terms: dict[str, Tensor] = {
             "pairs": torch.tensor(float(len(embedding_PD)), device=embedding_PD.device)
         }
@@ -98,41 +100,46 @@ class RelationObjective(CouplingObjective):
         loss = embedding_PD.sum() * 0
         ce_weight = 1.0 if self.config.kind == "ce" else self.config.ce_weight
         if ce_weight and self.head.classifier is not None:
-            share = self._judged(self.head.classifier(embedding_PD), label_PC).sum() / num_pairs
-            loss, terms["ce_loss"] = loss + ce_weight * share, share.detach()
+            logits_PC = self.head.classifier(embedding_PD)
+            share = self._classification_loss(logits_PC, label_PC).sum() / num_pairs
+            loss = loss + ce_weight * share
+            terms["ce_loss"] = share.detach()
         if self.config.kind == "mccl":
-            bias_C = (
-                embedding_PD.new_zeros(label_PC.shape[1])
-                if self.head.bias_C is None
-                else self.head.bias_C
-            )
-            gathered = collective.all_gather(embedding_PD)
-            logits_PC = multi_center_logits(
-                embedding_PD,
-                label_PC,
-                self.head.proxy_CD,
-                bias_C,
-                weight_temperature=self.config.weight_temperature,
-                logit_temperature=self.config.logit_temperature,
-                other_MD=gathered.row_MD,
-                other_label_MR=collective.all_gather(label_PC).row_MD,
-                offset=gathered.offset,
-            )
-            share = self._judged(logits_PC, label_PC).sum() / num_pairs
-            loss, terms["mccl_loss"] = loss + (1 - ce_weight) * share, share.detach()
+            logits_PC = self._mccl_logits(embedding_PD, label_PC, collective)
+            share = self._classification_loss(logits_PC, label_PC).sum() / num_pairs
+            loss = loss + (1 - ce_weight) * share
+            terms["mccl_loss"] = share.detach()
         return LossReport(loss, terms)
 
-    def _judged(self, logits_PC: Tensor, label_PC: Tensor) -> Tensor:
-        """The loss of each pair."""
+    def _mccl_logits(
+        self, embedding_PD: Tensor, label_PC: Tensor, collective: Collective
+    ) -> Tensor:
+        bias_C: Tensor | None = self.head.bias_C
+        if bias_C is None:
+            bias_C = embedding_PD.new_zeros(label_PC.shape[1])
+        gathered = collective.all_gather(embedding_PD)
+        return multi_center_logits(
+            embedding_PD,
+            label_PC,
+            self.head.proxy_CD,
+            bias_C,
+            weight_temperature=self.config.weight_temperature,
+            logit_temperature=self.config.logit_temperature,
+            other_MD=gathered.row_MD,
+            other_label_MR=collective.all_gather(label_PC).row_MD,
+            offset=gathered.offset,
+        )
+
+    def _classification_loss(self, logits_PC: Tensor, label_PC: Tensor) -> Tensor:
+        """Return the loss of each pair that has one."""
         if self.is_multi_label:
             return adaptive_threshold(logits_PC, label_PC, na_index=0)
         target_P = label_PC.int().argmax(1)
-        # A pair that is alone in its class, and has no proxy, says nothing.
+        # A pair that is the only member of its class, without a proxy, has no loss.
         is_possible_P = logits_PC.detach().gather(1, target_P[:, None])[:, 0] > -torch.inf
-        loss_P = nn.functional.cross_entropy(
+        return nn.functional.cross_entropy(
             logits_PC[is_possible_P], target_P[is_possible_P], reduction="none"
         )
-        return loss_P
 
     def _supcon(
         self,
@@ -141,25 +148,30 @@ class RelationObjective(CouplingObjective):
         collective: Collective,
         terms: dict[str, Tensor],
     ) -> LossReport:
-        gathered, other_label_MC = (
-            collective.all_gather(embedding_PD),
-            collective.all_gather(label_PC).row_MD,
-        )
-        given: dict[str, Any] = {"temperature": self.config.temperature, "offset": gathered.offset}
+        gathered = collective.all_gather(embedding_PD)
+        other_label_MC = collective.all_gather(label_PC).row_MD
+        arguments: dict[str, Any] = {
+            "temperature": self.config.temperature,
+            "offset": gathered.offset,
+        }
 
         def share_of(pair_PD: Tensor, other_MD: Tensor) -> Tensor:
             if self.is_multi_label:
-                found = multi_label_contrast(
-                    pair_PD, label_PC, other_MD=other_MD, other_label_MR=other_label_MC, **given
+                contrast = multi_label_contrast(
+                    pair_PD, label_PC, other_MD=other_MD, other_label_MR=other_label_MC, **arguments
                 )
             else:
-                label_P, other_label_M = label_PC.int().argmax(1), other_label_MC.int().argmax(1)
-                found = supervised_contrast(
-                    pair_PD, label_P, other_MD=other_MD, other_label_M=other_label_M, **given
+                contrast = supervised_contrast(
+                    pair_PD,
+                    label_PC.int().argmax(1),
+                    other_MD=other_MD,
+                    other_label_M=other_label_MC.int().argmax(1),
+                    **arguments,
                 )
-            return found.total / collective.all_sum(found.num_terms).clamp(min=1)
+            return contrast.total / collective.all_sum(contrast.num_terms).clamp(min=1)
 
         share = share_of(embedding_PD, gathered.row_MD)
         with torch.no_grad():
+            # The loss of an encoder that maps all pairs to the same point.
             chance = share_of(equal_rows(embedding_PD), equal_rows(gathered.row_MD))
         return LossReport(share, terms | {"supcon_loss": share.detach(), "supcon_chance": chance})

@@ -1,4 +1,4 @@
-"""Probe report."""
+"""Scores of classifiers on frozen pairs, as plain JSON and as a table with the paper's Table 1."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,54 +14,68 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
     "nearest centroid": {"BioRED": 0.125, "Re-DocRED": 0.041},
     "classwise kNN": {"BioRED": 0.367, "Re-DocRED": 0.541},
 }
-"""Zhou et al., 2023, Table 1: F1 on the test documents, of their pre-trained encoder, by all training labels."""
+"""Zhou et al., 2023, Table 1: test F1 of the paper's pre-trained encoder, with all labels."""
 
 
-def probe_data(probed: Sequence[ProbeResult], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that the table shows, as plain JSON; ``settings`` are those that the numbers depend on."""
+def probe_data(results: Sequence[ProbeResult], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the report as plain JSON.
+
+    Args:
+        results: scores of each classifier.
+        settings: what the scores depend on.
+    """
+    classifiers = []
+    for result in results:
+        # The same resamples for all classifiers, so that their differences are paired.
+        intervals = result.test.intervals(np.random.default_rng(BOOTSTRAP_SEED))
+        classifiers.append(
+            {
+                "name": result.name,
+                "setting": result.setting,
+                "dev": result.dev.values,
+                "test": {name: interval._asdict() for name, interval in intervals.items()},
+            }
+        )
     return {
         "settings": dict(settings),
-        "classifiers": [
-            {
-                "name": one.name,
-                "setting": one.setting,
-                "dev": one.dev.values,
-                # The same resamples for all, so that differences between rows are no luck of the draw.
-                "test": {
-                    name: interval._asdict()
-                    for name, interval in one.test.intervals(
-                        np.random.default_rng(BOOTSTRAP_SEED)
-                    ).items()
-                },
-            }
-            for one in probed
-        ],
-        "published": {name: dict(row) for name, row in PUBLISHED.items()},
+        "classifiers": classifiers,
+        "published": {name: dict(scores) for name, scores in PUBLISHED.items()},
     }
 
 
 def probe_markdown(data: Mapping[str, Any]) -> str:
-    """One row a classifier: F1 with its 95 % interval over documents, and the published F1."""
+    """Return a table of F1 with its 95 % interval over documents, and of the published F1."""
     rows = []
-    for one in data["classifiers"]:
-        test = one["test"]
-        published = data["published"].get(one["name"], {})
+    for classifier in data["classifiers"]:
+        test = classifier["test"]
         f1 = test["f1"]
+        published = data["published"].get(classifier["name"])
         rows.append(
             [
-                one["name"],
-                one["setting"],
-                f"{one['dev']['f1']:.2%}",
+                classifier["name"],
+                classifier["setting"],
+                f"{classifier['dev']['f1']:.2%}",
                 f"{f1['value']:.2%} [{f1['low']:.2%}, {f1['high']:.2%}]",
-                *(f"{test[name]['value']:.2%}" for name in ("precision", "recall")),
-                *(
-                    f"{published[corpus]:.1%}" if published else ""
-                    for corpus in ("BioRED", "Re-DocRED")
-                ),
+                f"{test['precision']['value']:.2%}",
+                f"{test['recall']['value']:.2%}",
+                f"{published['BioRED']:.1%}" if published else "",
+                f"{published['Re-DocRED']:.1%}" if published else "",
             ]
         )
-    header = ["classifier", "chosen on dev", "dev F1", "test F1 [95 %]", "precision", "recall"]
+    header = [
+        "classifier",
+        "chosen on dev",
+        "dev F1",
+        "test F1 [95 %]",
+        "precision",
+        "recall",
+        "published BioRED",
+        "published Re-DocRED",
+    ]
     settings = ", ".join(f"{name}: {value}" for name, value in data["settings"].items())
-    note = "Micro-averaged without NA; intervals over test documents. Published: the paper's Table 1, its own encoder."
-    table = markdown_table([*header, "published BioRED", "published Re-DocRED"], rows, num_left=2)
+    note = (
+        "Micro-averaged without NA; intervals over test documents. Published: Table 1 of the "
+        "paper, with its own encoder."
+    )
+    table = markdown_table(header, rows, num_left=2)
     return "\n\n".join(["# Classifiers on frozen pairs", settings, table, note])

@@ -1,6 +1,6 @@
-"""Maps of pairs of entities: does an encoder lay a relation in one place, or in many? (the paper's Figure 3).
+"""Maps of entity pairs (Zhou et al., 2023, Figure 3): does a relation form one cluster, or many?
 
-Shape letters: P pairs of a split, S pairs that are shown, C classes, "none" first, G relations that are shown.
+Shape letters: P pairs of a split, S selected pairs, C classes (NA first), G selected relations.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from raybio.encoders.checkpoints import model_names
 from raybio.evaluation.projection import embedding_map
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.embed_pairs import embed_pairs
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import (
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import (
     MAX_TOKENS_AT_ONCE,
     FrozenEncoder,
     load_frozen,
@@ -25,16 +25,19 @@ from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
 from raybio.ops.similarity import normalise
 from raybio.training.collective import SingleProcess
 
-NUM_RELATIONS, MOST_UNRELATED = 4, 2000
-"""The paper shows the four most frequent relations; so many pairs without any are enough to see where they lie."""
+NUM_RELATIONS = 4
+"""The paper shows the four most frequent relations."""
+
+MOST_UNRELATED = 2000
+"""So many pairs without a relation suffice to show where they are."""
 
 
 class MapPairs(NamedTuple):
-    """Pairs that are drawn, the same for all models, document by document.
+    """The pairs of a map, the same for all models, in the order of their documents.
 
     Attributes:
         relations: names of the G relations, the most frequent first.
-        group_S: place in ``relations``; G: none.
+        group_S: index in ``relations``; G for pairs without a relation.
         row_S: document.
         head_S: first entity, as numbered in its document.
         tail_S: second entity.
@@ -48,88 +51,94 @@ class MapPairs(NamedTuple):
 
 
 def select_map_pairs(store: DocumentStore, split: str, seed: int) -> MapPairs:
-    """All pairs of the most frequent relations, and some without any, drawn by ``seed``.
+    """Select all pairs of the most frequent relations, and sample some without a relation.
 
     A pair with several of these relations counts as the most frequent of them.
 
     Raises:
         ConfigError: if fewer than 4 pairs have a relation.
     """
-    every = LabelledPairs(store, split, 1.0, seed)
-    rows, nothing = every.rows.tolist(), np.zeros(0, dtype=np.int64)
-    head_P, tail_P = (
-        np.concatenate([nothing, *(every.pairs(row)[side] for row in rows)]) for side in (0, 1)
-    )
-    row_P = np.repeat(every.rows, [len(every.pairs(row)[0]) for row in rows])
+    labelled = LabelledPairs(store, split, 1.0, seed)
+    rows = labelled.rows.tolist()
+    pairs = [labelled.pairs(row) for row in rows]
+    nothing = np.zeros(0, dtype=np.int64)
+    head_P = np.concatenate([nothing, *(head_K for head_K, _ in pairs)])
+    tail_P = np.concatenate([nothing, *(tail_K for _, tail_K in pairs)])
+    row_P = np.repeat(labelled.rows, [len(head_K) for head_K, _ in pairs])
     label_PC = np.concatenate(
-        [np.zeros((0, len(store.relation_names)), bool), *map(every.labels, rows)]
+        [np.zeros((0, len(store.relation_names)), bool), *map(labelled.labels, rows)]
     )
-    count_C = label_PC.sum(0)
-    count_C[0] = 0
-    class_G = [
-        number
-        for number in np.argsort(-count_C, kind="stable")[:NUM_RELATIONS].tolist()
-        if count_C[number]
-    ]
+    class_G = _most_frequent_relations(label_PC)
+    num_groups = len(class_G)
     group_P = np.full(len(label_PC), -1)
-    for group, number in reversed(list(enumerate(class_G))):
-        group_P[label_PC[:, number]] = group
-    if (group_P >= 0).sum() < 4:
+    # The most frequent relation comes last, and overrides the others.
+    for group in reversed(range(num_groups)):
+        group_P[label_PC[:, class_G[group]]] = group
+    num_related = (group_P >= 0).sum()
+    if num_related < 4:
         raise ConfigError(
-            f"--store {store.path}: {(group_P >= 0).sum()} {split} pairs have a relation; want at least 4 for a map"
+            f"--store {store.path}: {num_related} {split} pairs have a relation; want at least 4 "
+            "for a map"
         )
     unrelated = np.flatnonzero(label_PC[:, 0])
     rng = np.random.default_rng(derive_seed(seed, "unrelated pairs"))
-    group_P[rng.choice(unrelated, min(len(unrelated), MOST_UNRELATED), replace=False)] = len(
-        class_G
-    )
-    shown = np.flatnonzero(group_P >= 0)
+    sampled = rng.choice(unrelated, min(len(unrelated), MOST_UNRELATED), replace=False)
+    group_P[sampled] = num_groups
+    selected = np.flatnonzero(group_P >= 0)
     names = tuple(store.relation_names[number] for number in class_G)
-    return MapPairs(names, group_P[shown], row_P[shown], head_P[shown], tail_P[shown])
+    return MapPairs(names, group_P[selected], row_P[selected], head_P[selected], tail_P[selected])
 
 
 def relation_maps(
     models: Sequence[str],
     store: DocumentStore,
-    shown: MapPairs,
+    selected: MapPairs,
     *,
     seed: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, np.ndarray]:
-    """Where each model lays the pairs: name -> t-SNE coordinates (S, 2), of embeddings at length 1.
+    """Return each model's t-SNE coordinates (S, 2) of the pairs, by the model's name.
 
-    Pairs are compared by cosine everywhere, so their length does not count here either.
+    Embeddings are scaled to length 1, since pairs are compared by cosine everywhere.
 
     Args:
-        models: exports of ours or any text encoders: see ``load_frozen``.
+        models: exports, or any text encoders; see ``load_frozen``.
         store: the documents.
-        shown: the pairs.
-        seed: of t-SNE, the same for all models.
-        say: called with what is being done.
+        selected: the pairs.
+        seed: seed of t-SNE, the same for all models.
+        say: called with progress messages.
 
     Raises:
         ConfigError: if a model cannot be loaded.
     """
     position_by_name = {}
     for name, model in model_names(models).items():
-        say(f"{name}: embedding and mapping {len(shown.group_S):,} pairs")
-        for cut in truncation_remarks(model, store, np.unique(shown.row_S)):
-            say(f"{name}: {cut}")
-        embedding_SD = normalise(_embedded(load_frozen(model), store, shown)).cpu().numpy()
+        say(f"{name}: embedding and mapping {len(selected.group_S):,} pairs")
+        for remark in truncation_remarks(model, store, np.unique(selected.row_S)):
+            say(f"{name}: {remark}")
+        embedding_SD = normalise(_embed(load_frozen(model), store, selected)).cpu().numpy()
         rng = np.random.default_rng(derive_seed(seed, "map"))
-        position_by_name[name] = embedding_map(
-            embedding_SD, rng, max_rows=len(embedding_SD)
-        ).position_S2
+        projected = embedding_map(embedding_SD, rng, max_rows=len(embedding_SD))
+        position_by_name[name] = projected.position_S2
     return position_by_name
 
 
-def _embedded(frozen: FrozenEncoder, store: DocumentStore, shown: MapPairs) -> Tensor:
-    row_N, start_N = np.unique(shown.row_S, return_index=True)
-    parts = zip(
-        np.split(shown.head_S, start_N[1:]), np.split(shown.tail_S, start_N[1:]), strict=True
+def _most_frequent_relations(label_PC: np.ndarray) -> list[int]:
+    count_C = label_PC.sum(0)
+    count_C[0] = 0
+    by_frequency = np.argsort(-count_C, kind="stable")[:NUM_RELATIONS].tolist()
+    return [number for number in by_frequency if count_C[number]]
+
+
+def _embed(frozen: FrozenEncoder, store: DocumentStore, selected: MapPairs) -> Tensor:
+    row_N, start_N = np.unique(selected.row_S, return_index=True)
+    heads = np.split(selected.head_S, start_N[1:])
+    tails = np.split(selected.tail_S, start_N[1:])
+    pairs = {
+        row: (head_P, tail_P)
+        for row, head_P, tail_P in zip(row_N.tolist(), heads, tails, strict=True)
+    }
+    embedded = embed_pairs(
+        frozen.model, frozen.reader(store), pairs, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE
     )
-    pairs = dict(zip(row_N.tolist(), parts, strict=True))
-    reader = frozen.reader(store)
-    return embed_pairs(
-        frozen.model, reader, pairs, SingleProcess(), max_tokens=MAX_TOKENS_AT_ONCE
-    ).embedding_PD
+    return embedded.embedding_PD

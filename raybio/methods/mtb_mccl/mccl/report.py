@@ -1,4 +1,7 @@
-"""Report."""
+"""Scores of extracted relations, as plain JSON and as tables.
+
+Shape letters: C classes, "NA" first.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,76 +15,88 @@ from raybio.methods.mtb_mccl.mccl.scores import BOOTSTRAP_SEED, RelationScores
 def report_data(
     names: Sequence[str],
     scores: RelationScores,
-    rule: str,
+    classification: str,
     confusion_CC: np.ndarray | None,
     *,
     chance: RelationScores,
-    cuts: Sequence[str] = (),
+    truncation: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Everything that the report shows, as plain JSON.
+    """Return the content of the report as plain JSON.
 
     Args:
-        names: of the classes.
-        scores: of the predictions.
-        rule: in words, how pairs were classified.
-        confusion_CC: gold by predicted classes, or None.
-        chance: of giving every pair the most frequent relation.
-        cuts: says which documents are not read whole.
+        names: names of the classes.
+        scores: scores of the predictions.
+        classification: describes how pairs were classified.
+        confusion_CC: number of pairs by gold and predicted class, or None.
+        chance: scores of predicting the most frequent relation for every pair.
+        truncation: remarks on truncated documents.
     """
     intervals = scores.intervals(np.random.default_rng(BOOTSTRAP_SEED))
-    told = scores.by_relation()
-    asked = [
-        number for number in range(1, len(names)) if told["gold"][number] + told["found"][number]
-    ]
+    by_relation = scores.by_relation()
+    relations = {}
+    for number in range(1, len(names)):
+        if by_relation["gold"][number] + by_relation["predicted"][number] > 0:
+            relations[names[number]] = {
+                measure: round(float(value_R[number]), 6)
+                for measure, value_R in by_relation.items()
+            }
     return {
         "scores": {name: interval._asdict() for name, interval in intervals.items()},
         "chance": {name: chance.values[name] for name in intervals},
-        "rule": rule,
-        "cuts": list(cuts),
-        "relations": {
-            names[number]: {
-                measure: round(float(values[number]), 6) for measure, values in told.items()
-            }
-            for number in asked
-        },
+        "classification": classification,
+        "truncation": list(truncation),
+        "relations": relations,
         "classes": list(names),
         "confusion": None if confusion_CC is None else confusion_CC.tolist(),
     }
 
 
 def report_markdown(data: Mapping[str, Any], title: str) -> str:
-    """The scores with their 95 % intervals, each relation, and the confusion matrix."""
+    """Return tables of the scores with 95 % intervals, of each relation, and of confusions."""
+    parts = [
+        f"# {title}",
+        "; ".join([data["classification"], "intervals over documents", *data["truncation"]]),
+        _scores_table(data),
+        "Chance: the most frequent relation of these documents for every pair.",
+        _relations_table(data),
+    ]
+    if data["confusion"] is not None:
+        parts.append(_confusion_table(data))
+    return "\n\n".join(parts)
+
+
+def _scores_table(data: Mapping[str, Any]) -> str:
     rows = [
         [
             name.replace("_", " "),
-            f"{one['value']:.2%}",
-            f"[{one['low']:.2%}, {one['high']:.2%}]",
+            f"{score['value']:.2%}",
+            f"[{score['low']:.2%}, {score['high']:.2%}]",
             f"{data['chance'][name]:.2%}",
         ]
-        for name, one in data["scores"].items()
+        for name, score in data["scores"].items()
     ]
-    parts = [
-        f"# {title}",
-        "; ".join([data["rule"], "intervals over documents", *data["cuts"]]),
-        markdown_table(["score", "value", "95 % interval", "chance"], rows),
-        "Chance: every pair has the relation that is most frequent in these documents.",
-    ]
-    measures = ("precision", "recall", "f1")
-    by_relation = [
+    return markdown_table(["score", "value", "95 % interval", "chance"], rows)
+
+
+def _relations_table(data: Mapping[str, Any]) -> str:
+    by_frequency = sorted(data["relations"].items(), key=lambda item: -item[1]["gold"])
+    rows = [
         [
             name,
-            *(f"{one[measure]:.2%}" for measure in measures),
-            f"{one['gold']:.0f}",
-            f"{one['found']:.0f}",
+            f"{scores['precision']:.2%}",
+            f"{scores['recall']:.2%}",
+            f"{scores['f1']:.2%}",
+            f"{scores['gold']:.0f}",
+            f"{scores['predicted']:.0f}",
         ]
-        for name, one in sorted(data["relations"].items(), key=lambda item: -item[1]["gold"])
+        for name, scores in by_frequency
     ]
-    parts.append(markdown_table(["relation", *measures, "gold", "found"], by_relation))
-    if data["confusion"] is not None:
-        heading = ["gold \\ found", *data["classes"]]
-        cells = [
-            [name, *map(str, row)]
-            for name, row in zip(data["classes"], data["confusion"], strict=True)
-        ]
-        parts.append(markdown_table(heading, cells))
-    return "\n\n".join(parts)
+    return markdown_table(["relation", "precision", "recall", "f1", "gold", "predicted"], rows)
+
+
+def _confusion_table(data: Mapping[str, Any]) -> str:
+    rows = [
+        [name, *map(str, counts)]
+        for name, counts in zip(data["classes"], data["confusion"], strict=True)
+    ]
+    return markdown_table(["gold \\ predicted", *data["classes"]], rows)

@@ -1,4 +1,4 @@
-"""Settings of MTB pre-training."""
+"""Settings of MTB pre-training; the defaults are the paper's for the biomedical corpus."""
 
 from typing import Literal
 
@@ -10,100 +10,110 @@ from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 
 class BlankConfig(BaseConfig):
-    """What is hidden in documents."""
+    """Masking of entities and of words."""
 
     blank_rate: float = Field(
-        0.7, ge=0, le=1, description="share of a document's entities that lose their words"
+        0.7,
+        ge=0,
+        le=1,
+        description="fraction of a document's entities whose mentions are replaced by [BLANK]",
     )
     mask_rate: float = Field(
-        0.15, ge=0, le=1, description="share of the words outside of mentions to be guessed"
+        0.15, ge=0, le=1, description="fraction of the tokens outside mentions to be predicted"
     )
 
 
 class PairCountConfig(BaseConfig):
-    """Which pairs of entities recur."""
+    """Selection of recurring entity pairs."""
 
     min_documents: int = Field(
         16,
         ge=2,
-        description="documents that a pair occurs in, at least; 16 for BioRED, 3 for DocRED in the paper",
+        description="minimum number of documents with both entities; the paper: 16 for BioRED, "
+        "3 for DocRED",
     )
     num_pairs: int = Field(
-        5000, ge=2, description="of those, the pairs with the greatest mutual information"
+        5000, ge=2, description="of these pairs, keep those with the highest mutual information"
     )
 
 
 class MtbObjectiveConfig(BaseConfig):
-    """What is minimised."""
+    """The loss: L_rel + L_self + L_mlm, and the paper's ablations."""
 
-    temperature: float = Field(0.05, gt=0, le=10, description="τ of both contrastive parts")
+    temperature: float = Field(0.05, gt=0, le=10, description="τ of L_rel and L_self")
     relation_loss: Literal["contrastive", "binary", "multi_center"] = Field(
         "contrastive",
-        description="form of L_rel; binary: are two pairs the same? as in MTB before this paper; multi_center: MCCL, "
-        "each pair of entities a class, with τ₁ = τ₂ = 0.2",
+        description="form of L_rel; binary: equality of two pairs, as in vanilla MTB; "
+        "multi_center: MCCL with one class per entity pair and τ₁ = τ₂ = 0.2",
     )
     relation_weight: float = Field(
-        1.0, ge=0, description="of L_rel: the same two entities in two documents"
+        1.0, ge=0, description="weight of L_rel: the same entity pair in two documents"
     )
     self_weight: float = Field(
-        1.0, ge=0, description="of L_self: the same pair under two draws of dropout"
+        1.0, ge=0, description="weight of L_self: the same pair in two dropout passes"
     )
-    mlm_weight: float = Field(1.0, ge=0, description="of L_mlm: words outside of mentions")
+    mlm_weight: float = Field(
+        1.0, ge=0, description="weight of L_mlm: masked tokens outside mentions"
+    )
     type_filter: bool = Field(
         True,
-        description="negatives have another type of entity on either side; false: all other pairs are negatives",
+        description="negatives differ in the type of head or tail; false: all other pairs are "
+        "negatives",
     )
     self_exclude_positives: bool = Field(
         False,
-        description="the same two entities in other documents are no negatives of L_self (not in the paper)",
+        description="exclude other occurrences of the same entity pair from the negatives of "
+        "L_self (not in the paper)",
     )
 
     @model_validator(mode="after")
-    def _something_counts(self) -> "MtbObjectiveConfig":
+    def _has_positive_weight(self) -> "MtbObjectiveConfig":
         if not self.relation_weight + self.self_weight + self.mlm_weight:
             raise ValueError(
-                "relation_weight, self_weight and mlm_weight are all 0; want one above it"
+                "relation_weight, self_weight and mlm_weight are all 0; want one above 0"
             )
         return self
 
 
 class DocumentPairPlanConfig(BaseConfig):
-    """Which documents make up a step."""
+    """The documents of a step."""
 
     global_batch_rows: int = Field(
         16,
         ge=2,
         multiple_of=2,
-        description="documents of a step, over all workers: couples that share a pair of entities",
+        description="documents per step over all workers, drawn as pairs that share an entity pair",
     )
     max_pairs_per_document: int = Field(
         64,
         ge=1,
-        description="pairs of a document that are compared: those that recur first, others by chance",
+        description="entity pairs per document in the loss: recurring pairs first, then random "
+        "ones",
     )
 
 
 class EntityPairConfig(PairCountConfig):
-    """Which pairs of entities are taken for positives."""
+    """Selection of the positives, and of pairs held out for evaluation."""
 
     held_out_share: float = Field(
         0.05,
         ge=0,
         lt=1,
-        description="of those, pairs that are never compared in training and asked for in evaluations",
+        description="fraction of the recurring pairs that never enter the loss; evaluations "
+        "retrieve them",
     )
 
 
 class PairEvaluationConfig(BaseConfig):
-    """How the encoder is judged: do two entities find themselves again in another document?"""
+    """Evaluation by retrieval of the same entity pair in another document."""
 
     num_pairs: int = Field(
-        200, ge=1, description="recurring pairs that are asked for, of each kind"
+        200, ge=1, description="recurring pairs to retrieve: so many trained and held-out ones each"
     )
 
 
 class Config(TrainingConfig):
-    """BaseConfig of MTB; the defaults are the paper's for the biomedical corpus."""
+    """Settings of MTB pre-training."""
 
     encoder: RelationEncoderConfig = RelationEncoderConfig(
         source="microsoft/BiomedNLP-BiomedBERT-base-uncased-abstract"
@@ -133,4 +143,4 @@ DEMO = Config(
     schedule=ScheduleConfig(max_steps=150, checkpoint_every_steps=50, evaluate_every_steps=50),
     optim=OptimConfig(peak_lr=1e-3, warmup_ratio=0.06, schedule="linear", weight_decay=0.01),
 )
-"""BaseConfig for the embedded simulated documents on two CPU cores: a minute."""
+"""Settings for the simulated demo documents: one minute on two CPU cores."""

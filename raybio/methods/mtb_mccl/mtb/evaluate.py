@@ -1,84 +1,151 @@
-"""Do two entities of one document lead to the same two in another? What pre-training by matching the blanks is for.
+"""Evaluation of MTB: retrieve recurring entity pairs in other documents.
 
-Q queries: occurrences of pairs of entities. C candidates: all pairs of the documents that are searched.
+Entities are blanked at the training rate, with a fixed seed, so that names do not give a pair away.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from raybio.core.final_report import UnitScores
-from raybio.core.interfaces import Collective
-from raybio.evaluation.evaluator import exact_scores
-from raybio.evaluation.unit_scores import sample_units
-from raybio.ops.chance import expected_hit, expected_reciprocal_rank
-from raybio.ops.retrieval import Retrieval, cosine_scores, retrieve
-from raybio.ops.significance import ratio_interval
+from raybio.core.final_report import Stage, UnitScores
+from raybio.core.interfaces import Collective, Encoder
+from raybio.core.randomness import derive_seed, hash_uniform
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed
+from raybio.methods.mtb_mccl.batches import Pairs
+from raybio.methods.mtb_mccl.documents.collate import DocumentReader
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.embed_pairs import EmbeddedPairs, embed_pairs
+from raybio.methods.mtb_mccl.encoder import RelationEncoder, build_relation_encoder
+from raybio.methods.mtb_mccl.mtb.config import Config
+from raybio.methods.mtb_mccl.mtb.plan import DocumentPairPlan, oriented_pairs
+from raybio.methods.mtb_mccl.mtb.queries import PairQueries, pair_queries
+from raybio.methods.mtb_mccl.mtb.scores import (
+    pair_chance,
+    pair_metrics,
+    pair_scores,
+    pair_unit_scores,
+    retrieve_pairs,
+)
+from raybio.ops.retrieval import Retrieval
+from raybio.ops.spread import spread_metrics
 
-CUTOFFS = (1, 10)
+
+def encoder_before_training(config: Config, store: DocumentStore) -> RelationEncoder:
+    """Build the encoder with its initial weights."""
+    seed = derive_seed(config.seed, "weights")
+    return build_relation_encoder(config.encoder, seed=seed, count_by_word=store.count_by_word)
 
 
-def retrieve_pairs(
-    query_QD: Tensor,
-    id_Q: np.ndarray,
-    candidate_CD: Tensor,
-    id_C: np.ndarray,
-    collective: Collective | None = None,
-) -> Retrieval:
-    """Rank candidates by cosine; gold are those of a query's own two entities.
+@dataclass(frozen=True)
+class PairRetrievalEvaluator(Evaluator):
+    """Retrieves trained (``train``) and held-out (``val``) recurring pairs.
 
-    Args:
-        query_QD: embeddings of the queries.
-        id_Q: which two entities each is.
-        candidate_CD: embeddings of the candidates.
-        id_C: which two entities each is; every query's at least once.
-        collective: divides the queries over workers.
-
-    Raises:
-        ValueError: if there is no query, or one has no candidate of its own.
+    Attributes:
+        config: settings of the run.
+        reader: reads documents for the encoder.
+        plan: selects trained and held-out pairs.
     """
-    order_C = np.argsort(id_C, kind="stable")
-    first_Q, behind_Q = (
-        np.searchsorted(id_C[order_C], id_Q, side=side) for side in ("left", "right")
-    )  # type: ignore[call-overload]
-    gold = [
-        order_C[first:behind]
-        for first, behind in zip(first_Q.tolist(), behind_Q.tolist(), strict=True)
-    ]
-    indptr = np.concatenate([[0], np.cumsum(behind_Q - first_Q)])
-    return retrieve(
-        cosine_scores(query_QD, candidate_CD), indptr, np.concatenate(gold), collective=collective
-    )
 
+    config: Config
+    reader: DocumentReader
+    plan: DocumentPairPlan
 
-def pair_metrics(retrieval: Retrieval) -> dict[str, float]:
-    """``pair_recall_at_1``, ``pair_recall_at_10`` and ``pair_mrr``: of the best gold candidate, mean over queries."""
-    return {f"pair_{name}": float(share_Q.mean()) for name, share_Q in _shares(retrieval).items()}
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/pair_*`` of the held-out pairs."""
+        retrieval, spread = self._retrieve(model, "val", collective)
+        return {f"val/{name}": value for name, value in pair_metrics(retrieval).items()} | spread
 
+    def initial_encoder(self) -> Encoder:
+        """Return the encoder with its initial weights."""
+        return encoder_before_training(self.config, self.reader.store)
 
-def pair_scores(retrieval: Retrieval, rng: np.random.Generator) -> dict[str, Any]:
-    """``{score: {"value", "low", "high"}}`` with 95 % bootstrap intervals over the queries."""
-    shares = _shares(retrieval).items()
-    return {
-        name: ratio_interval(share_Q, np.ones(len(share_Q)), rng)._asdict()
-        for name, share_Q in shares
-    }
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score the splits that have queries."""
+        rng = np.random.default_rng(bootstrap_seed(self.config.seed))
+        scores: dict[str, Any] = {}
+        chance: dict[str, Any] = {}
+        unit_scores: dict[str, UnitScores] = {}
+        spread: dict[str, float] = {}
+        for split in ("train", "val"):
+            if not self.has_queries(split):
+                continue
+            retrieval, spread = self._retrieve(model, split, collective)
+            scores[split] = pair_scores(retrieval, rng)
+            chance[split] = pair_chance(retrieval)
+            unit_scores[split] = pair_unit_scores(retrieval)
+        return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
 
+    def has_queries(self, split: str) -> bool:
+        """Return whether a recurring pair of the split can be retrieved."""
+        return len(self._queries(split).row_Q) > 0
 
-def pair_chance(retrieval: Retrieval) -> dict[str, dict[str, float]]:
-    """Return ``{score: {"value"}}`` of candidates in random order, exactly."""
-    sizes = retrieval.num_gold_Q, retrieval.num_candidates
-    values = {f"recall_at_{k}": float(expected_hit(k, *sizes).mean()) for k in CUTOFFS}
-    return exact_scores(values | {"mrr": float(expected_reciprocal_rank(*sizes).mean())})
+    def _queries(self, split: str) -> PairQueries:
+        """Return queries for the pairs with the highest mutual information."""
+        number_K = self.plan.held_out if split == "val" else self.plan.trained
+        num_pairs = self.config.evaluation.num_pairs
+        return pair_queries(self.plan.recurring, number_K[:num_pairs], seed=0)
 
+    def _retrieve(
+        self, model: Encoder, split: str, collective: Collective
+    ) -> tuple[Retrieval, dict[str, float]]:
+        """Return the ranks of the queries' pairs, and the spread of all candidates."""
+        assert isinstance(model, RelationEncoder)
+        store = self.reader.store
+        queries = self._queries(split)
+        query_pairs = {
+            row: self._pairs_with_keys(row, queries.key_Q2[queries.row_Q == row])
+            for row in np.unique(queries.row_Q).tolist()
+        }
+        candidate_pairs = {row: oriented_pairs(store, row) for row in queries.row_S.tolist()}
+        query = self._embed(model, query_pairs, collective)
+        candidate = self._embed(model, candidate_pairs, collective)
+        retrieval = retrieve_pairs(
+            query.embedding_PD,
+            self._ids(query),
+            candidate.embedding_PD,
+            self._ids(candidate),
+            collective,
+        )
+        return retrieval, spread_metrics(candidate.embedding_PD)
 
-def pair_unit_scores(retrieval: Retrieval) -> UnitScores:
-    """What each query adds to ``pair_scores``."""
-    return sample_units(np.arange(len(retrieval.num_gold_Q)), _shares(retrieval))
+    def _pairs_with_keys(self, row: int, key_K2: np.ndarray) -> Pairs:
+        """Return the pairs of a document whose entities have the given keys."""
+        head_P, tail_P = oriented_pairs(self.reader.store, row)
+        key_E = self.reader.store.keys(row)
+        low_P = np.minimum(key_E[head_P], key_E[tail_P])
+        high_P = np.maximum(key_E[head_P], key_E[tail_P])
+        wanted = {tuple(keys) for keys in key_K2.tolist()}
+        chosen = [pair in wanted for pair in zip(low_P.tolist(), high_P.tolist(), strict=True)]
+        return head_P[chosen], tail_P[chosen]
 
+    def _ids(self, embedded: EmbeddedPairs) -> np.ndarray:
+        """Return one number for each entity pair, equal across documents."""
+        store = self.reader.store
+        keys_by_row = {row: store.keys(row) for row in np.unique(embedded.row_P).tolist()}
 
-def _shares(retrieval: Retrieval) -> dict[str, np.ndarray]:
-    best_Q = np.minimum.reduceat(retrieval.rank_P, retrieval.indptr[:-1])
-    hits = {f"recall_at_{k}": (best_Q < k).astype(np.float64) for k in CUTOFFS}
-    return hits | {"mrr": 1 / (1 + best_Q)}
+        def keys_of(entity_P: np.ndarray) -> np.ndarray:
+            pairs = zip(embedded.row_P.tolist(), entity_P.tolist(), strict=True)
+            return np.array([keys_by_row[row][entity] for row, entity in pairs], np.int64)
+
+        return keys_of(embedded.head_P) * len(store.entity_keys) + keys_of(embedded.tail_P)
+
+    def _embed(
+        self, model: RelationEncoder, pairs: Mapping[int, Pairs], collective: Collective
+    ) -> EmbeddedPairs:
+        def is_blank(row: int) -> np.ndarray:
+            number_E = np.arange(len(self.reader.store.types(row)))
+            draw_E = hash_uniform(derive_seed("evaluation"), row, number_E)
+            return draw_E < self.config.blanks.blank_rate
+
+        return embed_pairs(
+            model,
+            self.reader,
+            pairs,
+            collective,
+            max_tokens=self.config.memory.max_tokens_per_micro_batch,
+            is_blank=is_blank,
+        )

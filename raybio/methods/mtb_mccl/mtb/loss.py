@@ -1,4 +1,16 @@
-"""The objective."""
+"""The MTB objective: L = L_rel + L_self + L_mlm (Zhou et al., 2023, Section 3.2).
+
+    L_rel     the same entity pair in two documents, against pairs of other types
+              (``pair_contrast.matching_the_blanks``)
+    L_self    the same pair in two dropout passes, against all other pairs of the batch
+    L_mlm     masked tokens outside mentions
+
+The paper's ablations of L_rel: ``pair_equality`` (vanilla MTB, Table 4) and
+``multi_center`` (MCCL, Table 5).
+
+Shape letters: N pairs of this worker's documents, each embedded twice, M pairs of all workers,
+A anchors with a positive, D embedding width.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,20 +24,18 @@ from raybio.methods.mtb_mccl.batches import TwinDocumentBatch
 from raybio.methods.mtb_mccl.mtb.config import MtbObjectiveConfig
 from raybio.methods.mtb_mccl.mtb.multi_center import multi_center_contrast
 from raybio.methods.mtb_mccl.mtb.pair_equality import pair_equality
-from raybio.methods.mtb_mccl.pair_contrast import (
-    ContrastSum,
-    matching_the_blanks,
-)
+from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, matching_the_blanks
 from raybio.ops.contrastive import equal_rows, info_nce
 from raybio.training.objectives import count_labels, masked_language_model
 
 CENTER_TEMPERATURE = 0.2
-"""τ₁ and τ₂ of MCCL in place of L_rel: the paper's for fine-tuning on BioRED; it names none for pre-training."""
+"""τ₁ and τ₂ of MCCL in place of L_rel: the paper's values for fine-tuning on BioRED; it states none
+for pre-training."""
 
 
 @dataclass(frozen=True)
 class MatchingTheBlanks:
-    """The three parts; those of weight 0 are not computed.
+    """The three losses; a loss of weight 0 is not computed.
 
     Attributes:
         config: settings.
@@ -35,7 +45,7 @@ class MatchingTheBlanks:
 
     @property
     def uses_rows(self) -> bool:
-        """Whether words are guessed."""
+        """Whether masked tokens are predicted."""
         return self.config.mlm_weight > 0
 
     @property
@@ -44,13 +54,13 @@ class MatchingTheBlanks:
         return self.config.relation_weight + self.config.self_weight > 0
 
     def normaliser(self, batch: TwinDocumentBatch, collective: Collective) -> Tensor:
-        """Masked tokens of the global batch."""
+        """Return the number of masked tokens of the global batch."""
         return count_labels(batch, collective)
 
     def row_loss(
         self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
     ) -> LossReport:
-        """This micro-batch's share of the language-model loss."""
+        """Return this micro-batch's share of L_mlm."""
         return masked_language_model(
             encoder, encoded, tokens, normaliser, weight=self.config.mlm_weight
         )
@@ -58,25 +68,25 @@ class MatchingTheBlanks:
     def embedding_loss(
         self, embedding_PD: Tensor, batch: TwinDocumentBatch, collective: Collective
     ) -> LossReport:
-        """This worker's share of L_rel and L_self."""
-        num = len(batch.id_N)
-        pair_ND, twin_ND = embedding_PD[:num], embedding_PD[num:]
+        """Return this worker's share of L_rel and L_self."""
+        num_pairs = len(batch.id_N)
+        pair_ND = embedding_PD[:num_pairs]
+        twin_ND = embedding_PD[num_pairs:]
         gathered = collective.all_gather(pair_ND)
-        id_M, type_M = (
-            collective.all_gather(part[:, None]).row_MD[:, 0] for part in (batch.id_N, batch.type_N)
-        )
-        loss, terms = embedding_PD.sum() * 0, dict[str, Tensor]()
+        id_M = collective.all_gather(batch.id_N[:, None]).row_MD[:, 0]
+        type_M = collective.all_gather(batch.type_N[:, None]).row_MD[:, 0]
+        loss = embedding_PD.sum() * 0
+        terms = dict[str, Tensor]()
         if self.config.relation_weight:
-            given = {
+            candidates = {
                 "other_MD": gathered.row_MD,
                 "other_entity_pair_id_M": id_M,
                 "other_type_M": type_M,
+                "offset": gathered.offset,
             }
-            share, counts = self._relation_loss(
-                pair_ND, batch, given | {"offset": gathered.offset}, collective
-            )
+            share, logged = self._relation_loss(pair_ND, batch, candidates, collective)
             loss = loss + self.config.relation_weight * share
-            terms |= {"relation_loss": share.detach()} | counts
+            terms |= {"relation_loss": share.detach()} | logged
         if self.config.self_weight:
             twin_MD = collective.all_gather(twin_ND).row_MD
             others = (batch.id_N, id_M, gathered.offset, collective)
@@ -93,31 +103,32 @@ class MatchingTheBlanks:
         self,
         pair_ND: Tensor,
         batch: TwinDocumentBatch,
-        others: dict[str, Any],
+        candidates: dict[str, Any],
         collective: Collective,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """L_rel, or what stands in its place; and how many terms it has."""
-        anchors = pair_ND, batch.id_N, batch.type_N
-        others = others | {"type_filter": self.config.type_filter}
+        """Return the share of L_rel (or its ablation), and what to log with it."""
+        anchors = (pair_ND, batch.id_N, batch.type_N)
+        arguments = candidates | {"type_filter": self.config.type_filter}
         if self.config.relation_loss == "binary":
-            found = pair_equality(*anchors, **others)
-            share = (_share(found.positive, collective) + _share(found.negative, collective)) / 2
-            return share, {"positive_pairs": found.positive.num_terms.float()}
+            sums = pair_equality(*anchors, **arguments)
+            share = (_share(sums.positive, collective) + _share(sums.negative, collective)) / 2
+            return share, {"positive_pairs": sums.positive.num_terms.float()}
         if self.config.relation_loss == "multi_center":
             terms = multi_center_contrast(
                 *anchors,
                 weight_temperature=CENTER_TEMPERATURE,
                 logit_temperature=CENTER_TEMPERATURE,
-                **others,
+                **arguments,
             )
             return _share(terms, collective), {"positive_anchors": terms.num_terms.float()}
-        settings = others | {"temperature": self.config.temperature}
-        terms = matching_the_blanks(*anchors, **settings)
+        arguments |= {"temperature": self.config.temperature}
+        terms = matching_the_blanks(*anchors, **arguments)
         with torch.no_grad():
-            settings["other_MD"] = equal_rows(settings["other_MD"])
-            equal = matching_the_blanks(equal_rows(pair_ND), batch.id_N, batch.type_N, **settings)
+            # The loss of an encoder that maps all pairs to the same point.
+            arguments |= {"other_MD": equal_rows(arguments["other_MD"])}
+            chance = matching_the_blanks(equal_rows(pair_ND), *anchors[1:], **arguments)
         logged = {
-            "relation_chance": _share(equal, collective),
+            "relation_chance": _share(chance, collective),
             "positive_pairs": terms.num_terms.float(),
         }
         return _share(terms, collective), logged
@@ -131,23 +142,24 @@ class MatchingTheBlanks:
         offset: int,
         collective: Collective,
     ) -> Tensor:
-        """Over the pairs that have a positive: their twin against the twins of all other pairs."""
+        """Return the share of L_self, over the pairs that have a positive in L_rel.
+
+        Each pair is contrasted with the second passes of all other pairs.
+        """
         same_NM = id_N[:, None] == id_M
         anchor_A = (same_NM.sum(1) > 1).nonzero()[:, 0]
-        num_anchors = collective.all_sum(torch.tensor(len(anchor_A), device=pair_ND.device)).clamp(
-            min=1
-        )
-        own_A = anchor_A + offset
+        num_anchors = torch.tensor(len(anchor_A), device=pair_ND.device)
+        total_anchors = collective.all_sum(num_anchors).clamp(min=1)
         loss = info_nce(
             pair_ND[anchor_A],
             twin_MD,
-            own_A,
+            anchor_A + offset,
             temperature=self.config.temperature,
             ignore_NM=same_NM[anchor_A] if self.config.self_exclude_positives else None,
         )
-        return loss * len(anchor_A) / num_anchors
+        return loss * len(anchor_A) / total_anchors
 
 
 def _share(terms: ContrastSum, collective: Collective) -> Tensor:
-    """This worker's share of the mean over the terms of all workers."""
+    """Return this worker's share of the mean over the terms of all workers."""
     return terms.total / collective.all_sum(terms.num_terms).clamp(min=1)

@@ -1,16 +1,16 @@
-"""MCCL in pre-training."""
+"""MCCL in place of L_rel: each entity pair is a class (Zhou et al., 2023, Table 5).
+
+Shape letters: N anchors, M candidates (the anchors are rows of them), A anchors with a positive,
+R entity pairs, D embedding width, B anchors of a block.
+"""
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from raybio.methods.mtb_mccl.mccl.loss import _ENTRIES_AT_ONCE
-from raybio.methods.mtb_mccl.pair_contrast import (
-    ContrastSum,
-    by_entity_pair,
-    with_others,
-)
+from raybio.methods.mtb_mccl.mccl.loss import rows_per_block
+from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, by_entity_pair, with_others
 from raybio.ops.contrastive import check_temperature
 from raybio.ops.similarity import matmul, normalise
 
@@ -29,17 +29,19 @@ def multi_center_contrast(
     offset: int = 0,
     block_rows: int | None = None,
 ) -> ContrastSum:
-    """MCCL in pre-training, where each entity pair is a class (Zhou et al., 2023, Table 5; facts §8).
+    """Return the sum of cross entropies of anchors whose entity pair occurs again.
 
-    A term is an anchor whose entity pair occurs again: the cross entropy of the logits of ``multi_center_logits``,
-    without proxies and biases. Of the other entity pairs, as in ``matching_the_blanks``, the rows of another type are
-    members alone. Here classes are about as many as rows and most have one member, so they are not gone through one by
-    one, and no (N, R) logits are kept: blocks of anchors are scored, and once more in the backward pass.
+    The logits are those of ``multi_center_logits``, without proxies and biases. The members of
+    other classes are the negatives of ``matching_the_blanks``.
+
+    Here there are about as many classes as rows, and most have one member. So classes are not
+    processed one by one, and (N, R) logits are not stored: blocks of anchors are scored in the
+    forward pass and again in the backward pass.
 
     Arguments as for ``matching_the_blanks``, with the two temperatures of ``multi_center_logits``.
 
     Raises:
-        ValueError: for a temperature that is not positive, or rows that do not fit together.
+        ValueError: for a temperature that is not positive, or inconsistent rows.
     """
     check_temperature(weight_temperature)
     check_temperature(logit_temperature)
@@ -51,23 +53,23 @@ def multi_center_contrast(
         offset,
     )
     relate, has_positive_M = by_entity_pair(id_M, type_M, type_filter=type_filter)
-    # Those of -1 are each a class of its own.
-    alone_M = -1 - torch.arange(len(id_M), device=id_M.device)
-    class_I, class_M = torch.unique(torch.where(id_M < 0, alone_M, id_M), return_inverse=True)
+    # Each row with id -1 is a class of its own.
+    own_id_M = -1 - torch.arange(len(id_M), device=id_M.device)
+    class_id_R, class_M = torch.unique(torch.where(id_M < 0, own_id_M, id_M), return_inverse=True)
 
     def block_loss(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> Tensor:
         positive_BM, negative_BM = relate(own_B)
         is_member_BM = (positive_BM | negative_BM).scatter(1, own_B[:, None], False)
-        soft_maximum_BR = _soft_maxima_of_many(
-            matmul(query_BD, key_MD.T), is_member_BM, class_M, len(class_I), weight_temperature
+        soft_maximum_BR = _soft_maxima(
+            matmul(query_BD, key_MD.T), is_member_BM, class_M, len(class_id_R), weight_temperature
         )
         return cross_entropy(soft_maximum_BR / logit_temperature, class_M[own_B], reduction="sum")
 
     used_A = torch.nonzero(has_positive_M[offset : offset + len(pair_ND)])[:, 0]
-    query_AD, key_MD = normalise(pair_ND)[used_A], normalise(other_MD)
+    query_AD = normalise(pair_ND)[used_A]
+    key_MD = normalise(other_MD)
     total = query_AD.sum() * 0
-    at_once = _ENTRIES_AT_ONCE.get(query_AD.device.type, _ENTRIES_AT_ONCE["cuda"])
-    rows = block_rows or max(1, at_once // max(len(key_MD), 1))
+    rows = block_rows or rows_per_block(len(key_MD), query_AD.device)
     for query_BD, used_B in zip(
         torch.split(query_AD, rows), torch.split(used_A, rows), strict=True
     ):
@@ -82,13 +84,14 @@ def multi_center_contrast(
     return ContrastSum(total, torch.tensor(len(used_A), device=used_A.device))
 
 
-def _soft_maxima_of_many(
+def _soft_maxima(
     score_BM: Tensor, is_member_BM: Tensor, class_M: Tensor, num_classes: int, temperature: float
 ) -> Tensor:
-    """Soft maxima (B, R) of all classes at once; -inf for one without a member."""
+    """Return the soft maxima (B, R) of all classes at once; -inf for a class without members."""
     power_BM = (score_BM / temperature).masked_fill(~is_member_BM, -torch.inf)
-    index_BM, zero_BR = class_M.expand_as(score_BM), score_BM.new_zeros(len(score_BM), num_classes)
-    # The largest of each class is taken off, so that no sum underflows: that of a class with a member is at least 1.
+    index_BM = class_M.expand_as(score_BM)
+    zero_BR = score_BM.new_zeros(len(score_BM), num_classes)
+    # Subtract the maximum of each class, so that the sum over its members is at least 1.
     lowest_BR = torch.full_like(zero_BR, torch.finfo(zero_BR.dtype).min)
     largest_BR = lowest_BR.scatter_reduce(1, index_BM, power_BM.detach(), "amax")
     weight_BM = (power_BM - largest_BR.gather(1, index_BM)).exp()

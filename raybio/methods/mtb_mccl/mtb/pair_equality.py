@@ -1,4 +1,8 @@
-"""Vanilla MTB."""
+"""Vanilla MTB: binary classification of pair equality (Baldini Soares et al., 2019).
+
+Shape letters: N anchors, M candidates (the anchors are rows of them), D embedding width, B anchors
+of a block.
+"""
 
 from typing import NamedTuple
 
@@ -7,18 +11,18 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-from raybio.methods.mtb_mccl.pair_contrast import (
-    ContrastSum,
-    by_entity_pair,
-    with_others,
-)
+from raybio.methods.mtb_mccl.mccl.loss import rows_per_block
+from raybio.methods.mtb_mccl.pair_contrast import ContrastSum, by_entity_pair, with_others
 from raybio.ops.similarity import at_least_fp32, matmul
-
-_ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
 
 
 class EqualitySums(NamedTuple):
-    """Minus log-likelihoods of this worker's ordered pairs of rows, on either side."""
+    """Negative log-likelihoods of this worker's (anchor, candidate) pairs.
+
+    Attributes:
+        positive: of pairs with the same entity pair.
+        negative: of pairs with different entity pairs.
+    """
 
     positive: ContrastSum
     negative: ContrastSum
@@ -36,18 +40,19 @@ def pair_equality(
     offset: int = 0,
     block_rows: int | None = None,
 ) -> EqualitySums:
-    """Matching the blanks as Baldini Soares et al. (2019) do: p(the same entity pair) = sigmoid(z_i . z_j).
+    """Return the negative log-likelihoods with p(same entity pair) = sigmoid(z_i . z_j).
 
-    Positives are the ordered pairs of rows with the same entity pair, -log sigmoid(z_i . z_j) each; negatives those of
-    other entity pairs, of another type where that is asked for, -log sigmoid(-z_i . z_j) each. The half of both sides'
-    means is what as many negatives as positives, drawn at random, give on average, without the chance of the draw.
+    Every ordered (anchor, candidate) pair is a term: -log sigmoid(z_i . z_j) for the same entity
+    pair, -log sigmoid(-z_i . z_j) for another one. Half the sum of both means is the expected loss
+    of the original's sampling of as many negatives as positives.
 
-    The (N, M) scores never exist at once: blocks of anchors are scored, and once more in the backward pass.
+    The (N, M) scores are never stored: blocks of anchors are scored in the forward pass and again
+    in the backward pass.
 
-    Arguments as for ``matching_the_blanks``, but that the length of embeddings counts.
+    Arguments as for ``matching_the_blanks``; here the length of embeddings matters.
 
     Raises:
-        ValueError: for rows that do not fit together.
+        ValueError: for inconsistent rows.
     """
     other_MD, id_M, type_M = with_others(
         pair_ND,
@@ -60,9 +65,9 @@ def pair_equality(
 
     def block_sums(query_BD: Tensor, key_MD: Tensor, own_B: Tensor) -> tuple[Tensor, ...]:
         score_BM = matmul(query_BD, key_MD.T)
-        is_positive_BM, is_negative_BM = (
-            related_BM.scatter(1, own_B[:, None], False) for related_BM in relate(own_B)
-        )
+        is_positive_BM, is_negative_BM = relate(own_B)
+        is_positive_BM = is_positive_BM.scatter(1, own_B[:, None], False)
+        is_negative_BM = is_negative_BM.scatter(1, own_B[:, None], False)
         return (
             -logsigmoid(score_BM).where(is_positive_BM, 0.0).sum(),
             is_positive_BM.sum(),
@@ -70,15 +75,16 @@ def pair_equality(
             is_negative_BM.sum(),
         )
 
-    query_ND, key_MD = at_least_fp32(pair_ND), at_least_fp32(other_MD)
-    nothing, none = query_ND.sum() * 0, torch.zeros_like(id_M).sum()
-    sums: tuple[Tensor, ...] = (nothing, none, nothing, none)
-    at_once = _ENTRIES_AT_ONCE.get(query_ND.device.type, _ENTRIES_AT_ONCE["cuda"])
-    rows = block_rows or max(1, at_once // max(len(key_MD), 1))
+    query_ND = at_least_fp32(pair_ND)
+    key_MD = at_least_fp32(other_MD)
+    zero_loss = query_ND.sum() * 0
+    zero_terms = torch.zeros_like(id_M).sum()
+    sums: tuple[Tensor, ...] = (zero_loss, zero_terms, zero_loss, zero_terms)
+    rows = block_rows or rows_per_block(len(key_MD), query_ND.device)
     own_N = torch.arange(len(query_ND), device=query_ND.device) + offset
     for query_BD, own_B in zip(torch.split(query_ND, rows), torch.split(own_N, rows), strict=True):
-        found = checkpoint(
+        block = checkpoint(
             block_sums, query_BD, key_MD, own_B, use_reentrant=False, preserve_rng_state=False
         )
-        sums = tuple(one + more for one, more in zip(sums, found, strict=True))
+        sums = tuple(total + part for total, part in zip(sums, block, strict=True))
     return EqualitySums(ContrastSum(sums[0], sums[1]), ContrastSum(sums[2], sums[3]))

@@ -1,4 +1,8 @@
-"""Plan."""
+"""MTB's sampler: each step draws pairs of documents that share a recurring entity pair.
+
+A random batch would contain hardly any positives (Zhou et al., 2023, Appendix A). So a step draws
+B / 2 recurring entity pairs, and two documents of each.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -6,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from raybio.core.randomness import derive_seed, hash_uniform, keyed_permutation, shuffled_epochs
+from raybio.methods.mtb_mccl.batches import Pairs
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mtb.config import DocumentPairPlanConfig, EntityPairConfig
 from raybio.methods.mtb_mccl.mtb.recurring_pairs import RecurringPairs, recurring_pairs
@@ -13,15 +18,15 @@ from raybio.methods.mtb_mccl.mtb.recurring_pairs import RecurringPairs, recurrin
 
 @dataclass(frozen=True)
 class DocumentPairPlan:
-    """Which documents make up each step.
+    """The documents of each step, as a pure function of (seed, step).
 
-    A couple is a recurring pair of entities, each in its turn, and two of its documents, drawn anew each time.
+    Every recurring entity pair is drawn once per epoch. Its two documents are drawn anew each time.
 
     Attributes:
         store: the corpus.
-        pairs_config: which pairs recur.
-        config: how many documents.
-        seed: the run's.
+        pairs_config: selection of the recurring pairs.
+        config: number of documents.
+        seed: the run's seed.
     """
 
     store: DocumentStore
@@ -31,12 +36,12 @@ class DocumentPairPlan:
 
     @cached_property
     def recurring(self) -> RecurringPairs:
-        """The pairs that couples are drawn from."""
+        """The recurring entity pairs."""
         return recurring_pairs(self.store, self.pairs_config)
 
     @cached_property
     def held_out(self) -> np.ndarray:
-        """Numbers of the recurring pairs that training never compares, ascending."""
+        """Numbers of the recurring pairs that never enter the loss, ascending."""
         total = len(self.recurring)
         drawn = keyed_permutation(
             np.arange(total), num_rows=total, key=derive_seed(self.seed, "held out")
@@ -45,7 +50,7 @@ class DocumentPairPlan:
 
     @cached_property
     def trained(self) -> np.ndarray:
-        """Numbers of those that it draws couples from, ascending."""
+        """Numbers of the recurring pairs that steps are drawn from, ascending."""
         return np.setdiff1d(np.arange(len(self.recurring)), self.held_out)
 
     @property
@@ -54,30 +59,45 @@ class DocumentPairPlan:
         return len(self.trained) * 2 / self.config.global_batch_rows
 
     def rows(self, step: int) -> np.ndarray:
-        """The documents of a step, each once; a few less than are asked for where couples overlap."""
-        num_couples = self.config.global_batch_rows // 2
-        slot = np.arange(step * num_couples, (step + 1) * num_couples)
-        pairs, trained = self.recurring, self.trained
-        first = step * num_couples
-        pair = trained[
-            shuffled_epochs(
-                first, num_couples, num_rows=len(trained), seed=self.seed, name="couples"
-            )
-        ]
-        start, size = pairs.indptr_K1[pair], pairs.count_K[pair]
-        draw = hash_uniform(derive_seed(self.seed, "couple"), slot[:, None], np.arange(2))
-        one = (draw[:, 0] * size).astype(np.int64)
-        # The other is any but this one.
-        other = (one + 1 + (draw[:, 1] * (size - 1)).astype(np.int64)) % size
-        rows = np.stack([pairs.row_O[start + one], pairs.row_O[start + other]], 1).ravel()
-        return np.array(list(dict.fromkeys(rows.tolist())), dtype=np.int64)
+        """Return the distinct documents of a step; fewer than configured where pairs overlap."""
+        # "couples" and "couple" name random streams; other names would draw other documents.
+        num_document_pairs = self.config.global_batch_rows // 2
+        first = step * num_document_pairs
+        number_C = shuffled_epochs(
+            first,
+            num_document_pairs,
+            num_rows=len(self.trained),
+            seed=self.seed,
+            name="couples",
+        )
+        pair_C = self.trained[number_C]
+        start_C = self.recurring.indptr_K1[pair_C]
+        size_C = self.recurring.count_K[pair_C]
+        slot_C = np.arange(first, first + num_document_pairs)
+        draw_C2 = hash_uniform(derive_seed(self.seed, "couple"), slot_C[:, None], np.arange(2))
+        first_C = (draw_C2[:, 0] * size_C).astype(np.int64)
+        # The second document is any but the first.
+        second_C = (first_C + 1 + (draw_C2[:, 1] * (size_C - 1)).astype(np.int64)) % size_C
+        row_C2 = np.stack(
+            [
+                self.recurring.row_O[start_C + first_C],
+                self.recurring.row_O[start_C + second_C],
+            ],
+            axis=1,
+        )
+        return np.array(list(dict.fromkeys(row_C2.ravel().tolist())), dtype=np.int64)
 
 
-def oriented_pairs(store: DocumentStore, row: int) -> tuple[np.ndarray, np.ndarray]:
-    """(head, tail) of a document's pairs, each in the same order in all documents, whichever is mentioned first."""
+def oriented_pairs(store: DocumentStore, row: int) -> Pairs:
+    """Return (head, tail) of a document's pairs, each in the same order in all documents.
+
+    If both entities have one type, ``store.candidates`` takes the one mentioned first as head. Here
+    it is the one with the smaller key.
+    """
     head_P, tail_P = store.candidates(row)
-    key_E, type_E = store.keys(row), store.types(row)
     if store.is_directed:
         return head_P, tail_P
+    key_E = store.keys(row)
+    type_E = store.types(row)
     swap_P = (type_E[head_P] == type_E[tail_P]) & (key_E[head_P] > key_E[tail_P])
     return np.where(swap_P, tail_P, head_P), np.where(swap_P, head_P, tail_P)

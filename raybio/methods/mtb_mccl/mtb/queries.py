@@ -1,4 +1,4 @@
-"""Queries."""
+"""Queries of the evaluation: one occurrence of a recurring entity pair, to be found elsewhere."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,14 @@ from raybio.methods.mtb_mccl.mtb.recurring_pairs import RecurringPairs
 
 
 class PairQueries(NamedTuple):
-    """Occurrences of pairs of entities, and the documents in which the same pairs are searched for.
+    """Occurrences of entity pairs, and the documents to search for the same pairs.
+
+    Shape letters: Q queries, S searched documents.
 
     Attributes:
         row_Q: document of each query.
-        key_Q2: numbers of its two entities, the smaller first.
-        row_S: documents that are searched, ascending; none is one of the queries'.
+        key_Q2: keys of its two entities, the smaller first.
+        row_S: documents to search, ascending; no document of a query is among them.
     """
 
     row_Q: np.ndarray
@@ -23,25 +25,21 @@ class PairQueries(NamedTuple):
 
 
 def pair_queries(pairs: RecurringPairs, number_K: np.ndarray, seed: int) -> PairQueries:
-    """One question each of the pairs ``number_K``; those that have no document on one side are left out.
+    """Return one query for each of the pairs ``number_K``.
 
-    Documents are divided at random into those that ask and those that are searched.
+    Documents are divided at random into query documents and searched documents. Pairs without a
+    document on either side are skipped.
     """
-    asks = [hash_uniform(seed, pairs.documents(pair)) < 0.5 for pair in number_K.tolist()]
-    found = [
-        (
-            pairs.documents(pair)[is_asking][0],
-            pairs.key_K2[pair],
-            pairs.documents(pair)[~is_asking][0],
-        )
-        for pair, is_asking in zip(number_K.tolist(), asks, strict=True)
-        if is_asking.any() and not is_asking.all()
-    ]
-    rows, keys, searched = (
-        zip(*found, strict=True) if found else ((), np.zeros((0, 2), dtype=np.int64), ())
-    )
+    rows, keys, searched = [], [], []
+    for number in number_K.tolist():
+        row_O = pairs.documents(number)
+        is_query_O = hash_uniform(seed, row_O) < 0.5
+        if is_query_O.any() and not is_query_O.all():
+            rows.append(row_O[is_query_O][0])
+            keys.append(pairs.key_K2[number])
+            searched.append(row_O[~is_query_O][0])
     return PairQueries(
         np.array(rows, dtype=np.int64),
-        np.array(keys),
+        np.array(keys) if keys else np.zeros((0, 2), dtype=np.int64),
         np.unique(np.array(searched, dtype=np.int64)),
     )

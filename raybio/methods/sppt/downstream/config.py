@@ -1,4 +1,4 @@
-"""Settings of downstream tasks."""
+"""Downstream tasks of the SPPT paper, and the settings of fine-tuning on them."""
 
 from typing import Literal, NamedTuple
 
@@ -9,19 +9,18 @@ from raybio.encoders.config import TransformerConfig
 from raybio.training.settings import OptimConfig, ScheduleConfig, TrainingConfig
 
 Labels = Literal["class", "number", "residues"]
-
-
 Measure = Literal["accuracy", "spearman", "macro_f1"]
+HeadKind = Literal["auto", "linear", "mlp", "conv"]
 
 
 class Task(NamedTuple):
-    """What a task is.
+    """A supervised task.
 
     Attributes:
-        on_texts: whether it reads texts, else proteins.
+        on_texts: whether its inputs are texts; otherwise they are proteins.
         labels: a class or a number a row, or a class a residue.
-        measure: what is published of it.
-        dev_share: share of the training rows that become dev, where files have none.
+        measure: the published measure.
+        dev_share: fraction of training rows that become dev, if the files have no dev split.
     """
 
     on_texts: bool
@@ -34,50 +33,66 @@ TASKS: dict[str, Task] = {
     "remote_homology": Task(False, "class", "accuracy"),
     "secondary_structure": Task(False, "residues", "accuracy"),
     "stability": Task(False, "number", "spearman"),
-    "fluorescence": Task(False, "number", "spearman", dev_share=0.2),  # as TAPE's files have it
+    "fluorescence": Task(False, "number", "spearman", dev_share=0.2),  # as in TAPE's files
     "paper_field": Task(True, "class", "macro_f1"),
     "scicite": Task(True, "class", "macro_f1"),
     "acl_arc": Task(True, "class", "macro_f1"),
 }
 
 
+class TaskConfig(BaseConfig):
+    """Settings of the preparation of a task's files."""
+
+    dev_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="fraction of training rows that become dev, if there are none; "
+        "null: the task's own",
+    )
+    seed: int = Field(0, ge=0, description="seed of the choice of dev rows")
+    max_bad_share: float = Field(0.1, ge=0, le=1, description="maximum fraction of invalid rows")
+
+
 class TaskPlanConfig(BaseConfig):
-    """Which rows make up a step."""
+    """Settings of the rows of a step."""
 
     global_batch_rows: int = Field(32, ge=1, description="sequences of a step, over all workers")
 
 
-HeadKind = Literal["auto", "linear", "mlp", "conv"]
-
-
 class TaskEncoderConfig(TransformerConfig):
-    """Which encoder is tuned, and the head on it."""
+    """Settings of the encoder and its head."""
 
     max_length: int = Field(
-        512, ge=4, description="tokens of a sequence, special ones included; longer ones are cut"
+        512,
+        ge=4,
+        description="maximum length in tokens, special tokens included; longer sequences are "
+        "truncated",
     )
     pooling: Literal["auto", "cls", "mean"] = Field(
         "auto",
-        description="a sequence: the first token's state, or the mean; auto: as the source says, else cls (the paper)",
+        description="embedding of a sequence: state of the first token, or mean; auto: as the "
+        "source states, else cls (the paper)",
     )
     dropout: float = Field(
         0.1,
         ge=0,
         lt=1,
-        description="of states and attention; of texts before the head too, as in the authors' code",
+        description="dropout of states and attention; for texts also before the head, as in the "
+        "authors' code",
     )
     vocabulary_size: int = Field(
-        30_522, ge=8, description="scratch only, texts: most tokens of the vocabulary"
+        30_522, ge=8, description="scratch only, texts: maximum size of the vocabulary"
     )
     head: HeadKind = Field(
         "auto",
-        description="linear (the paper); mlp: 512 units (TAPE, on sequences); conv: over 5 and 3 tokens (TAPE, on "
-        "residues); auto: mlp or conv for proteins, linear for texts",
+        description="linear (the paper); mlp: 512 units (TAPE, for sequences); conv: over 5 and 3 "
+        "tokens (TAPE, for residues); auto: mlp or conv for proteins, linear for texts",
     )
 
 
 class Config(TrainingConfig):
-    """Settings of fine-tuning; ``jobs/finetune.py`` knows those that the paper has for each task."""
+    """Settings of fine-tuning. ``jobs/finetune.py`` adds the paper's for each task."""
 
     encoder: TaskEncoderConfig = TaskEncoderConfig()
     plan: TaskPlanConfig = TaskPlanConfig()
@@ -99,4 +114,4 @@ DEMO = Config(
     optim=OptimConfig(peak_lr=2e-3, schedule="constant", num_warmup_steps=20, weight_decay=0.0),
     schedule=ScheduleConfig(max_steps=300, evaluate_every_steps=50, checkpoint_every_steps=100),
 )
-"""Settings for the embedded task on two CPU cores: a minute."""
+"""Settings of the demo: about a minute on two CPU cores."""

@@ -1,6 +1,7 @@
-"""The embedded default task: folds of simulated domains, to be told in families that training has not seen.
+"""Demo task: fold classification of simulated domains, of families that are not in training.
 
-A fold's motif changes from family to family; a sequence is its family's motif between random ends.
+Each fold has a motif, of which each family changes a part. A sequence is its family's motif between
+random ends.
 """
 
 import json
@@ -11,19 +12,16 @@ import numpy as np
 from pydantic import Field
 
 from raybio.core.config import BaseConfig, fingerprint
-from raybio.methods.sppt.downstream.formats import read_task_files
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.downstream.tasks import prepare_task
 from raybio.store.demo_corpus import cached_store
 from raybio.store.store import SCHEMA_VERSION
 
 VERSION = 1
-"""Rises whenever the same settings give another task or another store of it."""
-
+"""Increases whenever the same settings give another task or another store."""
 
 RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
-
-
 TAPE_FILES = {"train": "train", "dev": "valid", "test": "test_fold_holdout"}
 
 
@@ -32,22 +30,22 @@ class FoldsConfig(BaseConfig):
 
     num_folds: int = Field(12, ge=2, description="classes")
     families_per_fold: int = Field(
-        6, ge=3, description="families of each; the last is test, the one before dev"
+        6, ge=3, description="families of a fold; the last is test, the one before it dev"
     )
-    rows_per_family: int = Field(12, ge=1, description="sequences of each")
+    rows_per_family: int = Field(12, ge=1, description="sequences of a family")
     motif_length: int = Field(30, ge=5, description="residues of a fold's motif")
     divergence: float = Field(
-        0.3, ge=0, le=1, description="share of the motif that a family changes"
+        0.3, ge=0, le=1, description="fraction of the motif that a family changes"
     )
-    seed: int = Field(0, ge=0, description="of everything")
+    seed: int = Field(0, ge=0, description="seed of the simulation")
 
 
 def default_task(directory: str | Path, config: FoldsConfig | None = None) -> TaskStore:
-    """The embedded task, simulated and prepared the first time, opened afterwards.
+    """Return the demo task; the first call simulates and prepares it.
 
     Args:
-        directory: where it is kept, under a name that depends on every setting.
-        config: settings; the demo's if None.
+        directory: parent of the store's folder, whose name depends on every setting.
+        config: settings; None for the demo's.
 
     Raises:
         StoreError: if the directory cannot be written.
@@ -63,7 +61,7 @@ def default_task(directory: str | Path, config: FoldsConfig | None = None) -> Ta
 
 
 def write_folds(directory: str | Path, config: FoldsConfig) -> Path:
-    """Simulate, and write TAPE's JSON files into a folder. The same settings give the same bytes."""
+    """Simulate a task and write it as TAPE's JSON files. Equal settings give equal bytes."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[dict[str, object]]] = {split: [] for split in TAPE_FILES}
@@ -75,15 +73,17 @@ def write_folds(directory: str | Path, config: FoldsConfig) -> Path:
 
 
 def _rows(config: FoldsConfig) -> Iterator[tuple[str, str, int]]:
+    """Yield split, sequence and fold."""
     rng = np.random.default_rng(config.seed)
     letters = np.array(list(RESIDUES))
+    split_by_family = {config.families_per_fold - 2: "dev", config.families_per_fold - 1: "test"}
     for fold in range(config.num_folds):
         motif = rng.choice(letters, config.motif_length)
         for family in range(config.families_per_fold):
             is_changed = rng.random(config.motif_length) < config.divergence
-            own = np.where(is_changed, rng.choice(letters, config.motif_length), motif)
-            left = config.families_per_fold - family
-            split = "test" if left == 1 else "dev" if left == 2 else "train"
+            family_motif = np.where(is_changed, rng.choice(letters, config.motif_length), motif)
+            split = split_by_family.get(family, "train")
             for _ in range(config.rows_per_family):
-                ends = [rng.choice(letters, int(rng.integers(3, 12))) for _ in range(2)]
-                yield split, "".join(np.concatenate([ends[0], own, ends[1]])), fold
+                start = rng.choice(letters, int(rng.integers(3, 12)))
+                end = rng.choice(letters, int(rng.integers(3, 12)))
+                yield split, "".join(np.concatenate([start, family_motif, end])), fold

@@ -1,4 +1,4 @@
-"""Downstream tasks of SPPT encoders, for the table of methods."""
+"""Description of fine-tuning on downstream tasks, for the table of methods."""
 
 from raybio.core.table_layout import TableLayout
 from raybio.methods.sppt.downstream.config import DEMO, Config
@@ -15,7 +15,7 @@ METHOD = Method(
         splits={
             "dev": "validation rows",
             "test": "test rows",
-            "new_test": "test rows that training has not",
+            "new_test": "test rows that are not in training",
         },
         chance="the most frequent class, or the mean number, of the training rows",
         secondary=frozenset({"new_test"}),

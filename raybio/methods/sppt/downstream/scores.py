@@ -1,49 +1,51 @@
-"""Scores of supervised tasks, and what each row adds to them.
+"""Scores of supervised tasks, and the contribution of each row to them.
 
-Shape letters: N rows, C classes. Every score is the mean of a number a row, so that runs can be compared in pairs.
+Every score is the mean of one number a row, so that runs can be compared in pairs.
+
+Shape letters: N rows.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raybio.core.final_report import UnitScores
-from raybio.evaluation.unit_scores import linear_share, sample_units
+from raybio.evaluation.unit_scores import linear_share
 from raybio.ops.significance import mean_interval
 
 Floats = NDArray[np.float64]
-
-
 Integers = NDArray[np.integer]  # type: ignore[type-arg]
 
-
 NOISE_ULPS = 64
-"""Predictions that differ by less, in float32 units of their scale, do not differ: a deep network's sums round so."""
+"""Predictions that differ by less, in float32 units of their scale, are equal.
+
+The sums of a deep network differ by that much through rounding alone.
+"""
 
 
-def of_classes(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
-    """``accuracy``, and ``macro_f1`` over the classes that gold or prediction has.
+def class_scores(predicted_N: Integers, gold_N: Integers) -> dict[str, Floats]:
+    """Return ``accuracy`` and ``macro_f1``, the mean over classes that occur in either argument.
 
-    A row's number for F1 says how far it moves each class' ratio 2 TP / (2 TP + FP + FN) (the delta method).
+    A row's contribution to F1 is linearised: how far it moves each class's 2 TP / (2 TP + FP + FN)
+    (the delta method).
     """
     correct_N = (predicted_N == gold_N).astype(np.float64)
-    classes = np.union1d(predicted_N, gold_N)
-    each = [
-        linear_share(
-            2.0 * ((predicted_N == one) & (gold_N == one)),
-            (predicted_N == one).astype(np.float64) + (gold_N == one),
-        )
-        for one in classes
-    ]
-    return {"accuracy": correct_N, "macro_f1": np.mean(each, axis=0)}
+    f1_of_classes = []
+    for label in np.union1d(predicted_N, gold_N):
+        is_predicted_N = predicted_N == label
+        is_gold_N = gold_N == label
+        numerator_N = 2.0 * (is_predicted_N & is_gold_N)
+        denominator_N = is_predicted_N.astype(np.float64) + is_gold_N
+        f1_of_classes.append(linear_share(numerator_N, denominator_N))
+    return {"accuracy": correct_N, "macro_f1": np.mean(f1_of_classes, axis=0)}
 
 
-def of_numbers(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
-    """``spearman``, the mean of products of standardised ranks, and ``negative_mse``.
+def number_scores(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
+    """Return ``spearman``, as products of standardised ranks, and ``negative_mse``.
 
-    Predictions come from float32 arithmetic: those that differ by rounding alone share a rank. Where all predictions,
-    or all gold numbers, share one rank, Spearman's correlation is undefined: NaN for every row.
+    Predictions come from float32 arithmetic, so those that differ by rounding only share a rank. If
+    all predictions, or all gold numbers, share one rank, the correlation is undefined: NaN in every
+    row.
     """
-    from scipy.stats import rankdata  # half a second to import
+    from scipy.stats import rankdata  # imported here: it takes half a second
 
     predicted_rank_N = rankdata(_without_rounding_noise(predicted_N, gold_N))
     gold_rank_N = rankdata(gold_N)
@@ -54,46 +56,52 @@ def of_numbers(predicted_N: Floats, gold_N: Floats) -> dict[str, Floats]:
     return {"spearman": products_N, "negative_mse": -((predicted_N - gold_N) ** 2)}
 
 
-def _standardised(value_N: Floats) -> Floats:
-    return (value_N - value_N.mean()) / value_N.std()
+def token_scores(correct_N: Floats, labelled_N: Floats) -> dict[str, Floats]:
+    """Return ``accuracy`` over all labelled tokens.
 
-
-def _without_rounding_noise(predicted_N: Floats, gold_N: Floats) -> Floats:
-    """Round predictions to multiples of ``NOISE_ULPS`` float32 units of their scale, counted from their median."""
-    offset_N = (
-        predicted_N - gold_N.mean()
-    )  # the model computes numbers around 0, and adds the mean in float64
-    scale = gold_N.std() + np.median(np.abs(offset_N))
-    step = NOISE_ULPS * np.finfo(np.float32).eps * scale
-    if step == 0:
-        return predicted_N
-    # From the median, so that the values of a constant predictor fall into the middle of one cell.
-    return np.round((predicted_N - np.median(predicted_N)) / step)
-
-
-def of_tokens(correct_N: Floats, labelled_N: Floats) -> dict[str, Floats]:
-    """``accuracy`` over all labelled tokens; rows are proteins."""
+    Args:
+        correct_N: correctly predicted tokens of each protein.
+        labelled_N: labelled tokens of each protein.
+    """
     return {"accuracy": linear_share(correct_N, labelled_N)}
 
 
 def with_intervals(
     value_by_measure: dict[str, Floats], seed: int, *, are_shares: bool = False
 ) -> dict[str, dict[str, float]]:
-    """``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows; NaN where undefined.
+    """Return ``{measure: {"value", "low", "high"}}`` with 95 % bootstrap intervals over rows.
 
-    Of shares they end at 0 and 1: what the delta method adds up may lie beyond.
+    An undefined score has NaN.
+
+    Args:
+        value_by_measure: contribution of each row (N,).
+        seed: seed of the bootstrap.
+        are_shares: limit the intervals to [0, 1], which linearised contributions may leave.
     """
-    found = {}
+    scores = {}
     for name, value_N in value_by_measure.items():
         if np.isnan(value_N).any():
-            found[name] = {"value": np.nan, "low": np.nan, "high": np.nan}
+            scores[name] = {"value": np.nan, "low": np.nan, "high": np.nan}
             continue
         value, low, high = mean_interval(value_N, np.random.default_rng(seed))
-        low, high = (max(low, 0.0), min(high, 1.0)) if are_shares else (low, high)
-        found[name] = {"value": value, "low": low, "high": high}
-    return found
+        if are_shares:
+            low = max(low, 0.0)
+            high = min(high, 1.0)
+        scores[name] = {"value": value, "low": low, "high": high}
+    return scores
 
 
-def units(row_N: Integers, value_by_measure: dict[str, Floats]) -> UnitScores:
-    """For comparisons in pairs."""
-    return sample_units(row_N, value_by_measure)
+def _standardised(value_N: Floats) -> Floats:
+    return (value_N - value_N.mean()) / value_N.std()
+
+
+def _without_rounding_noise(predicted_N: Floats, gold_N: Floats) -> Floats:
+    """Return predictions in multiples of ``NOISE_ULPS`` float32 units of their scale."""
+    # The model computes numbers around 0 in float32 and adds the mean in float64.
+    offset_N = predicted_N - gold_N.mean()
+    scale = gold_N.std() + np.median(np.abs(offset_N))
+    step = NOISE_ULPS * np.finfo(np.float32).eps * scale
+    if step == 0:
+        return predicted_N
+    # Counted from the median, so that a constant predictor's values lie in the middle of one cell.
+    return np.round((predicted_N - np.median(predicted_N)) / step)

@@ -1,39 +1,28 @@
-"""The store of a supervised task: sequences of residues or texts, what is to be told of them, and their splits.
+"""Store of a supervised task: proteins or texts with their labels and splits.
 
-Shape letters: N rows, T residues or bytes of all rows end to end.
-
-Collation of a supervised task: shuffled training rows, their tokens and what is to be told of them.
-
-Shape letters: R sequences of the shard, T tokens of them end to end.
+Shape letters: N rows, R some of them, T residues or bytes of all rows, concatenated.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
-from raybio.core.batch import IGNORED_LABEL, TokenBatch
-from raybio.core.randomness import shuffled_epochs
-from raybio.methods.sppt.collate import ReadRows
-from raybio.methods.sppt.downstream.config import TaskPlanConfig
 from raybio.store.columns import ArrowColumn, NumberColumn, TextColumn, column_tables
 from raybio.store.ragged import Ragged
 from raybio.store.store import Store
 from raybio.store.word_counts import WordCounts, count_words
 from raybio.store.writer import Draft
 
-ROWS, CLASSES, WORDS = "rows.arrow", "classes.arrow", "words.arrow"
-
+ROWS = "rows.arrow"
+CLASSES = "classes.arrow"
+WORDS = "words.arrow"
 
 SPLITS = ("train", "dev", "test")
 
-
 IGNORED = -1
-"""Class of a residue of which nothing is known."""
+"""Class of a residue without a label."""
 
 
 class TaskStore(Store):
@@ -61,12 +50,12 @@ class TaskStore(Store):
 
     @property
     def task(self) -> str:
-        """Its name, of ``tasks.TASKS``."""
+        """Name of the task, one of ``TASKS``."""
         return str(self.manifest["parameters"]["task"])
 
     @cached_property
     def residue_T(self) -> np.ndarray:
-        """Residues of all rows end to end, uint8; of a task on texts their bytes."""
+        """Residues of all rows, concatenated, uint8; in a task on texts their bytes."""
         return self._content.value_T
 
     @cached_property
@@ -75,42 +64,44 @@ class TaskStore(Store):
         return self._content.indptr_N1
 
     def texts(self, row_R: np.ndarray) -> list[str]:
-        """Some texts."""
+        """Return the texts or sequences of these rows."""
         return [text.decode() for text in self.content.take(pa.array(row_R)).to_pylist()]
 
     def split_rows(self, split: str) -> np.ndarray:
-        """Rows of one of ``SPLITS``, ascending."""
+        """Return the rows of one of ``SPLITS``, ascending."""
         return np.flatnonzero(self.split_number_N == SPLITS.index(split))
 
     def known_from_training(self) -> dict[str, int]:
-        """Of dev and test, how many rows have a text or sequence that a training row has too."""
+        """Return by evaluation split the number of rows whose content is in training too."""
         return {
-            split: len(self.split_rows(split)) - len(self.new_rows(split)) for split in SPLITS[1:]
+            split: len(self.split_rows(split)) - len(self.new_rows(split))
+            for split in ("dev", "test")
         }
 
     def new_rows(self, split: str) -> np.ndarray:
-        """Rows of a split whose text or sequence no training row has."""
-        taught, row_N = set(self.texts(self.split_rows("train"))), self.split_rows(split)
-        return row_N[[one not in taught for one in self.texts(row_N)]]
+        """Return the rows of a split whose content no training row has."""
+        training = set(self.texts(self.split_rows("train")))
+        row_S = self.split_rows(split)
+        return row_S[[content not in training for content in self.texts(row_S)]]
 
-    def untaught_classes(self) -> dict[str, list[str]]:
-        """Of dev and test the classes of rows that training has no row of, if any; nothing of other tasks."""
+    def classes_absent_from_training(self) -> dict[str, list[str]]:
+        """Return by evaluation split the classes without a training row, if there are any.
+
+        Tasks on numbers or residues have none.
+        """
         if not self.class_names or len(self.class_T):
             return {}
-        taught = self.target_N[self.split_rows("train")]
-        found = {
-            split: np.setdiff1d(self.target_N[self.split_rows(split)], taught)
-            for split in SPLITS[1:]
-        }
-        return {
-            split: [self.class_names[int(one)] for one in new]
-            for split, new in found.items()
-            if len(new)
-        }
+        training = self.target_N[self.split_rows("train")]
+        names_by_split = {}
+        for split in ("dev", "test"):
+            absent = np.setdiff1d(self.target_N[self.split_rows(split)], training)
+            if len(absent):
+                names_by_split[split] = [self.class_names[int(number)] for number in absent]
+        return names_by_split
 
     @cached_property
     def class_T(self) -> np.ndarray:
-        """Class of each residue, int8, ``IGNORED`` where nothing is known; empty of other tasks."""
+        """Class of each residue, int8, ``IGNORED`` without a label; empty in other tasks."""
         return self.classes.values.to_numpy(zero_copy_only=True)
 
     @cached_property
@@ -129,20 +120,20 @@ def commit_task(
     with_words: bool,
     provenance: dict[str, Any],
 ) -> TaskStore:
-    """Write and commit a store.
+    """Write and commit the store of a task, and return it open.
 
     Args:
-        draft: where it is made.
+        draft: the store to be written.
         contents: residues or text of each row.
-        splits: one of ``SPLITS`` each.
+        splits: one of ``SPLITS`` for each row.
         targets: class or number of each row.
-        classes: of each row, class of each residue; empty arrays for other tasks.
+        classes: class of each residue of each row; empty arrays in other tasks.
         class_names: names of the classes.
-        with_words: whether rows are texts.
-        provenance: the manifest's account of the input.
+        with_words: whether rows are texts, whose words are counted.
+        provenance: what the manifest records of the input.
 
     Raises:
-        StoreError: if it cannot be written.
+        StoreError: if the store cannot be written.
     """
     count_by_word = count_words(content.decode() for content in contents) if with_words else {}
     bounds = np.cumsum([0, *map(len, classes)], dtype=np.int64)
@@ -160,65 +151,3 @@ def commit_task(
     )
     counts = {"rows": len(contents)} | {f"{split}_rows": splits.count(split) for split in SPLITS}
     return draft.commit(TaskStore, tables, counts | {"classes": len(class_names)}, provenance)
-
-
-@dataclass(frozen=True)
-class TaskCollate:
-    """(step, rank, world) -> the arrays of a ``TaskBatch``.
-
-    Attributes:
-        store: the rows.
-        plan_config: how many make up a step.
-        read: rows to tokens.
-        seed: the run's seed.
-    """
-
-    store: TaskStore
-    plan_config: TaskPlanConfig
-    read: ReadRows
-    seed: int
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Steps in which every training row is seen once."""
-        return len(self.store.split_rows("train")) / self.plan_config.global_batch_rows
-
-    def __call__(self, step: int, rank: int, world: int) -> Mapping[str, np.ndarray]:
-        """The arrays of worker ``rank``'s shard of ``step``."""
-        batch, train = self.plan_config.global_batch_rows, self.store.split_rows("train")
-        drawn_B = shuffled_epochs(
-            step * batch, batch, num_rows=len(train), seed=self.seed, name="rows"
-        )
-        row_R = train[drawn_B[batch * rank // world : batch * (rank + 1) // world]]
-        token_T, indptr_R1, is_special_T = self.read(row_R)
-        return {
-            "token_T": token_T,
-            "indptr_R1": indptr_R1,
-            "label_T": labels_of_tokens(self.store, row_R, indptr_R1, is_special_T),
-            "target_R": self.store.target_N[row_R],
-        }
-
-
-def labels_of_tokens(
-    store: TaskStore, row_R: np.ndarray, indptr_R1: np.ndarray, is_special_T: np.ndarray
-) -> np.ndarray:
-    """Class of each token (T,), int64: of residues, from a sequence's first one on; special tokens are ignored."""
-    label_T = np.full(len(is_special_T), IGNORED_LABEL, dtype=np.int64)
-    if not len(store.class_T):
-        return label_T
-    residue_T = np.flatnonzero(~is_special_T)
-    num_R = np.add.reduceat(~is_special_T, indptr_R1[:-1]) if len(row_R) else np.empty(0, np.int64)
-    within = np.arange(len(residue_T)) - np.repeat(np.cumsum(num_R) - num_R, num_R)
-    found = store.class_T[np.repeat(store.indptr_N1[row_R], num_R) + within].astype(np.int64)
-    label_T[residue_T] = np.where(found == IGNORED, IGNORED_LABEL, found)
-    return label_T
-
-
-def read_labelled(store: TaskStore, read: ReadRows, row_R: np.ndarray) -> TokenBatch:
-    """Rows for judging, with the classes of their tokens."""
-    token_T, indptr_R1, is_special_T = read(row_R)
-    return TokenBatch(
-        token_T=torch.from_numpy(token_T.astype(np.int64)),
-        indptr_R1=torch.from_numpy(indptr_R1.astype(np.int64)),
-        label_T=torch.from_numpy(labels_of_tokens(store, row_R, indptr_R1, is_special_T)),
-    )

@@ -252,7 +252,7 @@ def _cached_rows_by_triple(
     code_M = np.sort(store.topic_NK[row_M], axis=1) @ np.array([base * base, base, 1])
     codes, number_M, count = np.unique(code_M, return_inverse=True, return_counts=True)
     rows_by_code = np.split(row_M[np.argsort(number_M, kind="stable")], np.cumsum(count)[:-1])
-    rows_by_triple = {}
+    rows_by_triple: dict[tuple[int, ...], np.ndarray] = {}
     for code, rows in zip(codes.tolist(), rows_by_code, strict=True):
         if len(rows) >= min_sentences:
             triple = (int(code // base**2), int(code // base % base), int(code % base))

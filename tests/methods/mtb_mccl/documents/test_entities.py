@@ -1,10 +1,10 @@
 import pytest
 
 from raybio.methods.mtb_mccl.documents.entities import (
-    NO_ENTITY,
     REPEATED,
     SECOND_LABEL,
     SEVERAL_TYPES,
+    UNKNOWN_ENTITY,
     Mention,
     RawDocument,
     resolve_entities,
@@ -153,9 +153,9 @@ def test_an_undirected_relation_goes_from_the_earlier_type_and_keeps_its_first_l
     relations += [("Bind", "9", "1"), ("Bind", "1", "1"), ("NA", "2", "C1")]
     found = entities(mentions, relations, quarantine=quarantine)
     assert found.relations_P == ((0, 2, "Bind"), (0, 1, "Bind"))
-    expected = {SECOND_LABEL: 1, REPEATED: 1, NO_ENTITY: 1, SELF_RELATION: 1, NAMED_NA: 1}
+    expected = {SECOND_LABEL: 1, REPEATED: 1, UNKNOWN_ENTITY: 1, SELF_RELATION: 1, NAMED_NA: 1}
     assert quarantine.count_by_reason == expected
-    assert str(quarantine.examples_by_reason[NO_ENTITY][0]) == "file:7 (1: Bind 9 1)"
+    assert str(quarantine.examples_by_reason[UNKNOWN_ENTITY][0]) == "file:7 (1: Bind 9 1)"
 
 
 def test_an_id_of_two_types_is_the_entity_that_is_mentioned_first_and_counted():

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.mtb_mccl.documents.bioc import NO_ENDS, NO_PLACE, NOT_IN_ORDER, SEVERAL_PLACES
+from raybio.methods.mtb_mccl.documents.bioc import (
+    DISCONTINUOUS,
+    INCOMPLETE_MENTION,
+    INCOMPLETE_RELATION,
+    MISPLACED_PASSAGES,
+)
 from raybio.methods.mtb_mccl.documents.entities import OTHER_TEXT, OUTSIDE, Mention
 from raybio.methods.mtb_mccl.documents.formats import NO_TEXT, NO_UTF8, read_documents
 from raybio.methods.mtb_mccl.documents.pubtator import REPEATED_TEXT, STRAY, UNKNOWN_LINE
@@ -159,7 +164,13 @@ def test_what_bioc_lacks_is_set_aside(tmp_path):
         tmp_path / "a.json", json.dumps({"documents": [document, far, twice, half]})
     )
     assert [(len(one.mentions), len(one.relations)) for one in documents] == [(0, 0)]
-    assert counts == {SEVERAL_PLACES: 1, NO_PLACE: 1, NO_ENDS: 1, NOT_IN_ORDER: 2, NO_UTF8: 1}
+    assert counts == {
+        DISCONTINUOUS: 1,
+        INCOMPLETE_MENTION: 1,
+        INCOMPLETE_RELATION: 1,
+        MISPLACED_PASSAGES: 2,
+        NO_UTF8: 1,
+    }
 
 
 def test_docreds_mentions_at_no_place_and_with_other_names_are_set_aside(tmp_path):

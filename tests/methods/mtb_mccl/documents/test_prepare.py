@@ -189,8 +189,8 @@ def test_docred_is_directed_and_its_relations_have_names(tmp_path):
             tmp_path / "t", [tmp_path / "train.json"], relation_names=tmp_path / "names.json"
         )
     for names, message in (
-        ({"P6": "a", "P17": "a"}, "two relations are called 'a'"),
-        ({"P6": "NA"}, "called 'NA'"),
+        ({"P6": "a", "P17": "a"}, "two relations are named 'a'"),
+        ({"P6": "NA"}, "named 'NA'"),
     ):
         (tmp_path / "names.json").write_text(json.dumps(names))
         with pytest.raises(DataError, match=message):
@@ -251,7 +251,7 @@ def test_the_command_prepares_and_shows_what_was_set_aside(tmp_path):
     ]
     result = CliRunner().invoke(prepare.app, command, catch_exceptions=False)
     assert result.exit_code == 0
-    assert "skipped: document that is there twice" in " ".join(result.output.split())
+    assert "skipped: duplicate document" in " ".join(result.output.split())
     assert (
         open_store(tmp_path / "store", DocumentStore, verify=True).manifest["counts"][
             "train_documents"

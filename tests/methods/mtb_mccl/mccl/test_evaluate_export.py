@@ -11,8 +11,8 @@ from raybio.core.errors import ConfigError
 from raybio.methods.mtb_mccl.documents.prepare import prepare_documents
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl import system as relation_extraction
-from raybio.methods.mtb_mccl.mccl.evaluate import evaluate_relations
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import load_frozen, truncation_remarks
+from raybio.methods.mtb_mccl.mccl.evaluate_export import evaluate_relations
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen, truncation_remarks
 from raybio.methods.mtb_mccl.mtb import system as mtb_system
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
@@ -47,7 +47,7 @@ def trained(request, tiny_documents: DocumentStore, tmp_path_factory):
 def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: DocumentStore) -> None:
     folder, final = trained
     found = evaluate_relations(folder, tiny_documents.path, "test")
-    assert found.knn_settings._asdict() == final.details["rules"]["trained"]
+    assert found.knn_settings._asdict() == final.details["knn_settings"]["trained"]
     for measure, value in found.scores.values.items():
         assert value == pytest.approx(final.scores["trained"]["test"][measure]["value"], abs=1e-6)
     gold = sum(
@@ -57,7 +57,7 @@ def test_an_exported_model_finds_what_the_run_found(trained, tiny_documents: Doc
     card = (folder / "README.md").read_text()
     assert "jobs/extract_relations.py --model ." in card
     # A linear classifier compares with no labelled pairs.
-    has_reference = final.details["rules"]["trained"]["num_neighbors"] > 0
+    has_reference = final.details["knn_settings"]["trained"]["num_neighbors"] > 0
     assert (
         ("reference_set.safetensors" in card)
         == (folder / "reference_set.safetensors").exists()
@@ -94,7 +94,7 @@ def test_documents_that_are_not_read_whole_are_counted(
     config = tiny_config("relation_finetune", **{"encoder.max_document_tokens": 20})
     system = relation_extraction.build(config, tiny_documents.path)
     export, said = system.export(tmp_path / "export", {}), list[str]()
-    (remark,) = evaluate_relations(export, tiny_documents.path, "test", say=said.append).cuts
+    (remark,) = evaluate_relations(export, tiny_documents.path, "test", say=said.append).truncation
     num_test = len(tiny_documents.split_rows("test"))
     assert remark.startswith(f"documents: {num_test} of {num_test} cut at 20 of ")
     assert remark in said
@@ -126,7 +126,7 @@ def test_the_command_prints_and_writes_the_scores(
     assert written["chance"].keys() == written["scores"].keys()
     assert 0 < written["chance"]["f1"] < 1
     assert f"| {written['chance']['f1']:.2%} |" in shown
-    assert written["cuts"] == []
+    assert written["truncation"] == []
     assert f"{written['scores']['f1']['value']:.2%}" in shown
     assert all(name in shown for name in tiny_documents.relation_names)
 
@@ -155,7 +155,7 @@ def test_what_is_no_relation_model_or_has_other_relations_is_refused(
     del settings["labels"]
     (copy / "relation.json").write_text(json.dumps(settings))
     with pytest.raises(
-        ConfigError, match="relation.json says nothing of 'labels'; want an export of this version"
+        ConfigError, match="relation.json lacks 'labels'; want an export of this version"
     ):
         evaluate_relations(copy, tiny_documents.path, "test")
 
@@ -182,13 +182,14 @@ def test_coarse_training_has_two_classes_and_knn_all_relations(
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [("ce", "classifies by what training knows"), ("lazy", "trains nothing")]
+    ("kind", "why"),
+    [("ce", "has a classifier of the training classes"), ("lazy", "trains nothing")],
 )
 def test_coarse_training_without_knn_is_refused(kind: str, why: str) -> None:
     changes = {"objective.kind": kind, "schedule.max_steps": 1}
     with pytest.raises(
         ConfigError,
-        match=f"objective.kind is {kind}, which {why}; want objective.kind=mccl or supcon",
+        match=f"objective.kind={kind} {why}; want objective.kind=mccl or supcon",
     ):
         tiny_config("relation_finetune", **changes, **COARSE)
 

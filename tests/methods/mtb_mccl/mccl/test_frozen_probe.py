@@ -14,7 +14,7 @@ from raybio.cli.evaluate import app
 from raybio.core.errors import ConfigError, StoreError
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.methods.mtb_mccl.mccl.config import KnnSettings
-from raybio.methods.mtb_mccl.mccl.frozen_pairs import load_frozen
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import load_frozen
 from raybio.methods.mtb_mccl.mccl.frozen_probe import (
     KNN_SETTINGS,
     L2,
@@ -131,7 +131,8 @@ def test_what_validation_chooses_is_evaluated_and_labels_may_be_few(
     assert 0 < found[names[0]].test.values["f1"] < found["classwise kNN"].test.values["f1"]
     assert found["softmax"].setting in {f"L2 {l2:g}" for l2 in L2}
     assert found["classwise kNN"].setting in {f"k = {rule.num_neighbors}" for rule in KNN_SETTINGS}
-    # Validation and test documents are the training ones under other numbers: the nearest neighbour is the pair itself.
+    # Validation and test documents are the training ones under other numbers: the nearest neighbour
+    # is the pair itself.
     assert found["classwise kNN"].test.values["f1"] == pytest.approx(1.0)
     assert found["softmax"].test.values["f1"] > found["nearest centroid"].test.values["f1"] > 0
     gold = found["softmax"].test.by_relation()["gold"].sum()
@@ -157,8 +158,8 @@ def test_the_command_prints_and_writes_the_table(trained, tiny_documents, tmp_pa
     assert probe_markdown(written) in done.output
     for one in written["classifiers"]:
         assert (
-            f"| {one['name']} | {one['setting']} | {one['dev']['f1']:.2%} | {one['test']['f1']['value']:.2%}"
-            in (done.output)
+            f"| {one['name']} | {one['setting']} | {one['dev']['f1']:.2%} | "
+            f"{one['test']['f1']['value']:.2%}" in (done.output)
         )
         assert one["test"]["f1"]["low"] <= one["test"]["f1"]["value"] <= one["test"]["f1"]["high"]
     assert "| 36.7% | 54.1% |" in done.output

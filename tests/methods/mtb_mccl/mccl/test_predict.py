@@ -54,7 +54,7 @@ def test_files_give_the_relations_that_the_same_documents_give_in_a_store(
         )
     )
     model = load_relation_model(trained)
-    asked = model.frozen.known(LabelledPairs(tiny_documents, "test", 1.0, seed=0))
+    asked = model.frozen.embed_gold(LabelledPairs(tiny_documents, "test", 1.0, seed=0))
     predicted_PC = predict_classes(model.classifier, model.knn_settings, asked.pairs.embedding_PD)
     expected = set()
     for pair, label in zip(*np.nonzero(predicted_PC), strict=True):

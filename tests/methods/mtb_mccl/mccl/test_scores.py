@@ -69,7 +69,7 @@ def test_by_hand() -> None:
         [math.nan, 0.5, 1.0, 0.0, math.nan], nan_ok=True
     )
     assert by_relation["gold"].tolist() == [0, 2, 1, 1, 0]
-    assert by_relation["found"].tolist() == [0, 2, 1, 0, 0]
+    assert by_relation["predicted"].tolist() == [0, 2, 1, 0, 0]
 
 
 def test_labels_of_all_pairs_are_scored_as_their_facts_and_na_is_none() -> None:
@@ -216,7 +216,7 @@ def test_wrong_arguments_are_refused() -> None:
         score_facts(
             facts_of(predicted), facts_of(gold), is_in_train_F=np.ones(3, dtype=bool), **SIZES
         )
-    with pytest.raises(ValueError, match="one each a fact"):
+    with pytest.raises(ValueError, match="one of each per fact"):
         Facts(np.arange(3), np.arange(3), np.arange(2), np.arange(3))
     with pytest.raises(ValueError, match="want integers"):
         Facts(np.arange(3), np.arange(3), np.arange(3), np.ones(3))

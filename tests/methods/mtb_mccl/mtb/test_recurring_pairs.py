@@ -116,7 +116,7 @@ def test_the_best_are_kept_and_too_rare_ones_are_an_error(tiny_documents):
     some = recurring_pairs(store, EntityPairConfig(min_documents=2, num_pairs=5))
     assert some.key_K2.tolist() == whole.key_K2[:5].tolist()
     with pytest.raises(
-        DataError, match=r"occur together in 500 of 24 documents.*Lower pairs.min_documents"
+        DataError, match=r"occurs in 500 of 24 documents.*Lower pairs.min_documents"
     ):
         recurring_pairs(store, EntityPairConfig(min_documents=500))
 

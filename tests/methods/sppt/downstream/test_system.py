@@ -1,4 +1,4 @@
-"""Fine-tuning on downstream tasks: what the conformance tests, which see classes of sequences alone, leave open."""
+"""Fine-tuning on downstream tasks, beyond the conformance tests: residues, numbers and texts."""
 
 import json
 from pathlib import Path
@@ -11,11 +11,11 @@ from raybio.core.batch import PaddedTokens
 from raybio.core.config import override_all
 from raybio.core.errors import ConfigError
 from raybio.methods import METHODS
-from raybio.methods.sppt.downstream.formats import read_task_files
-from raybio.methods.sppt.downstream.model import TokenHead
+from raybio.methods.sppt.downstream.evaluate import MIN_NEW_ROWS
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.downstream.heads import ConvTokenHead
+from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.scores import with_intervals
-from raybio.methods.sppt.downstream.system import MIN_NEW_ROWS
-from raybio.methods.sppt.downstream.tasks import prepare_task
 from raybio.store.store import Store
 from raybio.training.collective import SingleProcess
 from raybio.training.loop import fit
@@ -90,7 +90,7 @@ def test_gradients_do_not_depend_on_micro_batches(store: Store) -> None:
 
 
 def test_scores_of_a_token_do_not_depend_on_padding() -> None:
-    head = TokenHead(16, 3).eval()
+    head = ConvTokenHead(16, 3).eval()
     hidden_RLD = torch.randn(1, 6, 16)
     alone = head(hidden_RLD, torch.ones(1, 6, dtype=torch.bool))
     padded = torch.cat([hidden_RLD, torch.randn(1, 4, 16)], 1)
@@ -107,7 +107,7 @@ def test_the_weights_of_the_best_evaluation_are_those_that_are_judged(tiny_task:
         for weight in model.parameters():
             weight.add_(1.0)
     model.keep_if_best(-2.0)
-    model.take_best()
+    model.restore_best()
     assert all(
         torch.equal(weight, best[name])
         for name, weight in model.named_parameters()
@@ -169,7 +169,7 @@ def test_without_an_evaluation_the_last_weights_are_judged(tiny_task: Store) -> 
         for weight in model.parameters():
             weight.add_(1.0)
     now = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    model.take_best()
+    model.restore_best()
     assert all(torch.equal(weight, now[name]) for name, weight in model.named_parameters())
 
 
@@ -251,5 +251,5 @@ def test_heads_that_are_not_for_the_task_are_refused(
     kind: str, on_tokens: bool, tiny_task: Store, tmp_path: Path
 ) -> None:
     store = task_of(tmp_path, "secondary_structure") if on_tokens else tiny_task
-    with pytest.raises(ConfigError, match=f"encoder.head: got {kind}, and the task is told of"):
+    with pytest.raises(ConfigError, match=f"encoder.head: got {kind}, and the task has labels of"):
         METHODS[NAME].check(tiny_config(NAME, **{"encoder.head": kind}), store)

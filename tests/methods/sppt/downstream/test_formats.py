@@ -1,4 +1,4 @@
-"""The files of downstream tasks, a layout each, sound and broken."""
+"""The layouts of downstream tasks' files, sound and broken."""
 
 import gzip
 import json
@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.downstream.formats import GFP, read_task_files
+from raybio.methods.sppt.downstream.config import TaskConfig
+from raybio.methods.sppt.downstream.formats.gfp import GFP
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from raybio.methods.sppt.downstream.prepare import prepare_task
 from raybio.methods.sppt.downstream.store import TaskStore
-from raybio.methods.sppt.downstream.tasks import TaskConfig, prepare_task
 from raybio.store.store import open_store
 from tests.paths import SHARED_DATA
 
@@ -45,7 +47,7 @@ def write_tape(folder: Path, name: str, rows: Rows, kind: str = "json") -> Path:
 
 
 def as_in_tape(record: dict[str, object]) -> bytes:
-    """A pickle of its day: lists are arrays, numpy 1 is named, and much is told that no task asks for."""
+    """Return a pickle as TAPE has them: arrays for lists, numpy 1, and keys that no task reads."""
     own = {
         name: np.array(value) if isinstance(value, list) else value
         for name, value in record.items()
@@ -319,7 +321,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist, want the files of acl_arc"):
         read_task_files("acl_arc", tmp_path / "nowhere")
     with pytest.raises(
-        DataError, match=r"holds no layout of stability that we know; want TAPE's LMDB or JSON"
+        DataError, match=r"holds no known layout of stability; want TAPE's LMDB or JSON"
     ):
         read_task_files("stability", tmp_path)
     write_tape(tmp_path, "stability", {"train": [{"primary": "ACD", "stability_score": [1.0]}] * 4})
@@ -329,7 +331,7 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_labels_of_residues_stand_at_their_tokens(tmp_path: Path) -> None:
     from raybio.core.batch import IGNORED_LABEL
-    from raybio.methods.sppt.downstream.store import read_labelled
+    from raybio.methods.sppt.downstream.collate import read_labelled
     from raybio.methods.sppt.proteins.collate import ProteinRows, TokenTable
 
     rows = {

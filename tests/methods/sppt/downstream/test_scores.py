@@ -5,14 +5,19 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import accuracy_score, f1_score
 
-from raybio.methods.sppt.downstream.scores import of_classes, of_numbers, of_tokens, with_intervals
+from raybio.methods.sppt.downstream.scores import (
+    class_scores,
+    number_scores,
+    token_scores,
+    with_intervals,
+)
 
 
-def test_scores_of_classes_are_those_of_scikit_learn() -> None:
+def test_scores_classes_are_those_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     gold_N = rng.integers(5, size=200)
     predicted_N = np.where(rng.random(200) < 0.6, gold_N, rng.integers(4, size=200))
-    found = of_classes(predicted_N, gold_N)
+    found = class_scores(predicted_N, gold_N)
     assert found["accuracy"].mean() == pytest.approx(accuracy_score(gold_N, predicted_N))
     assert found["macro_f1"].mean() == pytest.approx(f1_score(gold_N, predicted_N, average="macro"))
 
@@ -22,14 +27,14 @@ def test_rank_correlation_is_scipys(ties: bool) -> None:
     rng = np.random.default_rng(1)
     gold_N = rng.normal(size=100).round(1 if ties else 9)
     predicted_N = (gold_N + rng.normal(size=100)).round(0 if ties else 9)
-    found = of_numbers(predicted_N, gold_N)
+    found = number_scores(predicted_N, gold_N)
     assert found["spearman"].mean() == pytest.approx(spearmanr(predicted_N, gold_N).statistic)
     assert found["negative_mse"].mean() == pytest.approx(-((predicted_N - gold_N) ** 2).mean())
 
 
 @pytest.mark.parametrize("value", [0.0, 0.3, -250.0])
 def test_rank_correlation_of_a_constant_predictor_is_undefined(value: float) -> None:
-    """Rounding noise of float32 sums is no ranking: it may well agree with the gold ranks, here it does fully."""
+    """Rounding noise of float32 sums is no ranking, even where it agrees with the gold ranks."""
     rng = np.random.default_rng(2)
     gold_N = rng.normal(value, 2.0, size=500)
     noise_N = 4 * np.finfo(np.float32).eps * np.argsort(np.argsort(gold_N)) / len(gold_N)
@@ -38,26 +43,26 @@ def test_rank_correlation_of_a_constant_predictor_is_undefined(value: float) -> 
         value + noise_N,
         value + 1.0 + rng.permutation(noise_N),
     ):
-        found = of_numbers(predicted_N, gold_N)
+        found = number_scores(predicted_N, gold_N)
         assert np.isnan(found["spearman"]).all()
         assert found["negative_mse"].mean() == pytest.approx(-((predicted_N - gold_N) ** 2).mean())
         intervals = with_intervals(found, 0)
         assert all(np.isnan(number) for number in intervals["spearman"].values())
         assert np.isfinite(list(intervals["negative_mse"].values())).all()
-    assert np.isnan(of_numbers(gold_N, np.full(500, value))["spearman"]).all()
+    assert np.isnan(number_scores(gold_N, np.full(500, value))["spearman"]).all()
 
 
 @pytest.mark.parametrize("centre", [0.0, 1e4])
 def test_predictions_that_differ_little_are_still_ranked(centre: float) -> None:
-    """A collapsed model whose predictions span a thousandth of the gold deviation, far more than rounding."""
+    """A collapsed model: predictions span a thousandth of gold deviation, more than rounding."""
     gold_N = np.random.default_rng(3).normal(centre, 1.0, size=400)
     predicted_N = centre + 1e-3 * (gold_N - centre)
-    found = of_numbers(predicted_N, gold_N)["spearman"].mean()
+    found = number_scores(predicted_N, gold_N)["spearman"].mean()
     assert found == pytest.approx(spearmanr(predicted_N, gold_N).statistic, abs=1e-4)
 
 
 def test_tokens_count_alike_whatever_protein_they_are_of() -> None:
-    found = of_tokens(np.array([8.0, 0.0]), np.array([8.0, 2.0]))
+    found = token_scores(np.array([8.0, 0.0]), np.array([8.0, 2.0]))
     assert found["accuracy"].mean() == pytest.approx(0.8)
     interval = with_intervals(found, 0)["accuracy"]
     assert interval["low"] < interval["value"] < interval["high"]

@@ -1,4 +1,4 @@
-"""Pairs of entities as an encoder that is trained no more embeds them."""
+"""Encoders that are no longer trained: our exports, or any text encoder."""
 
 import json
 from collections.abc import Callable
@@ -25,52 +25,67 @@ MAX_TOKENS_AT_ONCE = 16_384
 
 
 class FrozenEncoder(NamedTuple):
-    """An encoder of pairs.
+    """An encoder of entity pairs.
 
     Attributes:
-        model: in evaluation mode.
-        max_document_tokens: of a document that is read.
+        model: the encoder in evaluation mode.
+        max_document_tokens: longer documents are truncated.
     """
 
     model: RelationEncoder
     max_document_tokens: int
 
     def reader(self, store: DocumentStore) -> DocumentReader:
-        """The documents of a store as the encoder reads them."""
+        """Return a reader of the store's documents for this encoder."""
         tokenizer = OffsetTokenizer.of(self.model.text.tokenizer)
-        return DocumentReader(
-            store, tokenizer, Markers(**self.model.markers), self.max_document_tokens
-        )
+        markers = Markers(**self.model.markers)
+        return DocumentReader(store, tokenizer, markers, self.max_document_tokens)
 
-    def known(
-        self, asked: LabelledPairs, say: Callable[[str], None] = lambda text: None
+    def embed_gold(
+        self, labelled: LabelledPairs, say: Callable[[str], None] = lambda text: None
     ) -> GoldPairs:
-        """The pairs of a split that have their label, embedded."""
-        say(f"embedding {asked.num_pairs:,} pairs of {len(asked.rows):,} {asked.split} documents")
+        """Embed the labelled pairs of a split."""
+        say(
+            f"embedding {labelled.num_pairs:,} pairs of {len(labelled.rows):,} {labelled.split} "
+            "documents"
+        )
         return embed_gold_pairs(
-            self.model, self.reader(asked.store), asked, SingleProcess(), MAX_TOKENS_AT_ONCE
+            self.model,
+            self.reader(labelled.store),
+            labelled,
+            SingleProcess(),
+            MAX_TOKENS_AT_ONCE,
         )
 
 
 def load_frozen(source: str) -> FrozenEncoder:
-    """The export of a run of ``mtb_pretrain`` or ``relation_finetune``, or any text encoder, by folder or hub id.
+    """Load an export of ``mtb_pretrain`` or ``relation_finetune``, or any text encoder.
 
-    A pair is the plain chain of the states of both entities and their context where nothing has trained a projection.
+    Without a trained projection, the embedding of a pair is the concatenation of both entities and
+    their context.
+
+    Args:
+        source: folder or hub id.
 
     Raises:
-        ConfigError: if the source cannot be found or reached, is no usable text encoder, or gives no attention.
+        ConfigError: if the source cannot be found or reached, is no usable text encoder, or does
+            not return its attention.
     """
     config = _frozen_config(source)
     model = build_relation_encoder(config, seed=0).eval()
-    return FrozenEncoder(
-        model.to("cuda" if torch.cuda.is_available() else "cpu"), config.max_document_tokens
-    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return FrozenEncoder(model.to(device), config.max_document_tokens)
 
 
 def truncation_remarks(
     source: str, store: DocumentStore, row_N: np.ndarray | None = None
 ) -> list[str]:
-    """Say how many documents ``row_N``, or all, ``load_frozen(source)`` does not read whole; empty if there are none.
+    """Return a remark on the documents that ``load_frozen(source)`` truncates; empty if none.
+
+    Args:
+        source: folder or hub id.
+        store: the documents.
+        row_N: which of them; None: all.
 
     Raises:
         ConfigError: as ``load_frozen``.
@@ -80,17 +95,17 @@ def truncation_remarks(
 
 
 def _frozen_config(source: str) -> RelationEncoderConfig:
-    config, settings = RelationEncoderConfig(source=source), Path(source).expanduser() / SETTINGS
-    if settings.is_file():
+    config = RelationEncoderConfig(source=source)
+    path = Path(source).expanduser() / SETTINGS
+    if path.is_file():
         try:
-            told = json.loads(settings.read_text(encoding="utf-8"))
+            settings = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
                 f"--model {source}: {SETTINGS} cannot be read ({error}); want it as exported"
             ) from None
-        # Documents are read as in training: in windows as long as the folder says. Exports of mtb_pretrain did not
-        # always tell where a document was cut.
-        limit = told.get("max_document_tokens", config.max_document_tokens)
+        # Read documents as in training: the window length is that of the folder.
+        limit = settings.get("max_document_tokens", config.max_document_tokens)
         config = config.model_copy(update={"max_length": "auto", "max_document_tokens": limit})
     if "projection.weight" not in read_parts(source):
         config = config.model_copy(update={"projection": "none"})

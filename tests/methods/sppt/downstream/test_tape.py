@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.sppt.downstream.formats import read_task_files
-from tests.methods.sppt.downstream.test_task_files import contents, prepared, write_lmdb, write_tape
+from raybio.methods.sppt.downstream.formats.read import read_task_files
+from tests.methods.sppt.downstream.test_formats import contents, prepared, write_lmdb, write_tape
 
 
 @pytest.fixture(params=["json", "lmdb"])
@@ -140,7 +140,7 @@ def test_arrays_keep_their_numbers(tmp_path: Path, type_: str) -> None:
     [
         (lambda path: path.write_bytes(path.read_bytes()[:100]), "is no LMDB file, or damaged"),
         (lambda path: path.write_bytes(b"x" * 9000), "is no LMDB file, or damaged"),
-        (lambda path: path.unlink(), "holds no layout of remote_homology"),
+        (lambda path: path.unlink(), "holds no known layout of remote_homology"),
     ],
 )
 def test_a_damaged_lmdb_file_is_named(

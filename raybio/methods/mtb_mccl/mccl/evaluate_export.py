@@ -1,0 +1,109 @@
+"""Evaluate an exported relation model on documents of any store with the same relations."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from raybio.core.errors import ConfigError
+from raybio.methods.mtb_mccl.documents.store import DocumentStore
+from raybio.methods.mtb_mccl.mccl.classifier import (
+    GoldPairs,
+    choose_knn_settings,
+    predict_classes,
+    score_most_frequent,
+    score_predictions,
+)
+from raybio.methods.mtb_mccl.mccl.config import KnnSettings
+from raybio.methods.mtb_mccl.mccl.frozen_encoder import truncation_remarks
+from raybio.methods.mtb_mccl.mccl.labelled_pairs import LabelledPairs
+from raybio.methods.mtb_mccl.mccl.scores import RelationScores, confusion_matrix
+from raybio.methods.mtb_mccl.mccl.trained_model import load_relation_model
+from raybio.store.store import open_store
+
+
+class RelationEvaluation(NamedTuple):
+    """Scores of a model on a split.
+
+    Attributes:
+        relations: names of the classes, "NA" first.
+        scores: scores of the split's pairs.
+        knn_settings: how pairs were classified.
+        confusion_CC: number of pairs by gold and predicted class; None if a pair may have several.
+        chance: scores of predicting the split's most frequent relation for every pair.
+        truncation: remarks on documents that are truncated.
+    """
+
+    relations: tuple[str, ...]
+    scores: RelationScores
+    knn_settings: KnnSettings
+    confusion_CC: np.ndarray | None
+    chance: RelationScores
+    truncation: list[str]
+
+
+def evaluate_relations(
+    folder: str | Path,
+    store_path: str | Path,
+    split: str,
+    *,
+    say: Callable[[str], None] = lambda text: None,
+) -> RelationEvaluation:
+    """Evaluate an exported model on documents that it was not trained on.
+
+    All test pairs are evaluated; of the validation pairs those that had a label in the model's run.
+    The kNN settings are those of the run; if it chose none, the validation documents choose.
+
+    Args:
+        folder: export of a run.
+        store_path: documents with the same relations.
+        split: "dev" or "test"; a training pair would be its own nearest neighbor.
+        say: called with progress messages.
+
+    Raises:
+        ConfigError: if the folder is no exported relation model, its relations are not the store's,
+            or the store has no such split, or no validation documents where settings must be
+            chosen.
+        StoreError: if the store is missing, damaged or of another kind.
+    """
+    model = load_relation_model(folder)
+    store = open_store(store_path, DocumentStore)
+    if model.relations != store.relation_names:
+        raise ConfigError(
+            f"--model {folder} knows the relations {', '.join(model.relations[1:])}; --store "
+            f"{store_path} has {', '.join(store.relation_names[1:])}. Want a store of the same "
+            "relations"
+        )
+    needed_splits = (split,) if model.knn_settings else ("dev", split)
+    for name in needed_splits:
+        if not len(store.split_rows(name)):
+            raise ConfigError(
+                f"--store {store_path}: has no {name} documents; prepare it with --{name}"
+            )
+
+    def gold_pairs(name: str) -> GoldPairs:
+        fraction, seed = (1.0, 0) if name == "test" else (model.label_fraction, model.label_seed)
+        return model.frozen.embed_gold(LabelledPairs(store, name, fraction, seed), say)
+
+    truncation = truncation_remarks(str(Path(folder).expanduser()), store, store.split_rows(split))
+    for remark in truncation:
+        say(remark)
+    knn = model.knn_settings
+    if knn is None:
+        knn, _ = choose_knn_settings(model.classifier, gold_pairs("dev"), model.knn_candidates)
+    gold = gold_pairs(split)
+    predicted_PC = predict_classes(model.classifier, knn, gold.pairs.embedding_PD)
+    confusion_CC = None
+    if not store.is_multi_label:
+        confusion_CC = confusion_matrix(
+            gold.label_PC.argmax(1), predicted_PC.argmax(1), len(model.relations)
+        )
+    return RelationEvaluation(
+        relations=model.relations,
+        scores=score_predictions(gold, predicted_PC),
+        knn_settings=knn,
+        confusion_CC=confusion_CC,
+        chance=score_most_frequent(gold, gold.label_PC.sum(axis=0)),
+        truncation=truncation,
+    )

@@ -1,0 +1,242 @@
+"""Evaluation of a fine-tuned model on the rows of dev and test.
+
+Shape letters: N rows, R rows of a micro-batch, T tokens, L padded length, C classes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.core.final_report import FinalReport, Stage, UnitScores
+from raybio.core.interfaces import Collective, Encoded, Encoder
+from raybio.evaluation.evaluator import Evaluator, ModelScores, bootstrap_seed, exact_scores
+from raybio.evaluation.unit_scores import sample_units
+from raybio.methods.sppt.collate import ReadRows, unmasked
+from raybio.methods.sppt.downstream.collate import read_labelled
+from raybio.methods.sppt.downstream.config import TASKS, Config
+from raybio.methods.sppt.downstream.encoder import TaskModel, initial_task_model
+from raybio.methods.sppt.downstream.loss import TaskLoss
+from raybio.methods.sppt.downstream.scores import (
+    Floats,
+    class_scores,
+    number_scores,
+    token_scores,
+    with_intervals,
+)
+from raybio.methods.sppt.downstream.store import TaskStore
+from raybio.ops.spread import spread_metrics
+from raybio.training.embed import embed_rows
+
+MIN_NEW_ROWS = 20
+"""Test rows that are not in training get a split of their own if there are at least this many."""
+
+
+class RowScores(NamedTuple):
+    """Scores of a model on some rows.
+
+    Attributes:
+        value_by_measure: contribution of each row (N,); ``score`` is the task's measure.
+        log_likelihood: mean over rows, or over labelled tokens; as ``TaskLoss.losses``.
+        spread: spread of the embeddings; empty in a task on residues, which trains none.
+    """
+
+    value_by_measure: dict[str, Floats]
+    log_likelihood: float
+    spread: dict[str, float]
+
+
+@dataclass(frozen=True)
+class TaskEvaluator(Evaluator):
+    """Evaluates a model on the rows of dev and test.
+
+    Attributes:
+        config: the run's settings.
+        store: the task.
+        read: reader of rows as tokens.
+        loss: the training loss, for its labels and scale.
+    """
+
+    config: Config
+    store: TaskStore
+    read: ReadRows
+    loss: TaskLoss
+
+    def evaluate_during_training(
+        self, model: Encoder, collective: Collective
+    ) -> Mapping[str, float]:
+        """Return ``val/score``, ``val/log_likelihood`` and more on dev.
+
+        The model keeps the weights with the largest likelihood.
+        """
+        assert isinstance(model, TaskModel)
+        scores = self._score_rows(model, self.store.split_rows("dev"), collective)
+        model.keep_if_best(scores.log_likelihood)
+        metrics = {
+            f"val/{name}": float(value_N.mean())
+            for name, value_N in scores.value_by_measure.items()
+        }
+        return metrics | {"val/log_likelihood": scores.log_likelihood} | scores.spread
+
+    def initial_encoder(self) -> Encoder:
+        """Return the initial encoder with a new head."""
+        return initial_task_model(self.config, self.store)
+
+    def final_report(self, model: Encoder, collective: Collective) -> FinalReport:
+        """Restore the weights that were best on dev, and evaluate them."""
+        assert isinstance(model, TaskModel)
+        model.restore_best()
+        return super().final_report(model, collective)
+
+    def score(self, model: Encoder, collective: Collective, stage: Stage) -> ModelScores:
+        """Score dev, test and, if enough test rows are not in training, those as ``new_test``."""
+        assert isinstance(model, TaskModel)
+        seed = bootstrap_seed(self.config.seed)
+        are_shares = self.loss.labels != "number"
+        scores: dict[str, Any] = {}
+        chance: dict[str, Any] = {}
+        unit_scores: dict[str, UnitScores] = {}
+        spread: dict[str, float] = {}
+        for split, row_N in self._rows_by_split.items():
+            row_scores = self._score_rows(model, row_N, collective)
+            value_by_measure = row_scores.value_by_measure
+            scores[split] = with_intervals(value_by_measure, seed, are_shares=are_shares)
+            chance[split] = self._chance(row_N)
+            unit_scores[split] = sample_units(row_N, value_by_measure)
+            spread = row_scores.spread
+        return ModelScores(scores=scores, chance=chance, spread=spread, unit_scores=unit_scores)
+
+    def details(self) -> Mapping[str, Any]:
+        """Return the task's measure and the number of truncated labels of test rows."""
+        return {
+            "measure": TASKS[self.store.task].measure,
+            "test_labels_not_read": self._num_truncated_labels("test"),
+        }
+
+    @cached_property
+    def _rows_by_split(self) -> dict[str, np.ndarray]:
+        rows = {split: self.store.split_rows(split) for split in ("dev", "test")}
+        new = self.store.new_rows("test")
+        if MIN_NEW_ROWS <= len(new) < len(rows["test"]):
+            rows["new_test"] = new
+        return rows
+
+    def _score_rows(self, model: TaskModel, row_N: np.ndarray, collective: Collective) -> RowScores:
+        was_training = model.training
+        model.eval()
+        if model.on_tokens:
+            scores = self._score_tokens(model, row_N, collective)
+        else:
+            scores = self._score_sequences(model, row_N, collective)
+        model.train(was_training)
+        score_N = scores.value_by_measure[TASKS[self.store.task].measure]
+        return scores._replace(value_by_measure=scores.value_by_measure | {"score": score_N})
+
+    def _score_tokens(
+        self, model: TaskModel, row_N: np.ndarray, collective: Collective
+    ) -> RowScores:
+        counts_N3 = embed_rows(
+            _TokenCounts(model),
+            partial(read_labelled, self.store, self.read),
+            row_N,
+            collective,
+            max_tokens=self.config.memory.max_tokens_per_micro_batch,
+        )
+        correct_N, labelled_N, loss_N = counts_N3.cpu().double().T
+        likelihood = -float(loss_N.sum() / labelled_N.sum().clamp(min=1))
+        return RowScores(token_scores(correct_N.numpy(), labelled_N.numpy()), likelihood, {})
+
+    def _score_sequences(
+        self, model: TaskModel, row_N: np.ndarray, collective: Collective
+    ) -> RowScores:
+        gold_N = self.store.target_N[row_N]
+        with torch.no_grad():
+            embedding_ND = embed_rows(
+                model,
+                partial(unmasked, self.read),
+                row_N,
+                collective,
+                max_tokens=self.config.memory.max_tokens_per_micro_batch,
+            )
+            spread = spread_metrics(embedding_ND)
+            scores_NC = model.head(embedding_ND)
+            target_N = torch.from_numpy(gold_N.copy()).to(scores_NC.device)
+            losses_N = replace(self.loss, head=model.head).losses(scores_NC, target_N)
+        likelihood = -float(losses_N.double().mean())
+        if self.loss.labels == "class":
+            predicted_N = scores_NC.argmax(1).cpu().numpy()
+            return RowScores(class_scores(predicted_N, gold_N.astype(np.int64)), likelihood, spread)
+        standardised_N = scores_NC[:, 0].double().cpu().numpy()
+        number_N = standardised_N * self.loss.scale + self.loss.centre
+        return RowScores(number_scores(number_N, gold_N), likelihood, spread)
+
+    def _chance(self, row_N: np.ndarray) -> dict[str, dict[str, float]]:
+        """Return the scores of predicting training's most frequent class, or mean number."""
+        task = TASKS[self.store.task]
+        train_N = self.store.split_rows("train")
+        gold_N = self.store.target_N[row_N]
+        if task.labels == "number":
+            mean = float(self.store.target_N[train_N].mean())
+            value_by_measure = number_scores(np.full(len(row_N), mean), gold_N)
+        elif task.labels == "class":
+            class_N = gold_N.astype(np.int64)
+            most_frequent = np.bincount(self.store.target_N[train_N].astype(np.int64)).argmax()
+            value_by_measure = class_scores(np.full_like(class_N, most_frequent), class_N)
+        else:
+            value_by_measure = self._token_chance(row_N, train_N)
+        means = {name: float(value_N.mean()) for name, value_N in value_by_measure.items()}
+        return exact_scores(means | {"score": means[task.measure]})
+
+    def _token_chance(self, row_N: np.ndarray, train_N: np.ndarray) -> dict[str, Floats]:
+        class_T = self.store.class_T[np.isin(self._row_of_residue_T, train_N)].astype(np.int64)
+        most_frequent = np.bincount(class_T[class_T >= 0]).argmax()
+        batch = read_labelled(self.store, self.read, row_N)
+        label_T = batch.label_T.numpy()
+        number_T = np.repeat(np.arange(len(row_N)), np.diff(batch.indptr_R1.numpy()))
+        correct_N = np.bincount(number_T, label_T == most_frequent, minlength=len(row_N))
+        labelled_N = np.bincount(number_T, label_T != IGNORED_LABEL, minlength=len(row_N))
+        return token_scores(correct_N.astype(np.float64), labelled_N.astype(np.float64))
+
+    def _num_truncated_labels(self, split: str) -> int:
+        """Return the number of labelled residues beyond the encoder's maximum length."""
+        if TASKS[self.store.task].labels != "residues":
+            return 0
+        row_N = self.store.split_rows(split)
+        is_labelled_T = self.store.class_T >= 0
+        num_labels = int((is_labelled_T & np.isin(self._row_of_residue_T, row_N)).sum())
+        label_T = read_labelled(self.store, self.read, row_N).label_T
+        return num_labels - int((label_T != IGNORED_LABEL).sum())
+
+    @property
+    def _row_of_residue_T(self) -> np.ndarray:
+        return np.repeat(np.arange(self.store.num_rows), np.diff(self.store.indptr_N1))
+
+
+class _TokenCounts(Encoder):
+    """Returns as embedding of a sequence: correct tokens, labelled tokens, sum of their losses.
+
+    So that ``embed_rows`` can share the rows among workers and micro-batches.
+    """
+
+    def __init__(self, model: TaskModel) -> None:
+        super().__init__()
+        self.model = model
+        self.width = 3
+        self.pad_id = model.pad_id
+
+    def forward(self, tokens: PaddedTokens) -> Encoded:
+        scores_RLC = self.model(tokens).hidden_RLD
+        is_label_RL = tokens.label_RL != IGNORED_LABEL
+        is_correct_RL = (scores_RLC.argmax(2) == tokens.label_RL) & is_label_RL
+        loss_RL = F.cross_entropy(scores_RLC.transpose(1, 2), tokens.label_RL, reduction="none")
+        counts_R3 = torch.stack([is_correct_RL.sum(1), is_label_RL.sum(1), loss_RL.sum(1)], 1)
+        return Encoded(scores_RLC, counts_R3.float())
+
+    def token_logits(self, hidden_KD: Tensor) -> Tensor:
+        return hidden_KD

@@ -1,0 +1,116 @@
+"""Readers of FLIP's files: three FASTA files of secondary structure, and tables of other tasks."""
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.downstream.config import TASKS
+from raybio.methods.sppt.downstream.formats.example import (
+    SS3,
+    UNKNOWN,
+    Example,
+    TaskFiles,
+    existing,
+    named_errors,
+)
+from raybio.methods.sppt.downstream.formats.tables import parse_fasta, read_table
+from raybio.methods.sppt.downstream.store import SPLITS
+from raybio.store.sources import read_lines
+
+SEQUENCES = "sequences.fasta"
+LABELS = "sampled.fasta"
+MASKS = "mask.fasta"
+
+TABLE_COLUMNS = {"sequence", "target", "set"}
+
+
+def read_flip_structure(name: str, source: Path) -> TaskFiles | None:
+    """Return the examples of FLIP's secondary structure: a folder, or the ``splits.zip`` of it.
+
+    Returns:
+        None for another task, or if the files are missing.
+
+    Raises:
+        DataError: for a zip that is damaged or incomplete.
+    """
+    if name != "secondary_structure":
+        return None
+    names = (SEQUENCES, LABELS, MASKS)
+    if source.is_file() and zipfile.is_zipfile(source):
+        return TaskFiles([source], _structure_examples(_read_zip(source, names)))
+    files = []
+    text_by_name = {}
+    for file_name in names:
+        path = existing(source / file_name)
+        if path is None:
+            return None
+        files.append(path)
+        text_by_name[file_name] = "".join(read_lines(path, "FASTA"))
+    return TaskFiles(files, _structure_examples(text_by_name))
+
+
+def read_flip_table(name: str, path: Path) -> Iterator[Example]:
+    """Yield the rows of a table ``sequence, target, set, validation``."""
+    is_number = TASKS[name].labels == "number"
+    wanted = "sequence, target (a number, if the task has one), set (train or test)"
+    for number, row in read_table(path, "FLIP's CSV"):
+        with named_errors(path, f"line {number}", wanted):
+            split = "dev" if row.get("validation") == "True" else row["set"]
+            label = float(row["target"]) if is_number else row["target"]
+            if split not in SPLITS:
+                raise ValueError(f"set is {split!r}")
+        yield Example(row["sequence"].upper(), split, label, path.name, number)
+
+
+def _read_zip(source: Path, names: tuple[str, ...]) -> dict[str, str]:
+    try:
+        with zipfile.ZipFile(source) as archive:
+            member_by_name = {Path(member).name: member for member in archive.namelist()}
+            if not set(names) <= member_by_name.keys():
+                raise DataError(f"{source}: has not all of {', '.join(names)}")
+            return {name: archive.read(member_by_name[name]).decode() for name in names}
+    except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{source}: is a damaged zip ({error}); want FLIP's splits.zip as it was made"
+        ) from None
+
+
+def _structure_examples(text_by_name: dict[str, str]) -> Iterator[Example]:
+    sequence_by_id = _by_id(parse_fasta(text_by_name[SEQUENCES]))
+    mask_by_id = _by_id(parse_fasta(text_by_name[MASKS]))
+    records = parse_fasta(text_by_name[LABELS])
+    for number, (header, labels) in enumerate(records.items(), start=1):
+        if not header:
+            raise DataError(
+                f"{LABELS}: record {number} has no header, want an id and SET=train or SET=test"
+            )
+        key, *fields = header.split()
+        sequence = sequence_by_id.get(key, "")
+        mask = mask_by_id.get(key, "")
+        if len(mask) != len(labels):
+            raise DataError(
+                f"{MASKS}: {key} has {len(mask)} marks, and {LABELS} {len(labels)} labels"
+            )
+        states = [
+            SS3.get(label, UNKNOWN) if mark == "1" else ""
+            for label, mark in zip(labels, mask, strict=True)
+        ]
+        yield Example(sequence.upper(), _split(fields), states, LABELS, number)
+
+
+def _split(fields: list[str]) -> str:
+    """Return the split of a header's fields, such as ``SET=train VALIDATION=False``."""
+    value_by_name = dict(field.split("=", 1) for field in fields if "=" in field)
+    if value_by_name.get("SET") == "test":
+        return "test"
+    return "dev" if value_by_name.get("VALIDATION") == "True" else "train"
+
+
+def _by_id(content_by_header: dict[str, str]) -> dict[str, str]:
+    return {
+        header.split()[0]: content
+        for header, content in content_by_header.items()
+        if header.split()
+    }

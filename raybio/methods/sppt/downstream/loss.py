@@ -1,0 +1,76 @@
+"""Loss of a supervised task: cross entropy of classes, or squared error of numbers.
+
+Shape letters: R sequences of this worker, L padded length, K labelled tokens, D width, C classes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raybio.core.batch import IGNORED_LABEL, PaddedTokens
+from raybio.core.interfaces import Collective, Encoded, Encoder, LossReport
+from raybio.methods.sppt.batches import TaskBatch
+from raybio.training.objectives import count_labels
+
+
+@dataclass(frozen=True)
+class TaskLoss:
+    """Mean loss over the sequences, or over the labelled tokens, of the global batch.
+
+    Attributes:
+        head: maps embeddings to scores.
+        labels: ``class`` or ``number`` of a sequence, or ``residues`` for a class a token.
+        centre: the head predicts (number - centre) / scale, so that a fresh head starts near it.
+        scale: see ``centre``.
+    """
+
+    head: nn.Module
+    labels: str
+    centre: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def uses_rows(self) -> bool:
+        """Whether the loss is over tokens."""
+        return self.labels == "residues"
+
+    @property
+    def uses_embeddings(self) -> bool:
+        """Whether the loss is over sequences."""
+        return self.labels != "residues"
+
+    def normaliser(self, batch: TaskBatch, collective: Collective) -> Tensor:
+        """Return the number of labelled tokens of the global batch."""
+        return count_labels(batch, collective)
+
+    def row_loss(
+        self, encoder: Encoder, encoded: Encoded, tokens: PaddedTokens, normaliser: Tensor
+    ) -> LossReport:
+        """Return this micro-batch's share of the mean cross entropy over tokens."""
+        is_label_RL = tokens.label_RL != IGNORED_LABEL
+        scores_KC = encoder.token_logits(encoded.hidden_RLD[is_label_RL])
+        total = F.cross_entropy(scores_KC, tokens.label_RL[is_label_RL], reduction="sum")
+        loss = total / normaliser
+        return LossReport(loss, {"task_loss": loss.detach()})
+
+    def embedding_loss(
+        self, embedding_RD: Tensor, batch: TaskBatch, collective: Collective
+    ) -> LossReport:
+        """Return this worker's share of the mean loss over sequences."""
+        num_local = torch.tensor(len(embedding_RD), device=embedding_RD.device)
+        num_rows = collective.all_sum(num_local).clamp(min=1)
+        loss = self.losses(self.head(embedding_RD), batch.target_R).sum() / num_rows
+        return LossReport(loss, {"task_loss": loss.detach()})
+
+    def losses(self, scores_RC: Tensor, target_R: Tensor) -> Tensor:
+        """Return the loss of each sequence (R,): a negative log-likelihood.
+
+        For classes it is the cross entropy. For numbers it is half the squared error of the
+        standardised number: a Gaussian of variance 1, without its constant.
+        """
+        if self.labels == "class":
+            return F.cross_entropy(scores_RC, target_R.long(), reduction="none")
+        standardised_R = (target_R.to(scores_RC.dtype) - self.centre) / self.scale
+        return (scores_RC[:, 0] - standardised_R) ** 2 / 2

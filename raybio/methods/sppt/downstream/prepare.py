@@ -1,0 +1,138 @@
+"""Preparation of a task: examples of its files -> quarantine -> dev split -> store."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from raybio.core.errors import DataError
+from raybio.methods.sppt.downstream.config import TASKS, Task, TaskConfig
+from raybio.methods.sppt.downstream.formats.example import UNKNOWN, Example
+from raybio.methods.sppt.downstream.store import IGNORED, SPLITS, TaskStore, commit_task
+from raybio.methods.sppt.proteins.formats.residues import LETTERS
+from raybio.store.quarantine import Quarantine
+from raybio.store.sources import check_readable_files, describe_files
+from raybio.store.writer import Draft
+
+
+def prepare_task(
+    out: str | Path,
+    name: str,
+    files: Sequence[Path],
+    examples: Iterator[Example],
+    config: TaskConfig | None = None,
+    *,
+    force: bool = False,
+) -> TaskStore:
+    """Write a task's examples into a store. Classes are numbered in alphabetical order.
+
+    Args:
+        out: folder of the store.
+        name: one of ``TASKS``.
+        files: source files of the examples.
+        examples: as ``read_task_files`` returns them.
+        config: settings; None for the defaults.
+        force: replace an existing store.
+
+    Raises:
+        DataError: if a file is missing or damaged, too many rows are bad, or a split is empty.
+        StoreError: if the store cannot be written.
+    """
+    config = config or TaskConfig()
+    task = TASKS[name]
+    quarantine = Quarantine(config.max_bad_share)
+    check_readable_files(files)
+    with Draft(out, force=force) as draft:
+        rows = [example for example in examples if _is_valid(example, task, quarantine)]
+        quarantine.check("row")
+        rows = _with_dev(rows, config.dev_share or task.dev_share, config.seed)
+        for split in SPLITS:
+            if not any(row.split == split for row in rows):
+                raise DataError(
+                    f"{files[0]}: the task has no {split} rows, want some; are all of its files "
+                    "there?"
+                )
+        names = _class_names(rows, task)
+        if task.labels != "number" and len(names) < 2:
+            raise DataError(
+                f"{files[0]}: has {len(names)} classes ({', '.join(names)}), want two at least"
+            )
+        number_by_label = {label: number for number, label in enumerate(names)} | {"": IGNORED}
+        provenance = {
+            "sources": {"files": describe_files(list(files))},
+            "parameters": config.to_mapping() | {"task": name},
+            "quarantine": quarantine.summary(),
+        }
+        return commit_task(
+            draft,
+            contents=[row.content.encode() for row in rows],
+            splits=[row.split for row in rows],
+            targets=[_target(row, task, number_by_label) for row in rows],
+            classes=[_residue_classes(row, task, number_by_label) for row in rows],
+            class_names=names,
+            with_words=task.on_texts,
+            provenance=provenance,
+        )
+
+
+def _is_valid(example: Example, task: Task, quarantine: Quarantine) -> bool:
+    quarantine.saw("row", 1)
+    reason = _defect(example, task)
+    if reason:
+        quarantine.add("row", reason, example.file, example.line, example.content[:40])
+    return not reason
+
+
+def _defect(example: Example, task: Task) -> str:
+    """Return the reason to skip an example, "" for a valid one."""
+    if not example.content.strip():
+        return "row without a text" if task.on_texts else "row without a sequence"
+    if not task.on_texts and "*" in example.content:
+        return "sequence with a stop codon"
+    if not task.on_texts and set(example.content.encode()) - set(LETTERS):
+        return "letter that is not an amino acid"
+    if task.labels == "residues" and len(example.label) != len(example.content):  # type: ignore[arg-type]
+        return "other number of labels than residues"
+    if task.labels == "residues" and UNKNOWN in example.label:  # type: ignore[operator]
+        return "residue with a label that is none"
+    if task.labels == "class" and not example.label:
+        return "row without a label"
+    if task.labels == "number" and not np.isfinite(float(example.label)):  # type: ignore[arg-type]
+        return "label that is no finite number"
+    return ""
+
+
+def _with_dev(rows: list[Example], share: float, seed: int) -> list[Example]:
+    """Return the rows with a share of training moved to dev, unless there are dev rows."""
+    if any(row.split == "dev" for row in rows):
+        return rows
+    train = [index for index, row in enumerate(rows) if row.split == "train"]
+    rng = np.random.default_rng(seed)
+    drawn = set(rng.permutation(train)[: max(1, round(share * len(train)))].tolist())
+    return [row._replace(split="dev") if index in drawn else row for index, row in enumerate(rows)]
+
+
+def _class_names(rows: list[Example], task: Task) -> list[str]:
+    """Return the classes of all splits, also those without a training row."""
+    if task.labels == "number":
+        return []
+    if task.labels == "class":
+        return sorted({str(row.label) for row in rows})
+    names: set[str] = set()
+    for row in rows:
+        names.update(label for label in row.label if label)  # type: ignore[union-attr]
+    return sorted(names)
+
+
+def _target(row: Example, task: Task, number_by_label: dict[str, int]) -> float:
+    """Return the class or number of a row, 0 in a task on residues."""
+    if task.labels == "class":
+        return number_by_label[str(row.label)]
+    return float(row.label) if task.labels == "number" else 0.0  # type: ignore[arg-type]
+
+
+def _residue_classes(row: Example, task: Task, number_by_label: dict[str, int]) -> np.ndarray:
+    """Return the class of each residue, empty in other tasks."""
+    if task.labels != "residues":
+        return np.array([], np.int8)
+    return np.array([number_by_label[label] for label in row.label], np.int8)  # type: ignore[union-attr]
