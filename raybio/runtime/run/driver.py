@@ -3,13 +3,13 @@
 import contextlib
 import signal
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from raybio.core.errors import LongRunError, RaybioError
 from raybio.core.final_report import FinalReport
 from raybio.core.records import read_record, write_record
 from raybio.evaluation.run_plots import plot_final, plot_run
 from raybio.runtime.cluster.connection import check_plan, connected
-from raybio.runtime.cluster.resources import Resources
 from raybio.runtime.cluster.stop_signals import StopSignals
 from raybio.runtime.run.checks import check_spec, input_lengths, report_cuts
 from raybio.runtime.run.folder import COMPLETE, RunFolder
@@ -30,6 +30,9 @@ from raybio.store.store import open_store
 from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.loop import changeable_settings
 from raybio.training.settings import TrainingConfig
+
+if TYPE_CHECKING:
+    from raybio.runtime.run.worker_group import Work
 
 _MLFLOW_STATUS = {
     "finished": "FINISHED",
@@ -122,10 +125,16 @@ def _run(
             signals.is_starting = False
             error = None
             if not signals.caught:
+                # Not before Ray has started: its environment is read when it is imported.
+                from raybio.runtime.run.worker_group import fit_in_thread
+
                 threads = compute.threads_per_worker or resources.threads_per_worker
                 on_workers = replace(spec, store=spec.store.absolute(), runs=folder.path.parent)
                 worker_spec = WorkerSpec(run=on_workers, threads=threads, start=start)
-                error = _fit_and_follow(worker_spec, resources, tracker, signals.caught)
+                follower = Follower(spec, resources)
+                work = fit_in_thread(worker_spec, resources)
+                _follow(work, follower, spec, tracker, signals.caught)
+                error = work.error
         status = status_of_run(folder, signals.caught, error)
         if status == "failed":
             from raybio.runtime.run.worker_group import explained
@@ -156,20 +165,16 @@ def _run(
     return result_of(read_record(folder.result, "result"), folder, was_finished=False)
 
 
-def _fit_and_follow(
-    spec: WorkerSpec, resources: Resources, tracker: Tracker, caught: list[int]
-) -> BaseException | None:
-    """Start the workers and show what they write; a signal stops them.
+def _follow(
+    work: "Work", follower: Follower, spec: RunSpec, tracker: Tracker, caught: list[int]
+) -> None:
+    """Show what the workers write until they have ended; a signal stops them.
 
-    Returns:
-        The error that ended Ray Train, if any.
+    Raises:
+        LongRunError: if the run takes more than a day on CPUs and that is not accepted.
     """
-    from raybio.runtime.run.worker_group import fit_in_thread
-
-    folder = spec.run.folder
-    follower = Follower(spec.run, resources)
-    work = fit_in_thread(spec, resources)
-    with ProgressView(spec.run.name, spec.run.config.schedule.max_steps) as view:
+    folder = spec.folder
+    with ProgressView(spec.name, spec.config.schedule.max_steps) as view:
         while work.thread.is_alive():
             work.thread.join(timeout=0.2)
             follower.update(view)
@@ -178,7 +183,7 @@ def _fit_and_follow(
                 view.say(
                     "stopping at the next step; a checkpoint is written first (once more: at once)"
                 )
-            if len(caught) > 1 or (caught and _is_trained(folder, spec.run.config)):
+            if len(caught) > 1 or (caught and _is_trained(folder, spec.config)):
                 break
             if folder.failure.exists():
                 # Ray would restart the workers for nothing. A checkpoint in progress gets its time.
@@ -187,7 +192,6 @@ def _fit_and_follow(
         follower.update(view)
     if follower.refusal is not None and not caught:
         raise LongRunError(follower.refusal)
-    return work.error
 
 
 def _interrupted(folder: RunFolder, config: TrainingConfig, number: int) -> InterruptedRunError:

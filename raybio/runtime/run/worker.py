@@ -1,5 +1,6 @@
 """One training worker of Ray Train: it builds the method and runs the loop with its shard."""
 
+import contextlib
 import socket
 import time
 from collections.abc import Iterator
@@ -31,8 +32,7 @@ def work(spec: WorkerSpec) -> None:
     """Train, and leave ``outcome.json``, or ``failure.json`` for an error that a retry cannot cure."""
     run = spec.run
     folder = run.folder
-    context = ray.train.get_context()
-    rank = context.get_world_rank()
+    rank = ray.train.get_context().get_world_rank()
     # In this order: the driver begins a new start before it removes the last start's failure.
     has_failed = read_record(folder.failure, "failure") is not None
     if has_failed or not folder.is_newest_start(spec.start):
@@ -47,17 +47,7 @@ def work(spec: WorkerSpec) -> None:
         with warnings_to(folder.notices, rank):
             if run.setup is not None:
                 run.setup(rank, folder.path)
-            local_threads = torch.get_num_threads() // context.get_local_world_size()
-            torch.set_num_threads(spec.threads or max(1, local_threads))
-            collective: Collective = SingleProcess()
-            if context.get_world_size() > 1:
-                collective = ProcessGroup()
-            checkpoints = checkpoints_of(folder, run.config)
-            if rank == 0:
-                _train_as_writer(spec, folder, collective, checkpoints)
-            else:
-                collective.all_sum(torch.zeros(1))  # rank 0 holds the folder now
-                _train(spec, folder, collective, checkpoints, log=None)
+            _train(spec, folder)
     except ClusterError:
         raise  # another worker or the storage is gone: Ray restarts all workers
     except RaybioError as error:
@@ -66,59 +56,72 @@ def work(spec: WorkerSpec) -> None:
         raise
 
 
-def _train_as_writer(
+def _train(spec: WorkerSpec, folder: RunFolder) -> None:
+    context = ray.train.get_context()
+    local_threads = torch.get_num_threads() // context.get_local_world_size()
+    torch.set_num_threads(spec.threads or max(1, local_threads))
+    collective: Collective = SingleProcess()
+    if context.get_world_size() > 1:
+        collective = ProcessGroup()
+    config = spec.run.config
+    checkpoints = checkpoints_of(folder, config)
+    with _writer_log(spec, folder, collective, checkpoints) as log:
+        system = METHODS[spec.run.method].build(config, spec.run.store)
+
+        def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
+            _check_agreement(first_step, collective)
+            return stream_batches(
+                system.collate,
+                first_step=first_step,
+                num_steps=config.schedule.max_steps - first_step,
+                rank=collective.rank,
+                world=collective.world,
+                batch_type=system.batch_type,
+            )
+
+        assert spec.run.precision is not None
+        reports = run_loop(
+            system,
+            config,
+            folder,
+            batches=batches,
+            collective=collective,
+            device=ray.train.torch.get_device(),
+            precision=spec.run.precision,
+            checkpoints=checkpoints,
+            log=log,
+            stop=folder.stop,
+            goal=spec.goal,
+            should_checkpoint=_NodeNotice() if collective.rank == 0 else lambda: False,
+        )
+        for report in reports:
+            if report.is_evaluation or report.is_checkpoint or report.is_last:
+                # A barrier of all workers, so not for each line of the log. All report the same.
+                ray.train.report({"step": report.step, **report.metrics})
+
+
+@contextlib.contextmanager
+def _writer_log(
     spec: WorkerSpec, folder: RunFolder, collective: Collective, checkpoints: CheckpointStore
-) -> None:
-    """Train as the worker that writes log and checkpoints, and holds the folder's lock."""
+) -> Iterator[MetricsLog | None]:
+    """Yield the log on rank 0, which holds the folder and writes checkpoints; None on the others.
+
+    The other workers wait until rank 0 holds the folder.
+
+    Raises:
+        ClusterError: if the run has been started again meanwhile.
+    """
+    if collective.rank != 0:
+        collective.all_sum(torch.zeros(1))
+        yield None
+        return
     with folder.lock("writer", WRITER_LOCK_SECONDS):
         if not folder.is_newest_start(spec.start):
             raise ClusterError(f"{folder.path}: the run has been started again meanwhile")
         checkpoints.check_writable()
         collective.all_sum(torch.zeros(1))
-        _train(spec, folder, collective, checkpoints, MetricsLog(folder.metrics))
+        yield MetricsLog(folder.metrics)
         checkpoints.close()
-
-
-def _train(
-    spec: WorkerSpec,
-    folder: RunFolder,
-    collective: Collective,
-    checkpoints: CheckpointStore,
-    log: MetricsLog | None,
-) -> None:
-    config = spec.run.config
-    system = METHODS[spec.run.method].build(config, spec.run.store)
-
-    def batches(first_step: int) -> Iterator[tuple[int, TokenBatch]]:
-        _check_agreement(first_step, collective)
-        return stream_batches(
-            system.collate,
-            first_step=first_step,
-            num_steps=config.schedule.max_steps - first_step,
-            rank=collective.rank,
-            world=collective.world,
-            batch_type=system.batch_type,
-        )
-
-    assert spec.run.precision is not None
-    reports = run_loop(
-        system,
-        config,
-        folder,
-        batches=batches,
-        collective=collective,
-        device=ray.train.torch.get_device(),
-        precision=spec.run.precision,
-        checkpoints=checkpoints,
-        log=log,
-        stop=folder.stop,
-        goal=spec.goal,
-        should_checkpoint=_NodeNotice() if collective.rank == 0 else lambda: False,
-    )
-    for report in reports:
-        if report.is_evaluation or report.is_checkpoint or report.is_last:
-            # A barrier of all workers, so not for each line of the log. Workers report the same.
-            ray.train.report({"step": report.step, **report.metrics})
 
 
 def _check_agreement(first_step: int, collective: Collective) -> None:

@@ -83,7 +83,7 @@ def test_all_runs_of_a_command_get_one_precision_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     machine(has_bf16)
-    runs = [one.request for one in variants_of(request_one, [Variation("seed", (1, 2))])]
+    runs = [one.spec for one in variants_of(request_one, [Variation("seed", (1, 2))])]
     decided = with_precision(runs)
     assert [one.precision for one in decided] == [name] * 3
     assert [one.config for one in decided] == [
@@ -100,7 +100,7 @@ def test_new_runs_of_a_comparison_take_over_what_one_of_them_has_recorded(
 ) -> None:
     machine(True)
     first, second, third = (
-        one.request for one in variants_of(request_one, [Variation("seed", (1, 2))])
+        one.spec for one in variants_of(request_one, [Variation("seed", (1, 2))])
     )
     begin(second, "fp32")
     assert precisions([first, second, third]) == ["fp32"] * 3
@@ -114,7 +114,7 @@ def test_a_set_precision_is_the_decision_of_its_run_alone(
 ) -> None:
     machine(False)
     runs = [
-        one.request for one in variants_of(request_one, [Variation("precision", ("bf16", "fp32"))])
+        one.spec for one in variants_of(request_one, [Variation("precision", ("bf16", "fp32"))])
     ]
     assert precisions(runs) == ["fp32", "bf16", "fp32"]
     (record,) = caplog.records
