@@ -25,7 +25,6 @@ class PlanConfig(BaseConfig):
 NO_MINING = 10.0
 """A mining margin of 2 or more filters nothing; this is the authors' value."""
 
-
 PRESETS: dict[str, dict[str, float]] = {
     # The defaults of the metric-learning code that the authors ported the loss from.
     "metric_learning": {

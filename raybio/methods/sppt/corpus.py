@@ -20,8 +20,6 @@ from raybio.store.ragged import Spool
 from raybio.store.writer import Draft
 
 G = TypeVar("G", bound=GraphStore)
-
-
 Commit = Callable[[Draft, LinkedRows, dict[str, Any]], G]
 """(draft, rows, provenance) -> the store."""
 

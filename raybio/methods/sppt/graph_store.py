@@ -24,8 +24,6 @@ GROUPS = "groups.arrow"
 INDPTR = "indptr.arrow"
 INDICES = "indices.arrow"
 HELDOUT = "heldout.arrow"
-
-
 FILES = (ROWS, GROUPS, INDPTR, INDICES, HELDOUT)
 
 

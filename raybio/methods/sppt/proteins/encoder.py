@@ -26,9 +26,7 @@ from raybio.encoders.transformer import (
 )
 from raybio.methods.sppt.proteins.checkpoint import load_config, load_model, load_vocabulary
 from raybio.methods.sppt.proteins.config import EncoderConfig
-from raybio.methods.sppt.proteins.saved_settings import (
-    read_protein_settings,
-)
+from raybio.methods.sppt.proteins.saved_settings import read_protein_settings
 from raybio.methods.sppt.proteins.vocabulary import VOCABULARIES, Vocabulary
 from raybio.ops.similarity import at_least_fp32
 

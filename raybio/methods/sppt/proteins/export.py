@@ -9,10 +9,7 @@ from raybio.core.files import atomic_folder
 from raybio.encoders.model_card import model_card
 from raybio.encoders.sentence_folder import write_sentence_files
 from raybio.methods.sppt.proteins.encoder import ProteinEncoder
-from raybio.methods.sppt.proteins.saved_settings import (
-    SETTINGS,
-    ProteinSettings,
-)
+from raybio.methods.sppt.proteins.saved_settings import SETTINGS, ProteinSettings
 from raybio.methods.sppt.proteins.tokenizer import build_tokenizer
 
 _USAGE = """```python
@@ -27,10 +24,8 @@ with torch.no_grad():
 {pool}
 ```"""
 
-
 _TOKENIZE = """sequences = ["MKTAYIAKQR", "MVLSPADK"]
 batch = tokenizer(sequences, padding=True, truncation=True, return_tensors="pt"{options})"""
-
 
 _USAGE_BY_POOLING = {
     "cls": _USAGE.format(tokenize=_TOKENIZE.format(options=""), pool="embedding = states[:, 0]"),
@@ -82,11 +77,13 @@ def export_encoder(
 
 
 def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: int) -> str:
+    tags = ["protein", "raybio"]
+    if encoder.pooling == "cls":
+        tags.append("sentence-transformers")
     return model_card(
         card,
         default_name="Protein encoder",
-        tags=["protein", "raybio"]
-        + (["sentence-transformers"] if encoder.pooling == "cls" else []),
+        tags=tags,
         facts=_facts(encoder, max_tokens),
         usage=_USAGE_BY_POOLING[encoder.pooling],
     )
@@ -95,11 +92,9 @@ def _model_card(encoder: ProteinEncoder, card: Mapping[str, Any], max_tokens: in
 def _facts(encoder: ProteinEncoder, max_tokens: int) -> str:
     config = encoder.model.config
     millions = sum(weight.numel() for weight in encoder.parameters()) / 1e6
-    pooled = (
-        "the first token's last state"
-        if encoder.pooling == "cls"
-        else "the mean of the residues' last states"
-    )
+    pooled = "the first token's last state"
+    if encoder.pooling == "mean":
+        pooled = "the mean of the residues' last states"
     return (
         f"A {config.model_type.upper()} protein encoder of {config.num_hidden_layers} layers, "
         f"width {encoder.width} and {millions:.1f} M weights, trained with raybio. It reads "

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 LETTERS = b"ARNDCQEGHILKMFPSTWYV"
 """Letter of each code 0..19, and order of the amino acids in the tables below."""
 
-
 # Exchangeabilities of amino acid r with amino acids 0..r-1, for r = 1..19; long rows are indented.
 _EXCHANGE = """
 0.551571
@@ -46,7 +45,6 @@ _EXCHANGE = """
 2.006010 0.251849 0.196246 0.152335 1.002140 0.301281 0.588731 0.187247 0.118358 7.821300 1.800340
   0.305434 2.058450 0.649892 0.314887 0.232739 1.388230 0.365369 0.314730
 """
-
 
 _FREQUENCIES = """
 0.0866279 0.0439720 0.0390894 0.0570451 0.0193078 0.0367281 0.0580589 0.0832518 0.0244313 0.0484660

@@ -37,9 +37,7 @@ SIZES = (
     "type_vocab_size",
 )
 
-
 OPTIONS = ("hidden_act", "layer_norm_eps", "initializer_range")
-
 
 # tape/models/modeling_utils.py, MLMHead -> transformers, BertLMPredictionHead.
 HEAD_NAMES = {
@@ -50,10 +48,7 @@ HEAD_NAMES = {
     "mlm.bias": "cls.predictions.bias",
 }
 
-
 TIED_HEAD = "mlm.decoder.weight"
-
-
 WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 
 

@@ -1,5 +1,6 @@
 """Vocabularies as ``transformers`` tokenizers, and back."""
 
+import string
 from collections.abc import Mapping
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
@@ -58,15 +59,13 @@ def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     if absent:
         raise ValueError(f"the tokenizer has no {' and no '.join(absent)} token")
     id_by_token: dict[str, int] = tokenizer.get_vocab()
-    id_by_letter = {
-        letter: _read(tokenizer, letter) for letter in map(chr, range(ord("A"), ord("Z") + 1))
-    }
-    lasts = {last for _, last in id_by_letter.values()}
-    if len(lasts) != 1:
+    id_by_letter = {letter: _read(tokenizer, letter) for letter in string.ascii_uppercase}
+    ends = {end for _, end in id_by_letter.values()}
+    if len(ends) != 1:
         raise ValueError(
-            f"the tokenizer ends sequences in different ways: ids {sorted(map(str, lasts))}"
+            f"the tokenizer ends sequences in different ways: ids {sorted(map(str, ends))}"
         )
-    (last,) = lasts
+    (end,) = ends
     token_by_id = {token_id: token for token, token_id in id_by_token.items()}
     vocabulary = make_vocabulary(
         "checkpoint",
@@ -74,7 +73,7 @@ def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         pad=token_by_id[special["pad"]],
         mask=token_by_id[special["mask"]],
         cls=token_by_id[special["cls"]],
-        eos=None if last is None else token_by_id[last],
+        eos=None if end is None else token_by_id[end],
         unk=token_by_id[special["unk"]],
         substitutes=_substitutes(id_by_letter, token_by_id, special["unk"]),
     )
@@ -83,6 +82,7 @@ def vocabulary_of_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
 
 
 def _read(tokenizer: PreTrainedTokenizerBase, letter: str) -> tuple[int, int | None]:
+    """Return the ids of a letter and, if there is one, of the token after it."""
     ids = tokenizer(letter)["input_ids"]
     if len(ids) not in (2, 3) or ids[0] != tokenizer.cls_token_id:
         raise ValueError(
@@ -95,9 +95,9 @@ def _read(tokenizer: PreTrainedTokenizerBase, letter: str) -> tuple[int, int | N
 def _substitutes(
     id_by_letter: Mapping[str, tuple[int, int | None]], token_by_id: Mapping[int, str], unk_id: int
 ) -> dict[str, str]:
-    tokens = {
-        letter: token_by_id[token_id]
-        for letter, (token_id, _) in id_by_letter.items()
-        if token_id != unk_id
-    }
-    return {letter: token for letter, token in tokens.items() if token != letter}
+    """Return the known letters that are read as another letter."""
+    substitutes = {}
+    for letter, (token_id, _) in id_by_letter.items():
+        if token_id != unk_id and token_by_id[token_id] != letter:
+            substitutes[letter] = token_by_id[token_id]
+    return substitutes

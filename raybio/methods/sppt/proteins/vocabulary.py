@@ -142,7 +142,6 @@ TAPE = make_vocabulary(
     substitutes={"J": "L"},
 )
 
-
 # transformers, get_default_vocab_list() of models/esm. It has no J, which stays <unk> as in the
 # published encoders.
 ESM = make_vocabulary(
@@ -156,6 +155,5 @@ ESM = make_vocabulary(
     eos="<eos>",
     unk="<unk>",
 )
-
 
 VOCABULARIES: dict[str, Vocabulary] = {"tape": TAPE, "esm": ESM}

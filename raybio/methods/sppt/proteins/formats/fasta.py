@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH
@@ -18,8 +17,6 @@ from raybio.store.quarantine import Quarantine
 from raybio.store.sources import open_source
 
 FASTA_BLOCK_BYTES = 8 << 20
-
-
 WHITE_SPACE = b" \t\r\n\v\f"
 
 

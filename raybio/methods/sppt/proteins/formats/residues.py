@@ -19,10 +19,8 @@ UPPER = bytes.maketrans(LETTERS.lower(), LETTERS)
 _IS_LEGAL = np.zeros(256, dtype=bool)
 _IS_LEGAL[list(LETTERS)] = True
 
-
 # Missing values as spreadsheets and data frames write them. Some would pass as peptides: N-A-N.
 NULL_WORDS = ("NaN", "nan", "NULL", "null", "None", "NA", "N/A", "n/a", "<NA>")
-
 
 PROTEIN_SCHEMA = pa.schema(
     [

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
 from raybio.core.errors import DataError
 from raybio.methods.sppt.config import DEFAULT_MAX_LENGTH
@@ -19,17 +18,9 @@ from raybio.store.quarantine import Quarantine
 from raybio.store.ragged import Spool
 
 PROTEIN_COLUMNS = ("protein_id", "species_taxid", "sequence")
-
-
 LINK_COLUMNS = ("protein_a", "protein_b")
-
-
 LINK_SCHEMA = pa.schema([("a", pa.string()), ("b", pa.string()), ("line", pa.int64())])
-
-
 TAXID = "^(0|[1-9][0-9]{0,9})$"
-
-
 NO_TAXID = "species_taxid that is no taxid (want NCBI's number, such as 9606)"
 
 

@@ -28,11 +28,7 @@ from raybio.store.ragged import Spool
 from raybio.store.sources import bounded_lines, open_source
 
 SPECIES_COLUMNS = ("Species_ID", "Compact_name", "Official_NCBI_name")
-
-
 FASTA_ENDINGS = (".fa", ".fasta", ".faa", ".fa.gz", ".fasta.gz", ".faa.gz")
-
-
 NO_SEQUENCE = "protein that links name but no sequence has (dropped)"
 
 
