@@ -136,7 +136,7 @@ def test_query_and_answer_together_are_the_sentence_with_one_mask_between(
 
 def test_the_global_batch_does_not_depend_on_the_number_of_workers(store: ClozeStore) -> None:
     collate = collate_of(store, rows=11)
-    whole = collate(5, 0, 1)
+    complete = collate(5, 0, 1)
     for world in (2, 3):
         shards = [collate(5, rank, world) for rank in range(world)]
         assert sum(len(shard["positive_R"]) for shard in shards) == 22
@@ -147,7 +147,9 @@ def test_the_global_batch_does_not_depend_on_the_number_of_workers(store: ClozeS
             queries += texts[:half]
             answers += texts[half:]
         for ours, expected in zip(
-            [*queries, *answers], np.split(whole["token_T"], whole["indptr_R1"][1:-1]), strict=True
+            [*queries, *answers],
+            np.split(complete["token_T"], complete["indptr_R1"][1:-1]),
+            strict=True,
         ):
             np.testing.assert_array_equal(ours, expected)
 
@@ -165,23 +167,22 @@ def test_positives_are_partners_and_only_repeated_sentences_and_texts_are_ignore
         for shard in shards
         for text in np.split(shard["token_T"], shard["indptr_R1"][1:-1])
     ]
-    said = store.sentences(plan.rows(0))
-    sentence = [*said[:10], *said[:10], *said[10:], *said[10:]]
+    of_step = store.sentences(plan.rows(0))
+    sentence = [*of_step[:10], *of_step[:10], *of_step[10:], *of_step[10:]]
     num_ignored = 0
     for rank, shard in enumerate(shards):
         for row in range(20):
             own, partner = 20 * rank + row, 20 * rank + (row + 10) % 20
             assert shard["positive_R"][row] == partner
             for column in range(40):
-                is_alike = (
+                is_repeated = (
                     texts[column] in (texts[own], texts[partner])
                     or sentence[column] == sentence[own]
                 )
-                assert shard["ignore_RG"][row, column] == (is_alike and column != partner)
+                assert shard["ignore_RG"][row, column] == (is_repeated and column != partner)
             num_ignored += shard["ignore_RG"][row].sum()
-    assert (
-        num_ignored == 40 + 8
-    )  # each itself; the repeated sentence's two sequences ignore the two others, both ways
+    # Each sequence ignores itself; the sequences of the repeated sentence ignore each other.
+    assert num_ignored == 40 + 8
 
 
 def test_every_sentence_comes_once_an_epoch_and_a_smaller_sample_is_part_of_a_larger_one(
@@ -202,7 +203,8 @@ def test_every_sentence_comes_once_an_epoch_and_a_smaller_sample_is_part_of_a_la
 
 def test_neither_a_held_out_sentence_nor_one_of_equal_text_is_trained_on(store: ClozeStore) -> None:
     numbers = set()
-    for seed in range(30):  # under some of which one of the two equal sentences is held out
+    # With some of the seeds one of the two equal sentences is held out.
+    for seed in range(30):
         config = ClozePlanConfig(global_batch_rows=2, sentence_set=1, num_held_out_sentences=6)
         plan = ClozePlan(store, config, seed)
         rows = [row for step in range(7) for row in plan.rows(step).tolist()][: plan.num_rows]
@@ -229,7 +231,7 @@ def test_holding_out_unused_sentences_does_not_change_the_training_set(store: Cl
 def test_rows_without_held_out_sentences_are_pinned(
     store: ClozeStore,
 ) -> None:
-    """A run is resumed by its seed: what a step holds is frozen."""
+    """A run resumes by its seed, so the rows of a step must not change."""
     assert ClozePlan(store, ClozePlanConfig(global_batch_rows=4), 7).rows(3).tolist() == [
         53,
         25,
@@ -285,18 +287,18 @@ def test_collation_survives_pickling(store: ClozeStore) -> None:
 def test_equal_files_are_prepared_once_and_a_changed_one_again(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one two\n")
-    first = cached_sentences(tmp_path / "kept", [path])
-    assert cached_sentences(tmp_path / "kept", [path]) is first
+    first = cached_sentences(tmp_path / "stores", [path])
+    assert cached_sentences(tmp_path / "stores", [path]) is first
     path.write_text("one two\nthree four\n")
-    assert cached_sentences(tmp_path / "kept", [path]).num_rows == 2
+    assert cached_sentences(tmp_path / "stores", [path]).num_rows == 2
     with pytest.raises(DataError, match="does not exist"):
-        cached_sentences(tmp_path / "kept", [tmp_path / "nowhere.txt"])
+        cached_sentences(tmp_path / "stores", [tmp_path / "nowhere.txt"])
 
 
 def test_a_store_of_an_earlier_version_is_prepared_again(tmp_path: Path) -> None:
     path, older = tmp_path / "a.txt", tmp_path / "older.txt"
     path.write_text("one two .\n")
-    older.write_text("one two stop\n")  # stands for what the older reader made of it
+    older.write_text("one two stop\n")  # in place of the sentences of an older reader
     digest = hashlib.sha256(f"a.txt:{sha256_of(path)}\n".encode()).hexdigest()
-    prepare_sentences(tmp_path / "kept" / f"sentences-2-{digest[:16]}" / "store", [older])
-    assert cached_sentences(tmp_path / "kept", [path]).sentences(np.array([0])) == ["one two"]
+    prepare_sentences(tmp_path / "stores" / f"sentences-2-{digest[:16]}" / "store", [older])
+    assert cached_sentences(tmp_path / "stores", [path]).sentences(np.array([0])) == ["one two"]

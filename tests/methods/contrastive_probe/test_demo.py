@@ -15,7 +15,7 @@ SMALL = KnowledgeConfig(num_heads=6, num_tails=5, sentences_per_fact=3)
 
 
 def test_the_benchmark_in_the_store_is_that_of_the_files(tmp_path: Path) -> None:
-    store = default_knowledge(tmp_path / "kept", SMALL)
+    store = default_knowledge(tmp_path / "stores", SMALL)
     _, folder = write_knowledge(tmp_path / "raw", SMALL)
     expected, found = read_medlama(folder), store.benchmarks["full"]
     assert set(store.benchmarks) == {"full"}

@@ -55,36 +55,36 @@ def test_a_model_that_always_predicts_one_name_is_correct_where_it_is_an_answer(
 
 def test_an_unknown_token_is_no_correct_answer(tmp_path):
     (tmp_path / "benchmark").mkdir()
-    asked = read_baseline_queries(
+    queries = read_baseline_queries(
         write_benchmark(
             tmp_path / "benchmark", {"may_treat": [("life", ["Ω"]), ("cost", ["Ω", "risk"])]}
         ),
         "full",
     )
     model = sure_of("[UNK]", tmp_path / "unknown")
-    (result,) = evaluate_baselines([model], ["x-factr"], asked, decode=DecodeConfig(max_masks=1))
+    (result,) = evaluate_baselines([model], ["x-factr"], queries, decode=DecodeConfig(max_masks=1))
     assert (result.outcome.first_hit_Q > 0).all()
     assert "50.0% of the queries have an answer of 1 to 1 tokens" in result.remark
 
 
 def test_masks_take_at_most_half_of_the_tokens_of_a_model(benchmark_folder, always_risk, tmp_path):
-    asked = read_baseline_queries(benchmark_folder, "full", queries_per_relation=1)
+    queries = read_baseline_queries(benchmark_folder, "full", queries_per_relation=1)
     most = DecodeConfig(decode="independent", max_masks=32)
-    (found,) = evaluate_baselines([always_risk], ["x-factr"], asked, decode=most)
+    (found,) = evaluate_baselines([always_risk], ["x-factr"], queries, decode=most)
     assert "100.0% of the queries have an answer of 1 to 32 tokens" in found.remark
     with pytest.raises(ConfigError, match="max_masks"):
         DecodeConfig.from_mapping({"max_masks": 33})
     short = sure_of("risk", tmp_path / "short", max_position_embeddings=9)
     with pytest.raises(ConfigError, match="reads 9 tokens, and max_masks is 5; want 4 at most"):
-        evaluate_baselines([short], ["x-factr"], asked, decode=DecodeConfig())
-    assert evaluate_baselines([short], ["x-factr"], asked, decode=DecodeConfig(max_masks=4))
+        evaluate_baselines([short], ["x-factr"], queries, decode=DecodeConfig())
+    assert evaluate_baselines([short], ["x-factr"], queries, decode=DecodeConfig(max_masks=4))
 
 
 def test_restricted_candidates_are_the_answers_of_the_relation(benchmark_folder, always_risk):
-    asked = read_baseline_queries(benchmark_folder, "full")
-    (free,) = evaluate_baselines([always_risk], ["mask-average"], asked, decode=DecodeConfig())
+    queries = read_baseline_queries(benchmark_folder, "full")
+    (free,) = evaluate_baselines([always_risk], ["mask-average"], queries, decode=DecodeConfig())
     (kept,) = evaluate_baselines(
-        [always_risk], ["mask-average"], asked, decode=DecodeConfig(), restrict=True
+        [always_risk], ["mask-average"], queries, decode=DecodeConfig(), restrict=True
     )
     assert (kept.outcome.first_hit_Q <= free.outcome.first_hit_Q).all()
     assert (
@@ -96,42 +96,41 @@ def test_restricted_candidates_are_the_answers_of_the_relation(benchmark_folder,
 def test_progress_is_logged_for_the_queries_and_not_for_the_examples(
     benchmark_folder, always_risk, rewired
 ):
-    asked, messages = read_baseline_queries(benchmark_folder, "full"), []
+    queries = read_baseline_queries(benchmark_folder, "full")
+    messages = []
     settings = {"decode": DecodeConfig(), "log": messages.append}
-    evaluate_baselines([always_risk], ["mask-average"], asked, **settings)
+    evaluate_baselines([always_risk], ["mask-average"], queries, **settings)
     evaluate_baselines(
-        [always_risk], ["hybrid"], asked, rewired=RewiredEncoder(rewired), **settings
+        [always_risk], ["hybrid"], queries, rewired=RewiredEncoder(rewired), **settings
     )
-    told = [line for line in messages if "query" in line]
-    assert told == [f"{always_risk}: mask average, query 0 of 7"] * 2
+    logged = [line for line in messages if "query" in line]
+    assert logged == [f"{always_risk}: mask average, query 0 of 7"] * 2
 
 
 def test_a_sample_of_queries_equals_that_of_training_and_keeps_all_names(
     benchmark_folder,
 ):
-    asked, whole = (
-        read_baseline_queries(benchmark_folder, "full", queries_per_relation=2),
-        read_medlama(benchmark_folder),
-    )
-    assert asked.benchmark.names == whole.names
-    drawn = whole.sample(2, seed=0)
-    for benchmark in (asked.benchmark, asked.default):
-        assert benchmark.head_Q.tolist() == drawn.head_Q.tolist() and len(drawn.head_Q) == 4
-    assert asked.default.prompts != asked.benchmark.prompts
-    starts = drawn.indptr_Q1
-    expected = [drawn.answer_P[starts[query] : starts[query + 1]].tolist() for query in range(4)]
-    assert [gold.tolist() for gold in asked.gold()] == expected
+    queries = read_baseline_queries(benchmark_folder, "full", queries_per_relation=2)
+    complete = read_medlama(benchmark_folder)
+    assert queries.benchmark.names == complete.names
+    sampled = complete.sample(2, seed=0)
+    for benchmark in (queries.benchmark, queries.default):
+        assert benchmark.head_Q.tolist() == sampled.head_Q.tolist() and len(sampled.head_Q) == 4
+    assert queries.default.prompts != queries.benchmark.prompts
+    starts = sampled.indptr_Q1
+    expected = [sampled.answer_P[starts[query] : starts[query + 1]].tolist() for query in range(4)]
+    assert [gold.tolist() for gold in queries.gold()] == expected
 
 
-def first_places(score_QC, gold):
-    """Of the best right name of each query, by a loop."""
-    places = []
+def first_ranks(score_QC, gold):
+    """Return the rank of the best gold name of each query, by a loop."""
+    ranks = []
     for score_C, right in zip(score_QC, gold, strict=True):
         order = sorted(
             range(len(score_C)), key=lambda name, score_C=score_C: (-score_C[name], name)
         )
-        places.append(min(order.index(name) for name in right))
-    return places
+        ranks.append(min(order.index(name) for name in right))
+    return ranks
 
 
 @pytest.fixture
@@ -140,15 +139,17 @@ def rewired(tmp_path):
 
 
 def test_a_hybrid_and_its_parts_rank_names_as_loops_do(benchmark_folder, always_risk, rewired):
-    asked, weight = read_baseline_queries(benchmark_folder, "full"), 0.3
+    queries = read_baseline_queries(benchmark_folder, "full")
+    weight = 0.3
     three = evaluate_baselines(
         [always_risk],
         ["hybrid"],
-        asked,
+        queries,
         decode=DecodeConfig(),
         rewired=RewiredEncoder(rewired, None, weight),
     )
-    names, queries = asked.benchmark.names, asked.benchmark.queries("[MASK]")
+    names = queries.benchmark.names
+    texts = queries.benchmark.queries("[MASK]")
     encoder = build_text_encoder(
         TextEncoderConfig(source=rewired, pooling="cls", max_length=50), seed=0
     )
@@ -156,7 +157,7 @@ def test_a_hybrid_and_its_parts_rank_names_as_loops_do(benchmark_folder, always_
     language_model = load_masked_lm(always_risk)
     pieces = language_model.name_tokens(names)
     scores = {"mask": [], "encoder": [], "hybrid": []}
-    for query in queries:
+    for query in texts:
         log_prob_V = (
             language_model.at_masks(language_model.cloze_tokens([query], 64))[0].double().tolist()
         )
@@ -174,18 +175,18 @@ def test_a_hybrid_and_its_parts_rank_names_as_loops_do(benchmark_folder, always_
         for one, values in zip(scores.values(), (mask, near, mixed), strict=True):
             one.append(values)
     assert 1 < len(single) < len(names)
-    gold = [right.tolist() for right in asked.gold()]
+    gold = [right.tolist() for right in queries.gold()]
     for baseline, score_QC in zip(three, scores.values(), strict=True):
-        assert baseline.outcome.first_hit_Q.tolist() == first_places(score_QC, gold)
+        assert baseline.outcome.first_hit_Q.tolist() == first_ranks(score_QC, gold)
         assert baseline.is_single_Q.tolist() == [
             any(len(pieces[name]) == 1 for name in right) for right in gold
         ]
-        for row, shown in zip(asked.example_rows(), baseline.examples, strict=True):
+        for row, shown in zip(queries.example_rows(), baseline.examples, strict=True):
             assert list(shown) == [
                 names[name]
                 for name in sorted(range(len(names)), key=lambda n: -score_QC[row][n])[:5]
             ]  # noqa: B023
-    assert len({tuple(first_places(score_QC, gold)) for score_QC in scores.values()}) == 3
+    assert len({tuple(first_ranks(score_QC, gold)) for score_QC in scores.values()}) == 3
     assert [one.method for one in three] == [
         "mask average",
         "encoder alone, cls pooling",
@@ -198,26 +199,26 @@ def test_a_hybrid_and_its_parts_rank_names_as_loops_do(benchmark_folder, always_
 def test_a_hybrid_of_weight_0_equals_the_encoder_alone_and_the_probe(
     benchmark_folder, always_risk, rewired, restrict
 ):
-    asked = read_baseline_queries(benchmark_folder, "full", queries_per_relation=2)
+    queries = read_baseline_queries(benchmark_folder, "full", queries_per_relation=2)
     settings = {
         "decode": DecodeConfig(),
         "restrict": restrict,
         "rewired": RewiredEncoder(rewired, "mean", 0.0),
     }
-    _, alone, hybrid = evaluate_baselines([always_risk], ["hybrid"], asked, **settings)
+    _, alone, hybrid = evaluate_baselines([always_risk], ["hybrid"], queries, **settings)
     config = ProbeConfig(candidates="relation" if restrict else "all")
-    (probed,) = probe_models([rewired], {"full": asked.benchmark}, config, pooling="mean")["full"]
+    (probed,) = probe_models([rewired], {"full": queries.benchmark}, config, pooling="mean")["full"]
     for one in (alone, hybrid):
         for k in one.ks:
             np.testing.assert_array_equal(one.outcome.hits(k), probed.outcome.hits(k))
 
 
 def test_a_hybrid_without_one_of_its_parts_is_refused(benchmark_folder, always_risk, rewired):
-    asked = read_baseline_queries(benchmark_folder, "full")
+    queries = read_baseline_queries(benchmark_folder, "full")
     for methods, encoder in ((["hybrid"], None), (["mask-average"], RewiredEncoder(rewired))):
         with pytest.raises(ConfigError, match="want both or neither"):
             evaluate_baselines(
-                [always_risk], methods, asked, decode=DecodeConfig(), rewired=encoder
+                [always_risk], methods, queries, decode=DecodeConfig(), rewired=encoder
             )
 
 
@@ -230,18 +231,20 @@ def test_a_generated_answer_to_the_default_prompt_is_found_at_its_rank(tmp_path,
     tokenizer.save_pretrained(folder)
     generator = load_answer_generator(str(folder))
     (answers,) = generator.answers([f"aspirin may treat {generator.mask_token}"])
-    written = next(answer for answer in answers if answer)
+    generated = next(answer for answer in answers if answer)
     (tmp_path / "benchmark").mkdir()
     write_benchmark(
         tmp_path / "benchmark",
-        {"may_treat": [("aspirin", [written.upper()]), ("fever", ["nothing"])]},
+        {"may_treat": [("aspirin", [generated.upper()]), ("fever", ["nothing"])]},
     )
-    asked = read_baseline_queries(tmp_path / "benchmark", "full")
-    folded, exact = evaluate_baselines([str(folder)], WITHOUT_HYBRID, asked, decode=DecodeConfig())
-    assert folded.outcome.first_hit_Q[0] == answers.index(written)
+    queries = read_baseline_queries(tmp_path / "benchmark", "full")
+    folded, exact = evaluate_baselines(
+        [str(folder)], WITHOUT_HYBRID, queries, decode=DecodeConfig()
+    )
+    assert folded.outcome.first_hit_Q[0] == answers.index(generated)
     assert folded.outcome.first_hit_Q[1] >= 10
     assert (exact.outcome.first_hit_Q >= 10).all()
-    assert asked.example_rows() == [0, 1]
+    assert queries.example_rows() == [0, 1]
     assert folded.examples[0] == exact.examples[0] == answers[:5]
 
 
