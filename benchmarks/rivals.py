@@ -2,7 +2,7 @@
 
     PYTHONPATH=. python benchmarks/rivals.py degree --store STORE       # links of proteins or of articles
     PYTHONPATH=. python benchmarks/rivals.py homology --store STORE --residues 39
-    PYTHONPATH=. python benchmarks/rivals.py ngrams --store TOPICS --config docs/synthetic_small.yaml --repeats 4
+    PYTHONPATH=. python benchmarks/rivals.py ngrams --store TOPICS --config docs/results/configs/synthetic_small.yaml --repeats 4
     PYTHONPATH=. python benchmarks/rivals.py relations --store BIORED --model MODEL --layers 3
     PYTHONPATH=. python benchmarks/rivals.py words --store ADE --model MODEL --folds 1
 
@@ -412,7 +412,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     words.add_argument(
         "--config",
         type=Path,
-        default=Path("docs/ade_minilm.yaml"),
+        default=Path("docs/results/configs/ade_minilm.yaml"),
         help="settings of relation_graphs",
     )
     words.add_argument(

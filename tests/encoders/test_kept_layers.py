@@ -14,7 +14,7 @@ from tests.encoders.tiny_text import tiny_model, tiny_tokenizer
 from tests.methods.conformance_cases import CASES, tiny_config
 from tests.paths import ROOT
 
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "results" / "configs"
 CUT = [
     name
     for name, entry in METHODS.items()
