@@ -33,12 +33,13 @@ from raybio.methods.sppt.config import PrepareConfig
 from raybio.methods.sppt.downstream.demo import FoldsConfig, default_task
 from raybio.methods.sppt.prepare import prepare_proteins
 from raybio.methods.sppt.synthetic.demo import SentencesConfig, default_topics
+from raybio.runtime.run import run_loop
 from raybio.runtime.run.folder import RunFolder
 from raybio.runtime.run.result import finished_result, summarise
-from raybio.runtime.run.run_loop import train_single_process
 from raybio.runtime.run.spec import Compute, RunSpec
 from raybio.store.store import open_store
 from raybio.store.writer import Draft
+from raybio.training.checkpoint import step_of_checkpoint
 from raybio.training.settings import TrainingConfig
 from tests.conftest import write_tables
 from tests.methods.conformance_cases import CASES
@@ -50,11 +51,11 @@ SMALLER = {
     "encoder.width": 8,
     "encoder.ffn_width": 16,
     "optim.schedule": "constant",
-    "schedule.max_steps": 4,
+    "schedule.max_steps": 6,
     "schedule.keep_checkpoints": 1,
 }
 HALF = 2
-"""Step of the checkpoint that the half-trained runs resume from."""
+"""Step at which the half-trained runs were stopped; they end at the next one."""
 
 
 def make_proteins(folder: Path) -> Path:
@@ -189,7 +190,7 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
     folder.record_precision("fp32")
     for path in (folder.stop, folder.outcome, folder.result):
         path.unlink(missing_ok=True)
-    reports = train_single_process(
+    reports = run_loop.train_single_process(
         system, config, folder, device="cpu", precision="fp32", stop=folder.stop, goal=None
     )
     for report in reports:
@@ -204,12 +205,16 @@ def train_here(method: str, runs: Path, name: str, *, stop_at: int | None = None
 def record() -> None:
     """Write all files anew."""
     shutil.rmtree(GOLDEN, ignore_errors=True)
+    # The stop file is looked at after every step.
+    run_loop.STOP_POLL_SECONDS = 0.0
     with tempfile.TemporaryDirectory() as place:
         for name, make in STORES.values():
             shutil.copytree(make(Path(place) / name), GOLDEN / "stores" / name)
         for method in METHODS:
             for kind, stop_at in (("finished", None), ("half", HALF)):
                 folder = train_here(method, Path(place) / kind, method, stop_at=stop_at)
+                step = step_of_checkpoint(folder.newest_checkpoint)
+                assert kind == "finished" or step == HALF + 1, f"{method}: stopped at step {step}"
                 keep = [folder.identity, folder.launch, folder.config, folder.metrics]
                 if kind == "finished":
                     keep += [folder.outcome, folder.result, folder.unit_scores]
@@ -249,7 +254,7 @@ def check_half(method: str, runs: Path) -> None:
     finished = read_record(GOLDEN / "finished" / method / "outcome.json", "outcome") or {}
     assert (outcome["status"], outcome["step"]) == (finished["status"], finished["step"])
     log = [line for line in folder.metrics.read_text().splitlines() if line]
-    assert len(log) > HALF
+    assert len(log) > HALF + 1
     if torch.backends.cpu.get_cpu_capability() == cpu_of_record():
         assert outcome["weights_sha256"] == finished["weights_sha256"], method
 

@@ -15,7 +15,7 @@ from raybio.core.records import read_record
 from raybio.methods import METHODS
 from raybio.methods.mtb_mccl.documents.store import DocumentStore
 from raybio.runtime.compare.plots import plot_scores_by_setting
-from raybio.runtime.compare.table import SettingsScores, write_setting_plots
+from raybio.runtime.compare.setting_plots import SettingsScores, write_setting_plots
 from raybio.runtime.compare.variations import (
     Variant,
     Variation,
