@@ -8,7 +8,7 @@ import pytest
 
 from raybio.core.errors import DataError
 from raybio.methods.biostransformers.formats.tables import read_pair_table
-from raybio.methods.biostransformers.zero_shot.datasets import read_pmids
+from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import read_pmids
 from raybio.methods.contrastive_probe.sentences import read_names, read_sentences
 from raybio.methods.mtb_mccl.documents.pubtator import read_pubtator
 from raybio.methods.sppt.node_labels import read_node_labels

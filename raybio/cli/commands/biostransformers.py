@@ -64,7 +64,9 @@ def zero_shot(
     """Rank documents by cosine similarity; compare with TF-IDF, BM25, chance and the paper."""
     names = task_names([name.strip() for name in tasks.split(",") if name.strip()])
     check_writable_folder(out)
-    from raybio.methods.biostransformers.zero_shot.evaluate import zero_shot as evaluate_tasks
+    from raybio.methods.biostransformers.zero_shot.evaluate import (
+        evaluate_zero_shot as evaluate_tasks,
+    )
     from raybio.methods.biostransformers.zero_shot.report import report_data, report_markdown
 
     results = evaluate_tasks(
@@ -74,7 +76,7 @@ def zero_shot(
         seed=seed,
         max_length=max_length,
         hoc_pmids=hoc_pmids,
-        say=lambda task: print(f"evaluating {task}"),
+        report=lambda task: print(f"evaluating {task}"),
     )
     settings = {"models": model, "data": str(data), "seed": seed, "max_length": max_length}
     if hoc_pmids is not None:

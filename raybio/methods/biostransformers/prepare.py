@@ -20,7 +20,7 @@ from raybio.methods.biostransformers.formats.medline_parts import (
 )
 from raybio.methods.biostransformers.formats.tables import Article, read_pair_table, to_batch
 from raybio.methods.biostransformers.store import ArticleStore
-from raybio.methods.biostransformers.zero_shot.datasets import read_pubmedqa
+from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import read_pubmedqa
 from raybio.store.quarantine import Quarantine
 from raybio.store.sources import check_readable_files, describe_files
 from raybio.store.writer import Draft

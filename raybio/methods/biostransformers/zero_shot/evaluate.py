@@ -1,4 +1,4 @@
-"""Zero-shot evaluation of text encoders: models and data sets in, a judged report out; no training, no cluster."""
+"""Zero-shot evaluation of text encoders on ranking tasks, without training or a cluster."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -18,28 +18,27 @@ from raybio.encoders.input_lengths import text_lengths
 from raybio.encoders.text import TextReader, build_text_encoder, text_reader
 from raybio.encoders.tokenization import TokenizerSource, read_texts
 from raybio.methods.biostransformers.store import ArticleStore
+from raybio.methods.biostransformers.zero_shot.lexical import BASELINES
 from raybio.methods.biostransformers.zero_shot.names import task_names
+from raybio.methods.biostransformers.zero_shot.ranking import RankingTask
 from raybio.methods.biostransformers.zero_shot.scores import (
-    BASELINES,
     Embed,
-    Task,
     TaskResult,
     encoder_scorer,
-    judge,
+    evaluate_task,
 )
 from raybio.methods.biostransformers.zero_shot.tasks import read_tasks
 from raybio.store.store import open_store
 from raybio.training.collective import SingleProcess
 from raybio.training.embed import embed_rows
 
-MAX_TOKENS_AT_ONCE = 16_384
-
+MAX_TOKENS_PER_BATCH = 16_384
 
 MAX_LENGTH = 512
-"""Tokens of a text that are read, where nothing else is said and the model reads so many."""
+"""Default maximum length of a text in tokens, if the model has that many positions."""
 
 
-def zero_shot(
+def evaluate_zero_shot(
     models: Sequence[str],
     tasks: Collection[str],
     data: Path,
@@ -47,29 +46,33 @@ def zero_shot(
     seed: int = 0,
     max_length: int | None = None,
     hoc_pmids: Path | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> list[TaskResult]:
-    """Judge models, TF-IDF, BM25 and chance on tasks.
+    """Evaluate models, TF-IDF, BM25 and chance on tasks.
 
     Args:
-        models: folders or hub ids; the first is what the others are tested against.
+        models: folders or hub ids; all scorers are tested against the first.
         tasks: data sets ("hoc", "pubmedqa", "bioasq": all their tasks) or names of single tasks.
-        data: the folder of the data sets.
-        seed: of the bootstrap and the permutation tests.
-        max_length: tokens of a text that are read; None: ``MAX_LENGTH``, or as many as a model has positions for.
-        hoc_pmids: a list of abstracts over which the Hallmarks of Cancer are asked as well, such as a test split.
-        say: called with what is being done.
+        data: folder of the data sets.
+        seed: seed of the bootstrap and the permutation tests.
+        max_length: maximum length of a text in tokens; None: ``MAX_LENGTH``, or the model's number
+            of positions.
+        hoc_pmids: file of PMIDs, such as a test split, for additional Hallmarks of Cancer tasks.
+        report: called with the name of each task.
 
     Raises:
-        ConfigError: for an unknown task, a data set that is not there, or a model that cannot be loaded or reads fewer
-            tokens than ``max_length``.
-        DataError: for a file that is not of its form.
+        ConfigError: for an unknown task, a missing data set, or a model that cannot be loaded or
+            has fewer positions than ``max_length``.
+        DataError: for an invalid file.
         RecordError: if the ``run.json`` of a model's run is damaged.
     """
-    asked = read_tasks(task_names(tasks), data, hoc_pmids=hoc_pmids)
+    ranking_tasks = read_tasks(task_names(tasks), data, hoc_pmids=hoc_pmids)
     model_by_name = model_names(models)
-    pmids_by_name = {name: training_pmids(model) for name, model in model_by_name.items()}
-    known = {name: pmid_N for name, pmid_N in pmids_by_name.items() if pmid_N is not None}
+    pmids_by_name = {}
+    for name, model in model_by_name.items():
+        pmid_N = training_pmids(model)
+        if pmid_N is not None:
+            pmids_by_name[name] = pmid_N
     readers = {name: _reader(model, max_length) for name, model in model_by_name.items()}
     encoders = {
         name: encoder_scorer(_embedder(model, max_length or MAX_LENGTH))
@@ -77,15 +80,19 @@ def zero_shot(
     }
     scorers = encoders | dict(BASELINES)
     results = []
-    for task in asked:
-        say(task.name)
-        result = judge(task, scorers, np.random.default_rng(derive_seed(seed, task.name)))
+    for task in ranking_tasks:
+        report(task.name)
+        rng = np.random.default_rng(derive_seed(seed, task.name))
+        result = evaluate_task(task, scorers, rng)
         num_trained_on = {
-            name: int(np.isin(list(task.pmids), pmid_N).sum()) for name, pmid_N in known.items()
+            name: int(np.isin(list(task.pmids), pmid_N).sum())
+            for name, pmid_N in pmids_by_name.items()
         }
-        cuts = {
-            name: remarks for name, reader in readers.items() if (remarks := _cuts(task, reader))
-        }
+        cuts = {}
+        for name, reader in readers.items():
+            remarks = _truncation_remarks(task, reader)
+            if remarks:
+                cuts[name] = remarks
         results.append(replace(result, num_trained_on=num_trained_on, cuts=cuts))
     return results
 
@@ -96,34 +103,36 @@ def _reader(model: str, max_length: int | None) -> TextReader:
     )
     if max_length is not None and max_length > reader.num_positions:
         raise ConfigError(
-            f"--max-length: got {max_length}, and {model} reads at most {reader.num_positions} tokens; want at most that"
+            f"--max-length: got {max_length}, and {model} reads at most {reader.num_positions} "
+            "tokens; want at most that"
         )
     return reader
 
 
-def _cuts(task: Task, reader: TextReader) -> list[str]:
-    """What the model does not read of the task's texts."""
-    found = []
+def _truncation_remarks(task: RankingTask, reader: TextReader) -> list[str]:
+    """Return remarks on the task's texts that the model truncates."""
+    remarks = []
     for what, texts in {"queries": task.queries, "documents": task.documents}.items():
-        read = partial(_taken, texts)
-        found.append(
-            text_lengths(what, read, np.arange(len(texts)), reader, max_length=reader.max_tokens)
-        )
-    return [one.remark for one in found if one.remark]
+        rows = np.arange(len(texts))
+        read = partial(_take, texts)
+        lengths = text_lengths(what, read, rows, reader, max_length=reader.max_tokens)
+        if lengths.remark:
+            remarks.append(lengths.remark)
+    return remarks
 
 
-def _taken(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
+def _take(texts: Sequence[str], row_R: np.ndarray) -> list[str]:
     return [texts[row] for row in row_R.tolist()]
 
 
 def training_pmids(model: str) -> np.ndarray | None:
-    """PMIDs of the articles that a run of ours was trained on; None for other models, or if its store is gone.
+    """Return the PMIDs that a run was trained on; None for other models or without the run's store.
 
     Args:
         model: ``export/`` in the folder of a run; ``run.json`` next to it names the store.
 
     Raises:
-        RecordError: if ``run.json`` is there and is damaged or of another format version.
+        RecordError: if ``run.json`` is damaged or of another format version.
     """
     record = Path(model).parent / "run.json"
     try:
@@ -148,29 +157,28 @@ def training_pmids(model: str) -> np.ndarray | None:
 
 
 def _embedder(model: str, max_length: int) -> Embed:
-    """Texts -> embeddings; every text is encoded once, however many tasks ask for it."""
+    """Return a function from texts to embeddings that encodes every text only once."""
     encoder = build_text_encoder(
         TextEncoderConfig(source=model, max_length=max_length), seed=0
     ).eval()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encoder.to(device)
-    tokenise = partial(
-        TokenizerSource.of(encoder.tokenizer).tokenise, max_length=encoder.max_tokens
-    )
-    known: dict[str, Tensor] = {}
+    source = TokenizerSource.of(encoder.tokenizer)
+    tokenise = partial(source.tokenise, max_length=encoder.max_tokens)
+    embedding_by_text: dict[str, Tensor] = {}
 
     def embed(texts: Sequence[str]) -> Tensor:
-        """Embeddings (texts, D) in order; texts that were embedded before are not again."""
-        new = list(dict.fromkeys(text for text in texts if text not in known))
+        """Return the embeddings (texts, D) in order."""
+        new = list(dict.fromkeys(text for text in texts if text not in embedding_by_text))
         rows = np.arange(len(new))
         embedding_ND = embed_rows(
             encoder,
             lambda row_M: read_texts([new[row] for row in row_M], tokenise),
             rows,
             SingleProcess(),
-            max_tokens=MAX_TOKENS_AT_ONCE,
+            max_tokens=MAX_TOKENS_PER_BATCH,
         ).cpu()
-        known.update(zip(new, embedding_ND, strict=True))
-        return torch.stack([known[text] for text in texts])
+        embedding_by_text.update(zip(new, embedding_ND, strict=True))
+        return torch.stack([embedding_by_text[text] for text in texts])
 
     return embed

@@ -1,4 +1,7 @@
-"""Names of the zero-shot tasks, by data set. The command line lists them, so this module imports nothing heavy."""
+"""Names of the zero-shot tasks, by data set.
+
+The command line lists them, so this module imports nothing heavy.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,16 +11,16 @@ from raybio.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set and what can be asked of it.
+    """A data set and its tasks.
 
     Attributes:
-        title: its name in the tables of the paper.
-        places: where it lies inside a data folder; the first that is there counts.
-        tasks: names of its tasks; the first one stands for it in the report's Table 1.
+        title: its name in the paper's tables.
+        paths: candidate paths inside a data folder; the first existing one is read.
+        tasks: names of its tasks; the first one represents it in the report's Table 1.
     """
 
     title: str
-    places: tuple[str, ...]
+    paths: tuple[str, ...]
     tasks: tuple[str, ...]
 
 
@@ -44,23 +47,20 @@ DATA_SETS: Mapping[str, DataSet] = {
     ),
 }
 
-
 TASK_NAMES = tuple(name for data_set in DATA_SETS.values() for name in data_set.tasks)
 
 
-def task_names(asked: Collection[str]) -> list[str]:
-    """The tasks that are asked for, each by its own name or its data set's, in the order of ``TASK_NAMES``.
+def task_names(requested: Collection[str]) -> list[str]:
+    """Return the requested tasks, each named by itself or its data set, ordered as ``TASK_NAMES``.
 
     Raises:
-        ConfigError: for a name that is neither, or if nothing is asked for.
+        ConfigError: for an unknown name, or if nothing is requested.
     """
-    unknown = [name for name in asked if name not in DATA_SETS and name not in TASK_NAMES]
-    if unknown or not asked:
-        got = f"{unknown[0]!r} is no task" if unknown else "nothing is asked for"
+    unknown = [name for name in requested if name not in DATA_SETS and name not in TASK_NAMES]
+    if unknown or not requested:
+        got = f"{unknown[0]!r} is no task" if unknown else "got no task"
         raise ConfigError(f"--tasks: {got}; want some of {', '.join([*DATA_SETS, *TASK_NAMES])}")
-    return [
-        name
-        for key, one in DATA_SETS.items()
-        for name in one.tasks
-        if name in asked or key in asked
-    ]
+    names = []
+    for key, data_set in DATA_SETS.items():
+        names += [name for name in data_set.tasks if name in requested or key in requested]
+    return names

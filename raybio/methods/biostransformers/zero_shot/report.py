@@ -1,7 +1,8 @@
-"""The report of zero-shot tasks: plain data for JSON, and Markdown, with the paper's rows beside ours.
+"""Report of zero-shot tasks as JSON and Markdown, with the published rows of the paper.
 
-Published rows are those of the BioSTransformers paper (facts §6). It does not say which classes, documents and answers
-it ranked, so they stand there for orientation, marked as published, and no test is made against them.
+Published rows are those of BioSTransformers (Menad et al.), Tables 1 and 2. The paper does not
+state which classes, documents and answers it ranked, so the rows are marked as published and not
+tested against.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,42 +33,38 @@ PUBLISHED_ZERO_SHOT: Mapping[str, Mapping[str, float]] = {
         "S-BlueBERT": 0.713,
     },
 }
-"""The paper's Table 1: F1, zero-shot."""
-
+"""The paper's Table 1: zero-shot F1."""
 
 _MODELS = ("BERT", "RoBERTa", "BioBERT", "SciBERT", "ClinicalBERT", "BlueBERT", "PubMedBERT")
-
 
 PUBLISHED_FINE_TUNED: Mapping[str, Mapping[str, float]] = {
     "HoC": dict(zip(_MODELS, (0.802, 0.797, 0.815, 0.812, 0.807, 0.805, 0.823), strict=True)),
     "PubMedQA": dict(zip(_MODELS, (0.516, 0.528, 0.602, 0.574, 0.491, 0.484, 0.558), strict=True)),
     "BioASQ": dict(zip(_MODELS, (0.744, 0.752, 0.841, 0.789, 0.685, 0.687, 0.876), strict=True)),
 }
-"""The paper's Table 2, models fine-tuned by Gu et al."""
-
+"""The paper's Table 2: models fine-tuned by Gu et al."""
 
 REMARK_FINE_TUNED = (
-    "Fine-tuned by Gu et al. on labelled training splits. HoC: micro F1 of the 10 hallmarks over test abstracts. "
-    "PubMedQA and BioASQ: accuracies of yes/no(/maybe), although the paper calls them F1, and so not "
-    "comparable with the zero-shot tables."
+    "Fine-tuned by Gu et al. on labelled training splits. HoC: micro F1 of the 10 hallmarks over "
+    "test abstracts. PubMedQA and BioASQ: accuracies of yes/no(/maybe), although the paper calls "
+    "them F1, and so not comparable with the zero-shot tables."
 )
-
 
 REMARK_INTERVALS = (
-    "Micro: all hits / all gold; macro: mean over queries. In brackets 95 % bootstrap intervals over queries (or over "
-    "pairs, where there is one ranking), too narrow where queries are few. p: two-sided paired permutation test "
-    "against {first}. Chance is exact. Published rows are single numbers from the paper's Table 1, whose protocol is "
-    "not known in full. No label and no answer is used here, but the articles are in PubMed, so a model may have been "
-    "trained on their texts; for a run whose store is still there, each task says on how many."
+    "Micro: all hits / all gold; macro: mean over queries. In brackets 95 % bootstrap intervals "
+    "over queries (or over pairs, if there is one ranking), too narrow for few queries. p: "
+    "two-sided paired permutation test against {first}. Chance is exact. Published rows are single numbers "
+    "from the paper's Table 1, whose protocol is not fully known. No label and no answer is used "
+    "here, but the articles are in PubMed, so a model may have been trained on their texts; each "
+    "task reports the number for runs whose store still exists."
 )
 
-
-HEADLINES = {one.title: one.tasks[0] for one in DATA_SETS.values()}
-"""The task that stands for each data set of the paper's Table 1."""
+HEADLINES = {data_set.title: data_set.tasks[0] for data_set in DATA_SETS.values()}
+"""The task that represents each data set of the paper's Table 1."""
 
 
 def report_data(results: Sequence[TaskResult], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything as plain JSON; ``settings`` are those that the numbers depend on."""
+    """Return the report as plain JSON; ``settings`` are those that the numbers depend on."""
     return {
         "settings": dict(settings),
         "tasks": [_task_data(result) for result in results],
@@ -78,24 +75,28 @@ def report_data(results: Sequence[TaskResult], settings: Mapping[str, Any]) -> d
 
 
 def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) -> str:
-    """The paper's Table 1 with ours; a section a task: what was asked, a table of scorers; the fine-tuned models."""
+    """Return the report: Table 1, a section for each task with protocol and scorers, Table 2."""
     sections = [
         "# Zero-shot evaluation",
         ", ".join(f"{name}: {value}" for name, value in settings.items()),
     ]
     sections += _summary({result.task.name: result for result in results})
     if results:
-        sections.append(REMARK_INTERVALS.format(first=results[0].judgements[0].scorer))
+        sections.append(REMARK_INTERVALS.format(first=results[0].scorers[0].scorer))
     for result in results:
         task = result.task
         sections.append(f"## {task.name}")
-        counts = f"{len(task.queries):,} queries, {len(task.documents):,} documents, {task.num_gold:,} gold"
+        counts = (
+            f"{len(task.queries):,} queries, {len(task.documents):,} documents, "
+            f"{task.num_gold:,} gold"
+        )
         seen = [
-            f"Of its {len(task.pmids):,} articles, {num:,} were among those that {name} was trained on."
+            f"Of its {len(task.pmids):,} articles, {num:,} were in the training set of {name}."
             for name, num in result.num_trained_on.items()
         ]
         cuts = [
-            f"{name} reads not all: {'; '.join(remarks)}." for name, remarks in result.cuts.items()
+            f"{name} truncates texts: {'; '.join(remarks)}."
+            for name, remarks in result.cuts.items()
         ]
         sections.append(" ".join([f"{task.protocol} ({counts})", *seen, *cuts]))
         sections.append(
@@ -112,14 +113,14 @@ def report_markdown(results: Sequence[TaskResult], settings: Mapping[str, Any]) 
 
 
 def _summary(by_name: Mapping[str, TaskResult]) -> list[str]:
-    """Scorers by data set, micro R-precision of the headline tasks; published rows are marked."""
+    """Return the table of scorers by data set: micro R-precision of the headline tasks."""
     columns = {data_set: by_name[name] for data_set, name in HEADLINES.items() if name in by_name}
     if not columns:
         return []
-    scorers = [one.scorer for one in next(iter(columns.values())).judgements]
+    names = [scorer.scorer for scorer in next(iter(columns.values())).scorers]
     rows = [
-        [name, *(f"{result.judgements[place].micro.value:.3f}" for result in columns.values())]
-        for place, name in enumerate(scorers)
+        [name, *(f"{result.scorers[index].micro.value:.3f}" for result in columns.values())]
+        for index, name in enumerate(names)
     ]
     rows.append(["chance", *(f"{result.chance.micro:.3f}" for result in columns.values())])
     rows += [
@@ -147,22 +148,22 @@ def _task_data(result: TaskResult) -> dict[str, Any]:
         "chance": result.chance._asdict(),
         "scorers": [
             {
-                "scorer": one.scorer,
-                "micro": one.micro._asdict(),
-                "macro": one.macro and one.macro._asdict(),
-                "micro_test": one.micro_test and one.micro_test._asdict(),
-                "macro_test": one.macro_test and one.macro_test._asdict(),
+                "scorer": scorer.scorer,
+                "micro": scorer.micro._asdict(),
+                "macro": scorer.macro and scorer.macro._asdict(),
+                "micro_test": scorer.micro_test and scorer.micro_test._asdict(),
+                "macro_test": scorer.macro_test and scorer.macro_test._asdict(),
             }
-            for one in result.judgements
+            for scorer in result.scorers
         ],
     }
 
 
 def _rows(result: TaskResult) -> list[list[str]]:
     rows = []
-    for one in result.judgements:
-        ps = [f"{test.p:.4f}" if test else "" for test in (one.micro_test, one.macro_test)]
-        rows.append([one.scorer, _interval(one.micro), _interval(one.macro), *ps])
+    for scorer in result.scorers:
+        ps = [f"{test.p:.4f}" if test else "" for test in (scorer.micro_test, scorer.macro_test)]
+        rows.append([scorer.scorer, _interval(scorer.micro), _interval(scorer.macro), *ps])
     micro, macro = result.chance
     rows.append(["chance", f"{micro:.3f}", "" if macro is None else f"{macro:.3f}", "", ""])
     published = PUBLISHED_ZERO_SHOT.get(result.task.dataset, {})
@@ -172,8 +173,6 @@ def _rows(result: TaskResult) -> list[list[str]]:
 
 
 def _interval(interval: Interval | None) -> str:
-    return (
-        ""
-        if interval is None
-        else f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
-    )
+    if interval is None:
+        return ""
+    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -1,7 +1,9 @@
-"""The zero-shot tasks of BioSTransformers: which texts ask, which are ranked, and which are right.
+"""Zero-shot tasks of BioSTransformers: queries, documents and gold of each data set.
 
-The paper leaves most of this open; each builder says in its protocol, which is printed with the numbers, how it reads
-the paper (facts §5.2). Their names, and which of them stand for a data set, are in ``names``.
+The paper leaves most of this open. Each builder states its reading of the paper in a protocol,
+which is printed with the numbers. ``names`` lists the tasks.
+
+Shape letters: Q queries.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,49 +14,67 @@ from typing import Any
 import numpy as np
 
 from raybio.core.errors import ConfigError, DataError
-from raybio.methods.biostransformers.zero_shot.datasets import (
+from raybio.methods.biostransformers.zero_shot.datasets.bioasq import BioasqQuestion, read_bioasq
+from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import (
     HALLMARKS,
     TAXONOMY,
-    BioasqQuestion,
     ClassPath,
     HallmarkDocument,
-    PubMedQuestion,
-    read_bioasq,
     read_hallmarks,
     read_pmids,
+)
+from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import (
+    PubMedQuestion,
     read_pubmedqa,
 )
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS
-from raybio.methods.biostransformers.zero_shot.scores import Task, YesNoTask, ZeroShotTask
+from raybio.methods.biostransformers.zero_shot.ranking import RankingTask, RetrievalTask, YesNoTask
 
 HALLMARK_DESCRIPTIONS: Mapping[str, str] = {
-    "Sustaining proliferative signaling": "cancer cells keep giving themselves the signals to grow and divide",
-    "Evading growth suppressors": "cancer cells circumvent the programmes that would stop their proliferation",
-    "Resisting cell death": "cancer cells escape apoptosis and other forms of programmed cell death",
-    "Enabling replicative immortality": "cancer cells keep their telomeres and divide without limit or senescence",
+    "Sustaining proliferative signaling": (
+        "cancer cells keep giving themselves the signals to grow and divide"
+    ),
+    "Evading growth suppressors": (
+        "cancer cells circumvent the programmes that would stop their proliferation"
+    ),
+    "Resisting cell death": (
+        "cancer cells escape apoptosis and other forms of programmed cell death"
+    ),
+    "Enabling replicative immortality": (
+        "cancer cells keep their telomeres and divide without limit or senescence"
+    ),
     "Inducing angiogenesis": "tumours cause new blood vessels to grow that supply them",
-    "Activating invasion and metastasis": "cancer cells invade adjacent tissue and spread to distant organs",
-    "Genomic instability and mutation": "damaged or badly repaired DNA lets cancer cells gather mutations",
-    "Tumor promoting inflammation": "inflammatory cells and oxidative stress help tumours to arise and progress",
-    "Cellular energetics": "cancer cells change their metabolism, as by glycolysis in the presence of oxygen",
+    "Activating invasion and metastasis": (
+        "cancer cells invade adjacent tissue and spread to distant organs"
+    ),
+    "Genomic instability and mutation": (
+        "damaged or badly repaired DNA lets cancer cells gather mutations"
+    ),
+    "Tumor promoting inflammation": (
+        "inflammatory cells and oxidative stress help tumours to arise and progress"
+    ),
+    "Cellular energetics": (
+        "cancer cells change their metabolism, as by glycolysis in the presence of oxygen"
+    ),
     "Avoiding immune destruction": "cancer cells escape or suppress the immune system",
 }
-"""A sentence for each hallmark, ours, after Hanahan and Weinberg (2011)."""
+"""Our description of each hallmark, after Hanahan and Weinberg (2011). They are part of queries."""
 
-
-_R_PRECISION = "The first |G| documents of a query are taken, |G| = the number of its gold documents (R-precision = F1)."
-
-
-_YES_NO = (
-    'Each question is scored with its own text; "yes" is said of the K highest scores, K = the number of questions '
-    'whose answer is yes; F1 of "yes". Saying yes to all, without reading, would give {:.3f}.'
+_R_PRECISION = (
+    "The first |G| documents of a query count, |G| = the number of its gold documents "
+    "(R-precision = F1)."
 )
 
+_YES_NO = (
+    'Each question is scored with its own text; the K highest scores are answered "yes", K = the '
+    'number of questions whose answer is yes; F1 of "yes". Answering yes to all questions would '
+    "give {:.3f}."
+)
 
 _PUBMEDQA = (
-    "A question of PubMedQA is often its article's own title; nothing was filtered. A model that was trained on "
-    "PubMed, or on pairs that jobs/prepare.py made of this very file, has read questions and contexts (beside MeSH "
-    "terms, never beside answers)."
+    "A question of PubMedQA is often its article's own title; nothing was filtered. A model "
+    "trained on PubMed, or on pairs that jobs/prepare.py made from this file, has read questions "
+    "and contexts (with MeSH terms, never with answers)."
 )
 
 
@@ -64,153 +84,178 @@ def hallmark_task(
     all_classes: bool = False,
     pmids: Collection[str] | None = None,
     descriptions: Mapping[str, str] | None = None,
-) -> ZeroShotTask:
-    """Classes of the Hallmarks of Cancer as queries, abstracts as documents.
+) -> RetrievalTask:
+    """Return the task with classes of the Hallmarks of Cancer as queries, abstracts as documents.
 
     Args:
         documents: all documents of the corpus.
-        all_classes: ask for all 37 classes of the taxonomy rather than the 10 hallmarks.
-        pmids: search these documents alone, such as those of a test split.
-        descriptions: what follows a hallmark's name in its query, such as ``HALLMARK_DESCRIPTIONS``.
+        all_classes: queries are all 37 classes of the taxonomy instead of the 10 hallmarks.
+        pmids: search only these documents, such as a test split.
+        descriptions: texts appended to a hallmark's name, such as ``HALLMARK_DESCRIPTIONS``.
 
     Raises:
-        DataError: if ``pmids`` names a document that is not there.
+        DataError: if ``pmids`` names a document that is not in the corpus.
     """
     missing = set(pmids or ()) - {document.pmid for document in documents}
     if missing:
         raise DataError(
-            f"{len(missing)} of {len(set(pmids or ()))} PMIDs of the list are not among the {len(documents)} abstracts "
-            f"of the corpus, the first: {min(missing)}. Take them out, or give the corpus that the list was made for"
+            f"{len(missing)} of {len(set(pmids or ()))} PMIDs of the list are not among the "
+            f"{len(documents)} abstracts of the corpus, the first: {min(missing)}. Take them out, "
+            "or give the corpus that the list was made for"
         )
     searched = [document for document in documents if pmids is None or document.pmid in pmids]
     classes = TAXONOMY if all_classes else tuple((name,) for name in HALLMARKS)
-    gold = [
-        [row for row, document in enumerate(searched) if path in document.classes]
-        for path in classes
-    ]
-    scope = (
-        "all abstracts of the corpus" if pmids is None else "only the abstracts of the given list"
+    gold = [_rows_of_class(searched, path) for path in classes]
+    name = "hoc-37" if all_classes else "hoc-10"
+    if descriptions is not None:
+        name += "-described"
+    if pmids is not None:
+        name += "-listed"
+    protocol = _hallmark_protocol(
+        all_classes=all_classes,
+        has_descriptions=descriptions is not None,
+        is_listed=pmids is not None,
+        num_empty=sum(not rows for rows in gold),
     )
-    protocol = (
-        f"Query: {'each of the 37 classes of the taxonomy' if all_classes else 'each of the 10 hallmarks'}, "
-        f"its name{'' if descriptions is None else ' and, where there is one, a description'}. Documents: {scope}. "
-        "Gold: abstracts with a sentence of that class or of one below it. "
-    )
-    if all_classes:
-        protocol += "Two names (Cell cycle, Immune response) stand below two hallmarks each, so they ask alike. "
-    if not all(gold):
-        protocol += f"{sum(not rows for rows in gold)} classes have no abstract among these and are left out. "
-    variant = ("" if descriptions is None else "-described") + ("" if pmids is None else "-listed")
-    return ZeroShotTask.of(
-        ("hoc-37" if all_classes else "hoc-10") + variant,
+    return RetrievalTask.of(
+        name,
         "HoC",
         [_class_query(path, descriptions or {}) for path in classes],
         [document.text for document in searched],
         gold,
-        protocol + _R_PRECISION,
+        protocol,
         _pmids(document.pmid for document in searched),
     )
 
 
-def pubmedqa_answers(questions: Sequence[PubMedQuestion]) -> ZeroShotTask:
-    """Questions, and the long answers of all questions."""
+def _rows_of_class(documents: Sequence[HallmarkDocument], path: ClassPath) -> list[int]:
+    return [row for row, document in enumerate(documents) if path in document.classes]
+
+
+def _hallmark_protocol(
+    *, all_classes: bool, has_descriptions: bool, is_listed: bool, num_empty: int
+) -> str:
+    classes = (
+        "each of the 37 classes of the taxonomy" if all_classes else "each of the 10 hallmarks"
+    )
+    name = "its name and, if there is one, a description" if has_descriptions else "its name"
+    scope = "only the abstracts of the given list" if is_listed else "all abstracts of the corpus"
+    sentences = [
+        f"Query: {classes}, {name}. Documents: {scope}.",
+        "Gold: abstracts with a sentence of that class or of a class below it.",
+    ]
+    if all_classes:
+        sentences.append(
+            "Two names (Cell cycle, Immune response) occur below two hallmarks each, so their "
+            "queries are equal."
+        )
+    if num_empty:
+        sentences.append(f"{num_empty} classes have no abstract among these and are omitted.")
+    return " ".join([*sentences, _R_PRECISION])
+
+
+def pubmedqa_answers(questions: Sequence[PubMedQuestion]) -> RetrievalTask:
+    """Return the task with questions as queries, the long answers of all questions as documents."""
+    answers = [question.long_answer for question in questions]
     return _pubmedqa_retrieval(
-        "pubmedqa-answers",
-        "long answers of all questions",
-        questions,
-        [one.long_answer for one in questions],
+        "pubmedqa-answers", "long answers of all questions", questions, answers
     )
 
 
-def pubmedqa_contexts(questions: Sequence[PubMedQuestion]) -> ZeroShotTask:
-    """Questions, and the abstracts (without conclusion) of all questions."""
+def pubmedqa_contexts(questions: Sequence[PubMedQuestion]) -> RetrievalTask:
+    """Return the task with questions as queries, the abstracts of all questions as documents."""
     documents = "abstracts of all questions, without their conclusion"
-    return _pubmedqa_retrieval(
-        "pubmedqa-contexts", documents, questions, [one.context for one in questions]
-    )
+    contexts = [question.context for question in questions]
+    return _pubmedqa_retrieval("pubmedqa-contexts", documents, questions, contexts)
 
 
 def _pubmedqa_retrieval(
     name: str, documents: str, questions: Sequence[PubMedQuestion], texts: Sequence[str]
-) -> ZeroShotTask:
+) -> RetrievalTask:
     pool, gold = _pool([[text] for text in texts])
     protocol = (
         f"Query: question. Documents: the {documents}; gold: its own. {_R_PRECISION} {_PUBMEDQA}"
     )
-    asked = [one.question for one in questions]
-    return ZeroShotTask.of(
-        name, "PubMedQA", asked, pool, gold, protocol, _pmids(one.pmid for one in questions)
-    )
+    queries = [question.question for question in questions]
+    pmids = _pmids(question.pmid for question in questions)
+    return RetrievalTask.of(name, "PubMedQA", queries, pool, gold, protocol, pmids)
 
 
 def pubmedqa_yesno_topk(questions: Sequence[PubMedQuestion]) -> YesNoTask:
-    """Questions with their abstracts, "yes" or not; "maybe" is not.
+    """Return the yes/no task of questions with their abstracts; "maybe" counts as not yes.
 
     Raises:
         DataError: for a question without a decision, or if none is "yes".
     """
-    undecided = [one.pmid for one in questions if one.decision is None]
+    undecided = [question.pmid for question in questions if question.decision is None]
     if undecided:
         raise DataError(
             f"{len(undecided)} questions have no decision, the first: {undecided[0]}; want PQA-L"
         )
-    is_yes_Q = np.array([one.decision == "yes" for one in questions])
+    is_yes_Q = np.array([question.decision == "yes" for question in questions])
+    protocol = (
+        f"{_yes_no_protocol(is_yes_Q)} Text: the abstract without its conclusion. "
+        f'"maybe" counts as not yes. {_PUBMEDQA}'
+    )
     return YesNoTask(
         "pubmedqa-yesno-topk",
         "PubMedQA",
-        tuple(one.question for one in questions),
-        tuple(one.context for one in questions),
-        f'{_yes_no_protocol(is_yes_Q)} Text: the abstract without its conclusion. "maybe" counts as not yes. '
-        f"{_PUBMEDQA}",
+        tuple(question.question for question in questions),
+        tuple(question.context for question in questions),
+        protocol,
         is_yes_Q,
-        pmids=_pmids(one.pmid for one in questions),
+        pmids=_pmids(question.pmid for question in questions),
     )
 
 
-def bioasq_snippets(questions: Sequence[BioasqQuestion]) -> ZeroShotTask:
-    """Yes/no questions, and the snippets of all of them."""
-    asked = _yes_no(questions)
-    texts = [[snippet.text for snippet in one.snippets] for one in asked]
-    return _bioasq_retrieval("bioasq-snippets", "snippets", asked, texts)
+def bioasq_snippets(questions: Sequence[BioasqQuestion]) -> RetrievalTask:
+    """Return the task with yes/no questions as queries, the snippets of all as documents."""
+    yes_no = _yes_no(questions)
+    texts = [[snippet.text for snippet in question.snippets] for question in yes_no]
+    return _bioasq_retrieval("bioasq-snippets", "snippets", yes_no, texts)
 
 
-def bioasq_ideal_answers(questions: Sequence[BioasqQuestion]) -> ZeroShotTask:
-    """Yes/no questions, and the ideal answers of all of them."""
-    asked = _yes_no(questions)
-    return _bioasq_retrieval(
-        "bioasq-ideal-answers", "ideal answers", asked, [one.ideal_answers for one in asked]
-    )
+def bioasq_ideal_answers(questions: Sequence[BioasqQuestion]) -> RetrievalTask:
+    """Return the task with yes/no questions as queries, the ideal answers of all as documents."""
+    yes_no = _yes_no(questions)
+    texts = [question.ideal_answers for question in yes_no]
+    return _bioasq_retrieval("bioasq-ideal-answers", "ideal answers", yes_no, texts)
 
 
 def _bioasq_retrieval(
-    name: str, documents: str, asked: Sequence[BioasqQuestion], texts_of: Sequence[Sequence[str]]
-) -> ZeroShotTask:
-    pool, gold = _pool(texts_of)
+    name: str,
+    documents: str,
+    questions: Sequence[BioasqQuestion],
+    texts_by_query: Sequence[Sequence[str]],
+) -> RetrievalTask:
+    pool, gold = _pool(texts_by_query)
     protocol = (
-        f"Query: yes/no question. Documents: the distinct {documents} of all yes/no questions; gold: its own. "
-        f"{_R_PRECISION}"
+        f"Query: yes/no question. Documents: the distinct {documents} of all yes/no questions; "
+        f"gold: its own. {_R_PRECISION}"
     )
-    return ZeroShotTask.of(
-        name, "BioASQ", [one.body for one in asked], pool, gold, protocol, _snippet_pmids(asked)
+    queries = [question.body for question in questions]
+    return RetrievalTask.of(
+        name, "BioASQ", queries, pool, gold, protocol, _snippet_pmids(questions)
     )
 
 
 def bioasq_yesno_topk(questions: Sequence[BioasqQuestion]) -> YesNoTask:
-    """Yes/no questions with their snippets in one text, "yes" or not.
+    """Return the yes/no task of questions with their snippets, joined to one text.
 
     Raises:
         DataError: if there is no yes/no question whose answer is yes.
     """
-    asked = _yes_no(questions)
-    is_yes_Q = np.array([bool(one.is_yes) for one in asked])
+    yes_no = _yes_no(questions)
+    is_yes_Q = np.array([bool(question.is_yes) for question in yes_no])
+    texts = [" ".join(snippet.text for snippet in question.snippets) for question in yes_no]
     return YesNoTask(
         "bioasq-yesno-topk",
         "BioASQ",
-        tuple(one.body for one in asked),
-        tuple(" ".join(snippet.text for snippet in one.snippets) for one in asked),
+        tuple(question.body for question in yes_no),
+        tuple(texts),
         f"{_yes_no_protocol(is_yes_Q)} Text: the question's snippets, joined in their order.",
         is_yes_Q,
-        pmids=_snippet_pmids(asked),
+        pmids=_snippet_pmids(yes_no),
     )
 
 
@@ -221,7 +266,7 @@ _READERS: Mapping[str, Callable[[Path], Sequence[Any]]] = {
 }
 
 
-_BUILDERS: Mapping[str, Callable[..., Task]] = {
+_BUILDERS: Mapping[str, Callable[..., RankingTask]] = {
     "hoc-10": hallmark_task,
     "hoc-10-described": partial(hallmark_task, descriptions=HALLMARK_DESCRIPTIONS),
     "hoc-37": partial(hallmark_task, all_classes=True),
@@ -234,26 +279,33 @@ _BUILDERS: Mapping[str, Callable[..., Task]] = {
 }
 
 
-def read_tasks(names: Collection[str], data: Path, *, hoc_pmids: Path | None = None) -> list[Task]:
-    """Read tasks from a data folder.
+def read_tasks(
+    names: Collection[str], data: Path, *, hoc_pmids: Path | None = None
+) -> list[RankingTask]:
+    """Return tasks from a data folder.
 
     Args:
-        names: of tasks, as ``task_names`` gives them.
-        data: the folder that holds the data sets.
-        hoc_pmids: a list of PMIDs; each task of the Hallmarks of Cancer is asked over these abstracts alone as well.
+        names: names of tasks, as ``task_names`` returns them.
+        data: folder with the data sets.
+        hoc_pmids: file of PMIDs; adds a variant of each Hallmarks of Cancer task that searches only
+            these abstracts.
 
     Raises:
-        ConfigError: if a data set is not there, or there is a list but no task for it.
-        DataError: for a file that is not of the form.
+        ConfigError: if a data set is missing, or there are PMIDs but no task for them.
+        DataError: for an invalid file.
     """
     if not data.is_dir():
         raise ConfigError(
-            f"--data {data}: is no folder; want the one that holds hallmarks_of_cancer/ and the others"
+            f"--data {data}: is no folder; want the one that holds hallmarks_of_cancer/ and the "
+            "others"
         )
-    wanted = {key: [name for name in one.tasks if name in names] for key, one in DATA_SETS.items()}
+    wanted = {
+        key: [name for name in data_set.tasks if name in names]
+        for key, data_set in DATA_SETS.items()
+    }
     if hoc_pmids is not None and not wanted["hoc"]:
         raise ConfigError(
-            f"--hoc-pmids {hoc_pmids}: no task of hoc is asked for; add hoc to --tasks, or leave it out"
+            f"--hoc-pmids {hoc_pmids}: there is no task of hoc; add hoc to --tasks, or leave it out"
         )
     pmids = None if hoc_pmids is None else read_pmids(hoc_pmids)
     files = {key: _find(key, data) for key in DATA_SETS if wanted[key]}
@@ -267,11 +319,11 @@ def read_tasks(names: Collection[str], data: Path, *, hoc_pmids: Path | None = N
 
 
 def _find(key: str, data: Path) -> Path:
-    places = DATA_SETS[key].places
-    found = [data / place for place in places if (data / place).exists()]
-    if not found:
-        raise ConfigError(f"--data {data}: holds no {key}; want {' or '.join(places)} in it")
-    return found[0]
+    paths = DATA_SETS[key].paths
+    for path in paths:
+        if (data / path).exists():
+            return data / path
+    raise ConfigError(f"--data {data}: holds no {key}; want {' or '.join(paths)} in it")
 
 
 def _class_query(path: ClassPath, descriptions: Mapping[str, str]) -> str:
@@ -280,34 +332,37 @@ def _class_query(path: ClassPath, descriptions: Mapping[str, str]) -> str:
 
 
 def _yes_no_protocol(is_yes_Q: np.ndarray) -> str:
-    """With the F1 of saying yes to all: precision is the share of yes, recall 1."""
+    """Return the protocol with the F1 of answering yes to all: precision = prior, recall = 1."""
     share = float(is_yes_Q.mean())
     return _YES_NO.format(2 * share / (1 + share))
 
 
 def _yes_no(questions: Sequence[BioasqQuestion]) -> list[BioasqQuestion]:
-    """Yes/no questions that have a snippet."""
-    asked = [one for one in questions if one.type == "yesno" and one.snippets]
-    if not asked:
+    """Return the yes/no questions that have a snippet."""
+    yes_no = [question for question in questions if question.type == "yesno" and question.snippets]
+    if not yes_no:
         raise DataError(
             f"none of {len(questions)} BioASQ questions is a yes/no question with snippets"
         )
-    return asked
+    return yes_no
 
 
-def _pool(texts_of: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
-    """Distinct texts in order of appearance (nothing could tell equal ones apart), and which belong to each query."""
+def _pool(texts_by_query: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
+    """Return the distinct texts in order of appearance, and the rows of each query's texts.
+
+    Equal texts are one document, since no scorer could distinguish them.
+    """
     row_by_text: dict[str, int] = {}
-    gold = [
-        [row_by_text.setdefault(text, len(row_by_text)) for text in texts] for texts in texts_of
-    ]
+    for texts in texts_by_query:
+        for text in texts:
+            row_by_text.setdefault(text, len(row_by_text))
+    gold = [[row_by_text[text] for text in texts] for texts in texts_by_query]
     return list(row_by_text), gold
 
 
 def _snippet_pmids(questions: Sequence[BioasqQuestion]) -> frozenset[int]:
-    return _pmids(
-        snippet.document.rpartition("/")[2] for one in questions for snippet in one.snippets
-    )
+    snippets = [snippet for question in questions for snippet in question.snippets]
+    return _pmids(snippet.document.rpartition("/")[2] for snippet in snippets)
 
 
 def _pmids(texts: Iterable[str]) -> frozenset[int]:

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.biostransformers.zero_shot.datasets import Snippet, read_bioasq
+from raybio.methods.biostransformers.zero_shot.datasets.bioasq import Snippet, read_bioasq
 from tests.paths import SHARED_DATA
 
 BATCHES = SHARED_DATA / "bioasq_7b"

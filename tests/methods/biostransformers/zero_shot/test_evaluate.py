@@ -8,7 +8,7 @@ import pytest
 from raybio.core.errors import ConfigError, RecordError
 from raybio.methods.biostransformers.store import ArticleStore
 from raybio.methods.biostransformers.system import build
-from raybio.methods.biostransformers.zero_shot.evaluate import training_pmids, zero_shot
+from raybio.methods.biostransformers.zero_shot.evaluate import evaluate_zero_shot, training_pmids
 from raybio.methods.biostransformers.zero_shot.report import report_markdown
 from raybio.runtime.run.folder import RunFolder
 from tests.methods.conformance_cases import tiny_config
@@ -17,7 +17,7 @@ from tests.methods.conformance_cases import tiny_config
 def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     tiny_articles: ArticleStore, tmp_path: Path
 ) -> None:
-    """PubMedQA's questions may have been paired with MeSH terms; the articles kept for validation were not."""
+    """PubMedQA questions may be training texts of a run, except for validation articles."""
     store = shutil.copytree(tiny_articles.path, tmp_path / "store")
     system, config = build(tiny_config("biostransformers"), store), tiny_config("biostransformers")
     run = RunFolder(tmp_path / "runs", "tiny")
@@ -26,13 +26,13 @@ def test_a_report_says_how_many_articles_of_a_task_a_run_was_trained_on(
     record = {"QUESTION": "word1a?", "CONTEXTS": ["word2a"], "LONG_ANSWER": "word3b"}
     asked = [*tiny_articles.pmid_N[:40].tolist(), 5000]
     (tmp_path / "ori_pqal.json").write_text(json.dumps({str(pmid): record for pmid in asked}))
-    (result,) = zero_shot([model], ["pubmedqa-contexts"], tmp_path)
+    (result,) = evaluate_zero_shot([model], ["pubmedqa-contexts"], tmp_path)
     assert result.cuts == {}
-    (short,) = zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=3)
+    (short,) = evaluate_zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=3)
     assert all("cut at 3 of" in remark for remark in short.cuts["tiny"])
-    assert "tiny reads not all: queries: " in report_markdown([short], {})
+    assert "tiny truncates texts: queries: " in report_markdown([short], {})
     with pytest.raises(ConfigError, match="--max-length: got 600, and .* reads at most 32 tokens"):
-        zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=600)
+        evaluate_zero_shot([model], ["pubmedqa-contexts"], tmp_path, max_length=600)
     expected = int((~tiny_articles.is_validation_N[:40]).sum())
     assert 0 < expected < 40
     assert result.num_trained_on == {"tiny": expected}
@@ -59,4 +59,4 @@ def test_a_run_json_that_is_torn_is_an_error_and_no_unknown_training_set(
     with pytest.raises(
         RecordError, match=r"run\.json: damaged, not JSON .*Give the run's whole command"
     ):
-        zero_shot([str(tmp_path / "export")], ["pubmedqa-contexts"], tmp_path)
+        evaluate_zero_shot([str(tmp_path / "export")], ["pubmedqa-contexts"], tmp_path)

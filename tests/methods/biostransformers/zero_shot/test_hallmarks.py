@@ -5,7 +5,11 @@ from collections import Counter
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.biostransformers.zero_shot.datasets import HALLMARKS, TAXONOMY, read_hallmarks
+from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import (
+    HALLMARKS,
+    TAXONOMY,
+    read_hallmarks,
+)
 from tests.paths import SHARED_DATA
 
 CORPUS = SHARED_DATA / "hallmarks_of_cancer" / "hoc_text_labels.tar.gz"

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from raybio.core.errors import DataError
-from raybio.methods.biostransformers.zero_shot.datasets import read_pubmedqa
+from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import read_pubmedqa
 from tests.paths import SHARED_DATA
 
 PQA_L = SHARED_DATA / "pubmedqa" / "ori_pqal.json.gz"

@@ -8,20 +8,14 @@ import pytest
 import torch
 
 from raybio.core.errors import DataError
+from raybio.methods.biostransformers.zero_shot.lexical import BASELINES, bm25_scores, tfidf_scores
+from raybio.methods.biostransformers.zero_shot.ranking import RetrievalTask, YesNoTask
 from raybio.methods.biostransformers.zero_shot.report import (
     PUBLISHED_ZERO_SHOT,
     report_data,
     report_markdown,
 )
-from raybio.methods.biostransformers.zero_shot.scores import (
-    BASELINES,
-    YesNoTask,
-    ZeroShotTask,
-    bm25_scores,
-    encoder_scorer,
-    judge,
-    tfidf_scores,
-)
+from raybio.methods.biostransformers.zero_shot.scores import encoder_scorer, evaluate_task
 from raybio.ops.retrieval import Scores
 from tests import oracles
 
@@ -37,7 +31,7 @@ QUERIES = ("aspirin platelets aspirin", "cholesterol of the blood", "zebra")
 
 
 def task(gold=((0, 2), (1, 3), (5,)), queries=QUERIES, documents=DOCUMENTS, dataset="PubMedQA"):
-    return ZeroShotTask.of("toy", dataset, queries, documents, gold, "Find it.")
+    return RetrievalTask.of("toy", dataset, queries, documents, gold, "Find it.")
 
 
 def random_encoder(texts, width=64):
@@ -118,12 +112,12 @@ def test_documents_without_a_word_are_refused(scores):
 
 @pytest.mark.parametrize("block_rows", [1, 1024])
 @pytest.mark.parametrize("scorer", [tfidf_scores, bm25_scores, encoder_scorer(letters)])
-def test_a_judgement_is_the_r_precision_of_the_loop(scorer, block_rows):
+def test_micro_is_the_r_precision_of_the_loop(scorer, block_rows):
     gold = [(0, 2), (1, 3, 4), (5,), ()]
     asked = task(gold, [*QUERIES, "blood cell"])
-    result = judge(
+    result = evaluate_task(
         asked, {"one": scorer}, np.random.default_rng(0), block_rows=block_rows
-    ).judgements[0]
+    ).scorers[0]
     score = scorer(asked.queries, asked.documents).block(0, 4).numpy()
     shares = oracles.r_precision(score, gold)[:3]
     assert result.macro.value == pytest.approx(sum(shares) / 3)
@@ -135,9 +129,9 @@ def test_a_judgement_is_the_r_precision_of_the_loop(scorer, block_rows):
 
 def test_a_constant_encoder_finds_the_first_documents():
     constant = encoder_scorer(lambda texts: torch.ones(len(texts), 3))
-    result = judge(
+    result = evaluate_task(
         task(gold=[(0, 1), (2, 1), (5,)]), {"constant": constant}, np.random.default_rng(0)
-    ).judgements[0]
+    ).scorers[0]
     assert result.micro.value == pytest.approx(3 / 5)
     assert result.macro.value == pytest.approx((1 + 0.5 + 0) / 3)
 
@@ -145,9 +139,11 @@ def test_a_constant_encoder_finds_the_first_documents():
 @pytest.mark.parametrize("num_gold", [1, 30])
 def test_a_random_encoder_is_at_chance(num_gold):
     asked = numbered(300, num_gold)
-    result = judge(asked, {"random": encoder_scorer(random_encoder)}, np.random.default_rng(1))
+    result = evaluate_task(
+        asked, {"random": encoder_scorer(random_encoder)}, np.random.default_rng(1)
+    )
     assert result.chance == pytest.approx((num_gold / 300, num_gold / 300))
-    assert abs(result.judgements[0].micro.value - result.chance.micro) < 4 * math.sqrt(
+    assert abs(result.scorers[0].micro.value - result.chance.micro) < 4 * math.sqrt(
         num_gold / 300 / 300 / num_gold
     )
 
@@ -158,9 +154,9 @@ def test_chance_is_the_mean_over_all_orders_of_the_documents():
     for _ in range(4000):
         order = rng.random((3, 6))
         scores = Scores(lambda first, end, order=order: torch.from_numpy(order[first:end]), 3, 6)
-        outcome = asked.outcome(scores, 1024)
-        micro.append(outcome.hits_U.sum() / outcome.total_U.sum())
-        macro.append((outcome.hits_U / outcome.total_U).mean())
+        hits = asked.count_hits(scores, 1024)
+        micro.append(hits.hits_U.sum() / hits.total_U.sum())
+        macro.append((hits.hits_U / hits.total_U).mean())
     assert asked.chance() == pytest.approx((np.mean(micro), np.mean(macro)), abs=0.01)
 
 
@@ -180,7 +176,7 @@ def test_systems_that_differ_are_told_apart_and_equal_ones_are_not():
 
     blind = encoder_scorer(random_encoder)
     scorers = {"blind": blind, "knowing": encoder_scorer(knowing), "blind again": blind}
-    first, knowing, again = judge(asked, scorers, np.random.default_rng(0)).judgements
+    first, knowing, again = evaluate_task(asked, scorers, np.random.default_rng(0)).scorers
     assert (first.micro_test, first.macro_test) == (None, None)
     assert knowing.micro.value == knowing.macro.value == 1.0
     assert knowing.micro_test.difference == pytest.approx(1 - first.micro.value)
@@ -189,9 +185,9 @@ def test_systems_that_differ_are_told_apart_and_equal_ones_are_not():
     assert (again.micro, again.macro) == (first.micro, first.macro)
 
 
-def test_who_else_is_judged_does_not_move_an_interval():
-    alone = judge(task(), {"BM25": bm25_scores}, np.random.default_rng(3)).judgements[0]
-    among = judge(task(), BASELINES, np.random.default_rng(3)).judgements[1]
+def test_an_interval_does_not_depend_on_other_scorers():
+    alone = evaluate_task(task(), {"BM25": bm25_scores}, np.random.default_rng(3)).scorers[0]
+    among = evaluate_task(task(), BASELINES, np.random.default_rng(3)).scorers[1]
     assert (alone.micro, alone.macro) == (among.micro, among.macro)
 
 
@@ -220,7 +216,9 @@ def test_yes_is_said_of_the_best_pairs(block_rows):
             lambda first, end: score[first:end].clone(), 7, 7
         )
     }
-    result = judge(asked, scorer, np.random.default_rng(0), block_rows=block_rows).judgements[0]
+    result = evaluate_task(asked, scorer, np.random.default_rng(0), block_rows=block_rows).scorers[
+        0
+    ]
     assert result.micro.value == pytest.approx(2 * 2 / (4 + 4))
     assert (result.macro, result.macro_test) == (None, None)
     assert asked.chance() == (4 / 7, None)
@@ -236,22 +234,24 @@ def test_tasks_that_ask_nothing_are_refused():
     with pytest.raises(DataError, match="want one each"):
         pairs([True], num=2)
     with pytest.raises(ValueError, match="at least one scorer"):
-        judge(task(), {}, np.random.default_rng(0))
+        evaluate_task(task(), {}, np.random.default_rng(0))
 
 
 def test_embeddings_that_are_not_finite_are_refused():
     broken = encoder_scorer(lambda texts: torch.full((len(texts), 3), torch.nan))
     with pytest.raises(ValueError, match="has training diverged"):
-        judge(task(), {"broken": broken}, np.random.default_rng(0))
+        evaluate_task(task(), {"broken": broken}, np.random.default_rng(0))
 
 
 def test_the_report_is_plain_json_and_a_table_a_task():
     results = [
-        judge(asked, {"letters": encoder_scorer(letters)} | BASELINES, np.random.default_rng(0))
+        evaluate_task(
+            asked, {"letters": encoder_scorer(letters)} | BASELINES, np.random.default_rng(0)
+        )
         for asked in (task(), task(dataset="my own"))
     ]
     results.append(
-        judge(
+        evaluate_task(
             pairs([True, False, True]),
             {"letters": encoder_scorer(letters)},
             np.random.default_rng(0),
@@ -260,7 +260,7 @@ def test_the_report_is_plain_json_and_a_table_a_task():
     results[0] = replace(results[0], num_trained_on={"letters": 0})
     data = json.loads(json.dumps(report_data(results, {"seed": 0}), allow_nan=False))
     assert [one["scorer"] for one in data["tasks"][0]["scorers"]] == ["letters", "TF-IDF", "BM25"]
-    assert data["tasks"][0]["scorers"][1]["micro"]["value"] == results[0].judgements[1].micro.value
+    assert data["tasks"][0]["scorers"][1]["micro"]["value"] == results[0].scorers[1].micro.value
     assert data["tasks"][0]["scorers"][0]["micro_test"] is None
     assert data["tasks"][2]["scorers"][0]["macro"] is None
     assert data["tasks"][0]["num_trained_on"] == {"letters": 0}
@@ -272,7 +272,7 @@ def test_the_report_is_plain_json_and_a_table_a_task():
             text,
         )
         assert "| chance | 0.300 | 0.278 |" in text
-    assert "Of its 0 articles, 0 were among those that letters was trained on." in first
+    assert "Of its 0 articles, 0 were in the training set of letters." in first
     assert "was trained on" not in second
     assert (
         first.count("(published)")

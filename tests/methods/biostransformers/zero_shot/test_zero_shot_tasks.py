@@ -4,16 +4,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from raybio.core.errors import ConfigError, DataError
 from raybio.methods.biostransformers.zero_shot import tasks as zero_shot_tasks
-from raybio.methods.biostransformers.zero_shot.datasets import (
+from raybio.methods.biostransformers.zero_shot.datasets.bioasq import BioasqQuestion, Snippet
+from raybio.methods.biostransformers.zero_shot.datasets.hallmarks import (
     HALLMARKS,
     TAXONOMY,
-    BioasqQuestion,
     HallmarkDocument,
-    PubMedQuestion,
-    Snippet,
 )
+from raybio.methods.biostransformers.zero_shot.datasets.pubmedqa import PubMedQuestion
+from raybio.methods.biostransformers.zero_shot.lexical import BASELINES
 from raybio.methods.biostransformers.zero_shot.names import DATA_SETS, TASK_NAMES, task_names
-from raybio.methods.biostransformers.zero_shot.scores import BASELINES, judge
+from raybio.methods.biostransformers.zero_shot.scores import evaluate_task
 from raybio.methods.biostransformers.zero_shot.tasks import (
     HALLMARK_DESCRIPTIONS,
     hallmark_task,
@@ -80,7 +80,7 @@ def test_documents_may_be_a_list_and_queries_may_be_described():
     assert task.queries[-1].startswith("Avoiding immune destruction: cancer cells escape")
     assert "only the abstracts of the given list" in task.protocol
     assert set(HALLMARK_DESCRIPTIONS) == set(HALLMARKS)
-    assert "9 classes have no abstract among these and are left out" in task.protocol
+    assert "9 classes have no abstract among these and are omitted" in task.protocol
     with pytest.raises(DataError, match="1 of 2 PMIDs .* the 3 abstracts .* the first: 9"):
         hallmark_task(DOCUMENTS, pmids=["9", "2"])
 
@@ -144,7 +144,7 @@ def test_a_task_is_asked_for_by_its_name_or_its_data_set():
     assert task_names(["bioasq-snippets", "hoc"]) == [*DATA_SETS["hoc"].tasks, "bioasq-snippets"]
     with pytest.raises(ConfigError, match="'hocus' is no task; want some of hoc, "):
         task_names(["hoc", "hocus"])
-    with pytest.raises(ConfigError, match="nothing is asked for"):
+    with pytest.raises(ConfigError, match="--tasks: got no task"):
         task_names([])
 
 
@@ -185,7 +185,7 @@ def test_a_list_that_does_not_fit_is_refused_by_line(tmp_path, content, message)
 
 
 def test_a_list_without_a_task_for_it_and_data_that_is_not_there_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="--hoc-pmids .*: no task of hoc is asked for"):
+    with pytest.raises(ConfigError, match="--hoc-pmids .*: there is no task of hoc"):
         read_tasks(["bioasq-snippets"], tmp_path, hoc_pmids=tmp_path / "test.txt")
     with pytest.raises(ConfigError, match="holds no pubmedqa; want pubmedqa/ori_pqal.json.gz or "):
         read_tasks(["pubmedqa-answers"], tmp_path)
@@ -196,7 +196,7 @@ def test_a_list_without_a_task_for_it_and_data_that_is_not_there_are_refused(tmp
 @pytest.fixture(scope="module")
 def results():
     tasks = read_tasks(TASK_NAMES, SHARED_DATA)
-    return {task.name: judge(task, BASELINES, np.random.default_rng(0)) for task in tasks}
+    return {task.name: evaluate_task(task, BASELINES, np.random.default_rng(0)) for task in tasks}
 
 
 @real
@@ -224,15 +224,15 @@ def test_the_tasks_have_the_sizes_of_their_data(results):
 def test_words_are_far_above_chance_where_texts_are_retrieved(results):
     for name, result in results.items():
         if "yesno" not in name:
-            assert all(one.micro.low > 1.5 * result.chance.micro for one in result.judgements), name
+            assert all(one.micro.low > 1.5 * result.chance.micro for one in result.scorers), name
     for dataset in ("pubmedqa-answers", "bioasq-snippets"):
-        assert all(one.micro.low > 0.7 for one in results[dataset].judgements)
+        assert all(one.micro.low > 0.7 for one in results[dataset].scorers)
 
 
 @real
 def test_words_say_nothing_about_yes_or_no(results):
     for name in ("pubmedqa-yesno-topk", "bioasq-yesno-topk"):
-        for one in results[name].judgements:
+        for one in results[name].scorers:
             assert one.micro.low < results[name].chance.micro < one.micro.high
 
 
@@ -243,6 +243,6 @@ def test_tfidf_on_pubmedqa_equals_scikit_learn_alone(results):
     documents = vectorizer.fit_transform(task.documents)
     score = (vectorizer.transform(task.queries) @ documents.T).toarray()
     assert (
-        results["pubmedqa-answers"].judgements[0].micro.value
+        results["pubmedqa-answers"].scorers[0].micro.value
         == (score.argmax(1) == np.arange(1000)).mean()
     )
