@@ -1,4 +1,4 @@
-"""How long a run takes: its epochs before it starts, a projection after its first steps, and when that is too long."""
+"""How long a run takes: its epochs at the start, and a projection after its first steps."""
 
 import time
 from collections.abc import Sequence
@@ -8,18 +8,18 @@ from typing import Any
 from raybio.training.loop import FIRST_REPORTED_STEPS
 
 LONGEST_UNACCEPTED_SECONDS = 24 * 3600.0
-"""Of a run on CPUs that nobody has accepted."""
+"""Longest run on CPUs that needs no acceptance (``--yes``)."""
 
 
 FAR_TOO_LONG = 10.0
-"""So many times too long is certain at once; otherwise ten steps are measured."""
+"""A run that is this many times too long is stopped at once; otherwise ten steps are measured."""
 
 
 _FIRST_TIMED_STEPS = FIRST_REPORTED_STEPS[1]
 
 
 FEW_STEPS = 100
-"""Runs of so few steps are never stopped, however long a step took: no clock decides about them."""
+"""Runs of at most this many steps are never stopped, however long a step takes."""
 
 
 _UNITS = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
@@ -27,11 +27,11 @@ _UNITS = (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 
 
 @dataclass(frozen=True)
 class Projection:
-    """How long the rest of a run takes.
+    """The rest of a run, at a measured rate.
 
     Attributes:
-        num_steps: steps that are left.
-        seconds_per_step: as measured.
+        num_steps: remaining steps.
+        seconds_per_step: the measured duration of a step.
     """
 
     num_steps: int
@@ -39,7 +39,7 @@ class Projection:
 
     @property
     def seconds(self) -> float:
-        """Seconds that are left, without evaluations."""
+        """Remaining seconds, without evaluations."""
         return self.num_steps * self.seconds_per_step
 
     @property
@@ -49,37 +49,46 @@ class Projection:
 
     def described(self) -> str:
         """Return such as ``100,000 steps, 78 s a step: about 90 days``."""
-        return f"{self.num_steps:,} steps, {self.seconds_per_step:.2g} s a step: about {in_words(self.seconds)}"
+        rate = f"{self.seconds_per_step:.2g} s a step"
+        return f"{self.num_steps:,} steps, {rate}: about {in_words(self.seconds)}"
 
     def ends(self, now: float) -> str:
-        """Return the local time of the last step, given the time ``now`` in seconds since the epoch."""
+        """Return the local time of the last step; ``now`` is in seconds since the epoch."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(now + self.seconds))
 
 
 def in_words(seconds: float) -> str:
-    """Return a duration in the largest unit of which it has one and a half at least: ``90 days``, ``2.5 hours``."""
-    unit, length = next((one for one in _UNITS if seconds >= 1.5 * one[1]), _UNITS[-1])
+    """Return a duration such as ``90 days`` or ``2.5 hours``.
+
+    The unit is the largest of which there are at least one and a half.
+    """
+    fitting = [(unit, length) for unit, length in _UNITS if seconds >= 1.5 * length]
+    unit, length = fitting[0] if fitting else _UNITS[-1]
     number = seconds / length
     return f"{number:,.0f} {unit}" if number >= 10 else f"{number:.2g} {unit}"
 
 
 def epochs_in_words(num_steps: int, steps_per_epoch: float, batch_rows: int | None) -> str:
-    """Return such as ``100,000 steps of 64 rows = 6,165 epochs of 1,038 rows``; without rows if they are not known."""
+    """Return such as ``100,000 steps of 64 rows = 6,165 epochs of 1,038 rows``.
+
+    Without ``batch_rows`` the epoch is given in steps.
+    """
     epochs = num_steps / steps_per_epoch
     number = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
     if batch_rows is None:
         return f"{num_steps:,} steps = {number} epochs of {steps_per_epoch:,.1f} steps"
-    return f"{num_steps:,} steps of {batch_rows:,} rows = {number} epochs of {round(steps_per_epoch * batch_rows):,} rows"
+    epoch_rows = round(steps_per_epoch * batch_rows)
+    return f"{num_steps:,} steps of {batch_rows:,} rows = {number} epochs of {epoch_rows:,} rows"
 
 
 class DurationEstimate:
-    """Estimate how long a start of a run takes, from its reports.
+    """Estimates how long a start of a run takes, from its reports.
 
-    The fastest rate counts: other programs on the machine only make a step slower.
+    The fastest rate counts, since other programs on the machine only make steps slower.
 
     Attributes:
-        projection: of the rest of the run; None: nothing is measured yet.
-        is_certain: whether enough steps are measured to act on it.
+        projection: projection of the rest of the run; None before anything is measured.
+        is_certain: whether enough steps are measured to act on the projection.
     """
 
     def __init__(self, max_steps: int, from_step: int) -> None:
@@ -90,7 +99,7 @@ class DurationEstimate:
         self.restart(from_step)
 
     def restart(self, from_step: int) -> None:
-        """Go on with the reports after ``from_step``, of workers that were started again."""
+        """Continue with the reports after ``from_step``, of restarted workers."""
         self._from_step = from_step
         self._num_rates = 0
 

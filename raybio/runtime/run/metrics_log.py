@@ -1,6 +1,6 @@
-"""``metrics.jsonl``: one line a report, written by rank 0, followed by whoever wants to see the run.
+"""``metrics.jsonl``: one line a report, written by rank 0 and read by everything that follows a run.
 
-The file is the spool between training and tracking: training only ever appends a line to a local file.
+The file is the spool between training and tracking: training only appends lines to a file.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 
 class MetricsLog:
-    """The writing end. Each step stands in the file once, however often the run was killed and resumed."""
+    """The writing end. Each step is in the file once, however often the run is resumed."""
 
     def __init__(self, path: Path) -> None:
         """Write to ``path``, which may hold the reports of an earlier start."""
@@ -20,7 +20,7 @@ class MetricsLog:
         self._last_step: int | None = None
 
     def rewind(self, step: int) -> None:
-        """Forget reports after ``step``, the step that the run resumes from; they will come again."""
+        """Remove reports after ``step``, from which the run resumes; they will come again."""
         lines = _lines(self.path)
         kept = [line for line in lines if json.loads(line)["step"] <= step]
         if kept and sum(len(line.encode()) for line in kept) == self.path.stat().st_size:
@@ -28,12 +28,12 @@ class MetricsLog:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         temporary.write_text("".join(kept), encoding="utf-8")
-        # A new file, not a shorter one: a follower sees that it has to begin again.
+        # A new file, not a shorter one, so that a reader sees that it has to begin again.
         os.replace(temporary, self.path)
         self._last_step = json.loads(kept[-1])["step"] if kept else -1
 
     def append(self, step: int, metrics: dict[str, float], **facts: Any) -> None:
-        """Add one report; one of a step that is in the file already is left out."""
+        """Add a report, unless the file has one of that step or a later one."""
         if self._last_step is None:
             self.rewind(step)
         if self._last_step is not None and step <= self._last_step:
@@ -53,16 +53,17 @@ class MetricsLog:
 
 
 class MetricsTail:
-    """The reading end: whole lines that are new since the last look, each step once."""
+    """The reading end: whole lines that are new since the last call, each step once."""
 
     def __init__(self, path: Path, after_step: int = -1) -> None:
         """Follow ``path``, which need not exist yet, from the first report after ``after_step``."""
-        self.path, self.last_step = path, after_step
+        self.path = path
+        self.last_step = after_step
         self._file: BinaryIO | None = None
         self._offset = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """New reports, in order of step."""
+        """Return new reports, in order of step."""
         file = self._current_file()
         if file is None:
             return []
@@ -79,17 +80,17 @@ class MetricsTail:
         return new
 
     def close(self) -> None:
-        """Let go of the file; the next look begins at its start and gives what is new all the same."""
+        """Close the file. The next ``read`` opens it again and returns only new reports."""
         if self._file is not None:
             self._file.close()
         self._file = None
 
     def __del__(self) -> None:
-        """Close the file of a tail that nobody has any more."""
+        """Close the file."""
         self.close()
 
     def _current_file(self) -> BinaryIO | None:
-        """The file that the path names now, held open: as long as it is, no other file can get its inode number."""
+        """Return the file at the path, held open so that its inode number is not reused."""
         try:
             now = os.stat(self.path)
             if self._file is not None:
@@ -105,12 +106,12 @@ class MetricsTail:
 
 
 def read_reports(path: Path) -> list[dict[str, Any]]:
-    """All reports of a run so far."""
+    """Return all reports of a run so far."""
     return MetricsTail(path).read()
 
 
 def _lines(path: Path) -> list[str]:
-    """Whole lines; a torn last one, left by a kill, is dropped."""
+    """Return whole lines, without a torn last one that a kill has left."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,8 +1,7 @@
-"""`notices.jsonl`: the warnings of a run's workers, and the step that they start from; the driver shows both.
+"""``notices.jsonl``: warnings of a run's workers, and the step that they start from.
 
-A worker reports to the user by logging a warning on a `raybio` logger. Each rank has a file.
-
-What a driver does with its runs' warnings: it follows their ``notices.jsonl`` and prints each message once.
+A worker reports to the user by logging a warning on a ``raybio`` logger. Each rank has a file of
+its own. The driver follows the files and prints each message once.
 """
 
 import json
@@ -18,15 +17,15 @@ LOGGER = "raybio"
 
 
 class NoticeTail:
-    """Read the notices of all workers that were written after this object was made."""
+    """Reads the notices that all workers write after this object is made."""
 
     def __init__(self, path: Path) -> None:
-        """Follow ``path`` of rank 0, and the files of the other ranks next to it; they need not exist yet."""
+        """Follow ``path`` of rank 0 and the other ranks' files next to it; they may not exist yet."""
         self._path = path
         self._offset_by_file = {file: file.stat().st_size for file in self._files()}
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the new notices, each with ``warning``, or with ``first_step`` and ``steps_per_epoch``."""
+        """Return new notices: with ``warning``, or with ``first_step`` and ``steps_per_epoch``."""
         notices: list[dict[str, Any]] = []
         for path in self._files():
             offset = self._offset_by_file.get(path, 0)
@@ -44,7 +43,7 @@ class NoticeTail:
 
 @contextmanager
 def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
-    """Append the warnings of all ``raybio`` loggers in this process to ``path``, or to a file of the rank's own."""
+    """Append the warnings of this process' ``raybio`` loggers to the file of its rank."""
     # Workers on several nodes cannot append to one file on a network disk.
     own = path if rank == 0 else path.with_name(f"{path.stem}-{rank}{path.suffix}")
     handler = _NoticeHandler(own, rank)
@@ -57,12 +56,12 @@ def warnings_to(path: Path, rank: int = 0) -> Iterator[None]:
 
 
 def report_start(path: Path, first_step: int, steps_per_epoch: float) -> None:
-    """Append the number of updates that the run starts from, 0 or those of its checkpoint, and its steps per epoch."""
+    """Append the step that the run starts from (0, or its checkpoint's) and its steps per epoch."""
     _append(path, {"first_step": first_step, "steps_per_epoch": steps_per_epoch})
 
 
 class _NoticeHandler(logging.Handler):
-    """Append each warning once, however often it is logged."""
+    """Appends each warning once, however often it is logged."""
 
     def __init__(self, path: Path, rank: int) -> None:
         super().__init__(logging.WARNING)
@@ -81,7 +80,8 @@ class _NoticeHandler(logging.Handler):
 
 
 def _append(path: Path, notice: dict[str, Any]) -> None:
-    # A killed process can leave half a line: it ends here. One write, so that lines of several processes do not mix.
+    # The first newline ends half a line of a killed process. One write, so that lines of several
+    # processes do not mix.
     line = "\n" + json.dumps({"time_ms": int(time.time() * 1000)} | notice) + "\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
@@ -95,7 +95,7 @@ def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
         try:
             notice = json.loads(line)
         except ValueError:
-            # Empty, or half a line of a process that was killed.
+            # Empty, or half a line of a killed process.
             continue
         if isinstance(notice, dict) and (
             "warning" in notice or {"first_step", "steps_per_epoch"} <= notice.keys()
@@ -104,7 +104,7 @@ def _parsed(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 class WarningPrinter:
-    """Print the warnings of several runs; a message that several of them log is printed for the first alone."""
+    """Prints the warnings of several runs; a message that several log is printed for the first."""
 
     def __init__(self) -> None:
         """Follow no run yet."""
@@ -112,14 +112,15 @@ class WarningPrinter:
         self._printed: set[str] = set()
 
     def follow(self, notices: Path) -> None:
-        """Read a run's warnings from now on; a run that is followed already goes on where it was read."""
+        """Read a run's warnings from now on, or continue if it is followed already."""
         if notices not in self._tails:
             self._tails[notices] = NoticeTail(notices)
 
     def show(self, notices: Path, run: str) -> None:
-        """Print the new warnings of a run that is followed, under the name ``run``."""
-        tail = self._tails.get(notices)
-        for notice in tail.read() if tail is not None else []:
+        """Print new warnings of a followed run, under the name ``run``."""
+        if notices not in self._tails:
+            return
+        for notice in self._tails[notices].read():
             message = notice.get("warning")
             if message is not None and message not in self._printed:
                 self._printed.add(message)

@@ -1,4 +1,4 @@
-"""The one progress view of a run, on the driver: a live panel in a terminal, plain lines elsewhere."""
+"""The progress view of a run on the driver: a live panel in a terminal, plain lines elsewhere."""
 
 import time
 from typing import Any
@@ -13,11 +13,12 @@ PLAIN_LINE_SECONDS = 10.0
 
 
 class ProgressView:
-    """Shows reports of a run as they come; a context manager."""
+    """Shows reports of a run as they come; used as a context manager."""
 
     def __init__(self, name: str, max_steps: int, console: Console | None = None) -> None:
         """Show run ``name`` of ``max_steps`` steps."""
-        self.name, self.max_steps = name, max_steps
+        self.name = name
+        self.max_steps = max_steps
         self.console = console or Console(stderr=True)
         self.message = "starting"
         self._said: set[str] = set()
@@ -48,46 +49,48 @@ class ProgressView:
             self._live.stop()
 
     def say(self, message: str) -> None:
-        """Show ``message`` beside the step; once where there are plain lines."""
+        """Show ``message`` next to the step; among plain lines, once."""
         self.message = message
         if self._live is None and message not in self._said:
             self._said.add(message)
             self._print(f"{self.name}: {message}")
 
     def warn(self, message: str) -> None:
-        """Print a warning, above the panel in a terminal; once, however many workers have it."""
+        """Print a warning once, however many workers report it."""
         if message not in self._warned:
             self._warned.add(message)
             self.note(f"warning: {message}")
 
     def note(self, line: str) -> None:
-        """Print a line that stays, above the panel where there is one."""
+        """Print a permanent line, above the panel if there is one."""
         self._print(f"{self.name}: {line}")
 
     def update(self, reports: list[dict[str, Any]]) -> None:
-        """Take new reports, as ``metrics.jsonl`` holds them."""
+        """Show new reports of ``metrics.jsonl``."""
         for report in reports:
             self.step = report["step"]
             self.message = ""
             if self._first_step is None:
-                self._first_step, self._first_time = self.step, time.monotonic()
+                self._first_step = self.step
+                self._first_time = time.monotonic()
             train = {name: value for name, value in report["metrics"].items() if "/" not in name}
-            # What is one slash deeper (each of many relations) is for the log and not for this line.
+            # Deeper names, such as those of each relation, are too many for this line.
             evaluation = {
                 name: value for name, value in report["metrics"].items() if name.count("/") == 1
             }
             is_first_loss = bool(train) and not self.train
             self.train = train or self.train
             if evaluation:
-                self.evaluation, self.evaluation_step = evaluation, self.step
+                self.evaluation = evaluation
+                self.evaluation_step = self.step
             if self._live is None:
                 self._print_now_and_then(bool(evaluation), is_first_loss=is_first_loss)
         if reports and self.step >= self.max_steps:
-            self.say("trained; judging it, which may take longer than an evaluation on the way")
+            self.say("trained; final evaluation, which may take longer than those during training")
 
     @property
     def seconds_left(self) -> float | None:
-        """By the rate since this start, evaluations included; None before there is one."""
+        """Remaining seconds at the rate of this start, evaluations included; None at its first step."""
         if self._first_step is None or self.step <= self._first_step:
             return None
         rate = (self.step - self._first_step) / (time.monotonic() - self._first_time)
@@ -116,7 +119,8 @@ class ProgressView:
 
     def _panel(self) -> Group:
         top = Table.grid(padding=(0, 2))
-        left, skipped = self.seconds_left, int(self.train.get("skipped_steps", 0))
+        left = self.seconds_left
+        skipped = int(self.train.get("skipped_steps", 0))
         rate = self.train.get("tokens_per_second", 0.0)
         top.add_row(
             Text(self.name, style="bold"),
