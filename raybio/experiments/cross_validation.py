@@ -1,8 +1,8 @@
-"""A cross-validation: a sweep whose trials are folds and models, and then all of them judged together.
+"""A cross-validation: a sweep whose trials are folds and models, then evaluated together.
 
 sweeps/NAME/
     trials/…            one training of each model on each fold; export/ is the model of its best step
-    last/MODEL-1/       with --last-training: another one, on the validation sentences as well; a run's folder
+    last/MODEL-1/       with --last-training: a run on the validation sentences as well
     folds/MODEL-1.json  scores of a fold's test sentences
     folds.md, .json     mean ± deviation over the folds
 """
@@ -18,7 +18,7 @@ from raybio.core.errors import ClusterError, ConfigError
 from raybio.core.markdown import markdown_table
 from raybio.core.records import write_record
 from raybio.core.search_space import Budget, Distribution, Scheduler, Search, SearchSpace
-from raybio.experiments.fold_evaluation import TAGS_OF, Judgement, judgements
+from raybio.experiments.fold_evaluation import TAGGER_OF, FoldEvaluation, fold_evaluations
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.methods.relation_graphs.fold_report import PUBLISHED, fold_table
 from raybio.methods.relation_graphs.store import WordStore
@@ -36,17 +36,15 @@ if TYPE_CHECKING:
 
 
 MODEL = "model"
-
-
 METRIC = "val/log_likelihood"
-
-
 AFTER_LAST = ", last training"
-"""What rows of last trainings are called, behind their models."""
+"""Suffix of the rows of last trainings."""
 
 
 def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) -> SearchSpace:
-    """The sweep that trains each model on each fold, and keeps the step that is best on its validation sentences.
+    """Return the sweep that trains each model on each fold.
+
+    It keeps the step that is best on the fold's validation sentences.
 
     Raises:
         ConfigError: if the schedule has no evaluations to choose a step by.
@@ -54,8 +52,9 @@ def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) ->
     schedule = config.schedule
     if not schedule.evaluate_every_steps:
         raise ConfigError(
-            "--all-folds keeps each fold's best step on its validation sentences; want schedule.evaluate_every_steps "
-            "above 0. For runs that train on these too: --compare data.fold=1,2,3 without --all-folds"
+            "--all-folds keeps each fold's best step on its validation sentences; want "
+            "schedule.evaluate_every_steps above 0. For runs that train on these too: "
+            "--compare data.fold=1,2,3 without --all-folds"
         )
     return SearchSpace(
         method="relation_graphs",
@@ -77,22 +76,26 @@ def fold_space(config: TrainingConfig, models: Sequence[str], num_folds: int) ->
 
 
 def models_of(config: TrainingConfig, more: Sequence[str]) -> tuple[str, ...]:
-    """What is trained: the configuration's model, those of ``--compare``, and CLNER beside those that know no tags.
+    """Return the models that are trained.
+
+    These are the configuration's model, those of ``--compare``, and the tagger of each.
 
     Raises:
-        ConfigError: for a comparison of anything but models, or an unknown model.
+        ConfigError: for a comparison of other settings, or an unknown model.
     """
     models = [value_at(config, MODEL)]
     for text in more:
         path, _, values = text.partition("=")
         if path.strip() != MODEL:
             raise ConfigError(
-                f"--compare {text}: with --all-folds want model= alone; start again with other settings"
+                f"--compare {text}: with --all-folds want model= only; start again with other "
+                "settings"
             )
-        models += [
-            value_at(override(config, MODEL, one.strip()), MODEL) for one in values.split(",")
-        ]
-    return tuple(dict.fromkeys([*models, *(TAGS_OF[model] for model in models)]))
+        for value in values.split(","):
+            changed = override(config, MODEL, value.strip())
+            models.append(value_at(changed, MODEL))
+    taggers = [TAGGER_OF[model] for model in models]
+    return tuple(dict.fromkeys([*models, *taggers]))
 
 
 def cross_validate(
@@ -192,75 +195,92 @@ def _evaluate_together(
     swept: "SweepResult", run: RunSpec, sentences: WordStore, has_last_training: bool
 ) -> "SweepResult":
     """Evaluate the models, train the last ones, and write the tables."""
-    from raybio.runtime.tracking.tracker import add_artifacts
-
     folder = swept.folder
     models = swept.spec.space.space[MODEL].values
     store = run.store.absolute()
-    trials = {(trial.settings[MODEL], trial.settings[FOLD]): trial for trial in swept.trials}
-    exports = {key: folder.path / "trials" / trial.name / "export" for key, trial in trials.items()}
-    folders = _folders(folder, exports, "")
-    entries = judgements(folder, store, exports, models)
-    run_tasks(entries, run.compute, verbose=run.verbose)
+    exports = {}
+    for trial in swept.trials:
+        key = (trial.settings[MODEL], trial.settings[FOLD])
+        exports[key] = folder.path / "trials" / trial.name / "export"
+    rows = _folder_rows(folder, exports, "")
+    evaluations = fold_evaluations(folder, store, exports, models)
+    run_tasks(evaluations, run.compute, verbose=run.verbose)
     if has_last_training:
-        last = last_trainings(swept, entries)
+        last = last_trainings(swept, evaluations)
         _train_last(list(last.values()), run)
-        exports = {key: one.folder.export for key, one in last.items()}
-        folders += _folders(folder, exports, AFTER_LAST)
-        again = judgements(folder, store, exports, models, after=AFTER_LAST, is_untuned_too=False)
+        exports = {key: training.folder.export for key, training in last.items()}
+        rows += _folder_rows(folder, exports, AFTER_LAST)
+        again = fold_evaluations(
+            folder, store, exports, models, suffix=AFTER_LAST, with_untuned=False
+        )
         run_tasks(again, run.compute, verbose=run.verbose)
-        entries += again
-    from raybio.methods.relation_graphs.evaluate import chance_of_fold
-
+        evaluations += again
     export_by_fold = {fold: export for (_, fold), export in exports.items()}
-    chance = {
-        fold: chance_of_fold(export_by_fold[fold], sentences) for fold in sorted(export_by_fold)
-    }
-    scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
-    for entry in entries:
-        if found := entry.known():
-            scores.setdefault(entry.row, {})[entry.fold] = found.scores
-    is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
-    table = fold_table(scores, tuple(PUBLISHED) if is_ade else ())
-    data = {
-        model: {str(fold): one for fold, one in by_fold.items()}
-        for model, by_fold in scores.items()
-    }
-    write_record(folder.path / "folds.json", "cross-validation", {"scores": data})
-    where = markdown_table(["model", "fold", "folder"], folders)
-    (folder.path / "folds.md").write_text(f"{table}\n\n{where}\n", encoding="utf-8")
-    add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
+    _write_tables(folder, evaluations, export_by_fold, sentences, rows)
     return swept
 
 
+def _write_tables(
+    folder: RunFolder,
+    evaluations: Sequence[FoldEvaluation],
+    export_by_fold: Mapping[int, Path],
+    sentences: WordStore,
+    folder_rows: Sequence[list[str]],
+) -> None:
+    """Write ``folds.md`` and ``folds.json``, and add them to the MLflow run."""
+    from raybio.methods.relation_graphs.evaluate import chance_of_fold
+    from raybio.runtime.tracking.tracker import add_artifacts
+
+    chance = {}
+    for fold in sorted(export_by_fold):
+        chance[fold] = chance_of_fold(export_by_fold[fold], sentences)
+    scores: dict[str, dict[int, dict[str, float]]] = {"chance": chance}
+    for evaluation in evaluations:
+        known = evaluation.known()
+        if known is not None:
+            scores.setdefault(evaluation.row, {})[evaluation.fold] = known.scores
+    is_ade = sentences.entity_types == ("Adverse-Effect", "Drug") and sentences.num_folds == 10
+    table = fold_table(scores, tuple(PUBLISHED) if is_ade else ())
+    data = {
+        row: {str(fold): own for fold, own in by_fold.items()} for row, by_fold in scores.items()
+    }
+    write_record(folder.path / "folds.json", "cross-validation", {"scores": data})
+    folders = markdown_table(["model", "fold", "folder"], folder_rows)
+    (folder.path / "folds.md").write_text(f"{table}\n\n{folders}\n", encoding="utf-8")
+    add_artifacts(folder, [folder.path / "folds.md", folder.path / "folds.json"])
+
+
 def _train_last(trainings: Sequence[LastTraining], run: RunSpec) -> None:
-    """Train what is not trained yet, and print what the trainings warn of, also if one of them fails."""
+    """Run the trainings that are not done, and print their warnings even if one of them fails."""
     warnings = WarningPrinter()
-    for one in trainings:
-        warnings.follow(one.folder.notices)
+    for training in trainings:
+        warnings.follow(training.folder.notices)
     try:
         run_tasks(trainings, run.compute, verbose=run.verbose)
     finally:
-        for one in trainings:
-            warnings.show(one.folder.notices, one.folder.name)
+        for training in trainings:
+            warnings.show(training.folder.notices, training.folder.name)
 
 
 def last_trainings(
-    swept: "SweepResult", judged: Sequence[Judgement]
+    swept: "SweepResult", evaluations: Sequence[FoldEvaluation]
 ) -> dict[tuple[str, int], LastTraining]:
-    """(model, fold) -> its last training, for the steps and with the numbers of neighbours that were best."""
+    """Return the last training of each (model, fold), with the best steps and vote settings."""
     rule_by_export: dict[Path, dict[str, float]] = {}
-    for one in judged:
-        found = one.known()
-        if found and not one.is_untuned:
-            rule_by_export |= {one.relations: found.rule, one.entities: found.rule}
+    for evaluation in evaluations:
+        known = evaluation.known()
+        if known is not None and not evaluation.is_untuned:
+            rule_by_export[evaluation.relations] = known.rule
+            rule_by_export[evaluation.entities] = known.rule
     trainings = {}
     for trial in swept.trials:
-        model, fold = trial.settings[MODEL], trial.settings[FOLD]
+        model = trial.settings[MODEL]
+        fold = trial.settings[FOLD]
         trained = RunFolder(swept.folder.path / "trials", trial.name)
-        rule = rule_by_export[trained.export]
-        assert trial.best_step is not None  # it came to its end
-        config = last_config(swept.spec.config(trial.settings), trial.best_step, rule)
+        assert trial.best_step is not None  # the trial reached its end
+        config = last_config(
+            swept.spec.config(trial.settings), trial.best_step, rule_by_export[trained.export]
+        )
         run = replace(
             swept.spec.run,
             config=config,
@@ -275,12 +295,11 @@ def last_trainings(
     return trainings
 
 
-def _folders(
-    folder: RunFolder, exports: Mapping[tuple[str, int], Path], after: str
+def _folder_rows(
+    folder: RunFolder, exports: Mapping[tuple[str, int], Path], suffix: str
 ) -> list[list[str]]:
-    """Which trial is which: they are named after their settings."""
-    rows = [
-        [model + after, str(fold), path.relative_to(folder.path).as_posix()]
-        for (model, fold), path in exports.items()
-    ]
+    """Return model, fold and folder of each export; trials are named after their settings."""
+    rows = []
+    for (model, fold), path in exports.items():
+        rows.append([model + suffix, str(fold), path.relative_to(folder.path).as_posix()])
     return sorted(rows, key=lambda row: (row[0], int(row[1])))

@@ -1,4 +1,4 @@
-"""Models of one fold, judged together on its test sentences: relations by one of them, entities by another."""
+"""Models of one fold, evaluated together on its test sentences: relations by one, entities by the other."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,17 @@ from raybio.store.store import sha256_of
 UNTUNED = "untuned"
 
 
-TAGS_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
-"""Model of relations -> the one whose space tells the entities of its row."""
+TAGGER_OF = {"cldr": "clner", "clgs": "clner", "clner": "clner", "joint": "joint"}
+"""Model of the relations of a row -> model of its entities."""
 
 
-class Found(NamedTuple):
-    """What a judgement came to.
+class FoldScores(NamedTuple):
+    """The result of an evaluation.
 
     Attributes:
         scores: by measure, 0 to 1.
-        rule: how neighbours voted: ``pair_neighbours``, ``tag_neighbours``, ``probe_positive_weight``.
+        rule: settings of the votes: ``pair_neighbours``, ``tag_neighbours``,
+            ``probe_positive_weight``.
     """
 
     scores: dict[str, float]
@@ -33,18 +34,18 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Which models are judged together, and where that is kept.
+class FoldEvaluation:
+    """Two models that are evaluated together: a ``Task`` that keeps its scores in a file.
 
     Attributes:
         store: path of the prepared sentences.
-        row: of the table.
-        fold: from 1.
-        relations: export of the model whose space tells the relations.
-        entities: export of the one that tells the entities.
-        path: of the scores.
-        has_graphs: whether the first one tells true graphs from false ones.
-        is_untuned: whether both are judged as they were before training.
+        row: row of the table.
+        fold: fold, from 1.
+        relations: export of the model that predicts the relations.
+        entities: export of the model that predicts the entities.
+        path: file of the scores.
+        has_graphs: whether the first model is also evaluated on true and false graphs.
+        is_untuned: whether both are evaluated with their weights from before training.
     """
 
     store: Path
@@ -57,101 +58,100 @@ class Judgement:
     is_untuned: bool = False
 
     def __str__(self) -> str:
-        """What is told of it."""
-        return f"judged {self.row}, fold {self.fold}"
+        """Return the line that is printed when it is done."""
+        return f"evaluated {self.row}, fold {self.fold}"
 
     @property
     def is_done(self) -> bool:
-        """Whether it is kept."""
+        """Whether the scores are kept."""
         return self.known() is not None
 
-    def known(self) -> Found | None:
-        """What it came to; None if it has not, or the models have been trained again since."""
+    def known(self) -> FoldScores | None:
+        """Return the kept scores; None if there are none, or a model has changed since."""
         kept = read_recomputable(self.path, "fold scores") or {}
-        return (
-            Found(nan_for_null(kept["scores"]), kept["rule"])
-            if kept.get("models") == self._digests()
-            else None
-        )
+        if kept.get("models") != self._digests():
+            return None
+        return FoldScores(nan_for_null(kept["scores"]), kept["rule"])
 
-    def keep(self, found: Found) -> None:
-        """Write it."""
+    def keep(self, result: FoldScores) -> None:
+        """Write the scores."""
         self.path.parent.mkdir(exist_ok=True)
-        write_record(self.path, "fold scores", {"models": self._digests(), **found._asdict()})
+        content = {"models": self._digests(), **result._asdict()}
+        write_record(self.path, "fold scores", content)
 
-    def work(self, place: TrialResources) -> Found:
-        """Judge.
+    def work(self, reserved: TrialResources) -> FoldScores:
+        """Evaluate.
 
         Raises:
-            RaybioError: as ``judge_together``.
+            RaybioError: as the evaluation of the method.
         """
-        # Only now: these import torch and transformers, which takes seconds.
         from raybio.methods.relation_graphs.evaluate import (
             graph_accuracy_of_sentences,
             judge_together,
         )
 
-        device = "cuda" if place.gpus_per_worker else "cpu"
-        judged = judge_together(
+        device = "cuda" if reserved.gpus_per_worker else "cpu"
+        evaluated = judge_together(
             self.relations, self.entities, self.store, is_untrained=self.is_untuned, device=device
         )
-        scores = {name: interval["value"] for name, interval in judged.intervals().items()}
+        scores = {name: interval["value"] for name, interval in evaluated.intervals().items()}
         if self.has_graphs:
-            scores["graph_accuracy"] = float(
-                graph_accuracy_of_sentences(self.relations, self.store, device).mean()
-            )
-        return Found(scores, judged.rule._asdict())
+            accuracy_S = graph_accuracy_of_sentences(self.relations, self.store, device)
+            scores["graph_accuracy"] = float(accuracy_S.mean())
+        return FoldScores(scores, evaluated.rule._asdict())
 
     def _digests(self) -> list[str]:
         return [_digest(self.relations), _digest(self.entities)]
 
 
-def judgements(
+def fold_evaluations(
     folder: RunFolder,
     store: Path,
     exports: Mapping[tuple[str, int], Path],
     models: Sequence[str],
     *,
-    after: str = "",
-    is_untuned_too: bool = True,
-) -> list[Judgement]:
-    """Every row on every fold: each model's relations with the entities of the one that knows tags for it.
+    suffix: str = "",
+    with_untuned: bool = True,
+) -> list[FoldEvaluation]:
+    """Return every row on every fold: a model's relations with the entities of its tagger.
 
     Args:
-        folder: of the sweep.
+        folder: folder of the sweep.
         store: path of the prepared sentences.
         exports: (model, fold) -> its export.
-        models: in the order of the rows.
-        after: what rows are called behind their models.
-        is_untuned_too: whether there is a row of the encoder before training.
+        models: models in the order of the rows.
+        suffix: text behind the model in the name of its row.
+        with_untuned: whether there is a row of the encoder before training.
     """
     related = [model for model in models if model != "clner"] or ["clner"]
-    rows = {_row_name(model) + after: model for model in related}
-    if is_untuned_too:
-        rows = {UNTUNED: related[0]} | rows
-    return [
-        Judgement(
-            store,
-            row,
-            fold,
-            exports[model, fold],
-            exports[TAGS_OF[model], fold],
-            folder.path
-            / "folds"
-            / f"{row.replace(' + ', '-').replace(', ', '-').replace(' ', '-')}-{fold}.json",
-            has_graphs=row != UNTUNED and model != "clner",
-            is_untuned=row == UNTUNED,
-        )
-        for row, model in rows.items()
-        for fold in sorted({fold for _, fold in exports})
-    ]
+    model_by_row = {UNTUNED: related[0]} if with_untuned else {}
+    for model in related:
+        model_by_row[_row_name(model) + suffix] = model
+    folds = sorted({fold for _, fold in exports})
+    evaluations = []
+    for row, model in model_by_row.items():
+        file_name = row.replace(" + ", "-").replace(", ", "-").replace(" ", "-")
+        for fold in folds:
+            evaluation = FoldEvaluation(
+                store=store,
+                row=row,
+                fold=fold,
+                relations=exports[model, fold],
+                entities=exports[TAGGER_OF[model], fold],
+                path=folder.path / "folds" / f"{file_name}-{fold}.json",
+                has_graphs=row != UNTUNED and model != "clner",
+                is_untuned=row == UNTUNED,
+            )
+            evaluations.append(evaluation)
+    return evaluations
 
 
 def _row_name(model: str) -> str:
-    return model if TAGS_OF[model] == model else f"{model} + {TAGS_OF[model]}"
+    tagger = TAGGER_OF[model]
+    return model if tagger == model else f"{model} + {tagger}"
 
 
 def _digest(export: Path) -> str:
-    """Of the weights, and of the settings that decide how they are judged."""
+    """Return a digest of the weights and of the settings of the evaluation."""
     parts = [*sorted(export.glob("*.safetensors")), export / SETTINGS]
     return hashlib.sha256("".join(sha256_of(path) for path in parts).encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""The synthetic experiments of SPPT: a sweep over graphs, noise, draws and λ, and the table and figures of all of them.
+"""The synthetic experiments of SPPT: a sweep over graphs, noise, draws and λ, table and figures.
 
 sweeps/NAME/
     trials/…                 one training each; export/ is its model
-    graphs.md, .json         AUROC without and with the graph loss (Table 1), and what homophily predicted
-    noise.png                over the noise of a graph (Figure 3), where several are trained
-    map-GRAPH.png            the nodes in the embedding space, with their links and the surface that they lie on: draw
-                             0, without and with the graph loss
+    graphs.md, .json         AUROC without and with the graph loss (Table 1), and homophily
+    noise.png                AUROC over the noise of a graph (Figure 3), if several are trained
+    map-GRAPH.png            the nodes of draw 0 in the embedding space, with their links and
+                             surface, without and with the graph loss
 """
 
 import hashlib
@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from raybio.core.config import fields, fingerprint, override_all, value_at
 from raybio.core.errors import ClusterError, ConfigError
@@ -38,22 +36,21 @@ if TYPE_CHECKING:
     from raybio.runtime.tune.driver import SweepResult
 
 
-KIND, REPEAT, NOISE, WEIGHT = "graph.kind", "graph.repeat", "graph.noise", "objective.lambda_spml"
-
-
+KIND = "graph.kind"
+REPEAT = "graph.repeat"
+NOISE = "graph.noise"
+WEIGHT = "objective.lambda_spml"
 METRIC = "nodes/auroc"
-
-
 PATHS = [field.path for field in fields(Config)]
 
 
 class Experiments(NamedTuple):
-    """What is trained: all combinations, each without the graph loss too.
+    """All combinations of these are trained, each with and without the graph loss.
 
     Attributes:
-        kinds: graphs.
-        repeats: draws of each.
-        noise: chances of a pair of nodes to be linked all the same.
+        kinds: kinds of graphs.
+        repeats: draws of each graph.
+        noise: probabilities that an unlinked pair of nodes is linked.
     """
 
     kinds: tuple[str, ...]
@@ -62,16 +59,14 @@ class Experiments(NamedTuple):
 
 
 def experiment_space(config_by_kind: Mapping[str, Config], experiments: Experiments) -> SearchSpace:
-    """The sweep of these experiments; settings in which the graphs differ are tied to the graph.
+    """Return the sweep of the experiments; settings that differ by graph are tied to the graph.
 
     Raises:
-        ConfigError: for a λ of 0, with which there is nothing to compare.
+        ConfigError: for λ = 0, with which there is nothing to compare.
     """
     weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
     if not weight:
-        raise ConfigError(
-            f"{WEIGHT}: got 0, which is trained beside it in any case; want a number above 0"
-        )
+        raise ConfigError(f"{WEIGHT}: got 0, which is trained in any case; want a number above 0")
     values = {
         kind: {path: value_at(config, path) for path in PATHS}
         for kind, config in config_by_kind.items()
@@ -209,32 +204,24 @@ def report(
     store: TopicStore,
     experiments: Experiments,
 ) -> list[Path]:
-    """Write table and figures into the sweep's folder; the table comes first."""
+    """Write table and figures into the sweep's folder, and return their paths, the table first."""
     from raybio.evaluation.figures import save_figure
     from raybio.methods.sppt.synthetic.plots import draw_nodes, plot_noise
 
     folder = swept.folder.path
     value = {_key(trial.settings): trial.values[-1][1] for trial in swept.trials}
     weight = config_by_kind[experiments.kinds[0]].objective.lambda_spml
-    scores = [
-        GraphScores(
-            kind,
-            noise,
-            [
-                describe(_graph(store, config_by_kind[kind], kind, draw, noise))["homophily"]
-                for draw in range(experiments.repeats)
-            ],
-            *(
-                [value[kind, draw, noise, one] for draw in range(experiments.repeats)]
-                for one in (0.0, weight)
-            ),
-        )
-        for kind in experiments.kinds
-        for noise in experiments.noise
-    ]
-    write_record(
-        folder / "graphs.json", "synthetic graphs", {"graphs": [one._asdict() for one in scores]}
-    )
+    draws = range(experiments.repeats)
+    scores = []
+    for kind in experiments.kinds:
+        for noise in experiments.noise:
+            graphs = [_graph(store, config_by_kind[kind], kind, draw, noise) for draw in draws]
+            homophily = [describe(graph)["homophily"] for graph in graphs]
+            alone = [value[kind, draw, noise, 0.0] for draw in draws]
+            with_graph = [value[kind, draw, noise, weight] for draw in draws]
+            scores.append(GraphScores(kind, noise, homophily, alone, with_graph))
+    content = {"graphs": [graph_scores._asdict() for graph_scores in scores]}
+    write_record(folder / "graphs.json", "synthetic graphs", content)
     (folder / "graphs.md").write_text(graph_table(scores, weight) + "\n", encoding="utf-8")
     files = [folder / "graphs.md", folder / "graphs.json"]
     if len(experiments.noise) > 1:
@@ -247,10 +234,9 @@ def report(
             config_by_kind[kind], {KIND: kind, REPEAT: 0, NOISE: experiments.noise[0]}
         )
         panels = {}
-        for title, one in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
-            nodes, embedding_ND = embedded_nodes(
-                exports[kind, 0, experiments.noise[0], one], store, chosen
-            )
+        for title, own_weight in (("language model alone", 0.0), (f"λ = {weight:g}", weight)):
+            export = exports[kind, 0, experiments.noise[0], own_weight]
+            nodes, embedding_ND = embedded_nodes(export, store, chosen)
             panels[title] = embedding_ND
         files.append(save_figure(draw_nodes(panels, nodes, kind), folder / f"map-{kind}.png"))
     return files
@@ -283,21 +269,22 @@ def _key(settings: Mapping[str, Any]) -> tuple[str, int, float, float]:
 def _describe_graph(settings: Mapping[str, Any], facts: Mapping[str, float]) -> str:
     noise = f", noise {settings[NOISE]:g}" if settings[NOISE] else ""
     sizes = ", ".join(f"{facts[name]} {name}" for name in ("nodes", "links", "classes"))
-    return f"{settings[KIND]}{noise}: {sizes}; neighbours tell the class of {100 * facts['homophily']:.0f} % of the nodes"
+    share = f"{100 * facts['homophily']:.0f} %"
+    return f"{settings[KIND]}{noise}: {sizes}; neighbors predict the class of {share} of the nodes"
 
 
 def numbers(text: str, option: str) -> tuple[float, ...]:
-    """Numbers by comma, ascending.
+    """Return comma-separated numbers from 0 to 1, each once and ascending.
 
     Raises:
-        ConfigError: for anything else, naming the option.
+        ConfigError: for anything else, with the option.
     """
     try:
-        found = tuple(float(one) for one in text.split(","))
+        values = {float(part) for part in text.split(",")}
     except ValueError:
         raise ConfigError(
-            f"{option}: got {text!r}, want numbers by comma, such as 0,0.05,0.1"
+            f"{option}: got {text!r}, want comma-separated numbers, such as 0,0.05,0.1"
         ) from None
-    if not all(0 <= one <= 1 for one in found) or not np.isfinite(found).all():
+    if not all(0 <= value <= 1 for value in values):
         raise ConfigError(f"{option}: got {text!r}, want numbers from 0 to 1")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(values))

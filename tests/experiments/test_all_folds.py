@@ -15,7 +15,7 @@ from raybio.core.errors import CheckpointError, ConfigError
 from raybio.core.records import read_record
 from raybio.experiments import cross_validation as all_folds
 from raybio.experiments.cross_validation import cross_validate, fold_space, models_of
-from raybio.experiments.fold_evaluation import Found, Judgement, judgements
+from raybio.experiments.fold_evaluation import FoldEvaluation, FoldScores, fold_evaluations
 from raybio.experiments.last_training import LastTraining, last_config
 from raybio.methods import METHODS
 from raybio.methods.relation_graphs import system as relation_graphs
@@ -62,7 +62,7 @@ def test_a_model_that_knows_tags_is_always_there(model, more, expected):
     assert models_of(config_of(model=model), more) == expected
 
 
-@pytest.mark.parametrize("more, told", [("seed=1,2", "want model= alone"), ("model=clmr", "clmr")])
+@pytest.mark.parametrize("more, told", [("seed=1,2", "want model= only"), ("model=clmr", "clmr")])
 def test_other_comparisons_are_refused(more, told):
     with pytest.raises(ConfigError, match=told):
         models_of(config_of(), [more])
@@ -140,7 +140,7 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
         (export / "words.json").write_text("{}")
     folder = RunFolder(tmp_path, "folds")
     folder.path.mkdir()
-    entries = judgements(folder, tmp_path, exports, models)
+    entries = fold_evaluations(folder, tmp_path, exports, models)
     assert [(entry.row, entry.fold) for entry in entries] == [
         (row, fold) for row in expected for fold in (1, 2)
     ]
@@ -151,13 +151,13 @@ def test_each_row_has_the_entities_of_its_own_model_and_is_judged_again_after_tr
         assert entry.has_graphs == (entry.row != "untuned" and not pair.startswith("clner"))
         assert entry.is_untuned == (entry.row == "untuned")
         assert not entry.is_done
-        entry.keep(Found({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}))
+        entry.keep(FoldScores({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}))
     assert [entry.known() for entry in entries] == [
-        Found({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}) for entry in entries
+        FoldScores({"ner_f1": entry.fold / 10}, {"tag_neighbours": 7}) for entry in entries
     ]
     assert len({entry.path for entry in entries}) == len(entries)
-    last = judgements(
-        folder, tmp_path, exports, models, after=", last training", is_untuned_too=False
+    last = fold_evaluations(
+        folder, tmp_path, exports, models, suffix=", last training", with_untuned=False
     )
     assert [one.row for one in last] == [
         f"{one.row}, last training" for one in entries if not one.is_untuned
@@ -283,7 +283,7 @@ def test_what_a_judgement_says_is_said_in_its_own_words_and_what_was_done_before
     config = config_of(**{"model": "joint"})
     good = relation_graphs.build(config, store.path)
     export = good.export(tmp_path / "export", {"name": "x"})
-    done = Judgement(
+    done = FoldEvaluation(
         store.path, "joint", 1, export, export, tmp_path / "folds" / "joint-1.json", has_graphs=True
     )
     place = TrialResources(1.0, 0.0, 1, "")

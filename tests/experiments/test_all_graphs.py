@@ -157,7 +157,7 @@ def test_experiments_end_in_a_table_and_figures_and_are_not_done_twice(
     }
     told = capsys.readouterr().out
     assert (folder / "graphs.md").read_text() in told
-    assert "classes; neighbours tell the class of 100 % of the nodes" in told
+    assert "classes; neighbors predict the class of 100 % of the nodes" in told
     trained = {
         path: path.stat().st_mtime_ns for path in folder.glob("trials/*/export/*.safetensors")
     }

@@ -16,6 +16,7 @@ from raybio.cli.app import URI_OPTIONS, check_local_paths
 from raybio.core.errors import ConfigError
 from raybio.core.files import check_local
 from raybio.methods import METHODS
+from raybio.runtime.run.options import default_folder
 from tests.paths import ROOT
 from tests.script_process import run_script
 
@@ -208,7 +209,7 @@ def test_a_uri_in_an_environment_variable_is_refused(
 ) -> None:
     monkeypatch.setenv(variable, URI)
     with pytest.raises(ConfigError, match=f"^{variable}: got the URI"):
-        launch.default_folder("runs", variable)
+        default_folder("runs", variable)
 
 
 def test_a_uri_is_refused_in_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

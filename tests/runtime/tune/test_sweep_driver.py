@@ -226,9 +226,7 @@ def request_to(
 def test_a_sweep_that_breaks_off_ends_its_tracked_runs(
     request_to: SweepSpec, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def break_off(
-        request: SweepSpec, spec: SweepSpec, callback: TrialCallback, signals: Any
-    ) -> None:
+    def break_off(spec: SweepSpec, callback: TrialCallback, signals: Any) -> None:
         begin(callback, of(0.0))
         raise ClusterError("the cluster is gone")
 
