@@ -16,7 +16,6 @@ from torch import Tensor
 IGNORED_LABEL = -100
 """Label of a token that is not predicted."""
 
-
 PADDING_MULTIPLE = 8
 """Padded lengths are rounded up to a multiple of this."""
 

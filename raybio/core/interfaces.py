@@ -118,14 +118,11 @@ class Objective(Protocol):
 Collate = Callable[[int, int, int], Mapping[str, np.ndarray]]
 """(step, rank, world) -> arrays of that worker's shard; picklable, for Ray Data."""
 
-
 Evaluate = Callable[[Encoder, Collective], Mapping[str, float]]
 """(model, collective) -> metrics, equal on every worker."""
 
-
 FinalEvaluate = Callable[[Encoder, Collective], FinalReport]
 """(trained model, collective) -> the whole evaluation of a finished run, equal on every worker."""
-
 
 Export = Callable[[Path, Mapping[str, Any]], Path]
 """(folder, sections of the model card) -> the folder that holds the exported model."""

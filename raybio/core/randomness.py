@@ -13,12 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-
 _FACTORS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
-
 _MASK = 2**64 - 1
-
 
 _NUM_ROUNDS = 6
 

@@ -40,8 +40,8 @@ FORMATS = {
     ),
     "launch": Format(
         1,
-        "Restore it from a backup, or delete it and give --workers, --cpus-per-worker, --device and "
-        "--tracking-uri as at the first start: with others, results are not bit-identical.",
+        "Restore it from a backup, or delete it and give --workers, --cpus-per-worker, --device "
+        "and --tracking-uri as at the first start: with others, results are not bit-identical.",
     ),
     "start": Format(1, _ANY),
     "inputs": Format(1, _ANY),
@@ -151,6 +151,7 @@ def from_record(record: Any, kind: str, source: Path) -> dict[str, Any]:
     if record["version"] != wanted:
         raise RecordFormatError(
             f"{source}: got a {kind} record of version {record['version']}, want version {wanted}: "
-            "it was written by another version of raybio; train again, or use the raybio of that time"
+            "it was written by another version of raybio; train again, or use the raybio of that "
+            "time"
         )
     return {name: value for name, value in record.items() if name not in ("format", "version")}

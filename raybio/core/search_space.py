@@ -30,21 +30,16 @@ from raybio.core.errors import ConfigError
 
 Kind = Literal["choice", "uniform", "log_uniform", "int_uniform"]
 
-
 RANGES = ("uniform", "log_uniform", "int_uniform")
-
 
 STEPS = "schedule.max_steps"
 """Varied only if the rate depends on it: trials are evaluated at each saved step anyway."""
 
-
 RATE = "optim.schedule"
 """The setting that decides whether the rate depends on ``STEPS``."""
 
-
 RESAMPLE_PROBABILITY = 0.25
 """Probability that population-based training draws a setting anew instead of perturbing it."""
-
 
 Settings = dict[str, Any]
 """Path -> value of each setting that a trial changes."""

@@ -20,7 +20,6 @@ _MAX_STEPS = 300
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """Logits (B, R) and labels (B, R) -> loss (B,) of each row; convex in the logits."""
 
-
 MeanLoss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """Weight (R, D) and bias (R,) -> the mean loss over rows, its gradients by weight and by bias."""
 

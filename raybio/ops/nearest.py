@@ -20,7 +20,6 @@ from raybio.ops.similarity import normalise
 
 Metric = Literal["l2", "cosine"]
 
-
 _SPARE = 6
 """Shortlisted candidates beyond K; more of them prove more queries, and cost more."""
 

@@ -23,7 +23,6 @@ from raybio.ops.scores import Metric, check_finite, row_blocks, scorer
 
 Integers = NDArray[np.integer[Any]]
 
-
 Floats = NDArray[np.float64]
 
 

@@ -21,7 +21,6 @@ from raybio.ops.similarity import matmul
 
 Metric = Literal["euclidean", "cosine", "dot"]
 
-
 ENTRIES_AT_ONCE = 1 << 24
 """Maximum number of scores in a block, where possible."""
 

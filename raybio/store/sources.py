@@ -14,7 +14,6 @@ from raybio.store.store import canonical_json, sha256_of
 
 GZIP_MAGIC = b"\x1f\x8b"
 
-
 MAX_LINE_LENGTH = 1 << 24
 """Maximum length of a line, in bytes or characters. A longer line indicates a damaged file."""
 

@@ -18,12 +18,9 @@ from raybio.core.files import check_local
 
 SCHEMA_VERSION = 2
 
-
 MANIFEST = "manifest.json"
 
-
 PREPARE_AGAIN = "Prepare it again with jobs/prepare.py (--force replaces it)."
-
 
 SPLITS = ("train", "dev", "test")
 """Names of the splits of a labelled corpus."""
@@ -96,7 +93,6 @@ class Store:
 
 
 S = TypeVar("S", bound=Store, default=Store)
-
 
 _OPENED: dict[tuple[type[Store], str, str], Store] = {}
 

@@ -11,7 +11,6 @@ from raybio.store.sources import read_lines
 
 LINES_AT_ONCE = 4096
 
-
 TEXT_SCHEMA = pa.schema([("key", pa.string()), ("text", pa.large_string())])
 
 

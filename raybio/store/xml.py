@@ -13,7 +13,6 @@ from raybio.store.sources import open_source
 
 BLOCK_BYTES = 64 << 10
 
-
 MAX_PROLOG_BYTES = 1 << 20
 """The root element must begin within this many bytes."""
 

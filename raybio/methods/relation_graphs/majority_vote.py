@@ -8,10 +8,10 @@ from torch import Tensor
 
 
 def majority_vote(label_QK: Tensor, num_classes: int) -> Tensor:
-    """Return the most frequent class (Q,) among each query's neighbors; the nearest neighbor breaks ties.
+    """Return each query's most frequent neighbor class (Q,); the nearest neighbor breaks ties.
 
-    Every neighbor has one vote, whatever its distance. On a tie scikit-learn's ``KNeighborsClassifier`` takes the
-    smallest label instead.
+    Every neighbor has one vote, whatever its distance. On a tie scikit-learn's
+    ``KNeighborsClassifier`` takes the smallest label instead.
 
     Args:
         label_QK: classes of the neighbors, the nearest first, int64.
@@ -22,7 +22,8 @@ def majority_vote(label_QK: Tensor, num_classes: int) -> Tensor:
     """
     if label_QK.ndim != 2 or label_QK.shape[1] == 0 or label_QK.dtype != torch.int64:
         raise ValueError(
-            f"labels are {label_QK.dtype} of shape {tuple(label_QK.shape)}, want torch.int64 (Q, K), at least 1 each"
+            f"labels are {label_QK.dtype} of shape {tuple(label_QK.shape)}, want torch.int64 "
+            "(Q, K), at least 1 each"
         )
     if len(label_QK) and not 0 <= int(label_QK.min()) <= int(label_QK.max()) < num_classes:
         raise ValueError(

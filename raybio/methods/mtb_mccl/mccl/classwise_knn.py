@@ -20,7 +20,6 @@ from raybio.ops.similarity import matmul, normalise
 
 _ENTRIES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
 
-
 _MAX_QUERIES = 1024
 
 
