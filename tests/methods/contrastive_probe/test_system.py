@@ -90,13 +90,16 @@ def test_retrieval_of_held_out_answers_equals_the_loop_with_the_distance_of_the_
 def test_agreement_compares_the_prompts_of_the_benchmark_with_default_prompts(
     metric: str, tiny_sentences: ClozeStore
 ) -> None:
-    # One token of a name is read: heads are cut alike.
-    asking = {"agreement_queries_per_relation": 5, "metric": metric, "max_name_tokens": 3}
-    settings = {f"evaluation.{name}": value for name, value in asking.items()}
+    settings = {
+        "evaluation.agreement_queries_per_relation": 5,
+        "evaluation.metric": metric,
+        # One token of a name is read, so that heads are cut equally.
+        "evaluation.max_name_tokens": 3,
+    }
     config = tiny_config(NAME, **settings)
     system = build(config, tiny_sentences.path)
     found = system.evaluate(system.model, SingleProcess())
-    asked = tiny_sentences.benchmarks["full"].sample(5, seed=0)
+    benchmark = tiny_sentences.benchmarks["full"].sample(5, seed=0)
 
     def nearest(query_QD: np.ndarray, candidate_CD: np.ndarray, k: int) -> list[list[int]]:
         if metric == "cosine":
@@ -105,32 +108,34 @@ def test_agreement_compares_the_prompts_of_the_benchmark_with_default_prompts(
             )
         return oracles.nearest(query_QD, candidate_CD, k)
 
-    name_CD = TextEmbedder(system.model)(asked.names, 3).numpy()
-    assert (name_CD != embed(system.model, asked.names)).any()
+    name_CD = TextEmbedder(system.model)(benchmark.names, 3).numpy()
+    assert (name_CD != embed(system.model, benchmark.names)).any()
     near = []
     for words in (
-        [one.split("[Y]")[0] for one in asked.prompts],
-        [f"[X] {r.replace('_', ' ')}" for r in asked.relations],
+        [one.split("[Y]")[0] for one in benchmark.prompts],
+        [f"[X] {r.replace('_', ' ')}" for r in benchmark.relations],
     ):
-        heads = zip(asked.relation_Q, asked.head_Q, strict=True)
+        heads = zip(benchmark.relation_Q, benchmark.head_Q, strict=True)
         queries = [
-            words[r].strip().replace("[X]", asked.names[head]) + " [MASK] ." for r, head in heads
+            words[r].strip().replace("[X]", benchmark.names[head]) + " [MASK] ."
+            for r, head in heads
         ]
         near.append(nearest(embed(system.model, queries), name_CD, 10))
-    near.append(nearest(name_CD[asked.head_Q], name_CD, len(asked.names) // 10))
+    near.append(nearest(name_CD[benchmark.head_Q], name_CD, len(benchmark.names) // 10))
     assert len(near[2][0]) > 1
     agreement = [
-        oracles.agreement(np.flatnonzero(asked.relation_Q == r).tolist(), *near) for r in range(4)
+        oracles.agreement(np.flatnonzero(benchmark.relation_Q == r).tolist(), *near)
+        for r in range(4)
     ]
-    logged = [found[f"val/agreement_at_10/{relation}"] for relation in asked.relations]
+    logged = [found[f"val/agreement_at_10/{relation}"] for relation in benchmark.relations]
     assert logged == pytest.approx(agreement, abs=1e-6)
     assert found["val/agreement_at_10"] == pytest.approx(np.mean(agreement), abs=1e-6)
-    # The names that answer a relation's queries are gold: agreement does not look at them.
+    # The names that answer a relation's queries are gold, so agreement ignores them.
     restricted = settings | {"evaluation.candidates": "relation"}
-    told = build(tiny_config(NAME, **restricted), tiny_sentences.path).evaluate(
+    restricted_metrics = build(tiny_config(NAME, **restricted), tiny_sentences.path).evaluate(
         system.model, SingleProcess()
     )
-    assert {key: value for key, value in told.items() if "agreement" in key} == {
+    assert {key: value for key, value in restricted_metrics.items() if "agreement" in key} == {
         key: value for key, value in found.items() if "agreement" in key
     }
     without = build(
@@ -177,7 +182,7 @@ def test_without_a_benchmark_a_store_is_trained_on_and_not_evaluated(tmp_path: P
 def test_both_query_sets_can_be_probed_during_training(
     tiny_sentences: ClozeStore, tmp_path: Path
 ) -> None:
-    """As in the paper's Figures 4 and 9, where each has a curve."""
+    """As in Figures 4 and 9 of the paper."""
     full, sets = (
         tiny_sentences.benchmarks["full"],
         {"some": [f"number {row} is odd" for row in range(30)]},
@@ -187,14 +192,14 @@ def test_both_query_sets_can_be_probed_during_training(
         "count_by_word": tiny_sentences.count_by_word,
         "provenance": {},
     }
-    asked = {"full": full, "hard": full.sample(3, seed=2)}
+    benchmarks = {"full": full, "hard": full.sample(3, seed=2)}
     with Draft(tmp_path / "store", force=False) as draft:
-        store = commit_sentences(draft, benchmarks=asked, **parts)
+        store = commit_sentences(draft, benchmarks=benchmarks, **parts)
     config = tiny_config(NAME, **{"evaluation.query_set": "both"})
     system = build(config, store.path)
     found = system.evaluate(system.model, SingleProcess())
     for prefix, query_set in (("val/", "full"), ("val/hard_", "hard")):
-        benchmark = asked[query_set]
+        benchmark = benchmarks[query_set]
         near = oracles.nearest(
             embed(system.model, benchmark.queries("[MASK]")),
             embed(system.model, benchmark.names),
@@ -207,7 +212,7 @@ def test_both_query_sets_can_be_probed_during_training(
         by_relation = [is_right[benchmark.relation_Q == relation].mean() for relation in range(4)]
         assert found[f"{prefix}acc_at_10"] == pytest.approx(np.mean(by_relation))
         assert found[f"{prefix}micro_acc_at_10"] == pytest.approx(is_right.mean())
-        # Alone, the hard queries go by the same names.
+        # Without the other set, the hard queries have the same metric names.
         config = tiny_config(NAME, **{"evaluation.query_set": query_set})
         alone = build(config, store.path).evaluate(system.model, SingleProcess())
         assert {name: found[name] for name in alone if "acc_at" in name} == {
@@ -246,7 +251,7 @@ def test_texts_longer_than_what_the_encoder_reads_are_refused_at_once(
 
 
 def test_a_query_of_any_length_keeps_its_mask(tmp_path: Path) -> None:
-    """Cut at their ends, as by the authors' code, long heads would ask for nothing."""
+    """Cut at its end, as in the authors' code, a long query would lose its mask."""
     path = tmp_path / "sentences.txt"
     path.write_text(
         "\n".join(" ".join([f"number {row} is followed by", *["and"] * 80]) for row in range(30))
@@ -283,8 +288,8 @@ def test_a_run_and_the_probe_of_its_export_have_the_same_scores(
     assert not system.model.is_normalised
     system.export(tmp_path / "export", {"name": "tiny"})
     scores = system.final_evaluate(system.model, SingleProcess()).scores["trained"]["full"]
-    benchmark = {"full": tiny_sentences.benchmarks["full"]}
-    (probed,) = probe_models([str(tmp_path / "export")], benchmark, ProbeConfig(), pooling="mean")[
+    benchmarks = {"full": tiny_sentences.benchmarks["full"]}
+    (probed,) = probe_models([str(tmp_path / "export")], benchmarks, ProbeConfig(), pooling="mean")[
         "full"
     ]
     for k in (1, 5, 10):

@@ -83,7 +83,7 @@ def test_an_extended_run_is_unfinished_and_a_step_that_some_runs_lack_is_not_the
 def write_agreeing_run(
     folder: Path, name: str, agreement: dict[int, tuple[float, float]], **others: float
 ) -> None:
-    """Accuracy rises with the step in both relations; what agrees is given."""
+    """Accuracy rises with the step in both relations; ``agreement`` has (treats, occurs)."""
     RunFolder(folder, name).make()
     log = MetricsLog(RunFolder(folder, name).metrics)
     for step, (treats, occurs) in agreement.items():
@@ -102,7 +102,7 @@ def write_agreeing_run(
 def test_the_label_free_step_is_shown_next_to_those_of_gold_and_of_the_paper(
     tmp_path: Path,
 ) -> None:
-    # At the start, where nothing has been rewired, agreement is highest and is not believed.
+    # Agreement is highest at step 0, before rewiring, which is not a candidate.
     agreement = {0: (0.9, 0.9), 50: (0.5, 0.1), 100: (0.4, 0.4), 150: (0.1, 0.6), 200: (0.1, 0.2)}
     write_agreeing_run(tmp_path, "a", agreement)
     curves(run=["a"], out=tmp_path / "out", runs=tmp_path)

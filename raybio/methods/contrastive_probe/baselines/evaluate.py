@@ -356,18 +356,23 @@ def _generative(
         log(f"{name}: generative, query {start:,} of {len(texts):,}")
         answers += model.answers(texts[start : start + _QUERIES_PER_BLOCK])
     examples = [answers[row][:NUM_EXAMPLE_ANSWERS] for row in queries.example_rows()]
-    results = []
-    for method, remark, first_Q in (
-        (
-            "generative",
-            "compared without case and outer spaces",
-            first_hits_of_texts(answers, gold, fold),
-        ),
-        ("generative, exact", "compared letter by letter", first_hits_of_texts(answers, gold)),
-    ):
-        outcome = queries.outcome(first_Q)
-        results.append(BaselineResult(name, method, outcome, CUTOFFS, remark, examples))
-    return results
+    folded = BaselineResult(
+        model=name,
+        method="generative",
+        outcome=queries.outcome(first_hits_of_texts(answers, gold, fold)),
+        ks=CUTOFFS,
+        remark="compared without case and outer spaces",
+        examples=examples,
+    )
+    exact = BaselineResult(
+        model=name,
+        method="generative, exact",
+        outcome=queries.outcome(first_hits_of_texts(answers, gold)),
+        ks=CUTOFFS,
+        remark="compared letter by letter",
+        examples=examples,
+    )
+    return [folded, exact]
 
 
 def _truncation_remark(

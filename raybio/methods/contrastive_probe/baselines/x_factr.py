@@ -72,10 +72,6 @@ class _Beam(NamedTuple):
     token_QKM: Tensor
     log_prob_QKM: Tensor
 
-    def take(self, rows: Tensor) -> "_Beam":
-        """Return the hypotheses of some queries."""
-        return _Beam(self.token_QKM[rows], self.log_prob_QKM[rows])
-
 
 def predict_answers(
     queries: Sequence[np.ndarray],
