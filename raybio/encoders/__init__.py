@@ -1,0 +1,1 @@
+"""Transformers that methods share: loading, tokens, pooling, export."""

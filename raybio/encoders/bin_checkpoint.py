@@ -1,7 +1,7 @@
-"""Convert a checkpoint whose weights are published as ``pytorch_model.bin`` alone.
+"""Convert a checkpoint whose weights are published as ``pytorch_model.bin`` only.
 
-``encoder.source`` takes safetensors. PubMedBERT, BlueBERT, CharacterBERT and other checkpoints of
-their age are pickles. Fetch one (``hf download ID --local-dir FOLDER``) and convert it once:
+``encoder.source`` takes safetensors. PubMedBERT, BlueBERT, CharacterBERT and other older
+checkpoints are pickles. Fetch one (``hf download ID --local-dir FOLDER``) and convert it once:
 
     python -m raybio.encoders.bin_checkpoint SOURCE_FOLDER OUTPUT_FOLDER
 
@@ -23,9 +23,8 @@ from raybio.core.files import atomic_folder
 
 WEIGHTS = "pytorch_model.bin"
 
-
-LEFT_OUT = {".bin", ".h5", ".msgpack", ".ot", ".ckpt", ".safetensors", ".pt", ".pkl"}
-
+SKIPPED_SUFFIXES = {".bin", ".h5", ".msgpack", ".ot", ".ckpt", ".safetensors", ".pt", ".pkl"}
+"""Files of weights, which are not copied."""
 
 _TORCH_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 
@@ -52,7 +51,8 @@ def convert_bin_checkpoint(source_dir: str | Path, out_dir: str | Path) -> Path:
     with atomic_folder(Path(out_dir)) as folder:
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         for file in source.iterdir():
-            if file.is_file() and file.suffix not in LEFT_OUT and not file.name.startswith("."):
+            is_hidden = file.name.startswith(".")
+            if file.is_file() and file.suffix not in SKIPPED_SUFFIXES and not is_hidden:
                 shutil.copyfile(file, folder / file.name)
     return Path(out_dir)
 
@@ -65,7 +65,7 @@ def _torch_name(name: str) -> str:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a pickled checkpoint by name; anything else in it is refused.
+    """Return the tensors of a pickled checkpoint by name; refuse anything else in it.
 
     Raises:
         DataError: if the file is missing, damaged, or no mapping of names to tensors.
@@ -73,8 +73,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # Torch's restricted unpickler stumbles over damaged bytes with whatever exception comes
-        # first.
+        # The restricted unpickler of torch raises any kind of exception for damaged bytes.
         reason = " ".join(str(error).split())[:200]
         raise DataError(
             f"{path}: cannot be read as a file of tensors ({reason}). Download it again."
@@ -92,7 +91,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def convert_command(
     module: str, convert: Callable[[str, str], Path], folders: Sequence[str]
 ) -> str | None:
-    """Run ``python -m MODULE SOURCE OUTPUT``; return the error message, None if the conversion succeeded."""
+    """Run ``python -m MODULE SOURCE OUTPUT``; return the error message, None on success."""
     if len(folders) != 2:
         return f"usage: python -m {module} SOURCE_FOLDER OUTPUT_FOLDER"
     try:

@@ -1,4 +1,4 @@
-"""Where encoders come from: a folder or a hub id, and one error that says why neither loads."""
+"""Sources of encoders: a folder or a hub id, with one error that says why neither loads."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> Any:
-    """``auto.from_pretrained`` (such as ``AutoModel``'s) of a folder or a hub id, never with code that comes along.
+    """Call ``auto.from_pretrained`` (such as ``AutoModel``'s) on a source, without foreign code.
 
     Raises:
         ConfigError: if the source cannot be found, reached or read; it says what to do.
     """
-    place = _place(source)
+    location = _folder_or_hub_id(source)
     try:
-        return auto.from_pretrained(place, revision=revision, trust_remote_code=False, **options)
+        return auto.from_pretrained(location, revision=revision, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError) as error:
         reason = str(error)
     raise _unloadable(source, reason)
@@ -40,10 +40,10 @@ def load_pretrained(auto: Any, source: str, revision: str, **options: Any) -> An
 def load_weights(
     auto: Any, source: str, revision: str, **options: Any
 ) -> tuple[PreTrainedModel, list[str]]:
-    """A model in float32 with the weights of a folder or hub id, and the names of those that are not in the file.
+    """Return a model in float32 with the weights of a source, and the names of missing weights.
 
-    What is in the file and not in the model, such as another task's head, is passed over without a
-    word.
+    Weights of the file that the model does not have, such as another task's head, are skipped
+    silently.
 
     Raises:
         ConfigError: as ``load_pretrained``, or if a weight has another shape than config.json says.
@@ -56,21 +56,22 @@ def load_weights(
             use_safetensors=True,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # refused below, in our words
+            ignore_mismatched_sizes=True,  # refused below, with our message
             **options,
         )
     if mismatched := sorted(report["mismatched_keys"]):
-        name, found, wanted = mismatched[0]
+        name, file_shape, config_shape = mismatched[0]
         raise _unloadable(
             source,
-            f"{name} has shape {tuple(found)} in the file, and config.json wants {tuple(wanted)}",
+            f"{name} has shape {tuple(file_shape)} in the file, and config.json wants "
+            f"{tuple(config_shape)}",
         )
     return model, sorted(report["missing_keys"])
 
 
 @contextmanager
 def _without_load_report() -> Iterator[None]:
-    """Keep back transformers' bar, and its table of weights left out or missing, which its caller judges."""
+    """Hide transformers' progress bar and its table of missing weights, which the caller checks."""
     log = logging.getLogger("transformers.modeling_utils")
 
     def is_no_report(record: logging.LogRecord) -> bool:
@@ -88,7 +89,7 @@ def _without_load_report() -> Iterator[None]:
 
 
 def check_source(source: str, revision: str) -> None:
-    """Refuse a source that is not there, before anything is loaded or started; the hub is asked once and not again.
+    """Refuse a source that does not exist, before anything is loaded; query the hub only once.
 
     Raises:
         ConfigError: if a folder lacks config.json or safetensors, or a hub id is unknown or cannot
@@ -96,60 +97,56 @@ def check_source(source: str, revision: str) -> None:
     """
     if source == SCRATCH:
         return
-    place = Path(_place(source))
-    if place.is_dir():
+    folder = Path(_folder_or_hub_id(source))
+    if folder.is_dir():
         for pattern in ("config.json", "*.safetensors"):
             # A sentence-transformers folder may have its transformer one level down.
-            if not [*place.glob(pattern), *place.glob(f"*/{pattern}")]:
+            if not [*folder.glob(pattern), *folder.glob(f"*/{pattern}")]:
                 raise _unloadable(source, f"there is no {pattern} in it")
         return
     names = ("config.json", "modules.json")
-    if any(
-        isinstance(try_to_load_from_cache(source, name, revision=revision), str) for name in names
-    ):
-        return
+    for name in names:
+        if isinstance(try_to_load_from_cache(source, name, revision=revision), str):
+            return
     reason = f"the hub has no {names[0]} of it at revision {revision!r}"
     try:
-        # Loading would try again for half a minute where there is no network; this does not.
+        # Without a network, loading would retry for half a minute; this does not.
         if any(file_exists(source, name, revision=revision) for name in names):
             return
-    except Exception as error:  # of whatever library the hub's client stands on
-        reason = f"the hub could not be asked ({error})"
+    except Exception as error:  # of any library that the hub's client uses
+        reason = f"the hub could not be reached ({error})"
     raise _unloadable(source, reason)
 
 
 def fetch_file(source: str, name: str, revision: str) -> Path | None:
-    """The local path of file ``name`` of a folder or a hub id, or None if it has no such file.
+    """Return the local path of a file of a folder or a hub id; None if it has no such file.
 
-    A file that a machine without network has not cached counts as absent, with a warning.
+    Without a network, a file that is not cached counts as absent, with a warning.
 
     Raises:
         ConfigError: if the source cannot be found or reached.
     """
-    place = _place(source)
+    location = _folder_or_hub_id(source)
     absent_is_none = {
         "_raise_exceptions_for_missing_entries": False,
         "_raise_exceptions_for_connection_errors": False,
     }
     try:
-        found = cached_file(place, name, revision=revision, **absent_is_none)
+        path = cached_file(location, name, revision=revision, **absent_is_none)
     except (OSError, ValueError) as error:
-        reason = str(error)
-    else:
-        if (
-            found is None
-            and not Path(place).is_dir()
-            and try_to_load_from_cache(place, name, revision=revision) is None
-        ):
-            logger.warning(
-                "the hub cannot be asked whether %s has %s; taken as not there", source, name
-            )
-        return None if found is None else Path(found)
-    raise _unloadable(source, reason)
+        raise _unloadable(source, str(error)) from None
+    if path is not None:
+        return Path(path)
+    is_hub_id = not Path(location).is_dir()
+    if is_hub_id and try_to_load_from_cache(location, name, revision=revision) is None:
+        logger.warning(
+            "the hub cannot be reached to look for %s of %s; taken as absent", name, source
+        )
+    return None
 
 
 def require_file(source: str, name: str, revision: str) -> Path:
-    """The local path of file ``name`` of a folder or a hub id.
+    """Return the local path of a file of a folder or a hub id.
 
     Raises:
         ConfigError: if there is none, or the source cannot be found or reached; it says what to do.
@@ -160,7 +157,7 @@ def require_file(source: str, name: str, revision: str) -> Path:
     return path
 
 
-def _place(source: str) -> str:
+def _folder_or_hub_id(source: str) -> str:
     check_local(source, "encoder.source")
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -174,9 +171,13 @@ def _place(source: str) -> str:
 
 
 def _unloadable(source: str, reason: str) -> ConfigError:
-    if Path(source).expanduser().is_dir():
-        advice = "The folder must be one that save_pretrained writes: config.json, model.safetensors and the tokenizer."
-        if (Path(source).expanduser() / "pytorch_model.bin").exists():
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        advice = (
+            "The folder must be one that save_pretrained writes: config.json, model.safetensors "
+            "and the tokenizer."
+        )
+        if (folder / "pytorch_model.bin").exists():
             advice = (
                 "Its weights are a pickle, which is not loaded; convert it once: python -m "
                 f"raybio.encoders.bin_checkpoint {source} OUTPUT_FOLDER"
@@ -186,7 +187,7 @@ def _unloadable(source: str, reason: str) -> ConfigError:
             "If it is meant to be a folder, there is none of that name here. If this machine has "
             f"no network, fetch it elsewhere with `hf download {source} --local-dir FOLDER` and "
             "set encoder.source=FOLDER, or copy a filled hub cache here and set HF_HUB_OFFLINE=1. "
-            "If it is there as pytorch_model.bin alone, convert that folder with `python -m "
+            "If it has pytorch_model.bin only, convert that folder with `python -m "
             "raybio.encoders.bin_checkpoint FOLDER OUTPUT_FOLDER`."
         )
     return ConfigError(
@@ -208,10 +209,16 @@ def check_complete(source: str, missing: list[str]) -> None:
 
 
 def model_names(models: Sequence[str]) -> dict[str, str]:
-    """Models by a short name: a run's or the last part of the path, or the whole where that is not unique."""
-    places = [Path(model).absolute() for model in models]
-    short = [place.parent.name if place.name == "export" else place.name for place in places]
-    return {
-        name if short.count(name) == 1 else model: model
-        for name, model in zip(short, models, strict=True)
-    }
+    """Return models by a short name: the run's, or the last part of the path.
+
+    A short name that is not unique is replaced by the whole path.
+    """
+    short_names = []
+    for model in models:
+        path = Path(model).absolute()
+        short_names.append(path.parent.name if path.name == "export" else path.name)
+    model_by_name = {}
+    for name, model in zip(short_names, models, strict=True):
+        is_unique = short_names.count(name) == 1
+        model_by_name[name if is_unique else model] = model
+    return model_by_name

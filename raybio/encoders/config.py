@@ -8,13 +8,12 @@ from raybio.core.config import BaseConfig
 
 Pooling = Literal["mean", "cls"]
 
-
 SCRATCH = "scratch"
 """The source of an encoder with random weights."""
 
 
 class TransformerConfig(BaseConfig):
-    """Which transformer to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+    """The transformer to train; sizes and vocabulary apply to scratch, a checkpoint has its own."""
 
     source: str = Field(
         default=SCRATCH,
@@ -57,16 +56,16 @@ class TransformerConfig(BaseConfig):
     def scratch_sizes(
         self, *, dropout: float, attention_dropout: float | None = None
     ) -> dict[str, Any]:
-        """The sizes of a model from scratch, as the configurations of BERT and ESM call them."""
+        """Return the sizes of a model from scratch under the names of BERT's and ESM's settings."""
+        if attention_dropout is None:
+            attention_dropout = dropout
         return {
             "hidden_size": self.width,
             "num_hidden_layers": self.num_layers,
             "num_attention_heads": self.num_heads,
             "intermediate_size": self.ffn_width,
             "hidden_dropout_prob": dropout,
-            "attention_probs_dropout_prob": dropout
-            if attention_dropout is None
-            else attention_dropout,
+            "attention_probs_dropout_prob": attention_dropout,
             "attn_implementation": "sdpa",
         }
 
@@ -75,10 +74,10 @@ MAX_LENGTH = 1_048_576
 
 
 class TextEncoderConfig(TransformerConfig):
-    """Which text encoder to train. Sizes and vocabulary of a checkpoint are its own; those here are for scratch."""
+    """The text encoder to train; sizes and vocabulary apply to scratch only."""
 
     default_pooling: ClassVar[Pooling] = "mean"
-    """Of ``pooling: auto`` where the source says nothing."""
+    """Pooling of ``pooling: auto`` where the source states none."""
 
     pooling: Literal["auto", "mean", "cls"] = Field(
         default="auto",
@@ -108,7 +107,7 @@ class TextEncoderConfig(TransformerConfig):
         default=None,
         ge=0.0,
         lt=1.0,
-        description="of attention alone; null: as dropout. On CPUs, whose fused attention knows "
+        description="of attention only; null: as dropout. On CPUs, whose fused attention has "
         "none, 0 saves half of a step over texts of 500 tokens",
     )
     num_layers_kept: int | None = Field(
@@ -143,6 +142,6 @@ class TextEncoderConfig(TransformerConfig):
 
 
 class ClsTextEncoderConfig(TextEncoderConfig):
-    """The same for methods whose paper takes the first token's state."""
+    """The text encoder of methods whose paper takes the first token's state."""
 
     default_pooling: ClassVar[Pooling] = "cls"

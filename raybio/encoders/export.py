@@ -17,7 +17,8 @@ from raybio.encoders.text import MASK_HEAD_FILE, TextEncoder
 _USAGE = """```python
 from sentence_transformers import SentenceTransformer
 
-embedding = SentenceTransformer("."{library_options}).encode(["Asthma in early life.", "Hypersensitivity"])
+model = SentenceTransformer("."{library_options})
+embedding = model.encode(["Asthma in early life.", "Hypersensitivity"])
 ```
 
 Without sentence_transformers:
@@ -37,7 +38,8 @@ with torch.no_grad():
 
 _POOL = {
     "cls": "embedding = states[:, 0]",
-    "mean": "token = batch.attention_mask[..., None]\nembedding = (states * token).sum(1) / token.sum(1)",
+    "mean": "token = batch.attention_mask[..., None]\n"
+    "embedding = (states * token).sum(1) / token.sum(1)",
 }
 
 
@@ -47,16 +49,16 @@ _NORMALISE = "\nembedding = torch.nn.functional.normalize(embedding)"
 def export_text_encoder(
     encoder: TextEncoder, directory: str | Path, *, card: Mapping[str, Any]
 ) -> Path:
-    """Write weights (safetensors), configuration, tokenizer and model card; an older export is replaced.
+    """Write weights, configuration, tokenizer and model card; replace an older export.
 
-    The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` gives the
-    encoder's embeddings, ``AutoModel`` and ``AutoTokenizer`` load it, and so does
-    ``encoder.source``, with its pooling and normalisation. A learned temperature is no part of it.
-    A head of masked language modelling lies beside the transformer: ``encoder.source`` goes on with
-    it, others leave it alone.
+    The folder appears whole or not at all. ``SentenceTransformer(folder).encode`` returns the
+    encoder's embeddings; ``AutoModel``, ``AutoTokenizer`` and ``encoder.source`` load the folder,
+    the last with its pooling and normalisation. A learned temperature is not exported. A head of
+    masked language modelling is a file of its own, which ``encoder.source`` reads and others
+    ignore.
 
     Args:
-        encoder: what to export; not changed.
+        encoder: the encoder; it is not changed.
         directory: the folder to write.
         card: sections of README.md by title, as values that YAML can hold; "name" is the heading.
 
@@ -91,10 +93,10 @@ def export_text_encoder(
 
 
 def _usage(encoder: TextEncoder) -> str:
-    """Code that gives the encoder's embeddings.
+    """Return code that computes the encoder's embeddings.
 
-    Architectures with a pooler are loaded without it: it is not in the file, and transformers would
-        warn of that.
+    Architectures with a pooler are loaded without it: the file does not have it, and transformers
+    would warn.
     """
     has_pooler = "add_pooling_layer" in inspect.signature(type(encoder.model).__init__).parameters
     return _USAGE.format(
@@ -105,7 +107,7 @@ def _usage(encoder: TextEncoder) -> str:
 
 
 def _plain_tokenizer(encoder: TextEncoder) -> PreTrainedTokenizerFast:
-    """The tokenizer under the name of no architecture: those rebuild themselves and forget, say, lowercasing."""
+    """Return the tokenizer without an architecture's class, which could lose its lowercasing."""
     tokenizer = encoder.tokenizer
     backend = copy.deepcopy(tokenizer.backend_tokenizer)
     backend.no_truncation()

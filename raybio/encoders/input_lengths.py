@@ -1,4 +1,4 @@
-"""How much of its input a method reads: rows that are longer than the limit, counted before training.
+"""How much of its input a method reads: rows longer than the limit, counted before training.
 
 Shape letters: N rows, C rows that are counted, T tokens of some rows end to end.
 """
@@ -15,7 +15,7 @@ from raybio.encoders.text import TextReader
 from raybio.encoders.tokenization import TokenizerSource
 
 MAX_COUNTED_TEXTS = 5_000
-"""Texts that are tokenised to be counted, which takes seconds. A larger corpus is sampled evenly."""
+"""Texts that are tokenised for counting: seconds. A larger corpus is sampled evenly."""
 
 WHOLE = 1 << 20
 """A limit that no row reaches."""
@@ -162,7 +162,7 @@ def token_lengths(texts: Sequence[str], tokenise: Tokenise) -> np.ndarray:
 def with_equal_texts(
     lengths: InputLengths, texts: ReadTexts, row_N: np.ndarray, reader: TextReader
 ) -> InputLengths:
-    """Add the number of distinct texts whose tokens equal those of another one once they are cut."""
+    """Add the number of distinct texts whose tokens equal those of another one after the cut."""
     if not lengths.num_cut:
         return lengths
     counted_texts = texts(counted_rows(row_N))

@@ -1,4 +1,4 @@
-"""The head of masked language modelling that BERT and RoBERTa share, beside encoders that need it now and then.
+"""The head of masked language modelling that BERT and RoBERTa share.
 
 Shape letters: K tokens, D width, V vocabulary.
 """
@@ -18,7 +18,6 @@ from raybio.encoders.transformer import seeded_weights
 
 logger = logging.getLogger(__name__)
 
-
 _BERT = {
     "dense.weight": "cls.predictions.transform.dense.weight",
     "dense.bias": "cls.predictions.transform.dense.bias",
@@ -26,7 +25,6 @@ _BERT = {
     "norm.bias": "cls.predictions.transform.LayerNorm.bias",
     "bias": "cls.predictions.bias",
 }
-
 
 _ROBERTA = {
     "dense.weight": "lm_head.dense.weight",
@@ -36,7 +34,6 @@ _ROBERTA = {
     "bias": "lm_head.bias",
 }
 
-
 _NAMES = {"bert": _BERT, "roberta": _ROBERTA, "xlm-roberta": _ROBERTA}
 
 
@@ -45,17 +42,17 @@ class MaskHead(nn.Module):
 
     def __init__(self, width: int, num_tokens: int, *, eps: float = 1e-12) -> None:
         super().__init__()
-        self.dense, self.norm = nn.Linear(width, width), nn.LayerNorm(width, eps=eps)
+        self.dense = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=eps)
         self.bias = nn.Parameter(torch.zeros(num_tokens))
 
     def forward(self, hidden_KD: Tensor, embedding_VD: Tensor) -> Tensor:
-        """Scores (K, V)."""
-        return nn.functional.linear(
-            self.norm(nn.functional.gelu(self.dense(hidden_KD))), embedding_VD, self.bias
-        )
+        """Return logits (K, V)."""
+        hidden_KD = self.norm(nn.functional.gelu(self.dense(hidden_KD)))
+        return nn.functional.linear(hidden_KD, embedding_VD, self.bias)
 
     def load_checkpoint_weights(self, weights: dict[str, Tensor]) -> None:
-        """Take a checkpoint's weights; tokens that were added since keep their bias of 0."""
+        """Load a checkpoint's weights; tokens added since then keep their bias of 0."""
         missing = len(self.bias) - len(weights["bias"])
         self.load_state_dict(weights | {"bias": nn.functional.pad(weights["bias"], (0, missing))})
 
@@ -67,7 +64,13 @@ def build_mask_head(
     weights: Callable[[], dict[str, Tensor] | None],
     source: str,
 ) -> MaskHead:
-    """A head over a model's word embeddings, with a checkpoint's weights, or else with some drawn from ``seed``.
+    """Return a head over a model's word embeddings, with a checkpoint's weights or random ones.
+
+    Args:
+        model: the transformer.
+        seed: of random weights.
+        weights: returns a checkpoint's weights, None if it has none.
+        source: ``encoder.source``, for messages.
 
     Raises:
         ConfigError: if the model's word embeddings are of another width than its states.
@@ -84,14 +87,14 @@ def build_mask_head(
         head = MaskHead(
             width, embedding.num_embeddings, eps=getattr(model.config, "layer_norm_eps", 1e-12)
         )
-    found = weights()
-    if found is not None:
-        head.load_checkpoint_weights({name: found[name] for name in head.state_dict()})
+    saved = weights()
+    if saved is not None:
+        head.load_checkpoint_weights({name: saved[name] for name in head.state_dict()})
     return head
 
 
 def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
-    """A checkpoint's weights for ``MaskHead``, or None if it has none; that is said in the log.
+    """Return a checkpoint's weights for ``MaskHead``; None, with a warning, if it has none.
 
     Raises:
         ConfigError: if the source cannot be found or reached.
@@ -99,19 +102,16 @@ def read_mask_head(source: str, revision: str) -> dict[str, Tensor] | None:
     if source == SCRATCH:
         return None
     # A folder of sentence-transformers with its transformer one level down has no language model.
-    is_model = (
-        not Path(source).expanduser().is_dir()
-        or (Path(source).expanduser() / "config.json").is_file()
-    )
-    names = (
-        _NAMES.get(load_pretrained(AutoConfig, source, revision).model_type) if is_model else None
-    )
+    folder = Path(source).expanduser()
+    names = None
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        names = _NAMES.get(load_pretrained(AutoConfig, source, revision).model_type)
     if names is not None:
         model, missing = load_weights(AutoModelForMaskedLM, source, revision)
         if not set(missing) & set(names.values()):
             weights = model.state_dict()
             return {own: weights[theirs].clone() for own, theirs in names.items()}
     logger.warning(
-        "%s has no language-model head that we know; it begins with random weights", source
+        "%s has no language-model head of a known kind; the head begins with random weights", source
     )
     return None

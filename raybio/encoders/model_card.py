@@ -9,17 +9,17 @@ import yaml
 def model_card(
     card: Mapping[str, Any], *, default_name: str, tags: Sequence[str], facts: str, usage: str
 ) -> str:
-    """A model card as the hub reads it: a YAML header, then what the encoder is, how to use it, and the sections.
+    """Return a model card for the hub: a YAML header, facts, usage and the sections.
 
     Args:
         card: sections by title, as values that YAML can hold; "name" is the heading.
         default_name: the heading where ``card`` has none.
         tags: for the header.
-        facts: what the encoder is, in a few sentences.
+        facts: a description of the encoder in a few sentences.
         usage: code that runs in the folder.
 
     Raises:
-        yaml.representer.RepresenterError: if a section holds something else than plain data.
+        yaml.representer.RepresenterError: if a section holds anything but plain data.
     """
     sections = [f"# {card.get('name', default_name)}", facts, usage]
     sections += [

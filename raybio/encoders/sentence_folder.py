@@ -22,15 +22,14 @@ _POOLING_BY_FLAG = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 
-
 _TRANSFORMER_FILES = ["sentence_bert_config.json"] + [
     f"sentence_{name}_config.json"
     for name in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
 
-
-# What a Transformer's file may say without changing what we compute from the same weights.
-_HONOURED = {
+# Settings of a Transformer that do not change what is computed from the same weights; a value of
+# None allows any.
+_SUPPORTED = {
     "max_seq_length": None,
     "do_lower_case": None,
     "unpad_inputs": None,
@@ -38,20 +37,19 @@ _HONOURED = {
     "module_output_name": "token_embeddings",
 }
 
-
 _READ_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 
 
 @dataclass(frozen=True)
 class SentenceFolder:
-    """What a sentence-transformers folder says about turning texts into embeddings.
+    """How a sentence-transformers folder turns texts into embeddings.
 
     Attributes:
-        subfolder: where in it the transformer and its tokenizer lie, "" for the folder itself.
-        pooling: "mean" over all real tokens or "cls"; None where only the transformer was asked
-            for.
+        subfolder: the folder in it with transformer and tokenizer, "" for the folder itself.
+        pooling: "mean" over all real tokens or "cls"; None where only the transformer was read.
         is_normalised: whether embeddings are scaled to length 1.
-        max_tokens: where texts are cut, special tokens included; None: the tokenizer's own limit.
+        max_tokens: maximum tokens of a text, special ones included; None: the tokenizer's own
+            limit.
         lowercase: whether texts are lowercased before the tokenizer sees them.
     """
 
@@ -65,39 +63,37 @@ class SentenceFolder:
 def read_sentence_folder(
     source: str, revision: str, *, with_head: bool = True
 ) -> SentenceFolder | None:
-    """What the folder or hub id says, or None if it is no sentence-transformers one.
+    """Read a sentence-transformers folder or hub id; None if it is of another kind.
 
     Args:
         source: a folder or hub id.
         revision: of a hub id.
-        with_head: read pooling and normalisation too, and refuse what else follows the transformer.
+        with_head: read pooling and normalisation too, and refuse other modules.
 
     Raises:
-        ConfigError: if the source cannot be reached, its files are malformed, or a module cannot be
-            honoured.
+        ConfigError: if the source cannot be reached, its files are malformed, or a module is not
+            supported.
     """
     reader = _Reader(source, revision)
     modules = reader.json("modules.json")
     if modules is None:
         return None
-    kinds = (
-        [reader.kind(module) for module in modules]
-        if isinstance(modules, list) and modules
-        else [""]
-    )
+    kinds = [""]
+    if isinstance(modules, list) and modules:
+        kinds = [reader.kind(module) for module in modules]
     if kinds[0] != "Transformer":
         raise reader.refusal(
             f"modules.json begins with {kinds[0] or 'nothing'}; want a Transformer"
         )
     subfolder = reader.path(modules[0])
-    about_text = reader.transformer(subfolder)
+    settings = reader.transformer(subfolder)
     pooling: Pooling | None = None
     if with_head:
         foreign = [kind for kind in kinds[1:] if kind not in ("Pooling", "Normalize")]
         if foreign or kinds[1:] not in (["Pooling"], ["Pooling", "Normalize"]):
             raise reader.refusal(
                 f"modules.json lists {', '.join(kinds)}; {foreign[0] if foreign else 'this order'} "
-                "cannot be honoured, want Transformer, Pooling and perhaps Normalize"
+                "is not supported, want Transformer, Pooling and perhaps Normalize"
             )
         reader.check_prompt_and_kind()
         pooling = reader.pooling(reader.path(modules[1]))
@@ -107,18 +103,21 @@ def read_sentence_folder(
         subfolder,
         pooling,
         is_normalised=with_head and len(kinds) == 3,
-        max_tokens=about_text.get("max_seq_length"),
-        lowercase=bool(about_text.get("do_lower_case", False)),
+        max_tokens=settings.get("max_seq_length"),
+        lowercase=bool(settings.get("do_lower_case", False)),
     )
 
 
 def write_sentence_files(
     folder: Path, *, width: int, pooling: Pooling, max_tokens: int, is_normalised: bool = False
 ) -> None:
-    """Beside a model and its tokenizer, the files by which ``SentenceTransformer(folder)`` pools as we do."""
+    """Write the files by which ``SentenceTransformer(folder)`` pools as this package does.
+
+    The folder holds a model and its tokenizer already.
+    """
     kinds = ["Transformer", "Pooling"] + (["Normalize"] if is_normalised else [])
     paths = ["", "1_Pooling", "2_Normalize"]
-    # The names that sentence_transformers understands in all versions from 2 to 6.
+    # Names that all versions of sentence_transformers from 2 to 6 know.
     files: dict[str, Any] = {
         "modules.json": [
             {
@@ -149,15 +148,15 @@ class _Reader:
     revision: str
 
     def refusal(self, reason: str) -> ConfigError:
-        """The error that something cannot be honoured."""
+        """Return the error for something that is not supported."""
         return ConfigError(
             f"encoder.source {self.source!r}: {reason}. Choose another source, or set "
             "encoder.pooling and "
-            "encoder.normalise to take its transformer alone (a command may have --pooling for it)."
+            "encoder.normalise to take its transformer only (a command may have --pooling for it)."
         )
 
     def json(self, name: str) -> Any:
-        """The content of a JSON file, None if it is not there."""
+        """Return the content of a JSON file; None if it does not exist."""
         path = fetch_file(self.source, name, self.revision)
         if path is None:
             return None
@@ -165,11 +164,11 @@ class _Reader:
             return json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"encoder.source {self.source!r}: {name} is not readable JSON ({error})"
+                f"encoder.source {self.source!r}: {name} is not valid JSON ({error})"
             ) from None
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """The content of a JSON file that must hold a mapping, empty if it is not there."""
+        """Return the content of a JSON file with a mapping; empty if it does not exist."""
         content = self.json(name)
         if content is not None and not isinstance(content, dict):
             raise ConfigError(
@@ -179,7 +178,7 @@ class _Reader:
         return content or {}
 
     def kind(self, module: Any) -> str:
-        """The name of a stock module's class; that of foreign code with its package."""
+        """Return the class name of a stock module, or the whole dotted name of foreign code."""
         kind = module.get("type") if isinstance(module, dict) else None
         if not isinstance(kind, str):
             raise ConfigError(
@@ -188,13 +187,13 @@ class _Reader:
             )
         if module.get("kwargs"):
             raise self.refusal(
-                f"modules.json gives {kind} the arguments {module['kwargs']!r}, which we cannot "
-                "honour"
+                f"modules.json gives {kind} the arguments {module['kwargs']!r}, which are "
+                "not supported"
             )
         return kind.rpartition(".")[2] if kind.startswith("sentence_transformers.") else kind
 
     def path(self, module: dict[str, Any]) -> str:
-        """A module's folder inside the source."""
+        """Return a module's folder inside the source."""
         path = module.get("path", "")
         if (
             not isinstance(path, str)
@@ -208,22 +207,22 @@ class _Reader:
         return path
 
     def transformer(self, subfolder: str) -> dict[str, Any]:
-        """What is said about the texts: max_seq_length and do_lower_case."""
+        """Return the settings of the Transformer, such as max_seq_length and do_lower_case."""
         for name in _TRANSFORMER_FILES:
             settings = self.mapping(_join(subfolder, name))
             if settings:
                 break
         for key, value in settings.items():
-            if not value or (key in _HONOURED and _HONOURED[key] in (None, value)):
+            if not value or (key in _SUPPORTED and _SUPPORTED[key] in (None, value)):
                 continue
-            # Messages and images may be read in other ways; texts are what we give.
+            # Messages and images may be read in other ways; only texts are read here.
             if (
                 key == "modality_config"
                 and isinstance(value, dict)
                 and value.get("text") == _READ_TEXT
             ):
                 continue
-            raise self.refusal(f"its Transformer has {key} {value!r}, which we cannot honour")
+            raise self.refusal(f"its Transformer has {key} {value!r}, which is not supported")
         max_tokens = settings.get("max_seq_length")
         if max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
             raise ConfigError(
@@ -233,7 +232,7 @@ class _Reader:
         return settings
 
     def pooling(self, path: str) -> Pooling:
-        """How the Pooling module in ``path`` pools."""
+        """Return the pooling of the Pooling module in ``path``."""
         settings = self.mapping(_join(path, "config.json"))
         modes = settings.get("pooling_mode")
         if modes is None:
@@ -248,7 +247,7 @@ class _Reader:
         raise self.refusal(f"its Pooling is {' + '.join(map(str, modes))}; want mean or cls")
 
     def check_normalize(self, path: str) -> None:
-        """Refuse a Normalize module that scales something else than embeddings."""
+        """Refuse a Normalize module that scales anything but embeddings."""
         for key, value in self.mapping(_join(path, "config.json")).items():
             if value != "sentence_embedding":
                 raise self.refusal(f"its Normalize has {key} {value!r}; want sentence_embedding")
@@ -263,7 +262,7 @@ class _Reader:
         prompt = (settings.get("prompts") or {}).get(name)
         if prompt:
             raise self.refusal(
-                f"it puts the prompt {prompt!r} before every text, which we cannot honour"
+                f"it puts the prompt {prompt!r} before every text, which is not supported"
             )
 
 

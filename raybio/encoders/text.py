@@ -1,6 +1,6 @@
-"""Text encoders: any transformer of words, from scratch, from a folder or from the hub, pooled to one embedding.
+"""Text encoders: a transformer from scratch, a folder or the hub, pooled to one embedding a text.
 
-Shape letters: R texts, L padded length, D width.
+Shape letters: R texts, L padded length, D width, K tokens, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -31,22 +31,20 @@ from raybio.encoders.word_tokenizer import build_character_tokenizer, build_word
 from raybio.ops.similarity import at_least_fp32, normalise
 
 MASK_HEAD_FILE = "mask_head.safetensors"
-"""Of an export: the head of masked language modelling, for those who train on."""
+"""File of an export with the head of masked language modelling, for further training."""
 
 
 class TextEncoder(Encoder):
-    """A transformer that embeds whole texts; an ``raybio.core.interfaces.Encoder``.
+    """A transformer that embeds whole texts.
 
-    An embedding does not depend on the other texts of a batch, nor on how far it is padded (on the
-    right).
+    An embedding does not depend on the other texts of a batch, nor on the padding (on the right).
 
     Attributes:
         model: the ``transformers`` model.
-        tokenizer: how texts become its token ids.
-        width: D, numbers in an embedding.
+        tokenizer: turns texts into token ids.
+        width: D, dimensions of an embedding.
         pad_id: token id of padding.
-        max_tokens: longest text it can read, special tokens included; longer ones are to be cut to
-            it.
+        max_tokens: maximum tokens of a text, special ones included; callers cut longer texts.
         pooling: "mean" or "cls".
         is_normalised: whether embeddings have length 1.
         log_temperature: natural logarithm of a learned temperature, or None; see
@@ -66,7 +64,7 @@ class TextEncoder(Encoder):
         pooling: Pooling = "mean",
         is_normalised: bool = False,
     ):
-        """Wrap any ``transformers`` model that gives last hidden states."""
+        """Wrap any ``transformers`` model with last hidden states."""
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
@@ -79,12 +77,11 @@ class TextEncoder(Encoder):
         self.mask_head = None
         for name, parameter in model.named_parameters():
             if "pooler" in name.split("."):
-                # It takes no part in an embedding; frozen, no optimiser or gradient sum waits for
-                # it.
+                # Embeddings do not use it. Frozen, it stays out of the optimiser and gradient sums.
                 parameter.requires_grad_(False)
 
     def forward(self, tokens: PaddedTokens) -> Encoded:
-        """Last hidden states (R, L, D) and embeddings (R, D), these in float32 or wider.
+        """Return hidden states (R, L, D), and embeddings (R, D) in float32 or wider.
 
         Raises:
             DataError: if a text is longer than ``max_tokens``.
@@ -96,10 +93,12 @@ class TextEncoder(Encoder):
             embedding_RD = at_least_fp32(hidden_RLD[:, 0])
         else:
             embedding_RD = mean_over(hidden_RLD, tokens.mask_RL)
-        return Encoded(hidden_RLD, normalise(embedding_RD) if self.is_normalised else embedding_RD)
+        if self.is_normalised:
+            embedding_RD = normalise(embedding_RD)
+        return Encoded(hidden_RLD, embedding_RD)
 
     def token_logits(self, hidden_KD: Tensor) -> Tensor:
-        """Scores (K, V) of the vocabulary.
+        """Return logits (K, V) of the vocabulary.
 
         Raises:
             NotImplementedError: before ``add_mask_head``.
@@ -111,11 +110,11 @@ class TextEncoder(Encoder):
         return self.mask_head(hidden_KD, self.model.get_input_embeddings().weight)
 
     def add_mask_head(self, config: TextEncoderConfig, *, seed: int) -> None:
-        """Add a head of masked language modelling whose last map is the word embeddings' own.
+        """Add a head of masked language modelling, tied to the word embeddings.
 
-        Its weights are those of the source, be it a language model or an export with its head
-        beside it; where that has none, or layers were left out between the two, they are drawn from
-        ``seed``.
+        Its weights are the source's, a language model or an export with its head. They are drawn
+        from ``seed`` where the source has no head, or where ``num_layers_kept`` removes layers
+        below it.
 
         Raises:
             ConfigError: if the tokenizer has no mask token, or the model cannot have such a head.
@@ -127,23 +126,21 @@ class TextEncoder(Encoder):
             )
 
         def weights() -> dict[str, Tensor] | None:
+            if config.num_layers_kept is not None:
+                return None
             path = Path(config.source).expanduser() / MASK_HEAD_FILE
-            return (
-                load_file(path)
-                if path.is_file()
-                else read_mask_head(config.source, config.revision)
-            )
+            if path.is_file():
+                return load_file(path)
+            return read_mask_head(config.source, config.revision)
 
-        is_whole = config.num_layers_kept is None
         self.mask_head = build_mask_head(
-            self.model,
-            seed=seed,
-            weights=weights if is_whole else lambda: None,
-            source=config.source,
+            self.model, seed=seed, weights=weights, source=config.source
         )
 
     def learn_temperature(self, initial: float) -> None:
-        """Make the temperature of a contrastive loss a parameter; it is in checkpoints and not in exports.
+        """Make the temperature of a contrastive loss a parameter.
+
+        Checkpoints contain it, exports do not.
 
         Raises:
             ValueError: if ``initial`` is not above 0.
@@ -154,7 +151,7 @@ class TextEncoder(Encoder):
         self.log_temperature = nn.Parameter(torch.tensor(float(initial), device=device).log())
 
     def check_length(self, num_tokens: int) -> None:
-        """Refuse texts of ``num_tokens`` tokens that have no positions; call it before training with the longest.
+        """Refuse a text without positions for its tokens; call it for the longest one.
 
         Raises:
             DataError: if ``num_tokens`` is more than ``max_tokens``.
@@ -168,11 +165,11 @@ class TextEncoder(Encoder):
 
 
 def check_text_encoder(config: TextEncoderConfig) -> None:
-    """Refuse a checkpoint that is not there or does not fit the settings; no weights are read.
+    """Refuse a checkpoint that does not exist or does not fit, without reading weights.
 
     Raises:
         ConfigError: if it cannot be found or reached, is no text encoder, has fewer layers than
-            ``num_layers_kept``, or no dropout that could be set.
+            ``num_layers_kept``, or has no dropout to set.
     """
     check_source(config.source, config.revision)
     if config.source != SCRATCH:
@@ -186,15 +183,15 @@ def check_text_encoder(config: TextEncoderConfig) -> None:
 def build_text_encoder(
     config: TextEncoderConfig, *, seed: int, count_by_word: Mapping[str, int] | None = None
 ) -> TextEncoder:
-    """The encoder that ``config`` describes, on the CPU in float32, in training mode.
+    """Build the encoder of ``config``, on the CPU in float32, in training mode.
 
-    Random weights depend on ``seed`` alone, and torch's global generators are left as they were.
+    Random weights depend on ``seed`` only, and torch's global generators stay unchanged.
 
     Args:
         config: the settings.
         seed: of random weights.
-        count_by_word: how often the corpus has its words; scratch makes its tokenizer of them, a
-            checkpoint brings its own.
+        count_by_word: frequencies of the words of the corpus, from which scratch makes its
+            tokenizer; a checkpoint has its own.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is no usable text encoder.
@@ -219,7 +216,11 @@ def build_text_encoder(
             )
     fit_model(model, config, len(tokenizer))
     _check_padding(config, model, tokenizer)
-    head = checkpoint.head if checkpoint else None
+    if config.normalise == "auto":
+        head = checkpoint.head if checkpoint else None
+        is_normalised = head is not None and head.is_normalised
+    else:
+        is_normalised = config.normalise
     encoder = TextEncoder(
         model,
         tokenizer,
@@ -230,9 +231,7 @@ def build_text_encoder(
             stated=_stated_pooling(config, checkpoint),
             default=config.default_pooling,
         ),
-        is_normalised=config.normalise
-        if config.normalise != "auto"
-        else bool(head and head.is_normalised),
+        is_normalised=is_normalised,
     )
     return encoder.train()
 
@@ -251,8 +250,7 @@ def _stated_pooling(config: TextEncoderConfig, checkpoint: TextCheckpoint | None
     try:
         folder = read_sentence_folder(config.source, config.revision)
     except ConfigError:
-        # Modules that cannot be honoured: the setting is there to take the transformer without
-        # them.
+        # Its modules are not supported; the setting exists to take the transformer without them.
         return None
     return folder.pooling if folder else None
 
@@ -261,9 +259,9 @@ class TextReader(NamedTuple):
     """How an encoder reads texts.
 
     Attributes:
-        tokenizer: how texts become its token ids.
-        max_tokens: longest text it reads, special tokens included: ``max_length`` or fewer.
-        num_positions: most tokens that it has positions for, whatever ``max_length`` says.
+        tokenizer: turns texts into token ids.
+        max_tokens: maximum tokens of a text, special ones included: ``max_length`` or fewer.
+        num_positions: tokens that the encoder has positions for, with any ``max_length``.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -272,18 +270,18 @@ class TextReader(NamedTuple):
 
 
 def text_reader(config: TextEncoderConfig, *, count_by_word: Mapping[str, int]) -> TextReader:
-    """Return how the encoder of ``config`` reads texts; no weights are loaded.
+    """Return how the encoder of ``config`` reads texts, without loading weights.
 
     Raises:
         ConfigError: if the source cannot be found or reached, or is no usable text encoder.
     """
     if config.source == SCRATCH:
         tokenizer = _fresh_tokenizer(config, count_by_word)
-        max_tokens = _wanted_length(config, tokenizer)
+        max_tokens = _length_limit(config, tokenizer)
         return TextReader(tokenizer, max_tokens, max_tokens)
     checkpoint = _checkpoint(config)
     tokenizer = checkpoint.load_tokenizer()
-    with torch.device("meta"):  # its shapes alone: positions are counted from the table that it has
+    with torch.device("meta"):  # shapes are enough: positions are counted from its table
         model = AutoModel.from_config(checkpoint.load_config())
     max_tokens = _max_tokens(config, model, tokenizer, checkpoint)
     return TextReader(tokenizer, max_tokens, min([*_positions(model), MAX_LENGTH]))
@@ -302,7 +300,7 @@ def _fresh_model(config: TextEncoderConfig, tokenizer: PreTrainedTokenizerFast) 
     sizes = BertConfig(
         **config.scratch_sizes(dropout=dropout, attention_dropout=config.attention_dropout),
         vocab_size=len(tokenizer),
-        max_position_embeddings=_wanted_length(config, tokenizer),
+        max_position_embeddings=_length_limit(config, tokenizer),
         pad_token_id=tokenizer.pad_token_id,
     )
     return BertModel(sizes, add_pooling_layer=False)
@@ -319,7 +317,7 @@ def _check_padding(
         )
     table = position_table(model)
     if table is not None and table.padding_idx not in (None, tokenizer.pad_token_id):
-        # RoBERTa and its kin number the positions of all tokens but this one.
+        # RoBERTa and its variants number the positions of all tokens except padding.
         raise ConfigError(
             f"encoder.source {config.source!r}: its tokenizer pads with id "
             f"{tokenizer.pad_token_id} and its model takes {table.padding_idx} for padding. They "
@@ -333,7 +331,7 @@ def _max_tokens(
     tokenizer: PreTrainedTokenizerFast,
     checkpoint: TextCheckpoint | None,
 ) -> int:
-    limits = [_wanted_length(config, tokenizer, checkpoint), *_positions(model)]
+    limits = [_length_limit(config, tokenizer, checkpoint), *_positions(model)]
     # A tokenizer without a limit gives 1e30.
     if min(limits) > MAX_LENGTH:
         raise ConfigError(
@@ -344,18 +342,17 @@ def _max_tokens(
 
 
 def _positions(model: PreTrainedModel) -> list[int]:
-    """What limits the tokens that a model has positions for; nothing if nothing is known to."""
+    """Return the known limits of the number of positions of a model; empty if there is none."""
     stated = getattr(model.config, "max_position_embeddings", None) or 0
     limits = [stated] if stated > 0 else []
     table = position_table(model)
     if table is not None:
-        limits.append(
-            table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
-        )
+        num_reserved = 0 if table.padding_idx is None else table.padding_idx + 1
+        limits.append(table.num_embeddings - num_reserved)
     return limits
 
 
-def _wanted_length(
+def _length_limit(
     config: TextEncoderConfig,
     tokenizer: PreTrainedTokenizerFast,
     checkpoint: TextCheckpoint | None = None,

@@ -1,4 +1,4 @@
-"""Text encoders that others trained, from a folder or the hub: safetensors only, no foreign code."""
+"""Trained text encoders from a folder or the hub: safetensors only, without foreign code."""
 
 import inspect
 from collections.abc import Sequence
@@ -23,7 +23,6 @@ from raybio.encoders.tokenization import TokenizerSource
 
 _ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 
-
 _DROPOUTS = (
     "hidden_dropout_prob",
     "dropout",
@@ -35,12 +34,12 @@ _DROPOUTS = (
 
 @dataclass(frozen=True)
 class TextCheckpoint:
-    """A source of a text encoder.
+    """A trained text encoder before loading.
 
     Attributes:
         source: a folder or hub id.
         revision: of a hub id.
-        head: what follows the transformer, None for a plain checkpoint.
+        head: the modules after the transformer; None for a plain checkpoint.
     """
 
     source: str
@@ -48,7 +47,7 @@ class TextCheckpoint:
     head: SentenceFolder | None
 
     def load_tokenizer(self) -> PreTrainedTokenizerFast:
-        """Its fast tokenizer.
+        """Return its fast tokenizer.
 
         Raises:
             ConfigError: if it cannot be found or reached, or is not a fast one.
@@ -59,7 +58,7 @@ class TextCheckpoint:
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(
                 f"encoder.source {self.source!r}: its tokenizer is a {type(tokenizer).__name__}, "
-                "want a fast one. Convert it with transformers and save it beside the weights: "
+                "want a fast one. Convert it with transformers and save it next to the weights: "
                 "tokenizer.json is what is needed."
             )
         if self.head and self.head.lowercase:
@@ -75,12 +74,12 @@ class TextCheckpoint:
         attention_dropout: float | None = None,
         num_layers: int | None = None,
     ) -> PreTrainedModel:
-        """Its transformer in float32, without heads.
+        """Return its transformer in float32, without heads.
 
         Args:
-            dropout: in place of its own; None: its own.
-            attention_dropout: of attention alone; None: as ``dropout`` says.
-            num_layers: how many of its layers are kept, from the first on; None: all.
+            dropout: replaces its own; None: its own.
+            attention_dropout: of attention only; None: as ``dropout``.
+            num_layers: number of its first layers that are kept; None: all.
 
         Raises:
             ConfigError: if it cannot be found or reached, is no encoder, lacks weights, or has
@@ -89,8 +88,8 @@ class TextCheckpoint:
         config = self.load_config(num_layers, dropout=dropout, attention_dropout=attention_dropout)
         model_class = MODEL_MAPPING[type(config)]
         has_pooler = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
-        # The fused attention of torch is what transformers takes by itself, for architectures that
-        # can (MPNet cannot).
+        # transformers takes the fused attention of torch by default, for architectures that support
+        # it (MPNet does not).
         model, missing = load_weights(
             AutoModel,
             self.source,
@@ -109,7 +108,7 @@ class TextCheckpoint:
         dropout: float | None = None,
         attention_dropout: float | None = None,
     ) -> PreTrainedConfig:
-        """Return the settings of its transformer with those of ``load_model`` put in; no weights are read.
+        """Return the settings of its transformer, changed as for ``load_model``; read no weights.
 
         Raises:
             ConfigError: if it cannot be found or reached, is no encoder, has fewer layers, or no
@@ -141,33 +140,38 @@ class TextCheckpoint:
             )
 
     def _cut(self, config: PreTrainedConfig, num_layers: int) -> None:
-        has = getattr(config, "num_hidden_layers", None)
-        if has is None or num_layers > has:
+        available = getattr(config, "num_hidden_layers", None)
+        if available is None or num_layers > available:
             raise ConfigError(
                 f"encoder.num_layers_kept is {num_layers}, and encoder.source {self.source!r} of "
-                f"type {config.model_type} has {has or 'no stated number of'} layers; want at most "
-                "as many"
+                f"type {config.model_type} has {available or 'no stated number of'} layers; want "
+                "at most as many"
             )
         config.num_hidden_layers = num_layers
 
     def _set_dropout(
         self, config: PreTrainedConfig, setting: str, share: float, names: tuple[str, ...]
     ) -> None:
-        found = [name for name in names if hasattr(config, name)]
-        if not found:
+        known_names = [name for name in names if hasattr(config, name)]
+        if not known_names:
             raise ConfigError(
                 f"encoder.{setting} is {share}, and encoder.source {self.source!r} of type "
                 f"{config.model_type} has no such dropout that we know. Set encoder.{setting}=null"
             )
-        for name in found:
+        for name in known_names:
             setattr(config, name, share)
 
 
 def read_checkpoint(source: str, revision: str, *, with_head: bool) -> TextCheckpoint:
-    """What ``source`` is, without its weights; ``with_head``: pooling and normalisation are to be its own.
+    """Return a source without reading its weights.
+
+    Args:
+        source: a folder or hub id.
+        revision: of a hub id.
+        with_head: whether to read its pooling and normalisation too.
 
     Raises:
-        ConfigError: if it cannot be found or reached, or holds modules that cannot be honoured.
+        ConfigError: if it cannot be found or reached, or has modules that are not supported.
     """
     return TextCheckpoint(
         source, revision, read_sentence_folder(source, revision, with_head=with_head)
@@ -175,12 +179,12 @@ def read_checkpoint(source: str, revision: str, *, with_head: bool) -> TextCheck
 
 
 def token_counts(source: str, texts: Sequence[str]) -> list[int]:
-    """Tokens of each text by a model's own tokenizer, special ones left out.
+    """Return the number of tokens of each text by a model's own tokenizer, without special ones.
 
     Raises:
         ConfigError: if the tokenizer cannot be found or reached, or is not a fast one.
     """
-    # A checkpoint's tokenizer may pad and cut; its source does neither.
+    # A checkpoint's tokenizer may pad and cut; a ``TokenizerSource`` does neither.
     plain = TokenizerSource.of(read_checkpoint(source, "main", with_head=False).load_tokenizer())
     encoded = Tokenizer.from_str(plain.json).encode_batch_fast(
         list(texts), add_special_tokens=False
@@ -189,7 +193,7 @@ def token_counts(source: str, texts: Sequence[str]) -> list[int]:
 
 
 def position_table(model: PreTrainedModel) -> nn.Embedding | None:
-    """The embeddings of absolute positions, None for a model with rotary or relative ones."""
+    """Return the embeddings of absolute positions; None for rotary or relative positions."""
     for name, module in model.named_modules():
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
             return module

@@ -14,22 +14,18 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from tokenizers import (
-    Encoding,
-    Tokenizer,
-)
+from tokenizers import Encoding, Tokenizer
 
 from raybio.core.batch import IGNORED_LABEL, TokenBatch
 from raybio.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    # Only for annotations: processes that collate do without transformers.
+    # For annotations only: processes that collate do not import transformers.
     from transformers import PreTrainedTokenizerFast
 
 TEXTS_AT_ONCE = 4096
 
-
-# A fork of a process that has tokenised in parallel would warn, and then do what is asked for here.
+# A fork of a process that has tokenised in parallel would warn, and then set exactly this.
 os.register_at_fork(after_in_child=lambda: os.environ.setdefault("TOKENIZERS_PARALLELISM", "false"))
 
 
@@ -38,12 +34,12 @@ class TokenizerSource:
     """A tokenizer as plain text: small to pickle, and built once in each process that uses it.
 
     Attributes:
-        json: the Rust tokenizer's own JSON, without truncation and padding.
+        json: JSON of the Rust tokenizer, without truncation and padding.
         pad_id: token id of padding, None if it has none.
-        mask_id: token id of a masked word, None if it has none.
+        mask_id: token id of the mask, None if it has none.
         special_ids: ids of all special tokens, ascending.
         vocabulary_size: one more than the largest token id.
-        cut: the side at which texts that are too long lose tokens.
+        cut: the side at which longer texts are cut.
     """
 
     json: str
@@ -55,7 +51,7 @@ class TokenizerSource:
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerFast") -> "TokenizerSource":
-        """The source of a ``transformers`` tokenizer."""
+        """Return the source of a ``transformers`` tokenizer."""
         return cls(
             json=_canonical_json(tokenizer.backend_tokenizer),
             pad_id=tokenizer.pad_token_id,
@@ -67,21 +63,20 @@ class TokenizerSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 hex digits that change with anything that changes the tokens of a text, cutting and padding excepted."""
+        """64 hex digits of everything that determines tokens, except cut and padding."""
         return hashlib.sha256(f"{self.json}\n{list(self.special_ids)}".encode()).hexdigest()
 
     def tokenise(
         self, texts: Sequence[str], max_length: int, *, keep_mask: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of ``texts``, each cut to ``max_length`` tokens with its special tokens kept.
+        """Return token ids of texts, each cut to ``max_length`` tokens with its special ones kept.
 
-        May be called by several threads.
+        Several threads may call it.
 
         Args:
-            texts: what to read.
-            max_length: most tokens of a text, special ones included.
-            keep_mask: a text that would lose its mask token is cut at the other side, or at both,
-                instead.
+            texts: the texts.
+            max_length: maximum tokens of a text, special ones included.
+            keep_mask: cut a text that would lose its mask token at the other side, or at both.
 
         Returns:
             tokens (T,), uint16 where the vocabulary fits and else int32, and row pointers (R + 1,),
@@ -95,20 +90,26 @@ class TokenizerSource:
         return _encode(backend, texts, self.vocabulary_size, as_kept)
 
     def _around_mask(self, text: str, cut: Encoding, max_length: int) -> Encoding:
-        """What is kept of a text whose mask is not in ``cut``; ``cut`` itself if it has none."""
+        """Return the part of a text around its mask if ``cut`` lacks the mask, else ``cut``."""
         mask = self.mask_id
-        if mask is None or mask in cut.ids or not any(mask in part.ids for part in cut.overflowing):
+        if mask is None or mask in cut.ids:
+            return cut
+        if not any(mask in part.ids for part in cut.overflowing):
             return cut
         other_side = "left" if self.cut == "right" else "right"
-        # Windows overlap by half, so that a mask far from both ends has words on both sides in one
-        # of them.
+        # Windows overlap by half: in one of them, a mask far from both ends has words on both
+        # sides.
         whole = _ready_tokenizer(self.json, max_length, other_side, overlap=True).encode(text)
         windows = [part for part in (whole, *whole.overflowing) if mask in part.ids]
-        return max(windows, key=lambda part: min(part.ids.index(mask), part.ids[::-1].index(mask)))
+
+        def distance_to_end(part: Encoding) -> int:
+            return min(part.ids.index(mask), part.ids[::-1].index(mask))
+
+        return max(windows, key=distance_to_end)
 
 
 def _canonical_json(backend: Tokenizer) -> str:
-    # Truncation and padding are what the last call left there.
+    # Truncation and padding are leftovers of the last call.
     content = json.loads(backend.to_str()) | {"truncation": None, "padding": None}
     return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -140,16 +141,16 @@ def _encode(
     as_kept: Callable[[str, Encoding], Encoding] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
-    tokens, lengths = [np.empty(0, dtype)], []
-    # In parts, because an encoding takes a hundred times the memory of its ids.
+    tokens = [np.empty(0, dtype)]
+    lengths: list[int] = []
+    # In parts: an encoding takes a hundred times the memory of its ids.
     for start in range(0, len(texts), TEXTS_AT_ONCE):
         part = list(texts[start : start + TEXTS_AT_ONCE])
         encodings = backend.encode_batch_fast(part)
         if as_kept is not None:
-            encodings = [
-                as_kept(*pair) if pair[1].overflowing else pair[1]
-                for pair in zip(part, encodings, strict=True)
-            ]
+            for number, encoding in enumerate(encodings):
+                if encoding.overflowing:
+                    encodings[number] = as_kept(part[number], encoding)
         sizes = [len(encoding) for encoding in encodings]
         ids = chain.from_iterable(encoding.ids for encoding in encodings)
         tokens.append(np.fromiter(ids, dtype, count=sum(sizes)))
@@ -160,10 +161,10 @@ def _encode(
 
 @dataclass(frozen=True)
 class OffsetTokenizer:
-    """A tokenizer as plain text that says which characters its tokens were made of.
+    """A tokenizer as plain text that returns the characters of each token.
 
     Attributes:
-        json: the Rust tokenizer's own JSON.
+        json: JSON of the Rust tokenizer.
         special_ids: ids of all special tokens and markers, ascending.
     """
 
@@ -172,7 +173,7 @@ class OffsetTokenizer:
 
     @classmethod
     def of(cls, tokenizer: "PreTrainedTokenizerFast") -> "OffsetTokenizer":
-        """The source of a ``transformers`` tokenizer."""
+        """Return the source of a ``transformers`` tokenizer."""
         backend = tokenizer.backend_tokenizer
         added = {
             number for number, token in backend.get_added_tokens_decoder().items() if token.special
@@ -181,18 +182,22 @@ class OffsetTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 hex digits that change with anything that changes the tokens of a text."""
+        """64 hex digits of everything that determines the tokens of a text."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     @cached_property
     def ordinary_ids(self) -> np.ndarray:
-        """Ids of all tokens that texts are made of, ascending."""
+        """Ids of all tokens that are not special, ascending."""
         return np.setdiff1d(
             list(_plain_tokenizer(self.json).get_vocab().values()), self.special_ids
         )
 
     def __call__(self, text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Token ids (T,) without special tokens, first character and the one behind the last of each (T,)."""
+        """Tokenise one text without special tokens.
+
+        Returns:
+            Token ids (T,), the first character of each (T,), and the end of each (T,), exclusive.
+        """
         encoding = _plain_tokenizer(self.json).encode(text, add_special_tokens=False)
         span_T2 = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
         return np.array(encoding.ids, dtype=np.int64), span_T2[:, 0], span_T2[:, 1]
@@ -201,45 +206,47 @@ class OffsetTokenizer:
 def word_pieces(
     tokenizer: "PreTrainedTokenizerFast", words: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of single words, as they stand inside a text: token ids end to end, and pointers (V + 1,), both int64.
+    """Return tokens of single words inside a text: ids end to end, pointers (V + 1,), both int64.
 
-    A word of which the tokenizer leaves nothing (a control character, say) is an unknown word.
+    A word without any token (a control character, for example) becomes the unknown word.
 
     Raises:
         ConfigError: for such a word, if the tokenizer has no unknown word.
     """
     backend = _plain_tokenizer(_canonical_json(tokenizer.backend_tokenizer))
-    # Behind a blank: tokenizers of bytes know a word's beginning by it.
+    # With a blank before it: tokenizers of bytes mark the beginning of a word by it.
     encodings = backend.encode_batch([f" {word}" for word in words], add_special_tokens=False)
-    empty = next(
-        (word for word, encoding in zip(words, encodings, strict=True) if not encoding.ids), None
-    )
-    if empty is not None and tokenizer.unk_token_id is None:
-        raise ConfigError(
-            f"encoder.source: its tokenizer leaves nothing of the word {empty!r} and has no "
-            "unknown word; want a tokenizer that has, or sentences without that word"
-        )
-    ids = [encoding.ids or [tokenizer.unk_token_id] for encoding in encodings]
-    return np.array(list(chain.from_iterable(ids)), np.int64), np.cumsum(
-        [0, *map(len, ids)], dtype=np.int64
-    )
+    ids = []
+    for word, encoding in zip(words, encodings, strict=True):
+        if not encoding.ids and tokenizer.unk_token_id is None:
+            raise ConfigError(
+                f"encoder.source: its tokenizer leaves nothing of the word {word!r} and has no "
+                "unknown word; want a tokenizer that has, or sentences without that word"
+            )
+        ids.append(encoding.ids or [tokenizer.unk_token_id])
+    token_ids = np.array(list(chain.from_iterable(ids)), np.int64)
+    indptr_V1 = np.cumsum([0, *map(len, ids)], dtype=np.int64)
+    return token_ids, indptr_V1
 
 
 def special_ids_around(
     tokenizer: "PreTrainedTokenizerFast",
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The special tokens that a tokenizer puts before a text and behind it."""
-    # Of the plain one: the tokenizer's own pads and cuts as it was last told to.
+    """Return the special tokens that a tokenizer puts before a text and after it."""
+    # The tokenizer itself pads and cuts as in its last call.
     backend = _plain_tokenizer(_canonical_json(tokenizer.backend_tokenizer))
-    whole, word = backend.encode("a").ids, backend.encode("a", add_special_tokens=False).ids
-    first = next(place for place in range(len(whole)) if whole[place : place + len(word)] == word)
-    return tuple(whole[:first]), tuple(whole[first + len(word) :])
+    whole = backend.encode("a").ids
+    word = backend.encode("a", add_special_tokens=False).ids
+    for start in range(len(whole)):
+        if whole[start : start + len(word)] == word:
+            return tuple(whole[:start]), tuple(whole[start + len(word) :])
+    raise AssertionError("a tokenizer changed the tokens of a text by adding special ones")
 
 
 @lru_cache(maxsize=4)
 def _plain_tokenizer(source_json: str) -> Tokenizer:
     backend = Tokenizer.from_str(source_json)
-    # A marker that a text happens to hold is no marker.
+    # A special token that occurs in a text by chance is not special.
     backend.encode_special_tokens = True
     return backend
 
@@ -249,7 +256,7 @@ Tokenise = Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]]
 
 
 def read_texts(texts: Sequence[str], tokenise: Tokenise) -> TokenBatch:
-    """Texts for embedding."""
+    """Return a batch of texts to embed, without labels."""
     token_T, indptr_R1 = tokenise(texts)
     return TokenBatch(
         token_T=torch.from_numpy(token_T.astype(np.int64)),

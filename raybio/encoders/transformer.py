@@ -1,6 +1,4 @@
-"""What encoders of words and of residues have in common: where they come from, their sizes, how they are made.
-
-What encoders share: states of tokens, and one embedding from the states of a sequence.
+"""Functions that all encoders share: seeded weights, checks against the tokenizer, states, pooling.
 
 Shape letters: R sequences, L padded length, D width.
 """
@@ -21,10 +19,12 @@ from raybio.core.errors import ConfigError
 from raybio.encoders.config import Pooling, TransformerConfig
 from raybio.ops.similarity import at_least_fp32
 
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def seeded_weights(seed: int) -> Iterator[None]:
-    """Weights that are drawn inside depend on ``seed`` alone, and torch's global generators are left as they were."""
+    """Context in which random weights depend on ``seed`` only; global generators stay unchanged."""
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would reseed the accelerators too.
         torch.default_generator.manual_seed(seed)
@@ -32,11 +32,11 @@ def seeded_weights(seed: int) -> Iterator[None]:
 
 
 def fit_model(model: PreTrainedModel, config: TransformerConfig, num_tokens: int) -> None:
-    """Check a model against its tokenizer, and set it to recompute activations if that is asked for.
+    """Check a model against its tokenizer, and turn on recomputed activations if they are set.
 
     Raises:
-        ConfigError: if the tokenizer has more than the model's tokens, or the model cannot
-            recompute activations.
+        ConfigError: if the tokenizer has more tokens than the model, or the model cannot recompute
+            activations.
     """
     if num_tokens > model.config.vocab_size:
         raise ConfigError(
@@ -53,9 +53,6 @@ def fit_model(model: PreTrainedModel, config: TransformerConfig, num_tokens: int
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
-logger = logging.getLogger(__name__)
-
-
 def resolve_pooling(
     setting: Pooling | Literal["auto"], *, source: str, stated: Pooling | None, default: Pooling
 ) -> Pooling:
@@ -66,8 +63,8 @@ def resolve_pooling(
     Args:
         setting: ``encoder.pooling``.
         source: ``encoder.source``.
-        stated: what the source says; None: nothing.
-        default: what the method's paper has.
+        stated: pooling that the source states; None: none.
+        default: pooling of the method's paper.
     """
     if setting == "auto":
         return stated or default
@@ -88,21 +85,24 @@ def _warn_of_other_pooling(setting: str, source: str, stated: str) -> None:
 
 
 def last_hidden_states(model: PreTrainedModel, tokens: PaddedTokens, max_tokens: int) -> Tensor:
-    """The model's last states (R, L, D); behind ``max_tokens``, where there may be no positions, they are zero.
+    """Return the model's last states (R, L, D); zeros beyond ``max_tokens``.
 
-    Padding to a multiple of 8 may stick out there; that no sequence does is the caller's to check.
+    The model may have no positions there. Padding to a multiple of 8 may be longer; the caller
+    checks that no sequence is.
     """
     length = tokens.token_RL.shape[1]
-    token_RL, mask_RL = tokens.token_RL[:, :max_tokens], tokens.mask_RL[:, :max_tokens]
+    token_RL = tokens.token_RL[:, :max_tokens]
+    mask_RL = tokens.mask_RL[:, :max_tokens]
     hidden_RLD: Tensor = model(input_ids=token_RL, attention_mask=mask_RL.long()).last_hidden_state
-    return (
-        functional.pad(hidden_RLD, (0, 0, 0, length - max_tokens))
-        if length > max_tokens
-        else hidden_RLD
-    )
+    if length > max_tokens:
+        return functional.pad(hidden_RLD, (0, 0, 0, length - max_tokens))
+    return hidden_RLD
 
 
 def mean_over(hidden_RLD: Tensor, mask_RL: Tensor) -> Tensor:
-    """Mean (R, D) of the states where ``mask_RL`` is True, in float32 or wider; zero where it is True nowhere."""
+    """Return the mean (R, D) of states where ``mask_RL`` is True, in float32 or wider.
+
+    Rows without any True are zero.
+    """
     total_RD = torch.where(mask_RL[..., None], at_least_fp32(hidden_RLD), 0.0).sum(1)
     return total_RD / mask_RL.sum(1, keepdim=True).clamp(min=1)

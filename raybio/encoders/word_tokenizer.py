@@ -1,4 +1,4 @@
-"""Tokenizers made from counted words, for runs without a hub."""
+"""Tokenizers from counted words, for runs without a hub."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,6 @@ from raybio.core.errors import ConfigError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-
 MAX_LETTERS_PER_WORD = 100
 
 
@@ -29,16 +28,16 @@ def build_word_tokenizer(
     lowercase: bool = True,
     max_tokens: int = 512,
 ) -> PreTrainedTokenizerFast:
-    """A BERT tokenizer (WordPiece) whose vocabulary is letters and whole words; it depends on the counts alone.
+    """Return a BERT tokenizer (WordPiece) whose vocabulary is letters and frequent whole words.
 
-    Ids go to the special tokens, then to every letter that was seen as the start and as the
-    continuation of a word (in the order of Unicode), then to the most frequent words,
-    alphabetically where they are equally frequent.
+    It depends on the counts only. Ids go to the special tokens, then to every letter as the start
+    and as the continuation of a word (in the order of Unicode), then to the most frequent words, in
+    alphabetical order among equally frequent ones.
 
     Args:
-        words: how often each word occurs, as a mapping or as (words, counts). They are split and
-            normalised as BERT does, so they may carry punctuation.
-        size: most tokens of the vocabulary.
+        words: frequency of each word, as a mapping or as (words, counts). They are split and
+            normalised as by BERT, so they may contain punctuation.
+        size: maximum tokens of the vocabulary.
         lowercase: fold case, and strip accents.
         max_tokens: the tokenizer's ``model_max_length``.
 
@@ -64,7 +63,8 @@ def build_word_tokenizer(
             id_by_token, unk_token="[UNK]", max_input_chars_per_word=MAX_LETTERS_PER_WORD
         )
     )
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = splitter
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -77,9 +77,10 @@ def build_word_tokenizer(
 def build_character_tokenizer(
     words: Iterable[str], *, max_tokens: int = 512
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of single letters, lower-cased: the blank and those of ``words``, in the order of Unicode.
+    """Return a tokenizer of single lower-cased letters: the blank and those of ``words``.
 
-    A text begins with [CLS] and has no token at its end, as in SPPT's synthetic experiments.
+    Letters are in the order of Unicode. A text begins with [CLS] and has no token at its end, as in
+    SPPT's synthetic experiments (McDermott et al. 2023).
     """
     letters = sorted({" "}.union(*(word.lower() for word in words)))
     id_by_token = {token: number for number, token in enumerate([*SPECIAL_TOKENS, *letters])}

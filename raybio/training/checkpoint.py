@@ -7,7 +7,7 @@
         digest, versions
 
 A folder is written under another name and renamed when everything in it is on the disk; a second
-writing of the same step (after the first was found damaged) becomes ``step-00000100-1``. One
+writing of the same step (after the first proved to be damaged) becomes ``step-00000100-1``. One
 process writes, any number may read.
 """
 

@@ -122,7 +122,7 @@ def test_a_hub_id_is_checked_without_loading_and_without_trying_again_where_ther
     assert known == "None 0"  # no weights were fetched
     (unreachable,) = run(["check@tiny/esm@main"], tmp_path, "http://127.0.0.1:9")
     assert (
-        "the hub could not be asked" in unreachable
+        "the hub could not be reached" in unreachable
         and "the hub has no config.json of it" in unknown
     )
     for source, line in {"tiny/other": unknown, "tiny/esm": unreachable}.items():

@@ -163,15 +163,15 @@ def test_the_length_may_stand_in_a_file_of_an_older_name(tmp_path):
 @pytest.mark.parametrize(
     ("kinds", "named"),
     [
-        (["Transformer", "Pooling", "Dense"], "Dense cannot be honoured"),
+        (["Transformer", "Pooling", "Dense"], "Dense is not supported"),
         (
             ["Transformer", "WeightedLayerPooling", "Pooling"],
-            "WeightedLayerPooling cannot be honoured",
+            "WeightedLayerPooling is not supported",
         ),
-        (["Transformer", "Pooling", "Dropout", "Normalize"], "Dropout cannot be honoured"),
-        (["Transformer", "Normalize", "Pooling"], "this order cannot be honoured"),
-        (["Transformer"], "this order cannot be honoured"),
-        (["Transformer", "evil.code.Pooling"], "evil.code.Pooling cannot be honoured"),
+        (["Transformer", "Pooling", "Dropout", "Normalize"], "Dropout is not supported"),
+        (["Transformer", "Normalize", "Pooling"], "this order is not supported"),
+        (["Transformer"], "this order is not supported"),
+        (["Transformer", "evil.code.Pooling"], "evil.code.Pooling is not supported"),
         (["StaticEmbedding", "Normalize"], "begins with StaticEmbedding; want a Transformer"),
         ([], "begins with nothing; want a Transformer"),
     ],
@@ -248,7 +248,7 @@ def test_settings_that_we_do_not_have_are_refused_by_name(files, named, tmp_path
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("{", "modules.json is not readable JSON"),
+        ("{", "modules.json is not valid JSON"),
         ('[{"path": "1_Pooling"}]', "without a type"),
         (
             '[{"type": "sentence_transformers.models.Transformer", "path": "../x"}]',
@@ -349,20 +349,20 @@ def test_a_hub_id_works_like_a_folder_and_later_from_the_cache(tmp_path):
             [*places, "tiny/dense@main", "tiny/other@main"], tmp_path / "cache", address
         )
     sentence, by_commit, plain, dense, unknown = lines
-    assert "cannot be asked" not in warnings
+    assert "cannot be reached to look for" not in warnings
     encoder = build_text_encoder(TextEncoderConfig(source=source, max_length="auto"), seed=0)
     assert sentence.startswith("cls True 9 ")
     assert sentence == by_commit
     assert plain.startswith("mean False 64 ")
     assert sentence.split()[-1] == plain.split()[-1]
     assert (encoder.pooling, encoder.is_normalised, encoder.max_tokens) == ("cls", True, 9)
-    assert "Dense cannot be honoured" in dense
+    assert "Dense is not supported" in dense
     assert unknown.startswith("ConfigError: encoder.source 'tiny/other' cannot be loaded: ")
     lines, warnings = load([*places, "tiny/other@main"], tmp_path / "cache", None)
     assert lines[:3] == [sentence, by_commit, plain]
     assert "HF_HUB_OFFLINE=1" in lines[3]
-    assert warnings.count("cannot be asked") == 1
+    assert warnings.count("cannot be reached to look for") == 1
     assert (
-        "the hub cannot be asked whether tiny/other has modules.json; taken as not there"
+        "the hub cannot be reached to look for modules.json of tiny/other; taken as absent"
         in warnings
     )
