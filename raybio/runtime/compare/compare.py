@@ -2,10 +2,6 @@
 
 Compared runs have one method and one store. Tests over units speak of these trained models and
 of other units like theirs; only repetitions show what another seed would bring.
-
-What is compared must have been asked the same: one method, one store. Tests of units speak of these
-trained models and other units like theirs; what another seed would bring is told by repetitions
-alone.
 """
 
 import csv
@@ -29,39 +25,37 @@ from raybio.runtime.run.folder import COMPLETE
 
 Table = list[list[str]]
 
-
 REMARK_TESTS = (
-    "Paired, over the units (nodes, texts, queries) that both were asked, at most 10,000 of a "
-    "split and the same ones in all runs: the difference with its 95 % bootstrap interval, and p "
-    "of the two-sided permutation test, corrected for all tests of this table (Holm). It says "
-    "whether these trained models differ, not what other seeds would bring; units that hang "
-    "together, such as linked nodes, make p smaller than it should be."
+    "Paired over the units (nodes, texts, queries) that both runs were evaluated on, at most "
+    "10,000 of a split and the same in all runs: the difference with its 95 % bootstrap interval, "
+    "and p of the two-sided permutation test, corrected for all tests of this table (Holm). The "
+    "test shows whether these trained models differ, not what other seeds would bring. Dependent "
+    "units, such as linked nodes, make p too small."
 )
 
-
 REMARK_SEEDS = (
-    "Paired by seed (and sentence set), over final scores: what training anew would bring. n seeds "
-    "cannot bring p below 2 / 2^n, 0.03 for six, and the correction, as above, multiplies it by "
-    "the number of tests: where that alone comes to 0.05, there are too few seeds to show "
-    "anything. Fewer runs in one comparison are fewer tests."
+    "Paired by seed (and sentence set) over final scores: what another training would bring. With "
+    "n seeds p is at least 2 / 2^n, 0.03 for six, and the correction multiplies it by the number "
+    "of tests. Where that alone reaches 0.05, there are too few seeds to show anything. Comparing "
+    "fewer runs at once means fewer tests."
 )
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is told of some runs.
+    """A comparison of runs.
 
     Attributes:
-        runs: as they were given.
-        groups: the same, repetitions together.
+        runs: the runs in the given order.
+        groups: the same runs, with repetitions in one group.
         layout: how scores are shown.
-        settings: path -> each run's value, where they differ.
+        settings: path -> value of each run, for settings that differ.
         rows: label -> split -> score -> value and interval, of chance and of runs with a final
             evaluation.
-        tests: between groups, over units.
-        by_seed: between groups, over seeds.
-        curves: metric -> its rows, of metrics that all runs logged.
-        notes: what a reader has to know.
+        tests: tests between groups over units.
+        by_seed: tests between groups over seeds.
+        curves: metric -> its rows, for metrics that all runs logged.
+        notes: warnings for the reader.
     """
 
     runs: Sequence[GivenRun]
@@ -81,13 +75,22 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Comparison:
-    """Put runs of one method side by side; without scores what was asked may have differed."""
-    groups, settings = grouped(runs), differing_settings(runs)
+    """Compare runs of one method.
+
+    Args:
+        runs: from ``given_runs``.
+        with_scores: whether scores are compared, which wants runs over the same data.
+    """
+    groups = grouped(runs)
+    settings = differing_settings(runs)
     layout = METHODS[runs[0].identity["method"]].table
     notes = _notes(runs, settings, with_scores)
-    tests, by_seed, rows = list[RunTest](), list[RunTest](), dict[str, Any]()
+    tests: list[RunTest] = []
+    by_seed: list[RunTest] = []
+    rows: dict[str, Any] = {}
     if with_scores:
-        rows = _chance_row(runs) | {run.label: run.scores for run in runs if run.scores}
+        rows = _chance_row(runs)
+        rows |= {run.label: run.scores for run in runs if run.scores}
         tests, untested = unit_tests(groups, layout)
         by_seed = seed_tests(groups, layout)
         notes += untested
@@ -97,31 +100,30 @@ def compare_runs(runs: Sequence[GivenRun], *, with_scores: bool = True) -> Compa
 def _notes(
     runs: Sequence[GivenRun], settings: Mapping[str, Sequence[Any]], with_scores: bool
 ) -> list[str]:
+    notes = []
     unfinished = [f"{run.label} ({run.status})" for run in runs if run.status not in COMPLETE]
-    notes = [f"Not finished: {', '.join(unfinished)}"] if unfinished else []
+    if unfinished:
+        notes.append(f"Not finished: {', '.join(unfinished)}")
     if not with_scores:
+        notes.append("Curves only: over different data, evaluations cannot be compared")
+    evaluation_settings = [path for path in settings if path.startswith("evaluation.")]
+    if evaluation_settings:
         notes.append(
-            "Curves only: where runs are over different data, their evaluations asked different "
-            "things"
-        )
-    if asked := [path for path in settings if path.startswith("evaluation.")]:
-        notes.append(
-            f"The runs were not evaluated alike ({', '.join(asked)} differ): scores may mean "
-            "different things"
+            f"The runs were evaluated with different settings ({', '.join(evaluation_settings)}): "
+            "scores may mean different things"
         )
     cut_by_label = {run.label: _cut_inputs(run) for run in runs}
     if any(cut_by_label.values()):
-        notes.append(
-            "Inputs were cut: "
-            f"{_listed({label: cut or 'nothing' for label, cut in cut_by_label.items()})}"
-        )
-    asked_by_label = {
-        run.label: run.final_report.details.get("asked")
-        for run in runs
-        if with_scores and run.final_report is not None
-    }
-    if any(one != asked_by_label[next(iter(asked_by_label))] for one in asked_by_label.values()):
-        notes.append(f"The final evaluations asked different things: {_listed(asked_by_label)}")
+        shown = {label: cut or "nothing" for label, cut in cut_by_label.items()}
+        notes.append(f"Inputs were cut: {_listed(shown)}")
+    queries_by_label = {}
+    for run in runs:
+        if with_scores and run.final_report is not None:
+            queries_by_label[run.label] = run.final_report.details.get("asked")
+    if any(
+        queries != next(iter(queries_by_label.values())) for queries in queries_by_label.values()
+    ):
+        notes.append(f"The final evaluations had different queries: {_listed(queries_by_label)}")
     precisions = {run.label: run.precision for run in runs if run.precision}
     if len(set(precisions.values())) > 1:
         notes.append(f"The runs computed with different precision: {_listed(precisions)}")
@@ -130,18 +132,18 @@ def _notes(
 
 def _chance_row(runs: Sequence[GivenRun]) -> dict[str, Any]:
     """Return the row "chance", or nothing where the runs were not evaluated alike."""
-    found = [run.chance for run in runs if run.scores]
-    # Text, since NaN is not equal to itself.
-    is_shared = len({repr(chance) for chance in found}) == 1
-    return {"chance": found[0]} if is_shared and found[0] else {}
+    chances = [run.chance for run in runs if run.scores]
+    # Compared as text, since NaN is not equal to itself.
+    is_shared = len({repr(chance) for chance in chances}) == 1
+    return {"chance": chances[0]} if is_shared and chances[0] else {}
 
 
 def _cut_inputs(run: GivenRun) -> str:
-    return "; ".join(one["remark"] for one in run.result.get("inputs", []) if one["remark"])
+    return "; ".join(rows["remark"] for rows in run.result.get("inputs", []) if rows["remark"])
 
 
 def _listed(by_label: Mapping[str, Any]) -> str:
-    return ", ".join(f"{label}: {one}" for label, one in by_label.items())
+    return ", ".join(f"{label}: {value}" for label, value in by_label.items())
 
 
 def _curves(groups: Sequence[Group]) -> dict[str, list[Row]]:
@@ -154,76 +156,78 @@ def _curves(groups: Sequence[Group]) -> dict[str, list[Row]]:
         dict.fromkeys(name for report in run.reports for name in report["metrics"]) for run in runs
     ]
     shared = [name for name in logged[0] if all(name in names for names in logged)]
-    names = [name for name in shared if name.count("/") == 1]
-    names += [name for name in shared if "/" not in name and "loss" in name]
-    return {
-        name: means_over_steps(
-            {group.label: [run.curve(name) for run in group.runs] for group in groups}
-        )
-        for name in names
-    }
+    evaluations = [name for name in shared if name.count("/") == 1]
+    losses = [name for name in shared if "/" not in name and "loss" in name]
+    curves = {}
+    for name in [*evaluations, *losses]:
+        values_by_label = {group.label: [run.curve(name) for run in group.runs] for group in groups}
+        curves[name] = means_over_steps(values_by_label)
+    return curves
 
 
-def write_comparison(found: Comparison, out: Path) -> list[Path]:
+def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
     """Write the report, its tables as CSV and its pictures; return the files."""
     out.mkdir(parents=True, exist_ok=True)
     plots = out / "plots"
+    # Pictures of an earlier comparison may be of other runs.
     for earlier in [*plots.glob("scores-*.png"), *plots.glob("curve-*.png")]:
-        earlier.unlink()  # an earlier comparison's, perhaps of other runs
+        earlier.unlink()
     score_plots = {
         split: plot_scores(
-            {label: scores[split] for label, scores in found.rows.items() if split in scores},
-            found.layout.measures,
+            {label: scores[split] for label, scores in comparison.rows.items() if split in scores},
+            comparison.layout.measures,
             plots / f"scores-{split}.png",
-            title=found.scores.title(split),
+            title=comparison.scores.title(split),
         )
-        for split in found.scores.splits
+        for split in comparison.scores.splits
     }
     curve_plots = {
         metric: plot_overlaid(rows, plots / f"curve-{metric.replace('/', '-')}.png", title=metric)
-        for metric, rows in found.curves.items()
+        for metric, rows in comparison.curves.items()
     }
-    sections = _sections(found, score_plots, curve_plots)
+    sections = _sections(comparison, score_plots, curve_plots)
     data = {
-        "runs": {run.label: str(run.folder.path) for run in found.runs},
-        "groups": {group.label: [run.label for run in group.runs] for group in found.groups},
-        "notes": found.notes,
+        "runs": {run.label: str(run.folder.path) for run in comparison.runs},
+        "groups": {group.label: [run.label for run in group.runs] for group in comparison.groups},
+        "notes": comparison.notes,
         "settings": {
-            path: dict(zip(_labels(found), values, strict=True))
-            for path, values in found.settings.items()
+            path: dict(zip(_labels(comparison), values, strict=True))
+            for path, values in comparison.settings.items()
         },
-        "scores": found.rows,
-        "tests": [asdict(test) | {"verdict": test.verdict} for test in found.tests],
-        "tests_by_seed": [asdict(test) | {"verdict": test.verdict} for test in found.by_seed],
-        "cost": {run.label: _cost(run) for run in found.runs},
+        "scores": comparison.rows,
+        "tests": [asdict(test) | {"verdict": test.verdict} for test in comparison.tests],
+        "tests_by_seed": [asdict(test) | {"verdict": test.verdict} for test in comparison.by_seed],
+        "cost": {run.label: _cost(run) for run in comparison.runs},
     }
     write_record(out / "report.json", "comparison", data)
     written = [*write_report("Comparison of runs", sections, out), out / "report.json"]
-    return written + _write_csv(found, data, out) + [*score_plots.values(), *curve_plots.values()]
+    return (
+        written + _write_csv(comparison, data, out) + [*score_plots.values(), *curve_plots.values()]
+    )
 
 
-def _write_csv(found: Comparison, data: Mapping[str, Any], out: Path) -> list[Path]:
+def _write_csv(comparison: Comparison, data: Mapping[str, Any], out: Path) -> list[Path]:
     scores = [
         [label, split, measure, score["value"], score.get("low"), score.get("high")]
-        for label, of_run in found.rows.items()
+        for label, of_run in comparison.rows.items()
         for split, of_split in of_run.items()
         for measure, score in of_split.items()
     ]
     tests = [list(one.values()) for one in [*data["tests"], *data["tests_by_seed"]]]
     tables: dict[str, list[list[Any]]] = {
         "settings": [
-            ["setting", *_labels(found)],
-            *([path, *values] for path, values in found.settings.items()),
+            ["setting", *_labels(comparison)],
+            *([path, *values] for path, values in comparison.settings.items()),
         ],
         "scores": [["run", "split", "score", "value", "low", "high"], *scores],
         "tests": [[*RunTest.__dataclass_fields__, "verdict"], *tests],
         "cost": [
-            ["run", *_cost(found.runs[0])],
+            ["run", *_cost(comparison.runs[0])],
             *([label, *cost.values()] for label, cost in data["cost"].items()),
         ],
         "curves": [
             ["metric", "runs_of", "step", "runs", "mean", "deviation"],
-            *([metric, *row] for metric, rows in found.curves.items() for row in rows),
+            *([metric, *row] for metric, rows in comparison.curves.items() for row in rows),
         ],
     }
     for name, rows in tables.items():
@@ -233,56 +237,53 @@ def _write_csv(found: Comparison, data: Mapping[str, Any], out: Path) -> list[Pa
 
 
 def _sections(
-    found: Comparison, score_plots: Mapping[str, Path], curve_plots: Mapping[str, Path]
+    comparison: Comparison, score_plots: Mapping[str, Path], curve_plots: Mapping[str, Path]
 ) -> list[Section]:
-    sections = [Section("Runs", found.notes, cost_table(found))]
-    text = [] if found.settings else ["All settings are the same."]
-    sections.append(Section("Settings that differ", text, settings_table(found)))
+    sections = [Section("Runs", comparison.notes, cost_table(comparison))]
+    text = [] if comparison.settings else ["All settings are the same."]
+    sections.append(Section("Settings that differ", text, settings_table(comparison)))
     for split, path in score_plots.items():
-        header, body = found.scores.cells(split)
-        title = found.scores.title(split)
+        header, body = comparison.scores.cells(split)
+        title = comparison.scores.title(split)
         percent = [
-            name for key, name in found.layout.measures.items() if key not in found.layout.plain
+            name
+            for key, name in comparison.layout.measures.items()
+            if key not in comparison.layout.plain
         ]
         remark = f"With 95 % bootstrap intervals over units; {', '.join(percent)} in %."
         sections.append(Section(title, [remark], [header, *body], [(path, title)]))
-        if repeated := _repeated(found, split):
+        if repeated := _repeated(comparison, split):
             text = [
                 "Mean ± standard deviation over runs that differ in seed or sentence set alone."
             ]
             sections.append(Section(f"{title}: repetitions", text, repeated))
-    if found.tests:
-        sections.append(
-            Section(
-                "Paired tests over units", [REMARK_TESTS], tests_table(found.tests, found.layout)
-            )
-        )
-    if found.by_seed:
-        sections.append(
-            Section(
-                "Paired tests over seeds", [REMARK_SEEDS], tests_table(found.by_seed, found.layout)
-            )
-        )
-    if on_the_way := evaluations_table(found):
+    for title, remark, tests in (
+        ("Paired tests over units", REMARK_TESTS, comparison.tests),
+        ("Paired tests over seeds", REMARK_SEEDS, comparison.by_seed),
+    ):
+        if tests:
+            sections.append(Section(title, [remark], tests_table(tests, comparison.layout)))
+    evaluations = evaluations_table(comparison)
+    if evaluations:
         text = [
             "At the last evaluated step that all have; of several runs mean ± standard deviation."
         ]
-        sections.append(Section("Evaluations during training", text, on_the_way))
+        sections.append(Section("Evaluations during training", text, evaluations))
     pictures = [(path, f"{metric} over steps") for metric, path in curve_plots.items()]
     text = [] if pictures else ["The runs logged no metric in common."]
     return [*sections, Section("Curves", text, (), pictures)]
 
 
-def _labels(found: Comparison) -> list[str]:
-    return [run.label for run in found.runs]
+def _labels(comparison: Comparison) -> list[str]:
+    return [run.label for run in comparison.runs]
 
 
-def settings_table(found: Comparison) -> Table:
-    """A row a setting that differs, a column a run; empty if none does."""
-    if not found.settings:
+def settings_table(comparison: Comparison) -> Table:
+    """Return a row for each setting that differs, a column for each run; empty if none does."""
+    if not comparison.settings:
         return []
-    rows = [[path, *map(_shown, values)] for path, values in found.settings.items()]
-    return [["setting", *_labels(found)], *rows]
+    rows = [[path, *map(_shown, values)] for path, values in comparison.settings.items()]
+    return [["setting", *_labels(comparison)], *rows]
 
 
 def _shown(value: Any) -> str:
@@ -290,54 +291,60 @@ def _shown(value: Any) -> str:
 
 
 def tests_table(tests: Sequence[RunTest], layout: TableLayout) -> Table:
-    """A row a test."""
+    """Return a row for each test."""
     rows = []
     for test in tests:
-        unit, digits = (1.0, 3) if test.measure in layout.plain else (100.0, 2)
+        scale, digits = (1.0, 3) if test.measure in layout.plain else (100.0, 2)
         difference, low, high = (
-            f"{unit * value:+.{digits}f}" for value in (test.difference, test.low, test.high)
+            f"{scale * value:+.{digits}f}" for value in (test.difference, test.low, test.high)
         )
-        name = f"{layout.measures[test.measure]}, {layout.splits[test.split]}"
-        ps = [f"{test.p:.4f}", f"{test.p_holm:.4f}"]
         rows.append(
             [
-                name,
+                f"{layout.measures[test.measure]}, {layout.splits[test.split]}",
                 test.one,
                 test.two,
                 f"{difference} [{low}, {high}]",
                 f"{test.num:,}",
-                *ps,
+                f"{test.p:.4f}",
+                f"{test.p_holm:.4f}",
                 test.verdict,
             ]
         )
     return [["score", "one", "two", "one minus two", "n", "p", "p (Holm)", "verdict"], *rows]
 
 
-def evaluations_table(found: Comparison) -> Table:
-    """A row an evaluation metric, a column a group, at the last evaluated step that all have."""
+def evaluations_table(comparison: Comparison) -> Table:
+    """Return a row for each evaluation metric at the last evaluated step that all groups have."""
     rows = []
-    for metric, of_metric in found.curves.items():
-        steps = [{row[1] for row in of_metric if row[0] == group.label} for group in found.groups]
-        if "/" in metric and (shared := set.intersection(*steps)):
-            last = [row for row in of_metric if row[1] == max(shared)]
-            rows.append(
-                [metric, f"{max(shared):,}", *(_mean(row[3], row[4], row[2]) for row in last)]
-            )
-    return [["metric", "step", *(group.label for group in found.groups)], *rows] if rows else []
+    for metric, of_metric in comparison.curves.items():
+        if "/" not in metric:
+            continue
+        steps_by_group = [
+            {row[1] for row in of_metric if row[0] == group.label} for group in comparison.groups
+        ]
+        shared = set.intersection(*steps_by_group)
+        if shared:
+            step = max(shared)
+            values = [_mean(row[3], row[4], row[2]) for row in of_metric if row[1] == step]
+            rows.append([metric, f"{step:,}", *values])
+    if not rows:
+        return []
+    return [["metric", "step", *(group.label for group in comparison.groups)], *rows]
 
 
-def _repeated(found: Comparison, split: str) -> Table:
+def _repeated(comparison: Comparison, split: str) -> Table:
+    """Return a row for each group of repetitions: mean and deviation of each measure."""
+    measures = comparison.layout.measures
     rows = []
-    for group in found.groups:
+    for group in comparison.groups:
         scores = [run.scores[split] for run in group.runs if split in run.scores]
         if len(group.runs) > 1 and len(scores) == len(group.runs):
-            values = {
-                name: [one[name]["value"] for one in scores] for name in found.layout.measures
-            }
-            rows.append(
-                [group.label, *(_mean(mean(of), stdev(of), len(of)) for of in values.values())]
-            )
-    return [["runs", *found.layout.measures.values()], *rows] if rows else []
+            cells = []
+            for name in measures:
+                values = [of_run[name]["value"] for of_run in scores]
+                cells.append(_mean(mean(values), stdev(values), len(values)))
+            rows.append([group.label, *cells])
+    return [["runs", *measures.values()], *rows] if rows else []
 
 
 def _mean(value: float, deviation: float, num: int) -> str:
@@ -346,38 +353,40 @@ def _mean(value: float, deviation: float, num: int) -> str:
     return f"{value:.4g} ± {deviation:.2g}" if num > 1 else f"{value:.4g}"
 
 
-def cost_table(found: Comparison) -> Table:
-    """A row a run: how it stands and what it cost."""
+def cost_table(comparison: Comparison) -> Table:
+    """Return a row for each run: its status and its cost."""
+    header = ["run", "status", "step", "seconds of training", "tokens/s", "workers", "precision"]
     rows = []
-    for run in found.runs:
+    for run in comparison.runs:
         cost = _cost(run)
         rows.append(
             [
                 run.label,
-                *(
-                    cost["status"],
-                    f"{cost['step']:,}",
-                    f"{cost['seconds']:,.0f}",
-                    f"{cost['tokens_per_second']:,.0f}",
-                ),
-                *(str(cost["workers"] or ""), cost["precision"] or ""),
+                cost["status"],
+                f"{cost['step']:,}",
+                f"{cost['seconds']:,.0f}",
+                f"{cost['tokens_per_second']:,.0f}",
+                str(cost["workers"] or ""),
+                cost["precision"] or "",
             ]
         )
-    return [
-        ["run", "status", "step", "seconds of training", "tokens/s", "workers", "precision"],
-        *rows,
-    ]
+    return [header, *rows]
 
 
 def _cost(run: GivenRun) -> dict[str, Any]:
-    """Evaluations, checkpoints and times in which nothing ran are no training."""
-    seconds = tokens = 0.0
+    """Return status and cost of a run.
+
+    Seconds are those of training steps, without evaluations, checkpoints and interruptions.
+    """
+    seconds = 0.0
+    tokens = 0.0
     last_step = 0
     for report in run.reports:
-        if rate := report["metrics"].get("steps_per_second"):
-            here = (report["step"] - last_step) / rate
-            seconds += here
-            tokens += here * report["metrics"].get("tokens_per_second", 0.0)
+        steps_per_second = report["metrics"].get("steps_per_second")
+        if steps_per_second:
+            interval = (report["step"] - last_step) / steps_per_second
+            seconds += interval
+            tokens += interval * report["metrics"].get("tokens_per_second", 0.0)
             last_step = report["step"]
     return {
         "status": run.status,

@@ -1,4 +1,4 @@
-"""What runs of a comparison are called, by their values of the settings that are varied."""
+"""Names of the runs of a comparison, from their values of the varied settings."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def label_of(value_by_path: Mapping[str, Any]) -> str:
-    """``kind = ce, seed = 1``; models as in the names of runs; empty without settings."""
+    """Return such as ``kind = ce, seed = 1``; empty without settings."""
     return ", ".join(f"{leaf(path)} = {named(value)}" for path, value in value_by_path.items())
 
 
@@ -23,13 +23,12 @@ def named(value: Any) -> str:
     text = shown(value)
     if "/" not in text:
         return text
-    parts = [part for part in PurePath(text).parts if part != "/" and not part.startswith(".")] or [
-        "model"
-    ]
+    parts = [part for part in PurePath(text).parts if part != "/" and not part.startswith(".")]
+    parts = parts or ["model"]
     last = parts[-2] if parts[-1] == "export" and len(parts) > 1 else parts[-1]
     return f"{last}-{hashlib.sha256(text.encode()).hexdigest()[:4]}"
 
 
 def leaf(path: str) -> str:
-    """The last part of a dotted path."""
+    """Return the last part of a dotted path."""
     return path.rsplit(".", 1)[-1]

@@ -28,11 +28,11 @@ Measure = tuple[str, str]
 
 @dataclass(frozen=True)
 class GivenRun:
-    """A run, a trial of a sweep too, as its folder has it.
+    """A run, or a trial of a sweep, read from its folder.
 
     Attributes:
-        label: what it is called in tables; no other run of the comparison is called so.
-        folder: where it lies.
+        label: its unique name in the comparison's tables.
+        folder: the run's.
     """
 
     label: str
@@ -47,14 +47,16 @@ class GivenRun:
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
-        """Dotted path -> value; a setting that is younger than the run has its default."""
+        """Dotted path -> value; settings that did not exist yet have their defaults."""
         config = self.identity["config"]
-        with contextlib.suppress(
-            ConfigError
-        ):  # a setting that is gone, or takes other values now: it shows as it was
+        # Settings that were removed, or take other values now, are shown as they were.
+        with contextlib.suppress(ConfigError):
             config = METHODS[self.identity["method"]].config.from_mapping(config).to_mapping()
-        # "auto" is no difference to what it came to.
-        return _flat(config) | ({"precision": self.precision} if self.precision else {})
+        settings = _flat(config)
+        if self.precision:
+            # "auto" does not differ from what it was resolved to.
+            settings["precision"] = self.precision
+        return settings
 
     @property
     def precision(self) -> str | None:
@@ -62,31 +64,36 @@ class GivenRun:
 
         Trials have no result.
         """
-        ended = self.result.get("precision") or (
-            read_record(self.folder.outcome, "outcome") or {}
-        ).get("precision")
-        recorded: str | None = ended or self.identity.get("precision")
-        return recorded
+        outcome = read_record(self.folder.outcome, "outcome") or {}
+        precision: str | None = (
+            self.result.get("precision")
+            or outcome.get("precision")
+            or self.identity.get("precision")
+        )
+        return precision
 
     @cached_property
     def reports(self) -> list[dict[str, Any]]:
-        """All that it logged."""
+        """Lines of its metrics log."""
         return read_reports(self.folder.metrics)
 
     @cached_property
     def result(self) -> Mapping[str, Any]:
-        """``result.json``; nothing where there is none, as for trials."""
+        """Content of ``result.json``; empty without one, as for trials."""
         return read_record(self.folder.result, "result") or {}
 
     @property
     def status(self) -> str:
-        """How it ended, if it did."""
-        told = (
+        """Status of the run or trial; "not ended yet" before its end."""
+        records = (
             self.result,
             read_record(self.folder.path / ENDED, "trial end") or {},
             read_record(self.folder.outcome, "outcome") or {},
         )
-        return next((str(one["status"]) for one in told if "status" in one), "not ended yet")
+        for record in records:
+            if "status" in record:
+                return str(record["status"])
+        return "not ended yet"
 
     @cached_property
     def final_report(self) -> FinalReport | None:
@@ -109,18 +116,18 @@ class GivenRun:
 
     @cached_property
     def unit_scores(self) -> dict[str, UnitScores]:
-        """By split what the final evaluation gave each unit; nothing where that was not kept."""
+        """Split -> scores of single units in the final evaluation; empty if they were not kept."""
         return read_unit_scores(self.folder.unit_scores) if self.scores else {}
 
     @property
     def draw(self) -> tuple[Any, ...]:
-        """What tells it from its repetitions."""
+        """Values that distinguish it from its repetitions."""
         return tuple(self.settings.get(path) for path in REPETITIONS)
 
     @property
     def chosen(self) -> dict[str, Any]:
         """Its settings without those in which repetitions differ."""
-        # A run on all sets at once is no further draw of a set.
+        # A run on all sets at once is not one more draw of a set.
         return {
             path: value
             for path, value in self.settings.items()
@@ -128,21 +135,21 @@ class GivenRun:
         }
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
-        """(step, value) wherever it was logged."""
+        """Return (step, value) of every report that has the metric."""
         return [
-            (one["step"], one["metrics"][metric])
-            for one in self.reports
-            if metric in one["metrics"]
+            (report["step"], report["metrics"][metric])
+            for report in self.reports
+            if metric in report["metrics"]
         ]
 
 
 @dataclass(frozen=True)
 class Group:
-    """A run alone, or runs that repeat each other.
+    """A run, or several that repeat each other.
 
     Attributes:
-        label: what it is called in tables.
-        runs: one at least.
+        label: its name in tables.
+        runs: at least one.
     """
 
     label: str
@@ -150,12 +157,12 @@ class Group:
 
 
 def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) -> list[GivenRun]:
-    """The runs that are meant, each once.
+    """Return the runs that the user names, each once.
 
     Args:
-        texts: a name in ``folder`` or a path each, or a shell pattern of either.
+        texts: names in ``folder``, paths, or shell patterns of either.
         folder: of runs.
-        same_data: refuse runs over different stores.
+        same_data: whether runs over different stores are refused.
 
     Raises:
         ConfigError: if there is no such run, or there are fewer than two, or they cannot be
@@ -163,7 +170,7 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
     """
     by_path: dict[Path, Path] = {}
     for text in texts:
-        for path in _meant(text, folder):
+        for path in _paths(text, folder):
             by_path.setdefault(path.resolve(), path)
     paths = list(by_path)
     if len(paths) < 2:
@@ -182,17 +189,21 @@ def given_runs(texts: Sequence[str], folder: Path, *, same_data: bool = True) ->
     return runs
 
 
-def _meant(text: str, folder: Path) -> list[Path]:
+def _paths(text: str, folder: Path) -> list[Path]:
+    """Return the folders of runs that a name, path or pattern stands for."""
     for path in (folder / text, Path(text)):
-        if (identity := read_record(path / "run.json", "run")) is not None:
-            if "space" in identity["config"]:
-                raise ConfigError(
-                    f"RUN {text}: is a sweep; want runs, such as its trials: '{path}/trials/*'"
-                )
-            return [path]
+        identity = read_record(path / "run.json", "run")
+        if identity is None:
+            continue
+        if "space" in identity["config"]:
+            raise ConfigError(
+                f"RUN {text}: is a sweep; want runs, such as its trials: '{path}/trials/*'"
+            )
+        return [path]
     for pattern in (str(Path(glob.escape(str(folder))) / text), text):
-        if found := _matches(pattern):
-            return found
+        matches = _matches(pattern)
+        if matches:
+            return matches
     names = sorted(path.parent.name for path in folder.glob("*/run.json"))
     raise ConfigError(
         f"RUN {text}: no run of that name in {folder}, and no run's folder at that path; want one "
@@ -216,7 +227,7 @@ def _check(runs: Sequence[GivenRun], same_data: bool) -> None:
     }
     if same_data and len({run.identity["data_digest"] for run in runs}) > 1:
         raise ConfigError(
-            f"RUN: over different data, scores answer different questions: {_listed(stores)}. Give "
+            f"RUN: scores over different data cannot be compared: {_listed(stores)}. Give "
             "runs over one store, or --curves-only for settings, curves and cost without scores "
             "and tests"
         )
@@ -232,42 +243,45 @@ def _listed(text_by_label: Mapping[str, str]) -> str:
 
 
 def grouped(runs: Sequence[GivenRun]) -> list[Group]:
-    """Runs that differ in nothing but seed or sentence set stand together.
+    """Group the runs that differ only in seed or sentence set.
 
-    Runs of which two are the same in these too are no draws of chance; each of them stands alone.
+    Where two runs agree in these as well, they are no independent draws: each run of theirs is a
+    group of its own.
     """
     alike: list[list[GivenRun]] = []
     for run in runs:
-        group = next((found for found in alike if found[0].chosen == run.chosen), None)
-        if group is None:
+        members = next((members for members in alike if members[0].chosen == run.chosen), None)
+        if members is None:
             alike.append([run])
         else:
-            group.append(run)
+            members.append(run)
     groups = []
     for members in alike:
         if len(members) > 1 and len({run.draw for run in members}) == len(members):
             groups.append(Group(f"{members[0].label} ({len(members)} runs)", members))
         else:
             groups += [Group(run.label, [run]) for run in members]
-    place = {run.label: number for number, run in enumerate(runs)}
-    return sorted(groups, key=lambda group: place[group.runs[0].label])
+    position_by_label = {run.label: number for number, run in enumerate(runs)}
+    return sorted(groups, key=lambda group: position_by_label[group.runs[0].label])
 
 
 def differing_settings(runs: Sequence[GivenRun]) -> dict[str, list[Any]]:
-    """Path -> each run's value, of the settings that are not the same in all."""
+    """Return path -> value of each run, for the settings that are not the same in all."""
     paths = dict.fromkeys(path for run in runs for path in run.settings)
-    values = {path: [run.settings.get(path, _ABSENT) for run in runs] for path in paths}
-    return {
-        path: of_runs
-        for path, of_runs in values.items()
-        if any(one != of_runs[0] for one in of_runs)
-    }
+    differing = {}
+    for path in paths:
+        values = [run.settings.get(path, _ABSENT) for run in runs]
+        if any(value != values[0] for value in values):
+            differing[path] = values
+    return differing
 
 
 def _flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    """Return nested mappings as one with dotted keys."""
+    flat: dict[str, Any] = {}
     for key, value in mapping.items():
-        found |= (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return found
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,4 +1,4 @@
-"""Whether runs differ: on the same units of a final evaluation, and over the same seeds."""
+"""Paired tests between runs: on the same units of a final evaluation, and over the same seeds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +13,7 @@ from raybio.ops.significance import holm
 from raybio.runtime.compare.runs import GivenRun, Group
 
 MIN_SEEDS = 6
-"""With fewer the smallest p, 2 / 2^n, is above the level even of a single test."""
-
+"""With fewer seeds the smallest p, 2 / 2^n, exceeds the level even of a single test."""
 
 LEVEL = 0.05
 
@@ -31,11 +30,11 @@ class RunTest:
         measure: the score.
         num: units, or seeds, that both have.
         difference: one minus two.
-        low: of its 95 % bootstrap interval over units, or seeds.
-        high: of it.
+        low: lower end of its 95 % bootstrap interval over units, or seeds.
+        high: upper end.
         p: two-sided, as if it were the only test.
         p_holm: corrected for all tests of its kind in the comparison.
-        num_tests: how many those are.
+        num_tests: number of those tests.
     """
 
     over: str
@@ -53,11 +52,14 @@ class RunTest:
 
     @property
     def verdict(self) -> str:
-        """Which is higher, if that is shown, or whether it could not be."""
+        """The conclusion: which is higher, or whether there was too little data to show it."""
         if self.p_holm < LEVEL:
             return f"{self.one if self.difference > 0 else self.two} is higher"
-        least = 2.0 ** (1 - self.num)  # p where all differences have one sign
-        return f"too few {self.over} to show" if least * self.num_tests >= LEVEL else "not shown"
+        # p where all differences have one sign.
+        smallest_p = 2.0 ** (1 - self.num)
+        if smallest_p * self.num_tests >= LEVEL:
+            return f"too few {self.over} to show"
+        return "not shown"
 
 
 def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTest], list[str]]:
@@ -74,13 +76,15 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
             sides = [[run.unit_scores[split] for run in group.runs] for group in (one, two)]
             if not _same_units(sides):
                 notes.append(
-                    f"{one.label} and {two.label} were asked different units ({split}): no test"
+                    f"{one.label} and {two.label} were evaluated on different units ({split}): no "
+                    "test"
                 )
                 continue
             defined = [measure for measure in layout.measures if _is_defined(sides, measure)]
-            if undefined := [
-                layout.measures[measure] for measure in layout.measures if measure not in defined
-            ]:
+            undefined = [
+                name for measure, name in layout.measures.items() if measure not in defined
+            ]
+            if undefined:
                 notes.append(
                     f"{', '.join(undefined)} ({split}) of {one.label} or {two.label} is undefined: "
                     "no test"
@@ -90,7 +94,7 @@ def unit_tests(groups: Sequence[Group], layout: TableLayout) -> tuple[list[RunTe
 
 
 def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
-    """Test every pair of groups with ``MIN_SEEDS`` common seeds by the final scores of their runs."""
+    """Test every pair of groups with ``MIN_SEEDS`` common seeds by the runs' final scores."""
     tests = []
     for one, two in combinations(groups, 2):
         by_draw = [{run.draw: run for run in group.runs if run.scores} for group in (one, two)]
@@ -98,23 +102,24 @@ def seed_tests(groups: Sequence[Group], layout: TableLayout) -> list[RunTest]:
         if len(draws) < MIN_SEEDS:
             continue
         for split in layout.compared:
-            if all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
-                of_seeds = [
-                    [of_group[draw].scores[split] for draw in draws] for of_group in by_draw
-                ]
-                sides = [[_over_seeds(side, layout)] for side in of_seeds]
-                tests += [
-                    _test("seeds", one, two, split, measure, sides)
-                    for measure in layout.measures
-                    if _is_defined(sides, measure)
-                ]
+            if not all(split in of_group[draw].scores for of_group in by_draw for draw in draws):
+                continue
+            sides = []
+            for of_group in by_draw:
+                scores = [of_group[draw].scores[split] for draw in draws]
+                sides.append([_over_seeds(scores, layout)])
+            tests += [
+                _test("seeds", one, two, split, measure, sides)
+                for measure in layout.measures
+                if _is_defined(sides, measure)
+            ]
     return _corrected(tests)
 
 
 def _over_seeds(
     of_seeds: Sequence[Mapping[str, Mapping[str, float]]], layout: TableLayout
 ) -> UnitScores:
-    """Seeds as units."""
+    """Return the scores of runs with seeds as units."""
     values = {
         name: np.array([scores[name]["value"] for scores in of_seeds]) for name in layout.measures
     }
@@ -129,17 +134,17 @@ def _test(
     measure: str,
     sides: Sequence[Sequence[UnitScores]],
 ) -> RunTest:
-    found = paired_difference(sides[0], sides[1], measure)
+    paired = paired_difference(sides[0], sides[1], measure)
     return RunTest(
         over,
         one.label,
         two.label,
         split,
         measure,
-        found.num_units,
-        *found.difference,
-        found.p,
-        found.p,
+        paired.num_units,
+        *paired.difference,
+        paired.p,
+        paired.p,
     )
 
 
@@ -163,17 +168,19 @@ def _same_units(sides: Sequence[Sequence[UnitScores]]) -> bool:
 
 
 def _untested(runs: Sequence[GivenRun]) -> list[str]:
-    found = {
-        "they have no final evaluation (unfinished runs and trials of sweeps have none)": [
-            not run.scores for run in runs
-        ],
-        "they have no scores of single units (runs of earlier versions kept none)": [
-            bool(run.scores) and not run.unit_scores for run in runs
-        ],
-    }
+    """Return a note for each reason for which runs are in no test over units."""
+    labels_by_reason: dict[str, list[str]] = {}
+    for run in runs:
+        if not run.scores:
+            reason = (
+                "they have no final evaluation (unfinished runs and trials of sweeps have none)"
+            )
+        elif not run.unit_scores:
+            reason = "they have no scores of single units (unit_scores.npz)"
+        else:
+            continue
+        labels_by_reason.setdefault(reason, []).append(run.label)
     return [
-        "Not tested in pairs: "
-        f"{', '.join(run.label for run, is_so in zip(runs, are_so, strict=True) if is_so)}; {why}"
-        for why, are_so in found.items()
-        if any(are_so)
+        f"Not tested in pairs: {', '.join(labels)}; {reason}"
+        for reason, labels in sorted(labels_by_reason.items())
     ]

@@ -1,8 +1,9 @@
 """Variants of a run: the same configuration with other values of some settings.
 
-They are trained one after the other and end in one table, such as Table 6 of McDermott et al. (2023):
-random vectors, the initial encoder, λ = 0 and the λ of the run. Of several settings every combination
-is a run. Runs that differ only in seed or sentence set are repetitions, shown by mean and deviation.
+They are trained one after the other and end in one table, such as Table 6 of McDermott et al.
+(2023): random vectors, the initial encoder, λ = 0 and the λ of the run. Of several settings every
+combination is a run. Runs that differ only in seed or sentence set are repetitions, shown by mean
+and deviation.
 """
 
 from collections.abc import Mapping, Sequence

@@ -308,7 +308,7 @@ def test_what_cannot_be_compared_is_refused_with_what_to_do(tmp_path: Path) -> N
         ),
         (
             ["a", "elsewhere"],
-            r"different data.*a: store \(dddddddd\), elsewhere: store \(eeeeeeee\).*--curves-only",
+            r"scores over different data.*a: store \(dddddddd\), elsewhere: store \(eeeeeeee\).*--curves-only",
         ),
         (["a", "silent"], "silent: has reported nothing yet"),
         (["a", "sweep"], r"is a sweep; want runs, such as its trials: '.*/sweep/trials/\*'"),
@@ -345,14 +345,13 @@ def test_a_reader_is_told_what_was_not_tested_and_what_was_not_alike(tmp_path: P
     assert found.rows.keys() == {"a", "earlier", "other-units"}
     assert found.notes == [
         "Not finished: trial (not ended yet)",
-        "The runs were not evaluated alike (evaluation.metric differ): scores may mean different "
-        "things",
+        "The runs were evaluated with different settings (evaluation.metric): scores may mean "
+        "different things",
         "The runs computed with different precision: a: fp32, earlier: bf16, other-units: fp32",
         "Not tested in pairs: trial; they have no final evaluation (unfinished runs and trials of "
         "sweeps have none)",
-        "Not tested in pairs: earlier; they have no scores of single units (runs of earlier "
-        "versions kept none)",
-        "a and other-units were asked different units (val): no test",
+        "Not tested in pairs: earlier; they have no scores of single units (unit_scores.npz)",
+        "a and other-units were evaluated on different units (val): no test",
     ]
 
 
