@@ -13,10 +13,10 @@ def test_digest_is_the_sha256_of_the_documented_bytes():
 
 
 def test_digest_does_not_depend_on_order_or_memory_layout():
-    one, two = torch.arange(6.0).reshape(2, 3), torch.zeros(0)
-    scattered = one.T.contiguous().T
-    assert weights_digest([("a", one), ("b", two)]) == weights_digest(
-        [("b", two), ("a", scattered)]
+    first, second = torch.arange(6.0).reshape(2, 3), torch.zeros(0)
+    scattered = first.T.contiguous().T
+    assert weights_digest([("a", first), ("b", second)]) == weights_digest(
+        [("b", second), ("a", scattered)]
     )
 
 

@@ -85,7 +85,7 @@ def test_a_path_that_cannot_be_written_is_refused_beforehand(
     check_writable_folder(tmp_path / "deep" / "out")
     check_writable_file(tmp_path / "file")
     check_writable_file(tmp_path / "deep" / "out.tsv")
-    for refuse, place, message in [
+    for refuse, path, message in [
         (check_writable_folder, "file", "--out .*file: is a file; want a folder"),
         (check_writable_folder, "file/deep/out", "--out .*out: .*file is a file; want a folder"),
         (check_writable_file, ".", "--out .*: is a folder; want a file"),
@@ -94,7 +94,7 @@ def test_a_path_that_cannot_be_written_is_refused_beforehand(
         (check_writable_folder, "x" * 300, "cannot be written .*too long"),
     ]:
         with pytest.raises(ConfigError, match=message):
-            refuse(tmp_path / place)
+            refuse(tmp_path / path)
     if Path("/proc/self").is_dir():  # root may write there, says os.access
         for refuse in (check_writable_folder, check_writable_file):
             with pytest.raises(ConfigError, match="--index /proc/new/x: /proc cannot be written"):

@@ -17,13 +17,13 @@ def test_a_permutation_hits_every_row_once(num_rows):
 
 
 def test_the_image_of_an_index_does_not_depend_on_the_other_indices():
-    whole = keyed_permutation(np.arange(1000), num_rows=1000, key=3)
+    permutation = keyed_permutation(np.arange(1000), num_rows=1000, key=3)
     assert [
         int(keyed_permutation([i], num_rows=1000, key=3)[0]) for i in range(0, 1000, 97)
-    ] == whole[::97].tolist()
+    ] == permutation[::97].tolist()
     assert (
         keyed_permutation(np.arange(6).reshape(2, 3), num_rows=1000, key=3).tolist()
-        == whole[:6].reshape(2, 3).tolist()
+        == permutation[:6].reshape(2, 3).tolist()
     )
 
 
@@ -41,12 +41,12 @@ def test_over_many_keys_every_position_is_equally_likely():
 
 def test_adjacent_indices_and_adjacent_keys_are_uncorrelated():
     num_rows = 1 << 20
-    one = keyed_permutation(np.arange(20_000), num_rows=num_rows, key=1)
-    two = keyed_permutation(np.arange(20_000), num_rows=num_rows, key=2)
-    for series in (np.diff(one), one - two):
+    first = keyed_permutation(np.arange(20_000), num_rows=num_rows, key=1)
+    second = keyed_permutation(np.arange(20_000), num_rows=num_rows, key=2)
+    for series in (np.diff(first), first - second):
         assert abs(np.abs(series).mean() / num_rows - 1 / 3) < 0.01
-    assert abs(np.corrcoef(one, two)[0, 1]) < 0.03
-    assert abs(np.corrcoef(one[:-1], one[1:])[0, 1]) < 0.03
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+    assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.03
 
 
 def test_the_largest_ranges_work():

@@ -349,10 +349,10 @@ CONDITIONAL = {
 
 def test_a_setting_is_drawn_only_where_its_condition_holds(tmp_path):
     drawn = list(islice(load(tmp_path, CONDITIONAL).drawn(), 200))
-    assert all(("layers" in one) == (one["order"] == "group_first") for one in drawn)
-    assert {one["layers"] for one in drawn if "layers" in one} == {2, 3, 4, 5, 6}
-    assert all(1e-5 <= one["optim.peak_lr"] <= 1e-2 for one in drawn)
-    logarithms = [math.log10(one["optim.peak_lr"]) for one in drawn]
+    assert all(("layers" in settings) == (settings["order"] == "group_first") for settings in drawn)
+    assert {settings["layers"] for settings in drawn if "layers" in settings} == {2, 3, 4, 5, 6}
+    assert all(1e-5 <= settings["optim.peak_lr"] <= 1e-2 for settings in drawn)
+    logarithms = [math.log10(settings["optim.peak_lr"]) for settings in drawn]
     assert -3.8 < sum(logarithms) / 200 < -3.2  # uniform in the logarithm
 
 
@@ -364,7 +364,7 @@ def test_a_grid_has_every_combination_once(tmp_path):
     }
     grid = load(tmp_path, space, search={"kind": "grid"}).grid()
     assert len(grid) == 2 + 4
-    assert all(grid.count(one) == 1 for one in grid)
+    assert all(grid.count(settings) == 1 for settings in grid)
     assert {"order": "uniform", "flag": False} in grid
 
 
@@ -376,7 +376,9 @@ def test_exploring_stays_near_and_inside_and_keeps_conditions(tmp_path):
         assert all(value in space.space[path] for path, value in explored.items())
         assert ("layers" in explored) == (explored["order"] == "group_first")
         ratio = explored["optim.peak_lr"] / settings["optim.peak_lr"]
-        near += any(abs(ratio - one) < 1e-9 for one in (0.8, 1.2)) or explored["optim.peak_lr"] in (
+        near += any(abs(ratio - factor) < 1e-9 for factor in (0.8, 1.2)) or explored[
+            "optim.peak_lr"
+        ] in (
             1e-5,
             1e-2,
         )

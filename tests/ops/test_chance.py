@@ -33,7 +33,7 @@ def average_precision(ranks: tuple[int, ...]) -> float:
 
 
 def ndcg(ranks: tuple[int, ...]) -> float:
-    ideal = sum(1 / np.log2(place + 1) for place in range(1, len(ranks) + 1))
+    ideal = sum(1 / np.log2(rank + 1) for rank in range(1, len(ranks) + 1))
     return float(sum(1 / np.log2(rank + 1) for rank in ranks) / ideal)
 
 

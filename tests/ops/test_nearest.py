@@ -87,9 +87,9 @@ def test_distances_that_tie_in_single_precision_are_ranked_in_double():
     ],
 )
 def test_invalid_embeddings_and_settings_are_refused(change, message):
-    asked = {"query_QD": torch.zeros(2, 4), "candidate_CD": torch.zeros(12, 4), "k": 3} | change
+    arguments = {"query_QD": torch.zeros(2, 4), "candidate_CD": torch.zeros(12, 4), "k": 3} | change
     with pytest.raises(ValueError, match=message):
-        nearest(**asked)
+        nearest(**arguments)
 
 
 def test_no_queries_give_an_empty_result():

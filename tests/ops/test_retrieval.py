@@ -37,9 +37,9 @@ def vectors(kind, seed=0):
 
 
 def csr(sets):
-    return np.cumsum([0] + [len(one) for one in sets]), np.array(
-        [item for one in sets for item in one], dtype=np.int64
-    )
+    """Return the row pointers and the concatenated items of the sets."""
+    indptr = np.cumsum([0, *map(len, sets)])
+    return indptr, np.array([item for items in sets for item in items], dtype=np.int64)
 
 
 def gold_sets(seed=0, num_queries=17, num_candidates=40):
@@ -59,29 +59,35 @@ def test_ranks_and_r_precision_equal_the_loop(kind, block_rows):
     query, candidate = vectors(kind)
     gold = gold_sets()
     indptr, indices = csr(gold)
-    found = retrieve(cosine_scores(query, candidate), indptr, indices, block_rows=block_rows)
+    retrieved = retrieve(cosine_scores(query, candidate), indptr, indices, block_rows=block_rows)
     score = cosines(query, candidate)
-    assert found.rank_P.tolist() == oracles.gold_ranks(score, gold)
+    assert retrieved.rank_P.tolist() == oracles.gold_ranks(score, gold)
     expected = oracles.r_precision(score, gold)
-    assert found.r_precision_Q.tolist() == pytest.approx(
+    assert retrieved.r_precision_Q.tolist() == pytest.approx(
         [np.nan if v is None else v for v in expected], nan_ok=True
     )
-    asked = [value for value in expected if value is not None]
-    assert found.macro_r_precision == pytest.approx(sum(asked) / len(asked))
-    hits = sum(value * len(mine) for value, mine in zip(expected, gold, strict=True) if mine)
-    assert found.r_hits_Q.sum() == pytest.approx(hits)
+    evaluated = [value for value in expected if value is not None]
+    assert retrieved.macro_r_precision == pytest.approx(sum(evaluated) / len(evaluated))
+    hits = sum(
+        value * len(gold_of_query)
+        for value, gold_of_query in zip(expected, gold, strict=True)
+        if gold_of_query
+    )
+    assert retrieved.r_hits_Q.sum() == pytest.approx(hits)
 
 
 @pytest.mark.parametrize("kind", ["normal", "grid", "copies", "constant"])
 def test_ranks_by_distance_and_their_reciprocal_mean_equal_the_loop(kind):
     query, candidate = vectors(kind)
     gold = gold_sets()
-    found = retrieve(vector_scores(query, candidate, "euclidean"), *csr(gold))
+    retrieved = retrieve(vector_scores(query, candidate, "euclidean"), *csr(gold))
     score = np.round(
         [[-oracles.distance(q, c) for c in candidate.numpy()] for q in query.numpy()], 9
     )
-    assert found.rank_P.tolist() == oracles.gold_ranks(score, gold)
-    assert found.mean_reciprocal_rank == pytest.approx(oracles.mean_reciprocal_rank(score, gold))
+    assert retrieved.rank_P.tolist() == oracles.gold_ranks(score, gold)
+    assert retrieved.mean_reciprocal_rank == pytest.approx(
+        oracles.mean_reciprocal_rank(score, gold)
+    )
 
 
 @pytest.mark.parametrize("k", [1, 3, 40])
@@ -89,31 +95,31 @@ def test_hits_at_k_equal_the_loop(k):
     query, candidate = vectors("normal")
     gold = gold_sets()
     indptr, indices = csr(gold)
-    found = retrieve(cosine_scores(query, candidate), indptr, indices)
-    first = np.argsort(-cosines(query, candidate), axis=1, kind="stable")[:, :k].tolist()
-    hits = [len(set(one) & set(mine)) for one, mine in zip(first, gold, strict=True)]
-    assert found.hits_at(k).tolist() == hits
-    assert found.true_positives_at(k) == sum(hits)
-    recalls = [hit / len(mine) for hit, mine in zip(hits, gold, strict=True) if mine]
-    assert found.recall_at(k) == pytest.approx(sum(recalls) / len(recalls))
+    retrieved = retrieve(cosine_scores(query, candidate), indptr, indices)
+    top_k = np.argsort(-cosines(query, candidate), axis=1, kind="stable")[:, :k].tolist()
+    hits = [len(set(top) & set(items)) for top, items in zip(top_k, gold, strict=True)]
+    assert retrieved.hits_at(k).tolist() == hits
+    assert retrieved.true_positives_at(k) == sum(hits)
+    recalls = [hit / len(items) for hit, items in zip(hits, gold, strict=True) if items]
+    assert retrieved.recall_at(k) == pytest.approx(sum(recalls) / len(recalls))
 
 
 def test_a_constant_encoder_gives_the_first_candidates_by_index():
     gold = [[0, 1], [2, 1], [38, 39]]
     indptr, indices = csr(gold)
-    found = retrieve(cosine_scores(torch.ones(3, 4), torch.ones(40, 4)), indptr, indices)
-    assert found.rank_P.tolist() == [0, 1, 2, 1, 38, 39]
-    assert found.r_precision_Q.tolist() == [1.0, 0.5, 0.0]
+    retrieved = retrieve(cosine_scores(torch.ones(3, 4), torch.ones(40, 4)), indptr, indices)
+    assert retrieved.rank_P.tolist() == [0, 1, 2, 1, 38, 39]
+    assert retrieved.r_precision_Q.tolist() == [1.0, 0.5, 0.0]
 
 
 def test_the_length_of_a_vector_does_not_matter():
     query, candidate = vectors("normal")
     indptr, indices = csr(gold_sets())
-    one = retrieve(cosine_scores(query, candidate), indptr, indices)
-    two = retrieve(
+    first = retrieve(cosine_scores(query, candidate), indptr, indices)
+    second = retrieve(
         cosine_scores(query * 1e-6, candidate * torch.arange(1, 41)[:, None]), indptr, indices
     )
-    assert one.rank_P.tolist() == two.rank_P.tolist()
+    assert first.rank_P.tolist() == second.rank_P.tolist()
 
 
 @pytest.mark.parametrize("world", [2, 3, 30])
@@ -150,10 +156,10 @@ def test_scores_of_any_origin_are_ranked_and_blocks_without_gold_are_not_scored(
         scored.append((first, end))
         return score[first:end].clone()
 
-    found = retrieve(
+    retrieved = retrieve(
         Scores(block, 4, 3), np.array([0, 0, 0, 1, 3]), np.array([2, 0, 1]), block_rows=2
     )
-    assert found.rank_P.tolist() == [1, 2, 0]
+    assert retrieved.rank_P.tolist() == [1, 2, 0]
     assert scored == [(2, 4)]
 
 
@@ -189,11 +195,9 @@ def test_embeddings_that_are_not_finite_are_refused(bad):
 def test_a_gpu_gives_the_ranks_of_the_cpu(kind):
     query, candidate = vectors(kind)
     indptr, indices = csr(gold_sets())
-    one, two = (
-        retrieve(cosine_scores(query.to(d), candidate.to(d)), indptr, indices)
-        for d in ("cpu", "cuda")
-    )
-    assert one.rank_P.tolist() == two.rank_P.tolist()
+    on_cpu = retrieve(cosine_scores(query, candidate), indptr, indices)
+    on_gpu = retrieve(cosine_scores(query.cuda(), candidate.cuda()), indptr, indices)
+    assert on_cpu.rank_P.tolist() == on_gpu.rank_P.tolist()
 
 
 @pytest.mark.parametrize("kind", ["normal", "grid", "copies", "constant", "nearly parallel"])
@@ -212,19 +216,20 @@ def test_distances_equal_the_loop_and_have_the_order_of_nearest(kind):
 def test_several_scores_are_ranked_as_each_alone_and_cached_blocks_are_computed_once():
     query, candidate = vectors("grid")
     indptr, indices = csr(gold_sets())
-    asked = []
+    evaluated = []
     plain = distance_scores(query, candidate)
     counted = Scores(
-        lambda first, end: asked.append((first, end)) or plain.block(first, end), 17, 40
+        lambda first, end: evaluated.append((first, end)) or plain.block(first, end), 17, 40
     )
     shared = cached_scores(counted)
-    # What it gives is overwritten.
+    # Overwriting a block must not change the cached one.
     negative = Scores(lambda first, end: shared.block(first, end).neg_(), 17, 40)
-    found = retrieve_by_each([negative, shared, negative], indptr, indices, block_rows=5)
-    assert asked == [(0, 5), (5, 10), (10, 15), (15, 17)]
-    upside_down = Scores(lambda first, end: -plain.block(first, end), 17, 40)
-    for one, alone in zip(found, (upside_down, plain, upside_down), strict=True):
-        assert one.rank_P.tolist() == retrieve(alone, indptr, indices).rank_P.tolist()
+    retrieved = retrieve_by_each([negative, shared, negative], indptr, indices, block_rows=5)
+    assert evaluated == [(0, 5), (5, 10), (10, 15), (15, 17)]
+    negated = Scores(lambda first, end: -plain.block(first, end), 17, 40)
+    for retrieval, scores in zip(retrieved, (negated, plain, negated), strict=True):
+        alone = retrieve(scores, indptr, indices)
+        assert retrieval.rank_P.tolist() == alone.rank_P.tolist()
 
 
 def test_scores_of_different_shapes_and_no_scores_are_refused():

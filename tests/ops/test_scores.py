@@ -63,15 +63,17 @@ def test_scores_and_ranks_equal_those_of_whole_matrices(
     query, candidate = embeddings(kind, 11, 0), embeddings(kind, 61, 1)
     candidate[:5] = query[:5]
     tiled = scorer(query, metric, torch.float64, candidate)
-    whole = whole_scores(query, candidate, metric)
+    expected_scores = whole_scores(query, candidate, metric)
     result = torch.cat([tiled.between(slice(0, 4)), tiled.between(torch.arange(4, 11))])
     # Matrix products of other shapes sum in another order; rounding removes nearly all of it.
-    assert ((result - whole).abs() <= 1e-9 * whole.abs().amax(1, keepdim=True)).all()
+    assert (
+        (result - expected_scores).abs() <= 1e-9 * expected_scores.abs().amax(1, keepdim=True)
+    ).all()
     row, column = torch.arange(11).repeat_interleave(61), torch.arange(61).repeat(11)
-    for mine, expected in zip(
-        count_ranks(result, row, column), count_ranks(whole, row, column), strict=True
+    for counted, expected in zip(
+        count_ranks(result, row, column), count_ranks(expected_scores, row, column), strict=True
     ):
-        assert torch.equal(mine, expected)
+        assert torch.equal(counted, expected)
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -57,7 +57,7 @@ def test_the_interval_is_that_of_all_possible_resamples():
 
 def test_chunks_of_resamples_change_nothing(monkeypatch):
     one_hits, two_hits, total = counts()
-    whole = (
+    complete = (
         ratio_interval(one_hits, total, np.random.default_rng(4)),
         paired_test(one_hits / total, two_hits / total, np.ones(60), np.random.default_rng(4)),
     )
@@ -66,8 +66,8 @@ def test_chunks_of_resamples_change_nothing(monkeypatch):
         ratio_interval(one_hits, total, np.random.default_rng(4)),
         paired_test(one_hits / total, two_hits / total, np.ones(60), np.random.default_rng(4)),
     )
-    assert parts[0] == whole[0]
-    assert parts[1].p == pytest.approx(whole[1].p, abs=0.02)
+    assert parts[0] == complete[0]
+    assert parts[1].p == pytest.approx(complete[1].p, abs=0.02)
 
 
 def test_resamples_with_denominators_of_zero_are_skipped():
@@ -78,12 +78,12 @@ def test_resamples_with_denominators_of_zero_are_skipped():
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("statistic", ["micro", "macro"])
 def test_p_equals_the_enumeration_of_all_sign_patterns(seed, statistic):
-    one, two, total = counts(num=11, seed=seed)
+    first, second, total = counts(num=11, seed=seed)
     if statistic == "macro":
-        one, two, total = one / total, two / total, np.ones(11)
-    result = paired_test(one, two, total, np.random.default_rng(5), num_permutations=40_000)
-    assert result.difference == pytest.approx((one.sum() - two.sum()) / total.sum())
-    assert result.p == pytest.approx(oracles.sign_flip_p(one - two), abs=0.01)
+        first, second, total = first / total, second / total, np.ones(11)
+    result = paired_test(first, second, total, np.random.default_rng(5), num_permutations=40_000)
+    assert result.difference == pytest.approx((first.sum() - second.sum()) / total.sum())
+    assert result.p == pytest.approx(oracles.sign_flip_p(first - second), abs=0.01)
 
 
 def test_p_equals_the_sign_test_if_all_differences_are_equal():
@@ -94,17 +94,16 @@ def test_p_equals_the_sign_test_if_all_differences_are_equal():
 
 
 def test_swapping_the_systems_changes_only_the_sign():
-    one, two, total = counts()
-    there, back = (
-        paired_test(*pair, total, np.random.default_rng(6)) for pair in ((one, two), (two, one))
-    )
+    first, second, total = counts()
+    there = paired_test(first, second, total, np.random.default_rng(6))
+    back = paired_test(second, first, total, np.random.default_rng(6))
     assert there.difference == -back.difference
     assert there.p == back.p
 
 
 def test_equal_systems_give_p_one_and_p_is_never_zero():
-    one, _, total = counts()
-    assert paired_test(one, one, total, np.random.default_rng(0)) == (0.0, 1.0)
+    first, _, total = counts()
+    assert paired_test(first, first, total, np.random.default_rng(0)) == (0.0, 1.0)
     result = paired_test(
         np.ones(500), np.zeros(500), np.ones(500), np.random.default_rng(0), num_permutations=99
     )
@@ -127,12 +126,12 @@ def test_holm_rejects_what_its_own_procedure_rejects():
         p = np.round(rng.random(7) ** 3, 2)  # with ties
         for level in (0.01, 0.05, 0.2):
             rejected = set()
-            for left, place in zip(
+            for left, index in zip(
                 range(7, 0, -1), np.argsort(p, kind="stable").tolist(), strict=True
             ):
-                if p[place] * left >= level:
+                if p[index] * left >= level:
                     break
-                rejected.add(place)
+                rejected.add(index)
             assert set(np.flatnonzero(holm(p) < level).tolist()) == rejected
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.8]).tolist() == [1, 1]

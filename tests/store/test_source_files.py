@@ -66,9 +66,9 @@ def test_a_damaged_gzip_is_named_with_what_to_do(read, content, damage, tmp_path
 @EACH
 def test_paths_that_are_no_files_are_refused_without_blocking(read, content, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path, tmp_path / "absent", tmp_path / "pipe", tmp_path / ("x" * 300)):
-        with pytest.raises(DataError, match=f"{place.name}: cannot be read .*, want "):
-            read(place)
+    for path in (tmp_path, tmp_path / "absent", tmp_path / "pipe", tmp_path / ("x" * 300)):
+        with pytest.raises(DataError, match=f"{path.name}: cannot be read .*, want "):
+            read(path)
 
 
 SPECIES_HEADER = "\t".join(SPECIES_COLUMNS) + "\n"
