@@ -1,6 +1,7 @@
-"""BioSTransformers: a siamese text encoder tuned on (text, MeSH term) pairs; judged on the terms of held-out articles.
+"""BioSTransformers: train a siamese text encoder on (text, MeSH term) pairs.
 
-Without a store it uses the embedded simulated literature. The same command again goes on where it stopped.
+It is evaluated on the terms of held-out articles. Without a store it uses the embedded simulated
+literature. The same command resumes the run.
 """
 
 from raybio.cli.train import training_job

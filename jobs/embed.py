@@ -1,4 +1,4 @@
-"""Embed proteins (FASTA) or texts with a trained model: resumable, by Ray Data, into one Parquet file."""
+"""Embed proteins (FASTA) or texts with a trained model into one Parquet file; resumable."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,24 +20,25 @@ def embed(
         Path,
         typer.Option(
             "--input",
-            help="FASTA, or texts: one a line, or ID<TAB>TEXT; plain or gzip, as the model reads",
+            help="FASTA file, or texts: one a line, or ID<TAB>TEXT (.gz too)",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Parquet file: key, embedding")],
     run: Annotated[str | None, typer.Option(help="name of a finished run")] = None,
     model: Annotated[
-        Path | None, typer.Option(help="or a model folder, as export/ of a run")
+        Path | None, typer.Option(help="model folder, such as export/ of a run, instead of --run")
     ] = None,
     pooling: Annotated[
         str | None,
-        typer.Option(help="cls or mean, for a --model folder that does not say how it pools"),
+        typer.Option(help="cls or mean, for a --model folder that does not record its pooling"),
     ] = None,
     runs: Annotated[
         Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="processes that embed")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="number of processes")] = 1,
     cpus_per_worker: Annotated[
-        float | None, typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each")
+        float | None,
+        typer.Option(parser=positive, metavar="FLOAT", help="logical CPUs of each process"),
     ] = None,
     strip_stop: Annotated[
         bool, typer.Option("--strip-stop", help="remove a stop symbol at a protein's end")
@@ -46,23 +47,21 @@ def embed(
         float,
         typer.Option(parser=fraction, metavar="FLOAT", help="maximum fraction of invalid records"),
     ] = 0.1,
-    rows_per_part: Annotated[int, typer.Option(min=1, help="inputs between two commits")] = 4096,
+    rows_per_part: Annotated[
+        int, typer.Option(min=1, help="inputs of a part, which is committed as a whole")
+    ] = 4096,
     verbose: Annotated[bool, typer.Option("--verbose", help="show Ray's own logs")] = False,
 ) -> None:
-    """Embed the proteins or texts of a file; the same command again goes on where it stopped."""
+    """Embed the proteins or texts of a file; the same command resumes."""
     if (run is None) == (model is None):
         raise ConfigError("want either --run or --model")
     if pooling not in (None, "cls", "mean"):
         raise ConfigError(f"--pooling: got {pooling!r}, want cls or mean")
     if run is not None and pooling is not None:
         raise ConfigError(
-            "--pooling is for --model; a run's model says how it pools. Leave the option out"
+            "--pooling is for --model; the model of a run records its pooling. Leave it out"
         )
-    from raybio.runtime.embed import (  # brings Ray's heavier parts; not needed for --help
-        embed_file,
-        model_of_folder,
-        model_of_run,
-    )
+    from raybio.runtime.embed import embed_file, model_of_folder, model_of_run
 
     if run is not None:
         chosen = model_of_run(default_folder("runs", "RAYBIO_RUNS") if runs is None else runs, run)
@@ -81,7 +80,7 @@ def embed(
         verbose=verbose,
         say=print,
     )
-    parts = f"{summary.num_parts_found} of {summary.num_parts} parts were there"
+    parts = f"{summary.num_parts_found} of {summary.num_parts} parts were embedded before"
     print(f"{out}: {summary.num_rows:,} {chosen.reads}; {parts}")
     if summary.cut:
         print(summary.cut)

@@ -1,4 +1,4 @@
-"""Evaluate trained models: ``python jobs/evaluate.py zero-shot --help``, ``relations --help`` and more."""
+"""Evaluate trained models: python jobs/evaluate.py COMMAND --help."""
 
 from raybio.cli.app import run_app
 from raybio.cli.evaluate import app

@@ -1,4 +1,4 @@
-"""Extract relations from documents with known entities, by a model of relation_finetune."""
+"""Extract relations from documents with annotated entities, by a model of relation_finetune."""
 
 from pathlib import Path
 from typing import Annotated

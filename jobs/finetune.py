@@ -1,9 +1,10 @@
-"""Fine-tune an encoder on a downstream task (`finetune.py TASK --data FILES --init MODEL`), judge it on dev and test.
+"""Fine-tune an encoder on a downstream task: finetune.py TASK --data FILES --init MODEL.
 
-TASK: remote_homology, secondary_structure, stability, fluorescence, paper_field, scicite, acl_arc; several by comma,
-each with a --data, end in one table. --data: the task's files (docs/methods/sppt.md says which); the settings
-are the paper's for it, and --set changes them. Without a task it trains on embedded simulated folds. --compare
-encoder.source=A,B puts more encoders into the table, --seeds 3 their spread.
+TASK: remote_homology, secondary_structure, stability, fluorescence, paper_field, scicite, acl_arc.
+Several, separated by commas and each with a --data, end in one table. docs/structure_preserving.md
+lists the files of each task. The settings are the paper's for the task; --set changes them. Without
+a task it trains on embedded simulated folds. --compare encoder.source=A,B adds encoders to the
+table, --seeds 3 their spread.
 """
 
 import sys

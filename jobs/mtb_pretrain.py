@@ -1,7 +1,6 @@
-"""Pre-train an encoder of entity pairs on documents whose entities are known (MTB, improved).
+"""MTB, improved: pre-train an encoder of entity pairs on documents with annotated entities.
 
-Without a store it uses the embedded simulated documents. The same command again goes on where it
-stopped.
+Without a store it uses the embedded simulated documents. The same command resumes the run.
 """
 
 from raybio.cli.train import training_job

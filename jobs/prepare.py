@@ -1,4 +1,4 @@
-"""Prepare a store from source files: ``python jobs/prepare.py --help`` lists the kinds."""
+"""Prepare a store from source files: python jobs/prepare.py --help lists the commands."""
 
 from raybio.cli.app import run_app
 from raybio.cli.prepare import app

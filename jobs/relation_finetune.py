@@ -1,7 +1,7 @@
-"""Fine-tune an encoder of entity pairs on labelled relations (MCCL, cross entropy, SupCon), and judge it on others.
+"""Fine-tune an encoder of entity pairs on labelled relations: MCCL, cross entropy or SupCon.
 
-Without a store it uses the embedded simulated documents. The same command again goes on where it
-stopped.
+It is evaluated on relations of other documents. Without a store it uses the embedded simulated
+documents. The same command resumes the run.
 """
 
 from raybio.cli.train import training_job

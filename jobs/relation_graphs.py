@@ -1,6 +1,6 @@
-"""Train relation-aware embeddings of words (CLDR, CLGS, CLNER), and find entities and relations by neighbours.
+"""Train word embeddings whose neighbors predict entities and relations: CLDR, CLGS, CLNER.
 
-Without a store it uses the embedded simulated sentences. The same command again goes on where it stopped.
+Without a store it uses the embedded simulated sentences. The same command resumes the run.
 """
 
 from raybio.cli.train import training_job

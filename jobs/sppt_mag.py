@@ -1,6 +1,6 @@
-"""Structure-preserving pre-training of a text encoder on articles that cite each other: train, compare, show the table.
+"""Structure-preserving pre-training of a text encoder on articles and their citations.
 
-Without a store it uses embedded simulated citations. The same command again goes on where it stopped.
+Without a store it uses embedded simulated citations. The same command resumes the run.
 """
 
 from raybio.cli.train import training_job

@@ -1,6 +1,4 @@
-"""Structure-inducing pre-training (SPPT) of a protein encoder on interaction graphs.
-
-Trains, compares with language modelling alone (λ = 0), and shows the table of link retrieval.
+"""Structure-preserving pre-training of a protein encoder on interaction graphs.
 
 Without a store it uses the embedded miniature tree of life. The same command resumes the run.
 """

@@ -1,7 +1,8 @@
-"""Synthetic graphs: what structure-preserving pre-training brings into an embedding, with and without the graph loss.
+"""Synthetic graphs: embeddings trained with and without the graph loss of SPPT.
 
-Trains every graph, draw and noise with λ = 0 and with objective.lambda_spml, as trials of one sweep; the same command
-again goes on. Without a store it uses embedded simulated sentences (prepare.py topics makes one of your own).
+Trains every graph, draw and noise with λ = 0 and with objective.lambda_spml, as trials of one sweep.
+The same command resumes the sweep. Without a store it uses embedded simulated sentences;
+prepare.py topics makes a store.
 """
 
 from typing import Annotated
@@ -20,11 +21,14 @@ from raybio.runtime.run.spec import Compute
 def command(
     graph: Annotated[list[str] | None, typer.Option(help=f"{', '.join(KINDS)}; repeatable")] = None,
     all_: Annotated[
-        bool, typer.Option("--all", help="all of them, as in the paper's Table 1")
+        bool, typer.Option("--all", help="all graphs, as in the paper's Table 1")
     ] = False,
     repeats: Annotated[int, typer.Option(min=1, help="draws of each graph and its sentences")] = 1,
     noise: Annotated[
-        str, typer.Option(help="chances of a pair of nodes to be linked all the same, by comma")
+        str,
+        typer.Option(
+            help="probabilities that an unlinked pair of nodes is linked, comma-separated"
+        ),
     ] = "0",
     store: shared.Store = None,
     config: shared.ConfigFile = None,
@@ -36,7 +40,7 @@ def command(
         typer.Option(
             parser=shared.non_negative,
             metavar="FLOAT",
-            help="of each trial; a fraction shares one",
+            help="GPUs of each trial; a fraction lets trials share one",
         ),
     ] = None,
     name: shared.Name = None,

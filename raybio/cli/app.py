@@ -1,4 +1,4 @@
-"""What the jobs' command lines share. It imports nothing heavy, so that ``--help`` and refusals come at once."""
+"""Functions that all command lines share. It imports nothing heavy: ``--help`` takes no second."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from raybio.core.errors import RaybioError
 from raybio.core.files import check_local
 
 URI_OPTIONS = ("--tracking-uri", "--url")
-"""The only options whose value is a URI."""
+"""The only options whose value may be a URI."""
 
 
 _URI_IN_VALUE = re.compile(
@@ -20,14 +20,17 @@ _URI_IN_VALUE = re.compile(
     """,
     re.VERBOSE,
 )
-"""A URI at the start, even with one slash, or with two after a mark such as ``=``, ``,``, ``[``, ``:`` or a quote.
+"""Matches a URI at the start (even with one slash) or after a mark such as ``=``, ``,`` or ``[``.
 
-One that follows the words of a sentence is text.
+A URI that follows the words of a sentence is text.
 """
 
 
 def run_app(app: Callable[[], Any]) -> NoReturn:
-    """Call a Typer app; a ``RaybioError`` becomes one message and exit code 2, or 130/143 after a signal."""
+    """Call a Typer app and exit.
+
+    A ``RaybioError`` becomes one message and exit code 2, or 130 or 143 after a signal.
+    """
     try:
         check_local_paths(sys.argv[1:])
         app()
@@ -38,9 +41,9 @@ def run_app(app: Callable[[], Any]) -> NoReturn:
 
 
 def check_local_paths(arguments: Sequence[str]) -> None:
-    """Refuse a URI wherever a command line takes a path, before anything is created.
+    """Refuse URIs in place of paths, before anything is created.
 
-    Every argument is checked except ``URI_OPTIONS``, so a new path option needs no check of its own.
+    Every argument except ``URI_OPTIONS`` is checked, so new path options need no check of their own.
 
     Raises:
         ConfigError: with the option and the URI.
@@ -59,12 +62,12 @@ def check_local_paths(arguments: Sequence[str]) -> None:
 
 
 def meanings(config: type[BaseConfig]) -> dict[str, str]:
-    """What each setting means, and its range: the help of an option of that name."""
+    """Return meaning and range of each setting, as the help of an option of that name."""
     return {field.path: f"{field.meaning} {field.range}".strip() for field in fields(config)}
 
 
 def settings_of(model: type[C], arguments: Mapping[str, Any]) -> C:
-    """Those of a command's arguments that are settings.
+    """Return the settings among the arguments of a command.
 
     Raises:
         ConfigError: for a value out of range.

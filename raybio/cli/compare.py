@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-SHOWN_TESTS, MOST_COLUMNS = 12, 8
+SHOWN_TESTS = 12
+MOST_COLUMNS = 8
 
 
 @app.command()
@@ -32,20 +33,20 @@ def compare(
     curves_only: Annotated[
         bool,
         typer.Option(
-            "--curves-only", help="no final scores and tests: runs may be over different data"
+            "--curves-only", help="without final scores and tests: runs may have different data"
         ),
     ] = False,
 ) -> None:
-    """Settings that differ, final scores with paired tests, curves in one frame, and cost.
+    """Compare runs: settings that differ, final scores with paired tests, curves, and cost.
 
-    Runs that differ in seed (or sentence set) alone are repetitions: their mean is compared.
+    Runs that differ only in seed or sentence set are repetitions: their mean is compared.
     """
     check_writable_folder(out)
     if (out / RUN).exists():
         raise ConfigError(
-            f"--out {out}: a run or a sweep is there, whose report would be lost; choose another folder"
+            f"--out {out}: holds a run or a sweep, whose report would be lost; choose another "
+            "folder"
         )
-    # Only now: these import torch, which takes seconds.
     from raybio.runtime.compare.compare import compare_runs, write_comparison
     from raybio.runtime.compare.runs import given_runs
     from raybio.runtime.run.options import default_folder
@@ -79,7 +80,7 @@ def _show(found: "Comparison", out: Path) -> None:
         f"Paired tests{rest}": _narrow(tests_table(tests[:SHOWN_TESTS], found.layout))
         if tests
         else [],
-        # Where there are final scores, these tell less.
+        # Final scores say more, where there are any.
         "Evaluations during training": [] if found.rows else evaluations_table(found),
     }
     console = Console()
@@ -89,7 +90,7 @@ def _show(found: "Comparison", out: Path) -> None:
         elif table:
             drawn = Table(title=title)
             for name in table[0]:
-                drawn.add_column(name, overflow="fold")  # nothing is ever cut off
+                drawn.add_column(name, overflow="fold")  # cells are wrapped, never cut
             for cells in table[1:]:
                 drawn.add_row(*map(Text, cells))
             console.print(drawn)
@@ -106,5 +107,5 @@ def _show(found: "Comparison", out: Path) -> None:
 
 
 def _narrow(table: list[list[str]]) -> list[list[str]]:
-    """Without n and the uncorrected p, which are in the report."""
+    """Drop n and the uncorrected p, which are in the report."""
     return [[*cells[:4], *cells[6:]] for cells in table]

@@ -1,4 +1,4 @@
-"""The options that all training jobs have, and the numbers that options of all jobs accept."""
+"""Options of all training jobs, and parsers of numbers for options of all jobs."""
 
 import math
 from collections.abc import Callable
@@ -9,10 +9,12 @@ import typer
 
 
 def positive(text: str) -> float:
-    """Return the number above 0 in ``text``; a typer ``parser``, since a range of typer's own accepts NaN.
+    """Return the number above 0 in ``text``.
+
+    It is a typer ``parser``, since a range of typer's own accepts NaN.
 
     Raises:
-        typer.BadParameter: for anything else, NaN and infinity included.
+        typer.BadParameter: for anything else, including NaN and infinity.
     """
     return _number(text, "a number above 0", lambda value: value > 0)
 
@@ -50,14 +52,13 @@ Settings = Annotated[
 
 Init = Annotated[
     str | None,
-    typer.Option(
-        help="encoder to begin with: a finished run's folder, a model's folder or a hub id"
-    ),
+    typer.Option(help="initial encoder: folder of a finished run, model folder or hub id"),
 ]
 
 
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="training workers; default: 1, or as the run began")
+    int | None,
+    typer.Option(min=1, help="number of training workers; default: 1, or as the run began"),
 ]
 
 
@@ -66,7 +67,7 @@ CpusPerWorker = Annotated[
     typer.Option(
         parser=positive,
         metavar="FLOAT",
-        help="logical CPUs of each; default: what leaves Ray Data its share",
+        help="logical CPUs of each worker; default: all but the share of Ray Data",
     ),
 ]
 
@@ -74,31 +75,28 @@ CpusPerWorker = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu or gpu")]
 
 
-Name = Annotated[
-    str | None, typer.Option(help="the run's name; the same name goes on with that run")
-]
+Name = Annotated[str | None, typer.Option(help="name of the run; the same name resumes that run")]
 
 
 Runs = Annotated[Path | None, typer.Option(help="folder of runs; default: RAYBIO_RUNS or runs/")]
 
 
 TrackingUri = Annotated[
-    str | None, typer.Option(help="MLflow; default: sqlite, mlflow.db beside the runs")
+    str | None,
+    typer.Option(help="MLflow tracking URI; default: sqlite, mlflow.db next to the runs"),
 ]
 
 
 Seeds = Annotated[
     int,
-    typer.Option(
-        min=1, help="train with so many seeds, for mean ± standard deviation in the table"
-    ),
+    typer.Option(min=1, help="number of seeds, for mean ± standard deviation in the table"),
 ]
 
 
-NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="train this run alone")]
+NoBaseline = Annotated[bool, typer.Option("--no-baseline", help="train only this run")]
 
 
-Yes = Annotated[bool, typer.Option("--yes", help="accept a run that takes more than a day on CPUs")]
+Yes = Annotated[bool, typer.Option("--yes", help="accept a run of more than a day on CPUs")]
 
 
 Verbose = Annotated[bool, typer.Option("--verbose", help="show Ray's own logs and progress bars")]
