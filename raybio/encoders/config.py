@@ -107,8 +107,8 @@ class TextEncoderConfig(TransformerConfig):
         default=None,
         ge=0.0,
         lt=1.0,
-        description="of attention only; null: as dropout. On CPUs, whose fused attention has "
-        "none, 0 saves half of a step over texts of 500 tokens",
+        description="of attention only; null: as dropout. The fused attention of CPUs supports "
+        "none: 0 saves half of a step over texts of 500 tokens",
     )
     num_layers_kept: int | None = Field(
         default=None,

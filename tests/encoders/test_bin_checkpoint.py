@@ -1,3 +1,5 @@
+"""Conversion of pickled checkpoints."""
+
 import pickle
 
 import pytest

@@ -31,7 +31,9 @@ for order in sys.argv[1:]:
     task, source, revision = order.split("@")
     try:
         if task == "check":
-            print(check_source(source, revision), len(list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))))
+            checked = check_source(source, revision)
+            weights = list(Path(os.environ["HF_HOME"]).rglob("*.safetensors"))
+            print(checked, len(weights))
             continue
         if task == "words":
             encoder = build_character_bert(source, seed=1, revision=revision)
@@ -47,7 +49,7 @@ for order in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    """The address of a hub that holds tiny/esm and tiny/words, and the weights digests of these encoders."""
+    """Yield the address of a hub with tiny/esm and tiny/words, and the digests of their weights."""
     encoder = build_protein_encoder(EncoderConfig(vocabulary="esm", **TINY), seed=0)
     folder = tmp_path_factory.mktemp("repository")
     encoder.model.save_pretrained(folder)

@@ -1,3 +1,5 @@
+"""Folders in the layout of sentence-transformers: reading, writing and refusals."""
+
 import json
 import os
 import subprocess
@@ -176,7 +178,7 @@ def test_the_length_may_stand_in_a_file_of_an_older_name(tmp_path):
         ([], "begins with nothing; want a Transformer"),
     ],
 )
-def test_modules_that_we_do_not_have_are_refused_by_name(kinds, named, tmp_path):
+def test_unsupported_modules_are_refused_by_name(kinds, named, tmp_path):
     source = folder_with(tmp_path, *kinds) if kinds else write(tmp_path, {"modules.json": []})
     with pytest.raises(
         ConfigError, match=f"{named}.*set encoder.pooling and encoder.normalise to take its"
@@ -196,7 +198,7 @@ def test_modules_that_we_do_not_have_are_refused_by_name(kinds, named, tmp_path)
         ({"pooling_mode": ["mean", "cls"]}, r"Pooling is mean \+ cls"),
     ],
 )
-def test_poolings_that_we_do_not_have_are_refused_by_name(pooling, named, tmp_path):
+def test_unsupported_poolings_are_refused_by_name(pooling, named, tmp_path):
     with pytest.raises(ConfigError, match=named):
         read(folder_with(tmp_path, "Transformer", "Pooling", pooling=pooling))
 
@@ -240,7 +242,7 @@ def test_poolings_that_we_do_not_have_are_refused_by_name(pooling, named, tmp_pa
         ),
     ],
 )
-def test_settings_that_we_do_not_have_are_refused_by_name(files, named, tmp_path):
+def test_unsupported_settings_are_refused_by_name(files, named, tmp_path):
     with pytest.raises(ConfigError, match=named):
         read(folder_with(tmp_path, "Transformer", "Pooling", "Normalize", **files))
 
@@ -269,7 +271,7 @@ def test_malformed_files_are_named(text, named, tmp_path):
         read_sentence_folder(write(tmp_path, {"modules.json": text}), "main")
 
 
-def test_the_transformer_alone_can_be_taken_from_a_folder_with_more(tmp_path):
+def test_a_transformer_can_be_read_without_the_modules_after_it(tmp_path):
     save_tiny(tmp_path)
     source = folder_with(
         tmp_path, "Transformer", "Pooling", "Dense", sentence_bert_config={"max_seq_length": 11}
@@ -282,7 +284,7 @@ def test_the_transformer_alone_can_be_taken_from_a_folder_with_more(tmp_path):
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("is_normalised", [False, True])
-def test_what_is_written_is_read_back(pooling, is_normalised, tmp_path):
+def test_a_written_folder_is_read_back(pooling, is_normalised, tmp_path):
     write_sentence_files(
         tmp_path, width=32, pooling=pooling, max_tokens=99, is_normalised=is_normalised
     )
@@ -290,7 +292,7 @@ def test_what_is_written_is_read_back(pooling, is_normalised, tmp_path):
 
 
 @pytest.mark.skipif(minilm_folder() is None, reason=WHY_NOT)
-def test_minilm_is_read_as_its_authors_meant_it():
+def test_minilm_is_read_as_its_authors_intended():
     assert read(str(minilm_folder())) == SentenceFolder("", "mean", True, 256, False)
 
 
@@ -302,7 +304,8 @@ from raybio.core.digest import weights_digest
 for place in sys.argv[1:]:
     source, revision = place.split("@")
     try:
-        encoder = build_text_encoder(TextEncoderConfig(source=source, revision=revision, max_length="auto"), seed=1)
+        config = TextEncoderConfig(source=source, revision=revision, max_length="auto")
+        encoder = build_text_encoder(config, seed=1)
         weights = weights_digest(encoder.model.state_dict().items())
         print(encoder.pooling, encoder.is_normalised, encoder.max_tokens, weights)
     except ConfigError as error:

@@ -52,7 +52,7 @@ def test_text_encoders_pool_as_their_source_says(
     assert warned(caplog) == []
 
 
-def test_sources_that_say_nothing_are_pooled_as_the_paper_does(tmp_path: Path) -> None:
+def test_sources_without_a_pooling_use_that_of_the_paper(tmp_path: Path) -> None:
     plain = save_tiny(tmp_path)
     assert build_text_encoder(TextEncoderConfig(source=plain), seed=0).pooling == "mean"
     assert build_text_encoder(ClsTextEncoderConfig(source=plain), seed=0).pooling == "cls"

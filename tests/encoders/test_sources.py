@@ -1,3 +1,5 @@
+"""Sources of encoders: folders."""
+
 import logging
 
 import pytest
@@ -26,7 +28,7 @@ def test_a_folder_is_a_source_if_it_holds_a_configuration_and_safetensors(tmp_pa
         check_source("./nowhere", "main")
 
 
-def test_a_folder_with_a_pickle_alone_is_told_how_to_convert_it(tmp_path):
+def test_a_folder_with_only_a_pickle_is_refused_with_the_conversion_command(tmp_path):
     source = save_tiny(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(
@@ -35,7 +37,7 @@ def test_a_folder_with_a_pickle_alone_is_told_how_to_convert_it(tmp_path):
         check_source(source, "main")
 
 
-def test_a_head_that_is_left_out_is_no_news(tmp_path):
+def test_a_skipped_head_is_not_logged(tmp_path):
     source = save_tiny(tmp_path, "roberta")  # with a language-model head, as published
     records = []
     handler, log = logging.Handler(), logging.getLogger("transformers.modeling_utils")
@@ -50,7 +52,7 @@ def test_a_head_that_is_left_out_is_no_news(tmp_path):
         log.removeHandler(handler)
 
 
-def test_a_weight_of_another_shape_is_refused_with_both(tmp_path):
+def test_a_weight_of_another_shape_is_refused_with_both_shapes(tmp_path):
     source = save_tiny(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     name = "encoder.layer.0.output.dense.weight"

@@ -1,3 +1,5 @@
+"""Text encoders over tiny checkpoints of several architectures."""
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -70,7 +72,7 @@ def test_states_are_those_of_the_model_without_padding(architecture, tmp_path):
 
 
 @ALL
-def test_the_first_layers_alone_give_the_states_between_the_layers(architecture, tmp_path):
+def test_the_first_layers_return_the_states_between_the_layers(architecture, tmp_path):
     encoder = loaded(tmp_path, architecture, num_layers_kept=1).eval()
     model = AutoModel.from_pretrained(tmp_path).eval()
     batch = encoder.tokenizer(SENTENCES[0], return_tensors="pt")
@@ -106,7 +108,7 @@ def test_a_text_may_fill_all_positions_and_no_more(architecture, tmp_path):
 
 
 @ALL
-def test_padding_that_sticks_out_beyond_the_positions_changes_nothing(architecture, tmp_path):
+def test_padding_beyond_the_positions_changes_nothing(architecture, tmp_path):
     encoder = loaded(tmp_path, architecture).eval()
     tokens = padded(encoder, SENTENCES[:2])
     more = 2 * MAX_POSITIONS - tokens.token_RL.shape[1]
@@ -148,7 +150,7 @@ def test_embeddings_of_a_half_precision_model_are_float32():
     assert encoded.embedding_RD.dtype == torch.float32
 
 
-def test_every_parameter_that_wants_a_gradient_gets_one(tmp_path):
+def test_every_trainable_parameter_gets_a_gradient(tmp_path):
     for encoder in (scratch(), loaded(tmp_path, "electra"), scratch(recompute_activations=True)):
         encoder(padded(encoder, SENTENCES)).embedding_RD.sum().backward()
         trained = [
@@ -157,7 +159,7 @@ def test_every_parameter_that_wants_a_gradient_gets_one(tmp_path):
         assert [name for name, weight in trained if weight.grad is None] == []
 
 
-def test_the_seed_alone_decides_the_weights_and_global_generators_stay_as_they_were():
+def test_weights_depend_on_the_seed_only_and_global_generators_are_unchanged():
     torch.manual_seed(1)
     before = torch.get_rng_state()
     one = scratch()
@@ -185,7 +187,7 @@ def test_dropout_is_the_checkpoints_own_unless_it_is_set(tmp_path):
 
 
 @pytest.mark.parametrize("architecture", ["bert", "distilbert"])
-def test_attention_alone_may_have_another_dropout(tmp_path, architecture):
+def test_attention_may_have_another_dropout(tmp_path, architecture):
     encoders = [
         loaded(tmp_path / architecture, architecture, attention_dropout=0.0),
         scratch(attention_dropout=0.0),
@@ -221,7 +223,7 @@ def test_max_length_is_a_setting_or_what_the_tokenizer_says(tmp_path):
     assert loaded(tmp_path).max_tokens == MAX_POSITIONS
 
 
-def test_a_length_that_nobody_states_has_to_be_set(tmp_path):
+def test_a_length_that_no_source_states_must_be_set(tmp_path):
     endless = tiny_tokenizer(max_tokens=int(1e30))
     sizes = {"d_model": 32, "n_layer": 1, "n_head": 4, "d_inner": 48}
     XLNetModel(XLNetConfig(vocab_size=len(endless), **sizes)).save_pretrained(tmp_path)
@@ -294,7 +296,7 @@ def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "a/b/c"])
-def test_a_folder_that_is_not_there_is_named(source):
+def test_a_missing_folder_is_named(source):
     with pytest.raises(ConfigError, match=f"encoder.source '{source}': no such folder"):
         build_text_encoder(TextEncoderConfig(source=source), seed=0)
     with pytest.raises(ConfigError, match="no such folder"):
@@ -320,7 +322,7 @@ def test_embeddings_of_minilm_are_those_of_sentence_transformers():
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta"])
-def test_a_language_model_goes_on_with_its_own_head(architecture, tmp_path):
+def test_a_language_model_keeps_its_own_head(architecture, tmp_path):
     source = save_with_head(tmp_path, architecture)
     config = TextEncoderConfig(source=source)
     encoder = build_text_encoder(config, seed=0).eval()
@@ -332,7 +334,7 @@ def test_a_language_model_goes_on_with_its_own_head(architecture, tmp_path):
     torch.testing.assert_close(logits_KV, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_fresh_head_depends_on_the_seed_and_is_told(tmp_path, caplog):
+def test_a_random_head_depends_on_the_seed_and_is_logged(tmp_path, caplog):
     heads = []
     for seed in (0, 0, 1):
         encoder = loaded(tmp_path)

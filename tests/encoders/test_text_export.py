@@ -1,3 +1,5 @@
+"""Exported text encoders, read by sentence_transformers, transformers and this package."""
+
 import json
 import re
 
@@ -158,7 +160,7 @@ def test_a_failed_export_leaves_the_old_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_the_head_of_masked_language_modelling_goes_on_too(tmp_path):
+def test_the_head_of_masked_language_modelling_is_exported_and_resumed(tmp_path):
     encoder = tiny_encoder()
     encoder.add_mask_head(TextEncoderConfig(), seed=3)
     folder = export_text_encoder(encoder, tmp_path / "out", card=CARD)

@@ -1,3 +1,5 @@
+"""Tokenizers from counted words, and tokenizers as plain text."""
+
 import os
 import subprocess
 import sys
@@ -63,7 +65,7 @@ def test_known_words_are_one_token_unknown_ones_are_letters_and_unseen_letters_a
     assert tokenizer.decode(ids, skip_special_tokens=True) == "gene"
 
 
-def test_case_is_kept_if_asked_for():
+def test_case_is_kept_without_lowercase():
     tokenizer = build_word_tokenizer(COUNTS, size=1000, lowercase=False)
     assert tokenizer.tokenize("Gene gene") == ["Gene", "gene"]
 
@@ -181,11 +183,12 @@ def test_a_source_survives_pickling_and_knows_the_special_tokens():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_fork_of_a_process_that_tokenised_in_parallel_tokenises_without_a_word_or_transformers():
+def test_a_fork_after_parallel_tokenising_tokenises_silently_and_without_transformers():
     program = (
         "import os, sys\n"
         "from raybio.encoders.tokenization import TokenizerSource\n"
-        "source, texts = TokenizerSource(sys.stdin.read(), 0, 4, (0, 1, 2, 3, 4), 100), ['some words', 'x'] * 50\n"
+        "source, texts = TokenizerSource(sys.stdin.read(), 0, 4, (0, 1, 2, 3, 4), 100), ['some "
+        "words', 'x'] * 50\n"
         "assert 'transformers' not in sys.modules\n"
         "expected = source.tokenise(texts, 16)[0].tolist()\n"
         "pid = os.fork()\n"

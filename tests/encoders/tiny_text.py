@@ -52,7 +52,8 @@ def tiny_tokenizer(size: int = 300, **settings) -> PreTrainedTokenizerFast:
 
 def tiny_model(architecture: str, vocabulary_size: int, pad_id: int = 0, seed: int = 0):
     common = {"vocab_size": vocabulary_size, "pad_token_id": pad_id}
-    # RoBERTa and MPNet number positions from the padding id on, and so have fewer than their table's length.
+    # RoBERTa and MPNet number positions from the padding id on, and so have fewer than their
+    # table's length.
     shifted = _SIZES | {"max_position_embeddings": MAX_POSITIONS + pad_id + 1}
     with torch.random.fork_rng():
         torch.manual_seed(seed)

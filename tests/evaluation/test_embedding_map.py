@@ -21,7 +21,7 @@ def test_rows_of_one_cluster_lie_together():
     assert (label_N[distance_SS.argmin(1)] == label_N).all()
 
 
-def test_the_generator_alone_decides_sample_and_map():
+def test_sample_and_map_depend_on_the_generator_only():
     embedding_ND, _ = three_clusters(40)
     np.random.seed(0)
     one = embedding_map(embedding_ND, np.random.default_rng(1), max_rows=50)
@@ -48,6 +48,6 @@ def test_few_rows_and_a_constant_encoder_still_give_a_map():
         (np.full((8, 2), np.nan), "NaN or infinity"),
     ],
 )
-def test_what_no_map_can_show_is_refused(embedding_ND, message):
+def test_embeddings_that_no_map_can_show_are_refused(embedding_ND, message):
     with pytest.raises(ValueError, match=message):
         embedding_map(embedding_ND, np.random.default_rng(0))

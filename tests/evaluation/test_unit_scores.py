@@ -39,7 +39,7 @@ def test_a_planted_difference_is_significant_and_equal_means_are_so_no_more_ofte
     assert paired_difference([better], [better], "hit").difference == (0, 0, 0)
 
 
-def test_of_repetitions_each_unit_counts_with_its_mean() -> None:
+def test_repetitions_are_averaged_for_each_unit() -> None:
     rng = np.random.default_rng(1)
     runs = rng.random((5, 40))
     together = paired_difference(
@@ -56,7 +56,7 @@ def test_runs_on_different_units_are_refused() -> None:
         paired_difference([one], [two], "hit")
 
 
-def test_of_many_units_all_runs_keep_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_runs_keep_the_same_sample_of_many_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit_scores, "MAX_UNITS", 10)
     unit_U = np.arange(100, 125)
     one, two = (sample_units(unit_U, {"hit": unit_U * factor}) for factor in (1.0, 2.0))
@@ -66,7 +66,7 @@ def test_of_many_units_all_runs_keep_the_same(monkeypatch: pytest.MonkeyPatch) -
     assert two.value_by_measure["hit"].tolist() == (2 * one.unit_U).tolist()
 
 
-def test_what_is_written_is_read_again_and_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_written_scores_are_read_back_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "unit_scores.npz"
     assert read_unit_scores(path) == {}
     write_unit_scores(path, {})

@@ -306,7 +306,7 @@ def test_equal_embeddings_have_the_loss_that_is_logged_as_chance(name: str, stor
         assert chance == pytest.approx(float(terms[key.replace("_chance", "_loss")]), rel=1e-5)
 
 
-def test_evaluations_and_the_final_report_tell_the_spread_of_the_embeddings(
+def test_evaluations_and_the_final_report_hold_the_spread_of_the_embeddings(
     name: str, store: Store
 ) -> None:
     system = METHODS[name].build(tiny_config(name), store.path)

@@ -1,7 +1,7 @@
-"""Run by test_checkpoint.py in a process of its own: saves are killed at every system call, then loaded again.
+"""A process that saves checkpoints, is killed at every system call, and loads what is left.
 
-Forks instead of new interpreters, since hundreds of kills would otherwise import torch hundreds of times. Prints one
-JSON line a kill: what was called, and which step loaded afterwards.
+Forks instead of new interpreters, since hundreds of kills would otherwise import torch hundreds of
+times. Prints one JSON line a kill: what was called, and which step loaded afterwards.
 """
 
 import json
@@ -28,7 +28,7 @@ class Settings(BaseConfig):
 
 
 def state_of(step: int) -> TrainingState:
-    """A model and moments whose every number is the step, so that a mixture of two steps is seen."""
+    """Return a model and moments filled with the step, so that a mixture of two steps shows."""
     model = nn.Linear(3, 3)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     for parameter in model.parameters():
@@ -76,7 +76,7 @@ def save(folder: Path, step: int) -> None:
 
 
 def die_at(number: int, folder: Path, is_after: bool) -> None:
-    """From now on, the process is killed before or after its ``number``-th system call that changes ``folder``."""
+    """Kill the process before or after its ``number``-th system call that changes ``folder``."""
     count = 0
 
     def wrap(name: str):

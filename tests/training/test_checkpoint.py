@@ -72,7 +72,7 @@ def test_optimiser_state_is_saved_under_parameter_names_and_another_model_is_ref
         CheckpointStore(tmp_path).latest().restore(model)
 
 
-def test_a_model_of_another_shape_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_model_of_another_shape_is_refused_and_unchanged(tmp_path: Path) -> None:
     save_steps(tmp_path, 1)
     other = SmallModel(1)
     other.unused.bias = nn.Parameter(torch.zeros(3))
@@ -110,7 +110,7 @@ def test_a_checkpoint_is_what_the_model_was_when_save_was_called(
     assert weights_hash(other.model) == expected and saved.extra == {"seen": 0}
 
 
-def test_only_the_newest_are_kept_and_nothing_else_lies_around(tmp_path: Path) -> None:
+def test_only_the_newest_are_kept_without_other_leftovers(tmp_path: Path) -> None:
     (tmp_path / ".writing-step-00000001-77").mkdir()
     (tmp_path / ".writing-step-00000001-77" / "model.safetensors").write_bytes(b"half")
     save_steps(tmp_path, 1, 2, 3, 4, keep=2)
@@ -118,7 +118,7 @@ def test_only_the_newest_are_kept_and_nothing_else_lies_around(tmp_path: Path) -
     assert names(tmp_path / "step-00000004") == FILES
 
 
-def test_the_manifest_says_what_the_files_are_and_whose(tmp_path: Path) -> None:
+def test_the_manifest_describes_the_files_and_their_run(tmp_path: Path) -> None:
     save_steps(tmp_path, 7)
     folder = tmp_path / "step-00000007"
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -163,7 +163,7 @@ def test_a_damaged_newest_is_skipped_with_a_warning_that_names_the_file(
         CheckpointStore(tmp_path).load_newest(Settings(), DATA)
 
 
-def test_no_flipped_bit_of_a_manifest_is_believed(tmp_path: Path) -> None:
+def test_any_flipped_bit_of_a_manifest_is_detected(tmp_path: Path) -> None:
     save_steps(tmp_path, 1)
     path = tmp_path / "step-00000001" / "manifest.json"
     good = path.read_bytes()
@@ -195,7 +195,7 @@ def test_a_damaged_later_checkpoint_does_not_push_out_the_sound_ones(tmp_path: P
     assert names(tmp_path) == ["step-00000002"]
 
 
-def test_changed_settings_are_refused_with_what_changed_unless_they_may(tmp_path: Path) -> None:
+def test_changed_settings_are_refused_by_name_unless_they_may_change(tmp_path: Path) -> None:
     save_steps(tmp_path, 1)
     changed = Settings.from_mapping({"max_steps": 20, "optim": {"peak_lr": 0.1}})
     with pytest.raises(CheckpointError, match=r"max_steps: 10 -> 20; optim.peak_lr: 0.0003 -> 0.1"):
@@ -218,7 +218,7 @@ def test_a_checkpoint_older_than_a_setting_is_taken_with_its_default_and_no_othe
         CheckpointStore(tmp_path).load_newest(Newer(added=4), DATA)
 
 
-def test_an_optimiser_saved_before_groups_had_rates_of_their_own_goes_on(tmp_path: Path) -> None:
+def test_an_optimiser_saved_before_groups_had_their_own_rates_resumes(tmp_path: Path) -> None:
     state, resumed = new_state(), new_state(5)
     train(state, range(3))
     for group in state.optimizer.param_groups:
@@ -237,7 +237,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         CheckpointStore(tmp_path).load_newest(Settings(), "e" * 64)
 
 
-def test_an_empty_folder_has_no_checkpoint_and_saving_needs_to_know_whose_it_is(
+def test_an_empty_folder_has_no_checkpoint_and_saving_needs_an_identity(
     tmp_path: Path,
 ) -> None:
     store = CheckpointStore(tmp_path / "none")
@@ -246,7 +246,7 @@ def test_an_empty_folder_has_no_checkpoint_and_saving_needs_to_know_whose_it_is(
         store.save(new_state(), 1)
 
 
-def test_another_format_is_named_and_not_taken_for_damage(tmp_path: Path, monkeypatch) -> None:
+def test_another_format_is_named_and_does_not_count_as_damage(tmp_path: Path, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("raybio.training.checkpoint_files.FORMAT_VERSION", 99)
         save_steps(tmp_path, 1)
@@ -254,7 +254,7 @@ def test_another_format_is_named_and_not_taken_for_damage(tmp_path: Path, monkey
         CheckpointStore(tmp_path).latest()
 
 
-def test_what_no_checkpoint_can_hold_is_refused_when_saving(tmp_path: Path) -> None:
+def test_values_that_no_checkpoint_can_hold_are_refused_when_saving(tmp_path: Path) -> None:
     state = new_state()
     store = open_store(tmp_path)
     foreign = torch.optim.AdamW([nn.Parameter(torch.zeros(3))])

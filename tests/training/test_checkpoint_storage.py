@@ -19,7 +19,7 @@ from tests.training.small_checkpoints import names, new_state, open_store, save_
 
 
 def fail_writes(monkeypatch: pytest.MonkeyPatch, code: int, times: int) -> list[int]:
-    """Let ``os.write`` fail ``times`` times in the middle of a file; returns the list of sizes asked for."""
+    """Let ``os.write`` fail ``times`` times within a file; return the list of requested sizes."""
     original, sizes = os.write, []
 
     def write(descriptor: int, data: memoryview) -> int:
@@ -139,7 +139,8 @@ def test_storage_that_goes_away_midway_stops_the_run_at_the_next_save(tmp_path: 
 
 
 def test_a_save_killed_at_any_system_call_leaves_a_checkpoint_that_loads() -> None:
-    # Hundreds of saves: in memory where that exists, since what a kill leaves behind does not depend on the disk.
+    # Hundreds of saves: in memory where that exists, since what a kill leaves behind does not
+    # depend on the disk.
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         process = run_python(str(Path(__file__).with_name("kill_points.py")), folder)

@@ -94,7 +94,7 @@ def test_a_loss_that_swings_around_chance_is_not_at_chance(
 
 
 def collapsed_source(config: TrainingConfig, store: ArticleStore, folder: Path) -> str:
-    """Export an encoder whose texts differ in the fifth digit, as one that an earlier training made useless."""
+    """Export a collapsed encoder, whose embeddings differ in the fifth digit."""
     system = METHODS["biostransformers"].build(config, store.path)
     with torch.no_grad():
         norm = system.model.model.encoder.layer[-1].output.LayerNorm

@@ -1,3 +1,5 @@
+"""The training loop: resume, early stopping, signals."""
+
 import math
 from dataclasses import replace
 from functools import partial
@@ -39,7 +41,7 @@ class Walk:
             )
 
 
-def test_workers_that_find_different_checkpoints_refuse_to_go_on(
+def test_workers_with_different_checkpoints_refuse_to_resume(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     config = tiny_config(NAME)
@@ -63,7 +65,7 @@ def test_every_step_is_reported_once_and_in_order(tiny_store: Store) -> None:
     assert [report.is_last for report in reports] == [False] * 5 + [True]
 
 
-def test_a_finished_run_takes_no_step_and_a_longer_one_goes_on(
+def test_a_finished_run_takes_no_step_and_a_longer_one_resumes(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     def steps(max_steps: int) -> list[int]:
@@ -109,7 +111,7 @@ def train_on_two(rank: int, collective: Collective, folder: Path, store: str) ->
     checkpoints.close()
 
 
-def test_one_worker_goes_on_where_two_stopped_with_the_same_samples_and_nearly_the_same_losses(
+def test_one_worker_resumes_a_run_of_two_with_the_same_samples_and_nearly_equal_losses(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     config = tiny_config(NAME)
@@ -126,7 +128,7 @@ def test_one_worker_goes_on_where_two_stopped_with_the_same_samples_and_nearly_t
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
-def test_an_undefined_metric_is_no_rise_and_nothing_has_to_be_better(tiny_store: Store) -> None:
+def test_an_undefined_metric_is_no_improvement_and_never_the_best(tiny_store: Store) -> None:
     """NaN first, as the rank correlation of a model that predicts a constant at its start."""
     config = early_stopping_config(**{"schedule.evaluate_every_steps": 2})
     system = METHODS[NAME].build(config, tiny_store.path)
@@ -137,7 +139,7 @@ def test_an_undefined_metric_is_no_rise_and_nothing_has_to_be_better(tiny_store:
 
 
 def early_stopping_config(**more: object) -> TrainingConfig:
-    """Nothing is learnt, so that no evaluation is better than the first: the run stops at step 6."""
+    """Settings without learning: no evaluation beats the first, and the run stops at step 6."""
     settings = {
         "schedule.evaluate_every_steps": 3,
         "schedule.early_stopping_metric": "val/link_mrr",
@@ -158,7 +160,7 @@ def test_a_run_that_stopped_early_stays_stopped_when_it_is_started_again(
         assert (last.step, last.reason) == (6, "early_stopping")
 
 
-def test_a_run_that_is_to_stop_before_it_begins_evaluates_nothing(
+def test_a_run_stopped_before_it_begins_evaluates_nothing(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     """On a large benchmark the evaluation at the start takes minutes."""
@@ -225,7 +227,7 @@ class WantedOnce:
         assert next(answers, None) is None
 
 
-def test_a_checkpoint_that_one_worker_wants_is_taken_at_that_step_and_the_run_goes_on(
+def test_a_checkpoint_requested_by_one_worker_is_saved_at_that_step_and_the_run_continues(
     tiny_store: Store, tmp_path: Path
 ) -> None:
     run_workers(WantedOnce(str(tiny_store.path), tmp_path / "run"), 2, tmp_path)

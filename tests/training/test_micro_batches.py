@@ -9,7 +9,7 @@ from raybio.training.micro_batches import token_budget_micro_batches
 
 
 def oracle(lengths: list[int], max_tokens: int, multiple: int) -> list[list[int]]:
-    """One row at a time, longest first: into the open group if it still fits there, else into a new one."""
+    """Add rows longest first to the open group if they fit, else to a new one."""
     groups: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         if groups:

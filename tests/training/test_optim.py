@@ -64,7 +64,7 @@ def test_decay_spares_biases_norms_and_scalars_but_no_matrix() -> None:
     assert decay_by_shape == {(4, 3): 0.3, (2, 3): 0.3, (2,): 0.0, (): 0.0}
 
 
-def test_a_single_number_has_a_rate_of_its_own_that_rises_and_falls_with_the_others() -> None:
+def test_a_scalar_has_its_own_rate_that_rises_and_falls_with_the_others() -> None:
     model = nn.Linear(3, 2)
     model.register_parameter("temperature", nn.Parameter(torch.zeros(())))
     optimizer = build_optimizer(model, OptimConfig(peak_lr=2e-5, scalar_lr=1e-3))
@@ -77,7 +77,7 @@ def test_a_single_number_has_a_rate_of_its_own_that_rises_and_falls_with_the_oth
     assert rates == {2: 1e-5, 1: 1e-5, 0: pytest.approx(5e-4)}
 
 
-def test_frozen_parameters_are_left_out_and_a_wholly_frozen_model_is_refused() -> None:
+def test_frozen_parameters_are_skipped_and_a_frozen_model_is_refused() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(ValueError, match="Unfreeze"):
         build_optimizer(model, OptimConfig())
@@ -119,7 +119,7 @@ def test_gradients_within_the_limit_keep_their_bits(max_norm: float | None) -> N
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_non_finite_gradient_shows_in_the_norm_and_leaves_the_others_alone(bad: float) -> None:
+def test_a_non_finite_gradient_shows_in_the_norm_and_changes_no_other(bad: float) -> None:
     parameters = parameters_with_gradients([bad], [4.0])
     assert not math.isfinite(clip_gradients(parameters, 1.0))
     assert parameters[1].grad.item() == 4.0

@@ -38,7 +38,7 @@ def test_bf16_multiplies_in_bf16_and_fp32_in_fp32() -> None:
 
 
 def clock(durations: Sequence[float]) -> Callable[[], float]:
-    """A clock by which calls take these seconds, over and over; every call is timed by two readings."""
+    """A clock by which calls take these seconds in turn; two readings time a call."""
     now = [0.0]
     steps = cycle(step for duration in durations for step in (0.0, duration))
 

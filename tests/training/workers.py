@@ -31,8 +31,10 @@ def run_workers(work: Work, world: int, folder: Path) -> None:
 
 
 def forkserver() -> ForkServerContext:
-    """Processes forked from a server that has imported what the tests at hand have, in a tenth of the time that new
-    interpreters take; forking the test process itself would take its autograd threads along, which torch refuses.
+    """Return a context that forks from a server with the slow imports of the tests.
+
+    It starts processes in a tenth of the time of new interpreters. A fork of the test process
+    itself would inherit its autograd threads, which torch refuses.
     """
     multiprocessing.set_forkserver_preload([name for name in SLOW_TO_IMPORT if name in sys.modules])
     multiprocessing.forkserver.ensure_running()

@@ -170,7 +170,7 @@ def test_files_of_one_name_in_two_folders_have_parts_of_their_own(tmp_path, part
     assert [read_part(report.part)["pmid"].to_pylist() for report in reports] == [[1], [2]]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     path = write_medline(tmp_path / "x.xml", citation(1))
     with pytest.raises(StoreError, match=r"none.*cannot be written"):
         parse_file(path, tmp_path / "none")

@@ -120,7 +120,7 @@ def test_logits_are_those_of_the_language_model_head(name):
 
 
 @BOTH
-def test_the_seed_alone_decides_the_weights_and_global_generators_stay_as_they_were(name):
+def test_weights_depend_on_the_seed_only_and_global_generators_are_unchanged(name):
     torch.manual_seed(1)
     before = torch.get_rng_state()
     one = build_protein_encoder(tiny(name), seed=5)

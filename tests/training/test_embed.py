@@ -52,7 +52,7 @@ def test_a_thousand_and_one_rows_over_three_workers_are_embedded_as_by_one(
         torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-5)
 
 
-def test_the_order_of_rows_is_kept_whatever_is_encoded_at_once(
+def test_the_order_of_rows_is_kept_with_any_token_budget(
     tiny_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = embed(tiny_store.path, np.arange(64), SingleProcess())
@@ -65,7 +65,7 @@ def test_the_order_of_rows_is_kept_whatever_is_encoded_at_once(
     )
 
 
-def test_the_encoder_is_left_in_the_mode_it_was_in(tiny_store: Store) -> None:
+def test_the_encoder_keeps_its_mode(tiny_store: Store) -> None:
     model = METHODS[NAME].build(tiny_config(NAME), tiny_store.path).model
     for mode in (True, False):
         model.train(mode)

@@ -25,7 +25,7 @@ def all_rows(num_rows: int) -> Tensor:
 
 
 def worker_share(own_ND: Tensor, all_MD: Tensor, weight: float) -> Tensor:
-    """A coupled loss of one worker's rows against everybody's, so that each row gets gradient from all workers."""
+    """Return a coupled loss, in which each row gets gradient from all workers."""
     return weight * (own_ND @ all_MD.T).logsumexp(1).sum() + (all_MD**3).sum() * weight / 7
 
 
@@ -173,11 +173,11 @@ def late_worker(rank: int, collective: ProcessGroup, folder: Path) -> None:
         collective.all_sum(torch.ones(1))
 
 
-def test_a_worker_that_is_gone_is_a_named_error_and_not_a_hang(tmp_path: Path) -> None:
+def test_a_lost_worker_raises_a_named_error_and_does_not_hang(tmp_path: Path) -> None:
     run_workers(late_worker, 2, tmp_path)
 
 
-def test_one_process_alone_gathers_its_own_rows_with_their_gradient() -> None:
+def test_a_single_process_gathers_its_own_rows_with_their_gradient() -> None:
     row_ND = torch.randn(3, 2, requires_grad=True)
     gathered = SingleProcess().all_gather(row_ND)
     assert gathered.row_MD is row_ND and gathered.offset == 0
