@@ -126,7 +126,7 @@ def test_statistics_count_words_or_tokens_and_plot_both_sets(tmp_path):
     shown = run("statistics", "--benchmark", tmp_path / "benchmark", "--out", tmp_path / "words")
     assert shown.exit_code == 0, shown.output
     assert "| words | answers |" in shown.output
-    # This tokenizer would cut and pad, if it were asked as it is; no name is a single letter.
+    # By default this tokenizer would cut and pad; no name is a single letter.
     (tmp_path / "as_published").mkdir()
     (tmp_path / "benchmark").rename(tmp_path / "as_published" / "2021AA")
     tokenizer = tiny_tokenizer()

@@ -89,10 +89,10 @@ def test_baselines_are_compared_by_length_of_the_answers(
     data = json.loads((out / "baselines.json").read_text())
     bins = [one["by_length"]["1"] for one in data["results"]]
     assert len(bins) == 4
-    asked = read_medlama(benchmark_folder)
+    benchmark = read_medlama(benchmark_folder)
     answers = [
-        [asked.names[one] for one in right]
-        for right in np.split(asked.answer_P, asked.indptr_Q1[1:-1])
+        [benchmark.names[name] for name in gold]
+        for gold in np.split(benchmark.answer_P, benchmark.indptr_Q1[1:-1])
     ]
     length = np.array([np.mean([len(name) for name in names]) for names in answers])
     for part in bins[0]:

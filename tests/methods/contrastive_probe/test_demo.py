@@ -40,7 +40,7 @@ def test_every_fact_has_the_configured_number_of_sentences_and_no_other_fact_has
     store = default_knowledge(tmp_path, SMALL)
     benchmark = store.benchmarks["full"]
     sentences = store.sentences(np.arange(store.num_rows))
-    told = 0
+    num_stated = 0
     for query, head in enumerate(benchmark.head_Q.tolist()):
         for answer in benchmark.answer_P[
             benchmark.indptr_Q1[query] : benchmark.indptr_Q1[query + 1]
@@ -51,8 +51,8 @@ def test_every_fact_has_the_configured_number_of_sentences_and_no_other_fact_has
                 if benchmark.names[head] in s and s.endswith(f" {benchmark.names[answer]}")
             ]
             assert len(fitting) == SMALL.sentences_per_fact
-            told += len(fitting)
-    assert told == len(sentences)
+            num_stated += len(fitting)
+    assert num_stated == len(sentences)
 
 
 def test_equal_settings_give_equal_bytes_and_another_seed_other_ones(tmp_path: Path) -> None:

@@ -189,16 +189,17 @@ def test_layers_are_probed_in_order_and_the_last_is_the_complete_model(model):
 
 def test_agreement_of_two_wordings_is_reported_by_layer_and_selects_one(model):
     names = sorted({*NAMES, *(f"{name} {other}" for name in NAMES for other in NAMES)})
-    asked = benchmark_of(
+    benchmark = benchmark_of(
         [*(("may_treat", name, ["life"]) for name in NAMES), ("occurs_after", "life", ["life"])],
         names,
     )
     other = replace(
-        asked, prompts=tuple(prompt.replace("may treat", "is for") for prompt in asked.prompts)
+        benchmark,
+        prompts=tuple(prompt.replace("may treat", "is for") for prompt in benchmark.prompts),
     )
     config = ProbeConfig()
     results = probe_models(
-        [model], {"full": asked}, config, layers=[1, 2], reworded={"full": other}
+        [model], {"full": benchmark}, config, layers=[1, 2], reworded={"full": other}
     )["full"]
     for result in results:
         embedder = TextEmbedder(
@@ -211,7 +212,7 @@ def test_agreement_of_two_wordings_is_reported_by_layer_and_selects_one(model):
         )
         other_QK = probe_encoder(embedder, other, config)
         name_CD = embedder(names, 25).numpy()
-        near = oracles.nearest(name_CD[asked.head_Q], name_CD, len(names) // 10)
+        near = oracles.nearest(name_CD[benchmark.head_Q], name_CD, len(names) // 10)
         expected = oracles.agreement(
             range(8), result.predicted_QK.tolist(), other_QK.tolist(), near
         )
@@ -219,7 +220,7 @@ def test_agreement_of_two_wordings_is_reported_by_layer_and_selects_one(model):
         assert result.agreement_R.tolist() == pytest.approx(
             [np.nan, expected, np.nan, np.nan], nan_ok=True
         )
-    tables = report_tables(report_data([probed_set("full", asked, results)], {}))
+    tables = report_tables(report_data([probed_set("full", benchmark, results)], {}))
     best = max(range(2), key=lambda layer: results[layer].agreement_R[1])
     row = tables["Label-free layer selection of tiny, full set: acc@10, macro"][1]
     assert row[:3] == [

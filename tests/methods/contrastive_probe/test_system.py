@@ -263,10 +263,11 @@ def test_a_query_of_any_length_keeps_its_mask(tmp_path: Path) -> None:
     num, mask_id = len(rows) // 2, system.model.tokenizer.mask_token_id
     assert [row.tolist().count(mask_id) for row in rows] == [1] * num + [0] * num
     assert {len(row) for row in rows[:num]} == {32}
-    # And where it stands in the middle, as in a benchmark's benchmark.
-    read = TextEmbedder(system.model)
-    long, mask = " ".join(["number"] * 40), system.model.tokenizer.mask_token
-    with_mask, without, elsewhere = read(
+    # Also in the middle of a text, as in queries of a benchmark.
+    embedder = TextEmbedder(system.model)
+    long = " ".join(["number"] * 40)
+    mask = system.model.tokenizer.mask_token
+    with_mask, without, elsewhere = embedder(
         [f"{long} {mask} {long}", f"{long} {long}", f"{mask} {long} {long}"], 32
     )
     assert not torch.equal(with_mask, without)

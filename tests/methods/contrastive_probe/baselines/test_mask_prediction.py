@@ -245,10 +245,10 @@ def test_the_number_of_masks_has_the_highest_mean_log_probability():
 
 
 def test_refinement_skips_converged_queries_and_stops_when_all_have_converged():
-    asked = []
+    num_rows = []
 
     def stubborn(token_NL, position_NJ):
-        asked.append(len(token_NL))
+        num_rows.append(len(token_NL))
         log_prob_V = torch.log_softmax(torch.arange(VOCABULARY) / 2.0, 0)
         return log_prob_V.expand(*position_NJ.shape, -1)
 
@@ -261,7 +261,7 @@ def test_refinement_skips_converged_queries_and_stops_when_all_have_converged():
         max_masks=2,
         max_iterations=10,
     )
-    assert asked == [3] * (1 + 1) + [3] * (
+    assert num_rows == [3] * (1 + 1) + [3] * (
         2 + 2
     )  # a fill and one sweep, with one mask and with two
 

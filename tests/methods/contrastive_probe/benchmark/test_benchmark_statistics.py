@@ -78,7 +78,7 @@ def test_the_released_sets_have_the_counts_of_the_papers_figure():
         data["published"]["MedLAMA"]["letters_per_answer"], abs=0.005
     )
     assert data["share_by_length"][1] == pytest.approx(0.143, abs=5e-4)
-    by_relation = {one["relation"]: one for one in data["relations"]}
+    by_relation = {counts["relation"]: counts for counts in data["relations"]}
     assert by_relation["gene_product_encoded_by_gene"] == {
         "relation": "gene_product_encoded_by_gene",
         "full": 1000,
@@ -91,23 +91,27 @@ def test_the_released_sets_have_the_counts_of_the_papers_figure():
 
 @real
 def test_the_released_scores_are_those_of_the_legacy_switch_and_the_clean_ones_move_97_queries():
-    judged = list(read_hardness(RELEASED))
+    queries = list(read_hardness(RELEASED))
     assert (
-        sum(one.legacy.avg_match == one.stored.avg_match for one in judged) == len(judged) == 19_000
+        sum(query.legacy.avg_match == query.stored.avg_match for query in queries)
+        == len(queries)
+        == 19_000
     )
-    near = sum(abs(one.legacy.avg_rouge_l - one.stored.avg_rouge_l) < 1e-3 for one in judged)
+    near = sum(abs(query.legacy.avg_rouge_l - query.stored.avg_rouge_l) < 1e-3 for query in queries)
     assert near == 18_997
     assert (
-        sum(abs(one.clean.avg_rouge_l - one.stored.avg_rouge_l) < 1e-3 for one in judged) == 18_770
+        sum(abs(query.clean.avg_rouge_l - query.stored.avg_rouge_l) < 1e-3 for query in queries)
+        == 18_770
     )
-    assert sum(one.clean.avg_match != one.stored.avg_match for one in judged) == 321
-    assert sum(one.stored.is_hard for one in judged) == 15_329
-    assert all(one.legacy.is_hard == one.stored.is_hard for one in judged)
+    assert sum(query.clean.avg_match != query.stored.avg_match for query in queries) == 321
+    assert sum(query.stored.is_hard for query in queries) == 15_329
+    assert all(query.legacy.is_hard == query.stored.is_hard for query in queries)
     # In 93 queries the head contains a tail that the spaces had hidden; in 4 a name repeats words.
-    assert sum(one.clean.is_hard for one in judged) == 15_240
-    assert sum(one.stored.is_hard and not one.clean.is_hard for one in judged) == 93
-    assert sum(one.clean.is_hard and not one.stored.is_hard for one in judged) == 4
-    assert sum(one.is_disputed for one in judged) == 97
+    assert sum(query.clean.is_hard for query in queries) == 15_240
+    assert sum(query.stored.is_hard and not query.clean.is_hard for query in queries) == 93
+    assert sum(query.clean.is_hard and not query.stored.is_hard for query in queries) == 4
+    assert sum(query.is_disputed for query in queries) == 97
     assert (
-        sum(one.legacy._replace(avg_match=one.clean.avg_match).is_hard for one in judged) == 15_236
+        sum(query.legacy._replace(avg_match=query.clean.avg_match).is_hard for query in queries)
+        == 15_236
     )

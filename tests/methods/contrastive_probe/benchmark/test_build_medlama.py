@@ -282,10 +282,10 @@ def test_an_unwritable_folder_and_heads_with_too_many_answers_are_refused(tmp_pa
         NAMES,
         [rel_row("C1", "may_treat", "C2"), rel_row("C1", "may_treat", "C3")],
     )
-    said = []
+    messages = []
     with pytest.raises(ConfigError, match="out: .*MRREL.RRF is a file; want a folder"):
-        build_medlama(folder, folder / "MRREL.RRF" / "out", log=said.append)
-    assert said == []  # before UMLS is read, which takes long
+        build_medlama(folder, folder / "MRREL.RRF" / "out", log=messages.append)
+    assert messages == []  # before UMLS is read, which takes long
     with pytest.raises(DataError, match="every head has more than 1 answers"):
         build_medlama(folder, tmp_path / "out", MedlamaConfig(max_answers=1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["META"]

@@ -2,8 +2,8 @@
 
 Concepts have a preferred name, a synonym, a Spanish name and an obsolete one. Names contain quotes,
 commas and non-ASCII letters. Relations come without atoms, twice, suppressed, of a concept to
-itself, from other vocabularies, and in the inverse direction. Some heads have more answers than a benchmark
-takes. Some heads contain the names of their answers, which the hardness filter detects.
+itself, from other vocabularies, and in the inverse direction. Some heads have more answers than a
+benchmark takes. Some heads contain the names of their answers, which the hardness filter detects.
 """
 
 from pathlib import Path
