@@ -16,14 +16,10 @@ from raybio.core.records import read_recomputable
 from raybio.runtime.run.folder import RunFolder
 
 KEY = "raybio.key"
-"""The tag by which a run is found again whose id got lost on its way here."""
-
+"""The tag by which a run is found again when the answer with its id was lost."""
 
 PARAMS_PER_BATCH = 100
-
-
-LONGEST_PARAM = 6000
-
+MAX_PARAM_LETTERS = 6000
 
 _SETTINGS = {
     # Ours is the only retry: MLflow's own would send a second "create run" whose first answer was
@@ -40,7 +36,7 @@ _VERSIONS = ("raybio", "ray", "mlflow", "torch", "transformers", "numpy", "pyarr
 
 
 def connected(uri: str) -> Any:
-    """A client whose requests end within seconds."""
+    """Return a client whose requests end within seconds."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("alembic").setLevel(logging.WARNING)
@@ -49,7 +45,7 @@ def connected(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
-def goes_on(client: Any, run_id: str) -> bool:
+def reopen(client: Any, run_id: str) -> bool:
     """Set the run to running again; False only if the server says that it has no such run."""
     from mlflow.exceptions import MlflowException
 
@@ -59,7 +55,8 @@ def goes_on(client: Any, run_id: str) -> bool:
         client.update_run(run_id, status="RUNNING")
     except MlflowException as error:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise  # an outage, not an answer: the run is there and is tried for again
+            # An outage and no answer: the run may exist, and the request is retried.
+            raise
         return False
     return True
 
@@ -76,13 +73,13 @@ def find_runs(client: Any, method: str, key: str) -> list[str]:
 
 
 def create_run(client: Any, uri: str, method: str, name: str, tags: dict[str, str]) -> str:
-    """A new run in the method's experiment, which is made with the first one; returns its id."""
+    """Create a run in the method's experiment, and the experiment if needed; return its id."""
     experiment = client.get_experiment_by_name(method)
     if experiment is None:
-        place = None
+        artifacts = None
         if uri.startswith("sqlite:"):
-            place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
-        experiment_id = client.create_experiment(method, artifact_location=place)
+            artifacts = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts").as_uri()
+        experiment_id = client.create_experiment(method, artifact_location=artifacts)
     else:
         experiment_id = experiment.experiment_id
     return str(client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
@@ -115,7 +112,7 @@ def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str)
     for start in range(0, len(items), PARAMS_PER_BATCH):
         part = items[start : start + PARAMS_PER_BATCH]
         client.log_batch(
-            run_id, params=[Param(name, str(value)[:LONGEST_PARAM]) for name, value in part]
+            run_id, params=[Param(name, str(value)[:MAX_PARAM_LETTERS]) for name, value in part]
         )
     client.log_dict(run_id, config, "config.json")
     dataset = Dataset(
@@ -125,7 +122,7 @@ def describe(client: Any, run_id: str, config: dict[str, Any], data_digest: str)
 
 
 def log_reports(client: Any, run_id: str, reports: list[dict[str, Any]]) -> None:
-    """Lines of ``metrics.jsonl``."""
+    """Send lines of ``metrics.jsonl``."""
     from mlflow.entities import Metric
 
     # The time at which it was measured, so that what is sent twice after a timeout is stored once.
@@ -161,7 +158,7 @@ def final_scores(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def artifacts(folder: RunFolder) -> list[Path]:
-    """Files of the run's settings, results, warnings, reports, pictures and exported model."""
+    """Return the files to send: settings, results, warnings, reports, pictures and the model."""
     written = [
         path
         for kind in ("*.md", "*.csv", "*.html", "best.yaml")
@@ -177,13 +174,13 @@ def artifacts(folder: RunFolder) -> list[Path]:
 
 
 def log_artifact(client: Any, run_id: str, path: Path, folder: RunFolder) -> None:
-    """A file of the run's folder, where it lies there."""
-    place = path.parent.relative_to(folder.path).as_posix()
-    client.log_artifact(run_id, str(path), artifact_path=None if place == "." else place)
+    """Send a file of the run's folder under its relative path."""
+    inside = path.parent.relative_to(folder.path).as_posix()
+    client.log_artifact(run_id, str(path), artifact_path=None if inside == "." else inside)
 
 
 def add(client: Any, run_id: str, paths: list[Path]) -> None:
-    """Files, and folders under their names."""
+    """Send files, and folders under their names."""
     for path in paths:
         if path.is_dir():
             client.log_artifacts(run_id, str(path), artifact_path=path.name)
@@ -192,18 +189,19 @@ def add(client: Any, run_id: str, paths: list[Path]) -> None:
 
 
 def flatten(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys."""
+    """Return nested mappings as one with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in nested.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
     return flat
 
 
 @functools.cache
 def git_commit() -> str | None:
-    """The commit of raybio's own checkout, None outside of one."""
+    """Return the commit of raybio's own checkout; None outside of one."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return (

@@ -33,47 +33,28 @@ from raybio.runtime.run.metrics_log import MetricsTail
 from raybio.runtime.tracking import mlflow as mlflow_run
 
 METRICS_PER_BATCH = 1000
-
-
 FORWARD_SECONDS = 2.0
-
-
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 
-
 LAST_RETRY_SECONDS = 5.0
-"""The longest pause once the run has ended, and somebody may be waiting."""
-
+"""The longest pause after the run has ended, when somebody may be waiting."""
 
 FINISH_SECONDS = 120.0
-
-
 KILLED_SECONDS = 20.0
 
-
 SLOWEST_BYTES_PER_SECOND = 100_000
-"""A file that is sent more slowly counts as stuck; requests that do not move at all end earlier by
-themselves.
-"""
-
+"""A file that is sent more slowly counts as stuck; requests that do not move end earlier."""
 
 WARN_SECONDS = 60.0
-
-
-LONGEST_TAG = 5000  # letters
-
+MAX_TAG_LETTERS = 5000
 
 _log = logging.getLogger(__name__)
-
-
 _warned: dict[str, float] = {}
-
-
 _warning = threading.Lock()
 
 
 def tracking_uri(uri: str | None, runs: Path) -> str:
-    """An absolute tracking URI; by default ``mlflow.db`` beside the folder of runs.
+    """Return an absolute tracking URI; by default ``mlflow.db`` next to the folder of runs.
 
     Raises:
         ConfigError: for anything but a sqlite file and the address of a server, and for a password
@@ -86,9 +67,8 @@ def tracking_uri(uri: str | None, runs: Path) -> str:
         return f"sqlite:///{Path(rest.removeprefix('/')).expanduser().absolute()}"
     login, _, address = rest.rpartition("@")
     if scheme not in ("http", "https") or not address:
-        got = (
-            f"{scheme}://..." if rest else scheme.rpartition("@")[2]
-        )  # what else stands there may be a password
+        # The rest may hold a password.
+        got = f"{scheme}://..." if rest else scheme.rpartition("@")[2]
         raise ConfigError(
             f"--tracking-uri: got {got!r}; want sqlite:///mlflow.db or another file, or the "
             "http(s) address of an `mlflow server`, which is what writes to any other database. "
@@ -104,12 +84,12 @@ def tracking_uri(uri: str | None, runs: Path) -> str:
 
 
 class Tracker:
-    """One MLflow run, kept true to what happens.
+    """Keeps one MLflow run up to date.
 
     Attributes:
         run_id: the run's id; None as long as MLflow could not be reached.
         key: the tag by which the MLflow run is found again when its id is lost.
-        is_open: set once MLflow has the run, and its children may name it.
+        is_open: set once MLflow has the run, so that its children may refer to it.
     """
 
     def __init__(
@@ -122,22 +102,28 @@ class Tracker:
         parent_run_id: str | None = None,
         parent: "Tracker | None" = None,
     ) -> None:
-        """Prepare; nothing is sent before ``start`` or ``catch_up``.
+        """Read ``tracking.json``; nothing is sent before ``start`` or ``catch_up``.
 
         Args:
             folder: the run's.
             uri: of the tracking server or database.
-            method: its name, which the experiment has too.
+            method: key in ``METHODS``, and the experiment's name.
             config: the whole configuration.
             data_digest: of the store.
             parent_run_id: the run that this one belongs to.
             parent: its tracker, if it may not have an id yet; this process then samples the machine
                 for the parent.
         """
-        self.folder, self.uri, self.method, self.config = folder, uri, method, config
-        self.data_digest, self.parent_run_id, self.parent = data_digest, parent_run_id, parent
+        self.folder = folder
+        self.uri = uri
+        self.method = method
+        self.config = config
+        self.data_digest = data_digest
+        self.parent_run_id = parent_run_id
+        self.parent = parent
         saved = read_recomputable(folder.tracking, "tracking") or {}
-        saved = saved if saved.get("uri") == uri else {}
+        if saved.get("uri") != uri:
+            saved = {}
         self.run_id: str | None = saved.get("run_id")
         self.key: str = saved.get("key") or self._own_key()
         self._is_pending: bool = saved.get("pending", True)
@@ -148,21 +134,23 @@ class Tracker:
         self._sent: dict[str, list[int]] = saved.get("sent", {})
         self._num_samples: int = saved.get("num_samples", 0)
         self._client: Any = None
-        self.is_open, self._wake = threading.Event(), threading.Event()
-        self._end_status, self._why = "", ""
+        self.is_open = threading.Event()
+        self._wake = threading.Event()
+        self._end_status = ""
+        self._reason = ""
         self._tags: dict[str, str] = {}
-        self._facts: list[dict[str, Any]] = []
-        self._is_killed = self._is_hurried = self._is_done = False
-        self._patience, self._waiting_since, self._moved_at, self._seconds_of_file = (
-            math.inf,
-            0.0,
-            0.0,
-            0.0,
-        )
+        self._last_reports: list[dict[str, Any]] = []
+        self._is_killed = False
+        self._is_hurried = False
+        self._is_done = False
+        self._patience = math.inf
+        self._waiting_since = 0.0
+        self._moved_at = 0.0
+        self._seconds_of_file = 0.0
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Create the run, or open it again, and forward metrics from now on; returns at once."""
+        """Create or reopen the run and begin to forward metrics; return at once."""
         if self.parent is None and self.uri.startswith("sqlite:"):
             warn_of_network(Path(self.uri.removeprefix("sqlite:///")))
         self._thread = threading.Thread(target=self._run, name="raybio-tracking", daemon=True)
@@ -173,40 +161,49 @@ class Tracker:
 
         Forwarding goes on.
         """
-        self._is_killed = self._is_hurried = True
+        self._is_killed = True
+        self._is_hurried = True
         self._wake.set()
 
     def note(self, tags: dict[str, str], metrics: dict[str, float]) -> None:
         """Give tags and metrics that are not in the log, for ``end`` to send."""
         self._tags = tags
-        self._facts = [{"step": 0, "time_ms": int(time.time() * 1000), "metrics": metrics}]
+        time_ms = int(time.time() * 1000)
+        self._last_reports = [{"step": 0, "time_ms": time_ms, "metrics": metrics}]
 
-    def end(self, status: str, why: str = "") -> None:
+    def end(self, status: str, reason: str = "") -> None:
         """Let the run end once MLflow has all of it; return at once.
 
         Sending is retried until ``wait`` gives up.
 
         Args:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
-            why: in words, as a tag.
+            reason: for the tag ``ended``.
         """
-        self._end_status, self._why = status, why
-        for waiting in filter(None, (self, self.parent)):
-            waiting._wake.set()  # a pause after a failure ends: the server may be back
+        self._end_status = status
+        self._reason = reason
+        # Pauses after a failure end: the server may be back.
+        self._wake.set()
+        if self.parent is not None:
+            self.parent._wake.set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until MLflow has the whole ended run, or give up with a warning; return whether it has.
+        """Wait until MLflow has the whole run, or give up with a warning; return whether it has.
 
         Args:
-            seconds: without anything arriving there, after which it is given up; in all, where
-                ``kill`` was called for this run or its parent.
+            seconds: time without any progress after which it is given up; in total, where ``kill``
+                was called for this run or its parent.
         """
         if self._thread is None:
             return False
-        self._waiting_since, self._patience = time.monotonic(), seconds
-        while self._thread.is_alive() and (left := self._deadline - time.monotonic()) > 0:
+        self._waiting_since = time.monotonic()
+        self._patience = seconds
+        while self._thread.is_alive():
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                break
             self._thread.join(timeout=min(left, 0.5))
-        # A child whose parent is not there says nothing: its parent does.
+        # Where the parent's run is missing, the parent warns.
         if not self._is_done and (self.parent is None or self.parent.is_open.is_set()):
             _log.warning(
                 "MLflow at %s did not take everything; %s keeps it, and the same command sends it "
@@ -216,27 +213,27 @@ class Tracker:
             )
         return self._is_done
 
-    def finish(self, status: str, why: str = "") -> None:
+    def finish(self, status: str, reason: str = "") -> None:
         """Send what is left, the artifacts and the final status.
 
         Gives up when nothing has arrived for two minutes.
 
         Args:
             status: ``FINISHED``, ``FAILED`` or ``KILLED``.
-            why: in words, as a tag.
+            reason: for the tag ``ended``.
         """
-        self.end(status, why)
+        self.end(status, reason)
         self.wait(KILLED_SECONDS if status == "KILLED" else FINISH_SECONDS)
 
-    def catch_up(self, status: str = "FINISHED", why: str = "") -> None:
-        """For a run that has ended: send what MLflow has not taken yet, if anything."""
+    def catch_up(self, status: str = "FINISHED", reason: str = "") -> None:
+        """Send what MLflow has not received of an ended run, if anything."""
         if self.is_pending:
             self.start()
-            self.finish(status, why)
+            self.finish(status, reason)
 
     @property
     def is_pending(self) -> bool:
-        """Whether MLflow has not taken everything yet, as far as this and earlier starts know."""
+        """Whether MLflow lacks something, as far as this and earlier starts know."""
         return self._is_pending
 
     def _own_key(self) -> str:
@@ -265,12 +262,11 @@ class Tracker:
             self._save()
             if self._has_parent() and self._retry(self._open):
                 self._follow()
-                self._is_done = all(
-                    [
-                        self._retry(send)
-                        for send in (self._forward, self._send_artifacts, self._close)
-                    ]
-                )
+                # Each is tried, also after another has failed.
+                sent = [
+                    self._retry(send) for send in (self._forward, self._send_artifacts, self._close)
+                ]
+                self._is_done = all(sent)
                 self._save(pending=not self._is_done)
         except OSError as error:
             _log.warning(
@@ -299,7 +295,7 @@ class Tracker:
                 self._retry(partial(self._send_load, sample, int(time.time() * 1000)))
 
     def _retry(self, action: Callable[[], None]) -> bool:
-        """Do it until it works, or until nobody waits for it any more."""
+        """Repeat an action until it works, or the deadline passes; return whether it worked."""
         for attempt in itertools.count():
             try:
                 action()
@@ -317,9 +313,13 @@ class Tracker:
 
     def _open(self) -> None:
         self._client = mlflow_run.connected(self.uri)
-        if self.run_id is not None and not mlflow_run.goes_on(self._client, self.run_id):
-            self.run_id, self._is_described = None, False
-            self._forwarded, self._tail, self._sent = -1, MetricsTail(self.folder.metrics), {}
+        if self.run_id is not None and not mlflow_run.reopen(self._client, self.run_id):
+            # The run was deleted: a new one gets everything.
+            self.run_id = None
+            self._is_described = False
+            self._forwarded = -1
+            self._tail = MetricsTail(self.folder.metrics)
+            self._sent = {}
         if self.run_id is None:
             self.run_id = next(iter(self._found()), None) or self._created()
             self._save()
@@ -343,11 +343,13 @@ class Tracker:
     def _forward(self) -> None:
         self._unsent += self._tail.read()
         while self._unsent:
-            size = num_reports = 0
+            num_metrics = 0
+            num_reports = 0
             for report in self._unsent:
-                if num_reports and size + len(report["metrics"]) > METRICS_PER_BATCH:
+                if num_reports and num_metrics + len(report["metrics"]) > METRICS_PER_BATCH:
                     break
-                size, num_reports = size + len(report["metrics"]), num_reports + 1
+                num_metrics += len(report["metrics"])
+                num_reports += 1
             mlflow_run.log_reports(self._client, str(self.run_id), self._unsent[:num_reports])
             self._forwarded = self._unsent[num_reports - 1]["step"]
             del self._unsent[:num_reports]
@@ -360,60 +362,61 @@ class Tracker:
         self._num_samples += 1
 
     def _send_artifacts(self) -> None:
-        """Those that this run does not have yet as they are now.
+        """Send the files that MLflow does not have in their present state.
 
-        A file is known by its size and the time of its last change: reading gigabytes of weights
-        for a digest at each attempt would take longer than it saves, and files of a run are written
-        anew, never changed in place.
+        A file's state is its size and the time of its last change: files of a run are written anew,
+        never changed in place, and digests of gigabytes of weights would take too long.
         """
         for path in mlflow_run.artifacts(self.folder):
-            name, status = path.relative_to(self.folder.path).as_posix(), path.stat()
-            mark = [status.st_size, status.st_mtime_ns]
-            if self._sent.get(name) == mark:
+            name = path.relative_to(self.folder.path).as_posix()
+            status = path.stat()
+            state = [status.st_size, status.st_mtime_ns]
+            if self._sent.get(name) == state:
                 continue
             self._seconds_of_file = status.st_size / SLOWEST_BYTES_PER_SECOND
             try:
                 mlflow_run.log_artifact(self._client, str(self.run_id), path, self.folder)
-                # Before the file's own time ends, or whoever waits sees neither.
+                # Set before the file's own time ends: the deadline never falls between them.
                 self._moved_at = time.monotonic()
             finally:
                 self._seconds_of_file = 0.0
-            self._sent[name] = mark
+            self._sent[name] = state
             self._save()
 
     def _close(self) -> None:
-        tags = self._tags | ({"ended": self._why} if self._why else {})
+        tags = dict(self._tags)
+        if self._reason:
+            tags["ended"] = self._reason
         for name, text in tags.items():
-            self._client.set_tag(self.run_id, name, text[:LONGEST_TAG])
+            self._client.set_tag(self.run_id, name, text[:MAX_TAG_LETTERS])
         mlflow_run.log_reports(
-            self._client, str(self.run_id), [*self._facts, *mlflow_run.final_scores(self.folder)]
+            self._client,
+            str(self.run_id),
+            [*self._last_reports, *mlflow_run.final_scores(self.folder)],
         )
         for run_id in self._found():
-            if (
-                run_id != self.run_id
-            ):  # a server that was slow made it after all, when it was given up
+            # A slow server may have made a run whose request was given up.
+            if run_id != self.run_id:
                 self._client.delete_run(run_id)
         self._client.set_terminated(self.run_id, self._end_status)
 
     def _save(self, pending: bool = True) -> None:
+        self._is_pending = pending
         content = {
             "uri": self.uri,
             "run_id": self.run_id,
             "key": self.key,
             "described": self._is_described,
-        }
-        more = {
             "forwarded_step": self._forwarded,
             "sent": self._sent,
             "num_samples": self._num_samples,
+            "pending": pending,
         }
-        more |= {"pending": pending}
-        self._is_pending = pending
-        write_record(self.folder.tracking, "tracking", content | more)
+        write_record(self.folder.tracking, "tracking", content)
 
 
 def _warn(uri: str, error: Exception) -> None:
-    """One line a minute and server, however many runs wait for it."""
+    """Warn once a minute for each server, however many runs wait for it."""
     with _warning:
         now = time.monotonic()
         if now - _warned.get(uri, -math.inf) < WARN_SECONDS:
