@@ -1,4 +1,4 @@
-"""Joining or starting a Ray cluster, unless the plan has no room there."""
+"""Join or start a Ray cluster, if the planned workers fit it."""
 
 import contextlib
 import gc
@@ -71,13 +71,13 @@ def check_plan(
 
 
 def cluster_to_join() -> str:
-    """The address in ``RAY_ADDRESS``; empty where Ray is to start on this machine alone."""
+    """Return the address in ``RAY_ADDRESS``; empty where Ray starts on this machine alone."""
     address = os.environ.get("RAY_ADDRESS", "")
     return "" if address == "local" else address
 
 
 def local_node(*, with_gpus: bool = True) -> Node:
-    """What Ray would find on this machine, as the one node of a cluster."""
+    """Return the CPUs and GPUs that Ray would find on this machine."""
     return Node(local_cpus(), _local_gpus() if with_gpus else 0)
 
 

@@ -129,7 +129,8 @@ def fit_trials(
         nodes: the cluster's.
         workers: training workers of a trial.
         at_most: maximum number of trials at the same time.
-        least_cpus: minimum of each worker, with Ray Data's share, where ``cpus_per_worker`` is None.
+        least_cpus: minimum of each worker, with Ray Data's share, where ``cpus_per_worker`` is
+            None.
         cpus_per_worker: None: equal parts for the wanted workers, as far as GPUs allow.
         gpus_per_worker: None: 1 if any node has one.
 

@@ -38,7 +38,7 @@ class Finding:
 def guarded(
     check: str, look: Callable[[], Iterable[Finding]], seconds: float | None, late: str = ""
 ) -> list[Finding]:
-    """What ``look`` finds; an exception and a look without an end become findings too.
+    """Yield the findings of ``look``; an exception or a timeout becomes a finding too.
 
     Args:
         check: what those are called.
@@ -64,7 +64,7 @@ def guarded(
 def over_nodes(
     check: str, problems: Mapping[str, str], num_nodes: int, fine: str, state: str = ERROR
 ) -> Finding:
-    """One finding about all nodes.
+    """Merge findings of nodes into one.
 
     Args:
         check: what was looked at.
@@ -94,7 +94,7 @@ def _caught(check: str, look: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def show(findings: Iterable[Finding]) -> None:
-    """Print the table and how many of each state there are."""
+    """Print the findings as a table, and the number in each state."""
     findings, console = list(findings), Console()
     table = Table(
         "check", "state", Column("found, and what to do", overflow="fold"), title="Before the start"

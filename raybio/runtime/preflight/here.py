@@ -1,4 +1,4 @@
-"""Looks at this machine before a start; none of them starts Ray."""
+"""Checks of this machine before a start, without Ray."""
 
 import fcntl
 import heapq
@@ -36,7 +36,7 @@ NEARLY = 0.8
 
 
 RAY_STOPS_AT = "RAY_local_fs_capacity_threshold"  # Ray's own setting, read by its raylets
-"""How full a disk may be before Ray no longer spills to it."""
+"""Share of a used disk above which Ray does not spill to it."""
 
 
 DEFAULT_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
@@ -46,7 +46,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def look_at_token() -> Iterator[Finding]:
-    """Whether Ray's token is there, and is nobody else's."""
+    """Check that Ray's token exists and that only its owner can read it."""
     mode, joins = os.environ.get("RAY_AUTH_MODE", "").lower(), cluster_to_join()
     if mode not in ("", "token"):
         yield Finding(
@@ -89,7 +89,7 @@ def look_at_token() -> Iterator[Finding]:
 
 
 def look_at_addresses() -> Iterator[Finding]:
-    """Whether what Ray will open, or was told to talk to, is for this machine alone."""
+    """Check that the addresses which Ray opens or uses are closed to other machines."""
     host, joins = os.environ.get("RAY_DASHBOARD_HOST", "127.0.0.1"), cluster_to_join()
     if host in LOCAL_ONLY:
         yield Finding("addresses", OK, f"a dashboard started here listens on {host}")
@@ -206,7 +206,7 @@ def _unwritable(runs: Path, why: str) -> ClusterError:
 
 
 def write_and_read(path: Path) -> str:
-    """Write, lock, force to disk and read back a new file; what is wrong, empty for nothing."""
+    """Write, lock, force to disk and read back a new file; return the fault, empty if none."""
     try:
         with open(path, "x", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,14 +223,14 @@ def write_and_read(path: Path) -> str:
 
 
 def free_space(place: Path) -> tuple[int, float]:
-    """Bytes free where ``place`` is or would be made, and the share of that disk which is used."""
+    """Return the free bytes of the disk of a path, and its used share."""
     place = place.expanduser().absolute()
     usage = shutil.disk_usage(next(folder for folder in (place, *place.parents) if folder.exists()))
     return usage.free, 1 - usage.free / usage.total
 
 
 def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, place: str) -> str:
-    """What is wrong with a disk, empty for nothing."""
+    """Return the fault of a disk, empty if none."""
     if free_bytes < min_free_gib * GIB:
         return (
             f"{free_bytes / GIB:.1f} GiB free for {place}, want {min_free_gib:g}; make room or "
@@ -247,7 +247,7 @@ def disk_problem(free_bytes: int, used_share: float, min_free_gib: float, place:
 
 
 def look_at_disk(runs: Path, min_free_gib: float) -> Iterator[Finding]:
-    """Free disk for runs and for Ray's temporary files, on this machine."""
+    """Check the free disk for runs and for Ray's temporary files on this machine."""
     for place in (runs, Path(os.environ.get("RAY_TMPDIR") or "/tmp")):
         free, used = free_space(place)
         problem = disk_problem(free, used, min_free_gib, str(place))
@@ -261,7 +261,7 @@ def look_at_disk(runs: Path, min_free_gib: float) -> Iterator[Finding]:
 def look_at_shared_memory(
     min_object_store_mib: float, place: Path = SHARED_MEMORY
 ) -> Iterator[Finding]:
-    """Whether Ray's object store will have room in shared memory, on this machine."""
+    """Check that Ray's object store fits the shared memory of this machine."""
     free = shutil.disk_usage(place).free / MIB
     if free < min_object_store_mib:
         found = (
@@ -276,7 +276,7 @@ def look_at_shared_memory(
 
 
 def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
-    """Whether MLflow answers, or its database can be written."""
+    """Check that MLflow answers, or that its database can be written."""
     shown = uri.split("@")[-1]
     advice = "start the server, open the way to it, or name another with --tracking-uri"
     if uri.startswith("sqlite:"):
@@ -308,7 +308,7 @@ def look_at_tracking(uri: str, on_cluster: bool) -> Iterator[Finding]:
 
 
 def _unreachable(uri: str) -> str:
-    """Why nobody can be reached there, empty for no reason; libraries would try for minutes."""
+    """Return why an address cannot be reached, empty if it can; libraries would try for minutes."""
     parts = urlsplit(uri)
     port = parts.port or DEFAULT_PORTS.get(parts.scheme.split("+")[0])
     if not parts.hostname or port is None:

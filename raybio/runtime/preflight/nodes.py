@@ -1,4 +1,4 @@
-"""What every node of a cluster says of itself, by a task on it, and what follows from that."""
+"""Checks of every node of a cluster, by a task on each."""
 
 import hashlib
 import os
@@ -52,7 +52,7 @@ HEAD = "node:__internal_head__"
 
 @dataclass(frozen=True)
 class Question:
-    """What nodes are asked.
+    """What nodes are to check.
 
     Attributes:
         probe: folder in that of runs, with a file of the driver.
@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node says.
+    """The answer of a node.
 
     Attributes:
         node: its address and the beginning of its id.
@@ -114,7 +114,7 @@ class NodeFacts:
 
 
 def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Finding]:
-    """Ask all nodes at once; a node that fails, or does not answer in time, is in the finding."""
+    """Query all nodes at once; nodes that fail or do not answer in time become a finding."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -145,7 +145,7 @@ def ask_nodes(question: Question, seconds: float) -> tuple[list[NodeFacts], Find
 
 
 def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFacts:
-    """What this machine says; called as a task."""
+    """Return the answer of this machine; runs as a task."""
     import ray
 
     probe, temporary = Path(question.probe), ray.get_runtime_context().get_temp_dir()
@@ -165,7 +165,7 @@ def node_facts(question: Question, node: str, object_store_bytes: int) -> NodeFa
 
 
 def seen_storage(probe: Path, file: Path) -> str:
-    """What is wrong with the probe folder from here; empty for nothing."""
+    """Return the fault of the probe folder as seen from here; empty if none."""
     deadline = time.monotonic() + SHARED_SECONDS
     while not (probe / "driver").is_file():
         if time.monotonic() > deadline:
@@ -230,7 +230,7 @@ def compare_versions(here: dict[str, str], nodes: Sequence[NodeFacts]) -> Iterat
 def compare_storage(
     probe: Path, nodes: Sequence[NodeFacts], seconds: float = SHARED_SECONDS
 ) -> Finding:
-    """Whether every node read the driver's file, and the driver now reads theirs."""
+    """Check that every node reads the driver's file, and the driver theirs."""
     problems = {facts.node: facts.storage for facts in nodes}
     deadline = time.monotonic() + seconds
     for facts in nodes:
@@ -245,7 +245,7 @@ def compare_storage(
 
 
 def compare_disks(nodes: Sequence[NodeFacts], min_free_gib: float) -> Finding:
-    """Free disk of every node."""
+    """Check the free disk of every node."""
     problems = {
         facts.node: "; ".join(
             filter(
@@ -259,7 +259,7 @@ def compare_disks(nodes: Sequence[NodeFacts], min_free_gib: float) -> Finding:
 
 
 def compare_object_stores(nodes: Sequence[NodeFacts], min_mib: float) -> Finding:
-    """Whether Ray's object store is large enough, and in memory."""
+    """Check that Ray's object store is large enough and in memory."""
     problems = {}
     for facts in nodes:
         size, memory = facts.object_store_bytes / MIB, facts.shared_memory_bytes / MIB
@@ -278,7 +278,7 @@ def compare_object_stores(nodes: Sequence[NodeFacts], min_mib: float) -> Finding
 
 
 def compare_stores(digest: str, nodes: Sequence[NodeFacts]) -> Finding:
-    """Whether every node opens the driver's store."""
+    """Check that every node opens the driver's store."""
     problems = {facts.node: _store_problem(digest, facts.store) for facts in nodes}
     return over_nodes("store", problems, len(nodes), "opens")
 
@@ -295,7 +295,7 @@ def _store_problem(digest: str, found: str) -> str:
 
 
 def compare_rest(nodes: Sequence[NodeFacts], with_encoder: bool) -> Iterator[Finding]:
-    """Encoders and tokens of every node."""
+    """Check encoders and tokens of every node."""
     if with_encoder:
         yield over_nodes(
             "encoder", {one.node: one.encoder for one in nodes}, len(nodes), "can be loaded"
@@ -306,7 +306,7 @@ def compare_rest(nodes: Sequence[NodeFacts], with_encoder: bool) -> Iterator[Fin
 
 
 def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Finding]:
-    """Whether the cluster's dashboard, which takes jobs, is closed to others.
+    """Check that the cluster's dashboard, which accepts jobs, is closed to others.
 
     Args:
         address: its host and port; empty for none.
@@ -333,7 +333,7 @@ def look_at_dashboard(address: str, with_token: bool, ask: bool) -> Iterator[Fin
 
 
 def status_without_token(address: str) -> int | None:
-    """The HTTP status that the jobs API gives to a stranger; None if it cannot be reached."""
+    """Return the HTTP status of an unauthenticated request to the jobs API; None without answer."""
     url = f"http://{address.split('://')[-1]}/api/jobs/"
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(

@@ -1,4 +1,4 @@
-"""What would go wrong, before anything starts: this machine first, then the cluster by a task on every node.
+"""Checks before anything starts: this machine first, then every node of the cluster.
 
 ``here`` and ``nodes`` hold the looks themselves; here is their order.
 """
@@ -43,7 +43,7 @@ LATE = "the cluster has another token (RAY_AUTH_TOKEN_PATH), or does not answer"
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
-    """What is about to be started.
+    """The run or sweep that is about to be started.
 
     Attributes:
         options: options of the training or the sweep; ``runs`` is the folder of sweeps for a sweep.
@@ -66,7 +66,7 @@ class Intent:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """The intent, resolved as far as its settings are valid."""
+    """The plan, resolved as far as its settings are valid."""
 
     runs: Path
     store: Path | None
@@ -86,10 +86,11 @@ class _Plan:
 
 
 def preflight(intent: Intent) -> list[Finding]:
-    """Look at everything; what goes wrong is a finding and never ends the rest.
+    """Yield all findings; a check that fails is a finding and ends no other.
 
     Raises:
-        ConfigError: for settings without a method that they are of, and for options that this job does not have.
+        ConfigError: for settings without a method that they are of, and for options that this job
+            does not have.
     """
     options = intent.options
     findings: list[Finding] = []
@@ -205,16 +206,17 @@ def _look_at_tracking(uri: str | None, plan: _Plan) -> Iterator[Finding]:
 
 
 def _look_at_resources(intent: Intent, plan: _Plan) -> Iterator[Finding]:
-    """On this machine; where a cluster is joined, its nodes are asked later."""
+    """Check this machine; the nodes of a cluster to join are checked later."""
     if not cluster_to_join():
         yield from _fits(intent, plan, [local_node(with_gpus=plan.compute.use_gpu is not False)])
 
 
 def _fits(intent: Intent, plan: _Plan, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Whether a training, or one trial at least, has room on these nodes."""
+    """Check that a training, or at least one trial, fits these nodes."""
     compute = plan.compute
     if intent.space is not None:
-        # Of a space that cannot be read, how many trials are wanted is not known: whether one has room is.
+        # Of a space that cannot be read, how many trials are wanted is not known: whether one has
+        # room is.
         budget = Budget(max_concurrent_trials=1) if plan.space is None else plan.space.budget
         reserved = trial_resources(
             nodes,
@@ -240,7 +242,8 @@ def _look_with_ray(intent: Intent, plan: _Plan) -> list[Finding]:
     if address.startswith(("http://", "https://")):
         return guarded("cluster", lambda: _look_at_jobs(address), intent.seconds)
     with ExitStack() as stack:
-        # What Ray starts ends with the thread that started it; its own limits end a start that takes too long.
+        # What Ray starts ends with the thread that started it; its own limits end a start that
+        # takes too long.
         limit = intent.seconds if address else None
         joined = guarded("cluster", lambda: _join(stack, address, plan), limit, LATE)
         if any(one.state == ERROR for one in joined):
@@ -261,7 +264,8 @@ def _join(stack: ExitStack, address: str, plan: _Plan) -> Iterator[Finding]:
             socket.create_connection((host, int(port)), here.CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             raise ClusterError(
-                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the cluster runs"
+                f"cannot reach the cluster at {address} ({error}). Check RAY_ADDRESS, and that the "
+                "cluster runs"
             ) from None
     stack.enter_context(started(threads=1, with_dashboard=plan.space is not None))
     nodes = len(cluster_nodes())
@@ -271,7 +275,7 @@ def _join(stack: ExitStack, address: str, plan: _Plan) -> Iterator[Finding]:
 
 
 def _look_at_jobs(address: str) -> Iterator[Finding]:
-    """The jobs API alone: no driver can run here, so the nodes are for a submitted preflight to look at."""
+    """Check the jobs API alone: a preflight that is submitted as a job checks the nodes."""
     from ray.job_submission import JobSubmissionClient
 
     try:
@@ -279,12 +283,16 @@ def _look_at_jobs(address: str) -> Iterator[Finding]:
     except Exception as error:  # ConnectionError, or RuntimeError with the server's own words
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ClusterError(
-            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check RAY_ADDRESS, the tunnel "
-            "(`ray dashboard`), and that RAY_AUTH_MODE=token and the cluster's token are set"
+            f"{address}: the jobs API refuses or does not answer ({lines[0][:200]}). Check "
+            "RAY_ADDRESS, the tunnel (`ray dashboard`), and that RAY_AUTH_MODE=token and the "
+            "cluster's token are set"
         ) from None
     host = urlsplit(address).hostname
     yield Finding("cluster", OK, f"the jobs API at {host} takes jobs with this token")
-    found = "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py ... looks at them"
+    found = (
+        "not looked at from here: ray job submit --working-dir . -- python jobs/preflight.py "
+        "... looks at them"
+    )
     yield Finding("nodes", WARNING, found)
 
 

@@ -35,7 +35,7 @@ from raybio.core.records import (
 )
 
 COMPLETE = ("finished", "early_stopping")
-"""What ``result.json`` calls runs that came to their end."""
+"""Status of runs that came to their end."""
 
 
 RUN = "run.json"
@@ -43,7 +43,7 @@ RUN = "run.json"
 
 
 LAUNCH = "launch.json"
-"""How it was last started: workers, CPUs, tracking; a sweep's budget too."""
+"""How the run was last started: workers, CPUs, tracking; of a sweep the budget too."""
 
 
 _log = logging.getLogger(__name__)
@@ -88,15 +88,15 @@ class RunFolder:
 
     @property
     def newest_checkpoint(self) -> Path | None:
-        """The one from which the run goes on, if its bytes are whole."""
-        # Only now: this imports torch, which takes seconds.
+        """The checkpoint from which the run resumes, unless its bytes are damaged."""
+        # Imported here: it imports torch, which takes seconds.
         from raybio.training.checkpoint import list_checkpoints
 
         return next(iter(list_checkpoints(self.checkpoints)), None)
 
     @property
     def max_steps(self) -> int | None:
-        """How far the run is to go; None for a folder without a run."""
+        """Last step of the run; None for a folder without a run."""
         identity = self.read_identity()
         return None if identity is None else int(identity["config"]["schedule"]["max_steps"])
 
@@ -207,11 +207,10 @@ class RunFolder:
             return content, None
         if not committed_in(self.checkpoints):
             return None, damage if path.exists() else None
-        # Only now: this imports torch, which takes seconds.
+        # Imported here: it imports torch, which takes seconds.
         from raybio.training.checkpoint import newest_manifest
 
         manifest = newest_manifest(self.checkpoints) or {}
-        # Checkpoints of earlier versions have no copies.
         copies = manifest.get("run", {})
         copy = copies.get(path.name)
         if copy is None:
@@ -260,7 +259,7 @@ class RunFolder:
             self._begin_anew(str(error))
             old = None
         if old is None and self._has_more_than_checkpoints:
-            # Checkpoints alone are those of another run, from which a trial of PBT starts.
+            # A trial of PBT begins with the checkpoints of another run, and nothing else.
             raise RecordError(
                 f"{self.identity}: missing, although the folder holds results. "
                 f"{FORMATS['run'].if_lost}"
@@ -293,10 +292,9 @@ class RunFolder:
         return old is not None
 
     def _key(self, old: dict[str, Any] | None) -> str:
-        """Return what the run's MLflow run is found by; new for a new run."""
+        """Return the key by which the run's MLflow run is found; a new one for a new run."""
         if old is None:
             return uuid.uuid4().hex
-        # Runs of earlier versions have it in tracking.json alone, or not yet.
         return (
             old.get("key")
             or (read_record(self.tracking, "tracking") or {}).get("key")
@@ -322,7 +320,6 @@ class RunFolder:
 
     def _begin_anew(self, reason: str) -> None:
         """Delete and report what a start without a checkpoint left; the folder's locks stay."""
-        # Only now: metrics_log is imported by those who follow a run.
         from raybio.runtime.run.metrics_log import read_reports
 
         try:
@@ -367,7 +364,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self, who: str, timeout_seconds: float) -> Iterator[None]:
-        """Hold the folder as ``who`` (``driver`` or ``writer``) until the block or the process ends.
+        """Hold the folder's lock of ``who``, "driver" or "writer", for a ``with`` block.
 
         Raises:
             ClusterError: if another process holds it for longer than ``timeout_seconds``.
@@ -387,7 +384,7 @@ class RunFolder:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Warn of a record that is read several times in one command."""
+    """Warn once of a record that is read several times in one command."""
     _log.warning(message)
 
 
